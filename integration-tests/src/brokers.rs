@@ -1,16 +1,15 @@
-//! Three brokers while everything under them fails: processes, lines, clocks, disks; and while others take their
-//! places.
+//! Chaos test of three brokers: processes, networks, clocks and disks fail, and members are replaced.
 //!
 //! ```text
 //!   writers, readers ─▶ three brokers, each in a network namespace with a clock and a disk of its own
 //!        │                  ▲
-//!        │                  └─ faults, one after the other, drawn from a seed
-//!        └─▶ history ─▶ linearizable? ─▶ and in the end: all members alike, and all there that was acknowledged?
+//!        │                  └─ faults, one after another, drawn from a seed
+//!        └─▶ history ─▶ linearizable? ─▶ at the end: all members alike, no acknowledged write lost?
 //! ```
 //!
-//! Clients reach every broker at any time; only the lines between brokers are cut. Members are replaced meanwhile, so
-//! that the three hosts are seats: on each runs one member after the other. After each fault the group must get well by
-//! itself. Needs root on Linux: see [`missing`].
+//! Clients always reach every broker; only connections between brokers are cut. Each of the three hosts is a seat, on
+//! which members replace one another. After each fault the group must recover by itself. Needs root on Linux: see
+//! [`missing`].
 
 mod clients;
 mod disk;
@@ -37,24 +36,24 @@ use schedule::{FaultKind, schedule};
 
 use crate::history::{account, check};
 
-/// Clients are at work for so long before the first fault.
+/// Time with clients but without faults at the start.
 const CALM: Duration = Duration::from_secs(2);
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct BrokersConfig {
-    /// How long faults come.
+    /// Duration of the faults.
     pub length: Duration,
-    /// Repeats their order.
+    /// Seed of the order of faults.
     pub seed: u64,
-    /// Kinds that are left out.
+    /// Kinds of faults to leave out.
     pub without: Vec<FaultKind>,
 }
 
-/// Runs it.
+/// Runs the chaos test.
 ///
 /// # Errors
-/// When it cannot be run. What it finds is in the report.
+/// When the test cannot run. Violations are in the report.
 pub async fn run(config: &BrokersConfig) -> Result<Report> {
     let missing = missing();
     ensure!(missing.is_empty(), "this machine lacks: {}", missing.join("; "));
@@ -77,11 +76,11 @@ async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<Report> {
     let (figures, mut violations) = Injector::new(group).run(faults, config.length).await?;
     let (operations, more) = clients.stop().await?;
     violations.extend(more);
-    violations.extend(group.converged().await.err().map(|error| format!("in the end: {error:#}")));
+    violations.extend(group.await_convergence().await.err().map(|error| format!("at the end: {error:#}")));
     let mut lost = BTreeSet::new();
-    for seat in group::SEATS {
+    for seat in host::SEATS {
         let member = group.member(seat)?;
-        match group.waiting_on(seat).await {
+        match group.queued_on(seat).await {
             Ok(waiting) => {
                 let (gone, back) = account(&operations, &waiting);
                 if !gone.is_empty() {
@@ -92,7 +91,7 @@ async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<Report> {
                     violations.push(format!("broker {member} undid cancellations of {}", report::few(&back)));
                 }
             }
-            Err(error) => violations.push(format!("broker {member} cannot be read in the end: {error:#}")),
+            Err(error) => violations.push(format!("broker {member} cannot be read at the end: {error:#}")),
         }
     }
     let verdict = tokio::task::spawn_blocking({

@@ -1,4 +1,4 @@
-//! A whole burst: two clusters with real kubelets and real Liqo, a federation over them, and an origin without GPUs.
+//! Runs bursts: two clusters with real kubelets and Liqo, a federation over them, and an origin without GPUs.
 
 mod by_hand;
 
@@ -12,18 +12,19 @@ use comity_testkit::{
 };
 use serde_json::Value;
 
-use crate::federation::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, Place};
+use crate::federation::{AgentSpec, Donor, Federation, FederationConfig};
+use crate::place::Place;
 use crate::programs::deploy;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use crate::watch::{Seen, Watch, now_ms};
 
 pub use by_hand::ByHand;
 
-/// Cluster that bursts, in the example policy.
+/// The origin, as the example policy names it.
 pub const ORIGIN: &str = "polytech-campus";
-/// Cluster that lends, in the example policy.
+/// The donor, as the example policy names it.
 pub const DONOR: &str = "physics-farm";
-/// Namespace of the workloads; it opted in.
+/// Namespace of the workloads, which has opted in to bursting.
 pub const NAMESPACE: &str = "team-a";
 
 /// Both clusters and the federation over them.
@@ -35,15 +36,15 @@ pub struct Burst {
     federation: Option<Federation>,
 }
 
-/// When each phase of a burst was reached, in milliseconds after the pod was there.
+/// Name and time of each phase of a burst, in milliseconds after the pod was created.
 #[derive(Clone, Debug, Default)]
 pub struct Phases(pub Vec<(&'static str, u64)>);
 
 impl Phases {
-    /// The phase that users wait for.
+    /// Name of the phase in which the container runs.
     pub const STARTED: &'static str = "container started on the donor";
 
-    /// When that was, in milliseconds after the pod was created.
+    /// Time of [`Self::STARTED`], in milliseconds after the pod was created.
     #[must_use]
     pub fn started_ms(&self) -> Option<u64> {
         self.0.iter().find(|(name, _)| *name == Self::STARTED).map(|(_, ms)| *ms)
@@ -70,10 +71,10 @@ pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
     Place { launch: Arc::new(launch), address: address.to_owned() }
 }
 
-/// Says what GPU Feature Discovery, which does not run in test clusters, would say of a donor's devices.
+/// Labels a donor's nodes as GPU Feature Discovery would, which does not run in test clusters.
 ///
 /// # Errors
-/// What kubectl says.
+/// When kubectl fails, with its output.
 pub async fn label_devices(donor: &RealCluster) -> Result<()> {
     let labels: Vec<String> =
         SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -83,18 +84,18 @@ pub async fn label_devices(donor: &RealCluster) -> Result<()> {
     Ok(())
 }
 
-/// What a burst is made of.
+/// The parameters of a burst.
 #[derive(Clone, Debug)]
 pub struct BurstConfig {
     /// GPUs of the donor.
     pub donor_gpus: u32,
     /// Nodes of each cluster. Where there are several, Node objects name the networks of their pods.
     pub nodes: u32,
-    /// How long a peering without leases stays warm, as policy writes it.
+    /// Idle time after which a peering closes, in policy syntax.
     pub peering_idle: &'static str,
     /// Further settings of the donor's section `liqo`, each a line of YAML.
     pub donor_liqo: &'static [&'static str],
-    /// Whether [`Burst::by_hand`] will be asked for.
+    /// Whether [`Burst::by_hand`] will be called.
     pub with_liqoctl: bool,
 }
 
@@ -105,26 +106,26 @@ impl Default for BurstConfig {
 }
 
 impl Burst {
-    /// Brings everything up: the origin has no GPU.
+    /// Starts clusters and federation. The origin has no GPU.
     ///
     /// # Errors
-    /// When a part does not come up.
+    /// When a component does not start.
     pub async fn start(config: &BurstConfig) -> Result<Self> {
         let mut burst = Self::clusters(config).await?;
         burst.federate(config).await?;
         Ok(burst)
     }
 
-    /// A burst over clusters whose brokers and agents somebody else started.
+    /// A burst over clusters whose brokers and agents the caller started.
     #[must_use]
     pub fn over(binaries: Binaries, clusters: Arc<RealClusters>, federation: Federation) -> Self {
         Self { binaries, clusters, federation: Some(federation) }
     }
 
-    /// Brings the two clusters up, with Liqo, and nothing of Comity.
+    /// Starts the two clusters with Liqo, without Comity.
     ///
     /// # Errors
-    /// When a part does not come up.
+    /// When a component does not start.
     pub async fn clusters(config: &BurstConfig) -> Result<Self> {
         let needs = if config.with_liqoctl { Needs::Benchmark } else { Needs::Liqo };
         let version = LiqoVersion::from_environment()?;
@@ -147,7 +148,7 @@ impl Burst {
     /// Starts brokers and agents, and opens the namespace of the workloads.
     ///
     /// # Errors
-    /// When a part does not come up.
+    /// When a component does not start.
     pub async fn federate(&mut self, config: &BurstConfig) -> Result<()> {
         let clusters = &self.clusters;
         let policy = tempfile::tempdir()?;
@@ -182,10 +183,10 @@ impl Burst {
         self.open().await
     }
 
-    /// Waits until the donor offers virtual nodes, and makes the namespace of the workloads.
+    /// Waits until the donor offers virtual nodes, and creates the namespace of the workloads.
     ///
     /// # Errors
-    /// When the donor does not offer them in time, with what it offers.
+    /// When the donor does not offer them in time, with its offers.
     pub async fn open(&self) -> Result<()> {
         until("the donor to offer virtual nodes", PATIENCE, async || {
             let offers = self.federation().comity_as("admin", &["offers"]).await?;
@@ -210,7 +211,7 @@ impl Burst {
         self.federation.as_ref().expect("federate() comes first")
     }
 
-    /// As [`federation`](Self::federation), to kill and restart its parts.
+    /// As [`federation`](Self::federation), to kill and restart its processes.
     ///
     /// # Panics
     /// Before [`federate`](Self::federate).
@@ -240,16 +241,16 @@ impl Burst {
         )
     }
 
-    /// Creates a Job, and waits for nothing.
+    /// Creates a Job without waiting for it.
     ///
     /// # Errors
-    /// What kubectl says.
+    /// When kubectl fails, with its output.
     pub async fn submit_job(&self, name: &str, gpus: u32, args: &[&str]) -> Result<()> {
         self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &Self::job(name, gpus, args)).await?;
         Ok(())
     }
 
-    /// Creates a Job and waits until its container runs; what happened when.
+    /// Creates a Job and waits until its container runs; returns the time of each phase.
     ///
     /// # Errors
     /// When a phase is not reached in time.
@@ -267,7 +268,7 @@ impl Burst {
             })
             .await?
             .at_ms;
-        // Asking for the log over and over meanwhile would take the processors from what is measured.
+        // Polling the log meanwhile would disturb the measurement.
         let runs = |seen: &Seen| matches!(seen.object["status"]["phase"].as_str(), Some("Running" | "Succeeded"));
         pods.first("the pod to run", PATIENCE, runs).await?;
         let started = self.started_ms(name).await?;
@@ -288,7 +289,7 @@ impl Burst {
         ]))
     }
 
-    /// When the container of a Job began, as it says itself.
+    /// Start time of a Job's container in milliseconds since 1970, from its own log.
     async fn started_ms(&self, job: &str) -> Result<u64> {
         until("the container to say when it started", PATIENCE, async || Ok(Some(started(&self.log(job).await?)?)))
             .await
@@ -297,7 +298,7 @@ impl Burst {
     /// The log of a Job, read on the origin.
     ///
     /// # Errors
-    /// What kubectl says.
+    /// When kubectl fails, with its output.
     pub async fn log(&self, job: &str) -> Result<String> {
         Ok(self.clusters.origin.kubectl(&["-n", NAMESPACE, "logs", &format!("job/{job}")]).await?)
     }
@@ -314,20 +315,21 @@ impl Burst {
         self.federation().comity(&["lease", "show", lease]).await
     }
 
-    /// The container that a Job runs on the donor: its id, and how often it was started again.
+    /// Id and restart count of a Job's container on the donor.
     ///
     /// # Errors
-    /// What kubectl says.
+    /// When kubectl fails, with its output.
     pub async fn container(&self, job: &str) -> Result<String> {
-        let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].restartCount}";
+        let path = "jsonpath={.items[0].status.containerStatuses[0].containerID} \
+                    {.items[0].status.containerStatuses[0].restartCount}";
         let selector = format!("app={job}");
         Ok(self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", &selector, "-o", path]).await?)
     }
 
-    /// Gives the origin a Service for each of these Jobs, and a client that has nothing to do with GPUs.
+    /// Creates a Service for each of these Jobs on the origin, and a client pod without GPUs.
     ///
     /// # Errors
-    /// What kubectl says.
+    /// When kubectl fails, with its output.
     pub async fn serve(&self, jobs: &[&str]) -> Result<()> {
         let mut items = vec![serde_json::json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client", "namespace": NAMESPACE},
@@ -344,18 +346,18 @@ impl Burst {
         Ok(())
     }
 
-    /// What a Service of the origin answers to the client, by its name.
+    /// The response of a Service of the origin to the client pod.
     ///
     /// # Errors
-    /// What the client says.
+    /// When the client fails, with its output.
     pub async fn ask(&self, service: &str) -> Result<String> {
         self.get(service, "").await
     }
 
-    /// Ends the container behind a Service, which is content to.
+    /// Makes the container behind a Service exit successfully.
     ///
     /// # Errors
-    /// What the client says.
+    /// When the client fails, with its output.
     pub async fn end(&self, service: &str) -> Result<()> {
         self.get(service, "end").await.map(drop)
     }
@@ -368,7 +370,7 @@ impl Burst {
     /// Waits until a Job is complete on the origin.
     ///
     /// # Errors
-    /// When it is not in time.
+    /// When it does not happen in time.
     pub async fn complete(&self, job: &str) -> Result<()> {
         until("the Job to be complete", PATIENCE, async || {
             let text = self.clusters.origin.kubectl(&["-n", NAMESPACE, "get", "job", job, "-o", "json"]).await?;
@@ -379,10 +381,10 @@ impl Burst {
         .await
     }
 
-    /// Waits until no lease is in force.
+    /// Waits until no lease is active.
     ///
     /// # Errors
-    /// Which are.
+    /// Lists the remaining ones.
     pub async fn no_lease(&self) -> Result<()> {
         until("the leases to be given back", PATIENCE, async || {
             let leases = self.federation().comity(&["lease", "list"]).await?;
@@ -392,16 +394,17 @@ impl Burst {
         .await
     }
 
-    /// Waits until nothing of any lease or peering is left on either side, as their administrators see it.
+    /// Waits until neither cluster has objects of a lease or peering.
     ///
     /// # Errors
-    /// What is left.
+    /// Lists the remaining objects.
     pub async fn nothing_left(&self) -> Result<()> {
         until("nothing to be left", PATIENCE, async || {
             for (real, kinds) in [
                 (
                     &self.clusters.origin,
-                    "resourceslices.authentication.liqo.io,virtualnodes.offloading.liqo.io,identities.authentication.liqo.io,namespaceoffloadings.offloading.liqo.io",
+                    "resourceslices.authentication.liqo.io,virtualnodes.offloading.liqo.io,\
+                     identities.authentication.liqo.io,namespaceoffloadings.offloading.liqo.io",
                 ),
                 (
                     &self.clusters.donor,
@@ -414,17 +417,18 @@ impl Burst {
             let nodes = self.clusters.origin.kubectl(&["get", "nodes", "-o", "name"]).await?;
             let real = self.clusters.origin.nodes() as usize;
             ensure!(nodes.lines().count() == real, "the origin has nodes {nodes}");
-            let pods = self.clusters.donor.kubectl(&["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"]).await?;
+            let shadow_pods = ["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"];
+            let pods = self.clusters.donor.kubectl(&shadow_pods).await?;
             ensure!(pods.trim().is_empty(), "the donor has {pods}");
             Ok(Some(()))
         })
         .await
     }
 
-    /// Ends everything.
+    /// Stops everything.
     ///
     /// # Errors
-    /// When something stays.
+    /// When something cannot be stopped.
     pub async fn stop(self) -> Result<()> {
         drop(self.federation);
         if let Some(clusters) = Arc::into_inner(self.clusters) {
@@ -434,7 +438,7 @@ impl Burst {
     }
 }
 
-/// When the test workload began, as its log says, in milliseconds since 1970.
+/// Start time in the log of the test workload, in milliseconds since 1970.
 fn started(log: &str) -> Result<u64> {
     let line = log.lines().find_map(|line| line.strip_prefix("started=")).context("nothing in the log yet")?;
     Ok(line.trim().parse()?)
@@ -446,7 +450,7 @@ fn is_true(object: &Value, condition: &str) -> bool {
     conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
 }
 
-/// Applies what `deploy/` has for an agent, and gives a kubeconfig with the rights that it has there and no others.
+/// Applies the agent's manifests from `deploy/`; returns a kubeconfig with exactly the agent's rights.
 async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
     for folder in ["crds", "agent"] {
         let folder = deploy().join(folder);
@@ -466,7 +470,7 @@ async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The example policy with another idle time of peerings.
+/// Copies the example policy with another idle time of peerings.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -485,9 +489,10 @@ pub fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the origin's agent is told of bursting, besides the usual.
+/// The section `burst` of the origin's agent configuration.
 fn burst_config(node_ip: &str) -> String {
     format!(
-        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n  webhook:\n    listen: {node_ip}:9443\n    url: https://{node_ip}:9443\n"
+        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n  \
+         webhook:\n    listen: {node_ip}:9443\n    url: https://{node_ip}:9443\n"
     )
 }

@@ -1,4 +1,4 @@
-//! Many origins and donors while everything around them fails at random.
+//! Chaos test of many origins and donors: brokers, agents, networks and API servers fail at random.
 //!
 //! ```text
 //! tenants ─▶ comity ─▶ brokers ═ lines ═ agents ─▶ API servers (real), nodes (simulated)
@@ -7,9 +7,8 @@
 //!               └─ leases and requests, by a quorum ──▶ ledger ◀─┘
 //! ```
 //!
-//! The ledger is kept from the outside: it sets what the brokers say beside what the donors' API servers have, and
-//! shares no code with either. Each donor has an API server for that reason; origins have one as far as there are more,
-//! and are hosts with an inventory file otherwise.
+//! The ledger compares the brokers' leases with the objects on the donors' API servers, and shares no code with either.
+//! So every donor has an API server; origins share the remaining ones, and the others are hosts with an inventory file.
 
 pub(crate) mod dice;
 mod figures;
@@ -34,34 +33,34 @@ use tokio::time::Instant;
 pub use figures::Report;
 
 use dice::Dice;
-use grants::{Books, Grants};
+use grants::{Grants, SharedLedger};
 use inject::Injector;
 use ledger::Ledger;
 use schedule::{Shape, schedule};
-use tenants::{Asked, Tenant};
-use view::Looking;
+use tenants::{Submissions, Tenant};
+use view::Poller;
 use world::World;
 
-/// Leases are wanted for so long before the first fault.
+/// Time with tenants but without faults at the start.
 const CALM: Duration = Duration::from_secs(5);
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct ChaosConfig {
-    /// How many clusters of which kind.
+    /// Number of clusters by kind.
     pub shape: Shape,
-    /// Tenants, each of which wants one lease after another.
+    /// Number of tenants; each borrows one lease after another.
     pub leases: usize,
-    /// How long faults come.
+    /// Duration of the faults.
     pub length: Duration,
-    /// Repeats the faults.
+    /// Seed of the faults.
     pub seed: u64,
 }
 
-/// Runs it.
+/// Runs the chaos test.
 ///
 /// # Errors
-/// When it cannot be run. What it finds is in the report.
+/// When the test cannot run. Violations are in the report.
 pub async fn run(config: ChaosConfig) -> Result<Report> {
     let ChaosConfig { shape, leases, length, seed } = config;
     ensure!(
@@ -73,11 +72,11 @@ pub async fn run(config: ChaosConfig) -> Result<Report> {
     );
     eprintln!("seed {seed}");
     let mut world = World::start(shape).await?;
-    let books = Books::default();
-    let outcome = drive(&mut world, &books, config).await;
+    let ledger = SharedLedger::default();
+    let outcome = drive(&mut world, &ledger, config).await;
     let report = match outcome {
-        Ok((faults, asked)) => books_closed(&books, |ledger| {
-            Report::new(seed, length, ledger, &faults, asked.accepted.len(), asked.repeated)
+        Ok((faults, submissions)) => read_ledger(&ledger, |ledger| {
+            Report::new(seed, length, ledger, &faults, submissions.accepted.len(), submissions.repeated)
         }),
         Err(error) => return Err(error.context(world.federation.logs())),
     };
@@ -87,15 +86,19 @@ pub async fn run(config: ChaosConfig) -> Result<Report> {
     Ok(report)
 }
 
-async fn drive(world: &mut World, books: &Books, config: ChaosConfig) -> Result<(figures::Faults, Asked)> {
+async fn drive(
+    world: &mut World,
+    ledger: &SharedLedger,
+    config: ChaosConfig,
+) -> Result<(figures::Faults, Submissions)> {
     let ChaosConfig { shape, leases, length, seed } = config;
     let mut watches = Vec::new();
     for plane in world.clusters.iter().take(shape.donors).filter_map(|cluster| cluster.plane.as_ref()) {
-        watches.push(Grants::follow(plane, books).await?);
+        watches.push(Grants::follow(plane, ledger).await?);
     }
     let comity = world.federation.command();
-    let looking = Looking::start(comity.clone(), books.clone());
-    let asked = Arc::new(Mutex::new(Asked::default()));
+    let poller = Poller::start(comity.clone(), ledger.clone());
+    let submissions = Arc::new(Mutex::new(Submissions::default()));
     let until = Instant::now() + CALM + length;
     let mut dice = Dice::new(seed);
     let mut tenants = JoinSet::new();
@@ -105,31 +108,31 @@ async fn drive(world: &mut World, books: &Books, config: ChaosConfig) -> Result<
             dice: dice.split(),
             comity: comity.clone(),
             shape,
-            view: looking.view(),
-            books: books.clone(),
-            asked: Arc::clone(&asked),
+            view: poller.view(),
+            ledger: ledger.clone(),
+            submissions: Arc::clone(&submissions),
             until,
         };
         tenants.spawn(tenant.run());
     }
     tokio::time::sleep(CALM).await;
-    let faults = Injector::new(world, books.clone()).run(&schedule(seed, shape, length), length).await?;
+    let faults = Injector::new(world, ledger.clone()).run(&schedule(seed, shape, length), length).await?;
     while let Some(tenant) = tenants.join_next().await {
         if let Err(error) = tenant? {
-            grants::with(books, |ledger| ledger.violated(format!("{error:#}")));
+            grants::with(ledger, |ledger| ledger.violated(format!("{error:#}")));
         }
     }
-    let asked = std::mem::take(&mut *asked.lock().unwrap_or_else(PoisonError::into_inner));
-    leftovers::look(world, books, &asked.accepted).await?;
+    let submissions = std::mem::take(&mut *submissions.lock().unwrap_or_else(PoisonError::into_inner));
+    leftovers::check(world, ledger, &submissions.accepted).await?;
     drop(watches);
-    Ok((faults, asked))
+    Ok((faults, submissions))
 }
 
-fn books_closed<T>(books: &Books, read: impl FnOnce(&Ledger) -> T) -> T {
-    grants::with(books, |ledger| read(ledger))
+fn read_ledger<T>(ledger: &SharedLedger, read: impl FnOnce(&Ledger) -> T) -> T {
+    grants::with(ledger, |ledger| read(ledger))
 }
 
-/// The logs of a run that found something, where `COMITY_CHAOS_LOGS` says.
+/// Copies the logs of a run with violations to the directory in `COMITY_CHAOS_LOGS`.
 fn keep_logs(world: &World, report: &Report) {
     let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS").filter(|_| !report.violations.is_empty()) else { return };
     if let Err(error) = world.federation.copy_logs(kept.as_ref()) {

@@ -1,19 +1,20 @@
-//! The `comity` command, driven as a person would.
+//! Runs the `comity` command as a user would.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::federation::{PATIENCE, Place};
-use crate::programs::program;
+use crate::place::Place;
+use crate::programs::{program, utf8};
+use crate::wait::PATIENCE;
 
-/// Where the certificate of a user is, in a federation's directory.
+/// Directory of a user's certificate within a federation's directory.
 pub(crate) fn identity(dir: &Path, user: &str) -> PathBuf {
     dir.join(format!("user-{user}"))
 }
 
-/// The command against one federation. Cheap to clone; it works on while brokers come and go.
+/// The command for one federation. Cheap to clone; it keeps working while brokers restart.
 #[derive(Clone)]
 pub struct Comity {
     place: Place,
@@ -27,14 +28,13 @@ impl Comity {
         Self { place, brokers: brokers.join(","), dir: dir.to_owned() }
     }
 
-    /// Runs `comity -o json ARGS` as `user`; exit code, standard output, standard error.
+    /// Runs `comity -o json ARGS` as `user`; returns exit code, standard output and standard error.
     ///
     /// # Errors
-    /// When it cannot be started or does not end.
+    /// When the command cannot be started or does not end.
     pub async fn run(&self, user: &str, args: &[&str]) -> Result<(i32, String, String)> {
         let identity = identity(&self.dir, user);
-        let identity = identity.to_str().context("paths of tests are text")?;
-        let mut words = vec!["--broker", &self.brokers, "--identity", identity, "-o", "json"];
+        let mut words = vec!["--broker", &self.brokers, "--identity", utf8(&identity)?, "-o", "json"];
         words.extend_from_slice(args);
         let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
         let mut command = (self.place.launch)(&program("comity")?, &words);
@@ -48,10 +48,10 @@ impl Comity {
         ))
     }
 
-    /// What `comity -o json ARGS` prints, as `user`.
+    /// Runs `comity -o json ARGS` as `user`; returns its output, or null if it prints none.
     ///
     /// # Errors
-    /// When it fails, with what it said.
+    /// When the command fails, with its error.
     pub async fn json(&self, user: &str, args: &[&str]) -> Result<Value> {
         let (code, out, err) = self.run(user, args).await?;
         ensure!(code == 0, "comity {} ended with {code}: {err}", args.join(" "));
@@ -60,4 +60,9 @@ impl Comity {
         }
         serde_json::from_str(&out).with_context(|| format!("comity {} printed {out:?}", args.join(" ")))
     }
+}
+
+/// The items of a list printed by `comity`.
+pub(crate) fn items(list: &Value) -> Result<&Vec<Value>> {
+    list["items"].as_array().or_else(|| list.as_array()).context("a list has items")
 }

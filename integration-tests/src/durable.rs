@@ -1,11 +1,11 @@
-//! Durable writes by clients that each wait for their answer: Comity's broker group beside etcd, on the same disk.
+//! Measures durable writes of Comity's broker group beside etcd, on the same disk. Each client waits for its answer.
 //!
 //! ```text
 //!   for each pair, for each number of clients:  start one store ─▶ warm up ─▶ count ─▶ stop it, then the other
 //! ```
 //!
-//! A store is new for each measurement, so that none has more to hold than the other. Each client has a connection of
-//! its own to the leader. Which store comes first alternates, for a disk or a neighbour may be slower for a while.
+//! Each measurement starts with an empty store, so that both hold the same amount. Each client has its own connection
+//! to the leader. The stores alternate in going first, because a disk or a neighbour may be slower for a while.
 
 mod report;
 
@@ -25,32 +25,32 @@ use report::Pair;
 pub use report::Report;
 pub(crate) use report::{median, percentile, rounded};
 
-/// Before anything counts: connections are made, and what is read once is read.
+/// Warm-up before measuring, for connections and caches.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// For one write. It is a limit against hanging.
+/// Timeout of one write, against hanging.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Writes that may fail in one measurement, as when a leader is elected; each is tried again.
+/// Failed writes that one measurement tolerates, as during an election; each is retried.
 const MAX_FAILED: u64 = 100;
-/// Before a failed write is tried again.
+/// Pause before a retry.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Syncs of the disk, for its median.
+/// Number of disk syncs for the median.
 const SYNCS: usize = 200;
 
-/// What is measured.
+/// The parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct DurableConfig {
-    /// Clients that write at the same time, one number for each row.
+    /// Numbers of concurrent clients, one per row.
     pub clients: Vec<usize>,
-    /// Measurements of each store for each row.
+    /// Measurements of each store per row.
     pub pairs: usize,
-    /// How long each takes, without warming up.
+    /// Duration of each measurement, without the warm-up.
     pub length: Duration,
 }
 
-/// Measures; `progress` is told what happens.
+/// Runs all measurements; `progress` receives messages.
 ///
 /// # Errors
-/// When a store does not come up, or writes keep failing.
+/// When a store does not start, or writes keep failing.
 pub async fn run(config: &DurableConfig, progress: impl Fn(&str)) -> Result<Report> {
     let binaries = Binaries::ensure(Needs::Etcd).await?;
     let mut report = Report { sync_ms: disk_sync_ms()?, ..Report::default() };
@@ -74,7 +74,7 @@ async fn of_etcd(binaries: &Binaries, clients: usize, length: Duration) -> Resul
     measure(EtcdStore::start(binaries).await?, clients, length).await
 }
 
-/// One measurement.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) per_second: f64,
@@ -94,7 +94,7 @@ impl std::fmt::Display for Measured {
     }
 }
 
-/// What all clients of a measurement share.
+/// State shared by all clients of a measurement.
 struct Shared {
     next: AtomicU64,
     failed: AtomicU64,
@@ -123,7 +123,7 @@ async fn drive<S: Store>(store: &S, clients: usize, length: Duration) -> Result<
     while let Some(times) = tasks.join_next().await {
         took.extend(times??);
     }
-    // As long as there was room: the queue of a broker group is bounded.
+    // Measured until the queue was full: a broker group bounds it.
     let seconds = Instant::now().min(until).duration_since(counts_from).as_secs_f64();
     let (own_after, members_after) = busy(store)?;
     ensure!(!took.is_empty(), "no write was acknowledged within {length:?}");
@@ -138,7 +138,7 @@ async fn drive<S: Store>(store: &S, clients: usize, length: Duration) -> Result<
     })
 }
 
-/// One client: how long each write took that began after warming up and was acknowledged in time.
+/// Runs one client; returns the times of its acknowledged writes after the warm-up.
 async fn write<C: Client>(client: C, shared: Arc<Shared>) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
     loop {
@@ -160,13 +160,13 @@ async fn write<C: Client>(client: C, shared: Arc<Shared>) -> Result<Vec<Duration
     }
 }
 
-/// Processor time of this process and of the members until now.
+/// Processor time of this process and of the members so far.
 fn busy(store: &impl Store) -> Result<(Duration, Duration)> {
     let members = store.pids().into_iter().map(processor_time).sum::<Result<Duration>>()?;
     Ok((processor_time(std::process::id())?, members))
 }
 
-/// The median of an appended 4 KiB and its fdatasync where the stores are.
+/// Median milliseconds of appending 4 KiB and fdatasync, on the disk of the stores.
 fn disk_sync_ms() -> Result<f64> {
     use std::io::Write as _;
     let mut file = tempfile::tempfile_in(Path::new(&std::env::temp_dir()))?;

@@ -1,11 +1,11 @@
-//! How long nobody can write when the leader dies: Comity's broker group beside etcd, on the same disk.
+//! Measures the time without writes after the leader dies, for Comity's broker group beside etcd, on the same disk.
 //!
 //! ```text
-//!   writers write ─▶ SIGKILL the leader ─▶ the next acknowledgement ─▶ start it again ─▶ healthy ─▶ the other store's turn
+//!   writers write ─▶ SIGKILL the leader ─▶ next acknowledgement ─▶ restart it ─▶ healthy ─▶ the other store's turn
 //! ```
 //!
-//! Both stores run all the time; only the one whose turn it is has load. Writers find the next member by themselves. In
-//! the end every write that was acknowledged is looked for on each member.
+//! Both stores always run, but only one has load at a time. Writers find the next member by themselves. At the end
+//! every acknowledged write is looked up on every member.
 
 mod report;
 mod writers;
@@ -22,13 +22,13 @@ use report::Outcome;
 pub use report::Report;
 use writers::Writers;
 
-/// Load before each kill.
+/// Duration of the load before each kill.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Kills the leaders `kills` times; `progress` is told what happens.
+/// Kills each store's leader `kills` times; `progress` receives messages.
 ///
 /// # Errors
-/// When a store does not come up, or nothing is acknowledged any more.
+/// When a store does not start or stops acknowledging writes.
 pub async fn run(kills: u32, progress: impl Fn(&str)) -> Result<Report> {
     let binaries = Binaries::ensure(Needs::Etcd).await?;
     let mut comity = Run::of(ComityStore::start().await?)?;
@@ -40,7 +40,7 @@ pub async fn run(kills: u32, progress: impl Fn(&str)) -> Result<Report> {
     Ok(Report { kills, comity: comity.finish().await?, etcd: etcd.finish().await? })
 }
 
-/// A store, who writes to it, and what came out.
+/// A store, its writers and its results.
 struct Run<S> {
     store: S,
     writers: Writers,
@@ -53,7 +53,7 @@ impl<S: Store> Run<S> {
         Ok(Self { store, writers, took: Vec::new() })
     }
 
-    /// One kill: the time from it to the next acknowledgement of a write that began after it.
+    /// Kills the leader; returns the time until a write that began afterwards is acknowledged.
     async fn kill_leader(&mut self) -> Result<Duration> {
         let outcome = self.kill_once().await;
         let took = outcome.with_context(|| format!("{}{}", S::NAME, self.store.logs()))?;
@@ -74,7 +74,7 @@ impl<S: Store> Run<S> {
         Ok(took)
     }
 
-    /// Looks for every acknowledged write on every member.
+    /// Looks up every acknowledged write on every member.
     async fn finish(self) -> Result<Outcome> {
         let acknowledged = self.writers.stop().await;
         let mut lost = BTreeSet::new();

@@ -1,19 +1,19 @@
-//! How large a federation one broker holds: a real broker, donors that offer so many GPUs, and so many leases on them.
+//! Measures how large a federation one broker holds: a real broker, simulated donors, and active leases on them.
 //!
 //! ```text
 //!   donors offer ─▶ tenants submit, clusters accept ─▶ all active: rest, list, renew ─▶ kill -9 ─▶ start ─▶ all there?
 //! ```
 //!
-//! Clusters are simulated down to the wire: they join with tokens, keep an agent's stream each, and say of every
-//! peering and lease what an agent says. The broker is the program that users run, on this machine's disk.
+//! Clusters are simulated up to the wire: they join with tokens, keep an agent's stream, and report on every peering
+//! and lease as an agent does. The broker is the released program, on this machine's disk.
 
 mod borrower;
 mod demand;
 mod inventory;
 mod member;
+mod messages;
 mod report;
 mod terms;
-mod words;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,50 +24,51 @@ use comity_runtime::{BrokerEndpoints, IdentityDir};
 use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::watch;
 
-use crate::federation::{Federation, FederationConfig, PATIENCE, Place};
+use crate::federation::{Federation, FederationConfig};
+use crate::place::Place;
 use crate::processes::memory;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use borrower::Borrower;
 use member::Member;
 
 pub use demand::GPUS_PER_LEASE;
 pub use report::Report;
 
-/// The broker, by its number.
+/// Number of the broker.
 const BROKER: u64 = 1;
-/// Most nodes of one offer.
+/// Maximum nodes per offer.
 pub const MAX_NODES_PER_CLUSTER: u32 = 10_000;
-/// Most leases that a broker keeps.
+/// Maximum leases of a broker.
 pub const MAX_LEASES: u32 = 200_000;
-/// Clusters that borrow: each pair of one and a donor is a peering.
+/// Number of clusters that borrow; each forms a peering with every donor.
 const ORIGINS: usize = 20;
-/// Requests that are submitted and not yet active, at most: what waits for one cluster stays below its bounds.
+/// Maximum number of requests without an active lease, which keeps each cluster's backlog within its bounds.
 const ON_THE_WAY: u64 = 4_000;
-/// Without one more active lease for so long, or without a snapshot, the run has failed.
+/// The run fails after this time without a new active lease or snapshot.
 const STUCK: Duration = Duration::from_secs(600);
-/// Renewals one after the other, for the percentiles.
+/// Number of sequential renewals for the percentiles.
 const RENEWALS: usize = 200;
-/// Offers that are on their way at the same time: each of them is some ten megabytes.
+/// Maximum concurrent offers; each takes about ten megabytes.
 const OFFERS_AT_ONCE: usize = 2;
 
-/// What is measured.
+/// The parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthConfig {
-    /// GPUs that all donors offer together, a multiple of eight.
+    /// Total GPUs of all donors, a multiple of eight.
     pub gpus: u32,
-    /// Leases that are active in the end; at most one for [`GPUS_PER_LEASE`] GPUs.
+    /// Active leases to reach, at most one per [`GPUS_PER_LEASE`] GPUs.
     pub leases: u32,
     /// Nodes of eight GPUs that each donor offers.
     pub nodes_per_cluster: u32,
     /// Log entries between two snapshots.
     pub snapshot_every: u64,
-    /// How long the broker is left alone before its memory is read.
+    /// Idle time before the broker's memory is read.
     pub rest: Duration,
 }
 
 impl GrowthConfig {
     /// # Errors
-    /// What is out of range, and what to write instead.
+    /// Names the value out of range and the allowed values.
     fn check(&self) -> Result<()> {
         let Self { gpus, leases, nodes_per_cluster, .. } = *self;
         ensure!(gpus >= 8 && gpus.is_multiple_of(8), "{gpus} GPUs are not nodes of eight: use a multiple of 8");
@@ -87,10 +88,10 @@ impl GrowthConfig {
     }
 }
 
-/// Measures; `progress` is told what happens, now and then.
+/// Runs the measurement; `progress` receives messages.
 ///
 /// # Errors
-/// When a size is out of range, a part does not come up, or something is missing in the end.
+/// When a size is out of range, a process does not start, or a lease is missing at the end.
 pub async fn run(config: &GrowthConfig, progress: impl Fn(&str)) -> Result<Report> {
     config.check()?;
     let mut run = Run::start(config).await?;
@@ -106,7 +107,7 @@ struct Run<'a> {
     borrower: Borrower,
     nodes: Vec<usize>,
     members: Vec<Member>,
-    /// Whether clusters connect.
+    /// Whether clusters may connect.
     open: watch::Sender<bool>,
     _policy: tempfile::TempDir,
 }
@@ -200,7 +201,7 @@ impl<'a> Run<'a> {
         memory(self.pid()?, "VmRSS")
     }
 
-    /// All clusters become members, and their streams begin.
+    /// Makes all clusters members and starts their streams.
     async fn join(&mut self) -> Result<()> {
         let names = (0..self.nodes.len()).map(terms::donor).chain((0..ORIGINS).map(terms::origin));
         let joins = names.map(|name| {
@@ -214,7 +215,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Every donor offers all it has.
+    /// Sends a full offer of every donor.
     async fn offer_all(&self, generation: u64) -> Result<()> {
         let donors = self.members.iter().zip(&self.nodes).enumerate();
         let offers = donors
@@ -222,7 +223,7 @@ impl<'a> Run<'a> {
         futures::stream::iter(offers).buffer_unordered(OFFERS_AT_ONCE).try_collect().await
     }
 
-    /// One node of one donor changes.
+    /// Changes one node of one donor.
     async fn revise(&self) -> Result<()> {
         let (donor, nodes) = (self.members.first().context("a donor")?, self.nodes.first().context("a donor")?);
         let mut offer = v1::Offer { generation: 2, ..inventory::offer(0, &donor.name, *nodes, 1) };
@@ -234,7 +235,7 @@ impl<'a> Run<'a> {
         self.members.iter().map(|member| member.seen.active.load(Ordering::Relaxed)).sum()
     }
 
-    /// Tenants ask for all leases, and clusters bring them up.
+    /// Requests all leases and waits until they are active.
     async fn fill(&self, progress: &impl Fn(&str)) -> Result<()> {
         let leases = u64::from(self.config.leases);
         let in_turn = futures::stream::iter(0..leases).map(|number| async move {
@@ -262,7 +263,7 @@ impl<'a> Run<'a> {
         futures::try_join!(submit, follow).map(drop)
     }
 
-    /// Renews leases until the broker has made one more snapshot.
+    /// Renews leases until the broker makes another snapshot.
     async fn snapshot(&self, leases: &[String], report: &mut Report) -> Result<()> {
         let made = async || self.federation.broker_metrics(BROKER).await.map(|text| Snapshots::of(&text));
         let (before, began) = (made().await?, Instant::now());
@@ -270,7 +271,7 @@ impl<'a> Run<'a> {
         loop {
             let after = made().await?;
             if after.count > before.count {
-                // Several are one mean.
+                // With several snapshots, takes their mean.
                 let made = after.count - before.count;
                 report.snapshot_seconds = (after.seconds - before.seconds) / made;
                 report.snapshot_held_up_ms = (after.held_up - before.held_up) / made * 1_000.0;
@@ -278,7 +279,7 @@ impl<'a> Run<'a> {
                 report.snapshot_bytes = after.bytes as u64;
                 return Ok(());
             }
-            // A broker that has just made one pauses before the next.
+            // The broker pauses between snapshots.
             ensure!(began.elapsed() < STUCK, "no snapshot after {round} renewals within {STUCK:?}");
             self.borrower.renew(leases, round, 250).await?;
             round += 250;
@@ -295,7 +296,7 @@ impl<'a> Run<'a> {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// All clusters connect, learn their leases, and offer everything again.
+    /// Reconnects all clusters, waits until they know their leases, and sends full offers again.
     async fn resync(&self) -> Result<()> {
         for member in &self.members {
             member.seen.active.store(0, Ordering::Relaxed);
@@ -306,7 +307,7 @@ impl<'a> Run<'a> {
         until("all leases to be seen", PATIENCE, async || Ok((self.active() == leases).then_some(()))).await
     }
 
-    /// Gives everything back, and waits until all clusters are clean.
+    /// Releases all leases and waits until every cluster has finished the teardown.
     async fn release(&self, leases: &[String], progress: &impl Fn(&str)) -> Result<()> {
         let releases = futures::stream::iter(leases).enumerate().map(|(number, lease)| async move {
             if number.is_multiple_of(1_000) {
@@ -323,13 +324,13 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Snapshots that a broker has made, by its metrics.
+/// Snapshot statistics from a broker's metrics.
 #[derive(Debug, Default)]
 struct Snapshots {
     count: f64,
     seconds: f64,
     held_up: f64,
-    /// Upper end of the histogram's bucket that holds the longest.
+    /// Upper end of the histogram bucket with the longest pause.
     most_held_up: f64,
     bytes: f64,
 }
@@ -398,7 +399,9 @@ mod tests {
 
     #[test]
     fn snapshots_are_read_from_metrics() {
-        let text = "# HELP comity_broker_snapshot_bytes x\ncomity_broker_snapshot_bytes 42\ncomity_broker_snapshot_seconds_bucket{le=\"1\"} 2\ncomity_broker_snapshot_seconds_sum 1.5\ncomity_broker_snapshot_seconds_count 3\n";
+        let text = "# HELP comity_broker_snapshot_bytes x\ncomity_broker_snapshot_bytes 42\n\
+                    comity_broker_snapshot_seconds_bucket{le=\"1\"} 2\n\
+                    comity_broker_snapshot_seconds_sum 1.5\ncomity_broker_snapshot_seconds_count 3\n";
         let read = Snapshots::of(text);
         assert_eq!((read.count, read.seconds, read.bytes), (3.0, 1.5, 42.0));
         assert_eq!(Snapshots::of("").count, 0.0);
@@ -409,7 +412,8 @@ mod tests {
         let name = "comity_broker_snapshot_held_up_seconds";
         let text = |at_20_ms: u32| {
             format!(
-                "{name}_bucket{{le=\"0.001\"}} 2\n{name}_bucket{{le=\"0.02\"}} {at_20_ms}\n{name}_bucket{{le=\"+Inf\"}} 3\n{name}_count 3\n"
+                "{name}_bucket{{le=\"0.001\"}} 2\n{name}_bucket{{le=\"0.02\"}} {at_20_ms}\n\
+                 {name}_bucket{{le=\"+Inf\"}} 3\n{name}_count 3\n"
             )
         };
         assert_eq!(Snapshots::of(&text(3)).most_held_up, 0.02);

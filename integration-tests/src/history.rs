@@ -1,15 +1,14 @@
-//! What clients did and saw, and whether one order of it exists that explains all: linearizability (Herlihy and Wing,
-//! 1990).
+//! Records the operations of clients and checks their history for linearizability (Herlihy and Wing, 1990).
 //!
 //! ```text
 //!   clients ─ call ─▶ brokers ─ answer or none ─▶ History ─┬─ per request: does an order exist? (Wing, Gong, Lowe)
 //!                                                         ├─ per revision: never back in time
-//!                                                         └─ per member, in the end: is all there that was acknowledged?
+//!                                                         └─ per member, at the end: no acknowledged write lost?
 //! ```
 //!
-//! Each request is an object of its own: a history is linearizable exactly if that of each object is (locality), and
-//! small histories are checked in no time. A list is a read of every request. What locality leaves out of a list, that
-//! it shows all its requests at one moment, the order of revisions covers.
+//! Each request is its own object: a history is linearizable exactly if the history of each object is (locality), and
+//! small histories are fast to check. A list counts as a read of every request. That a list shows all its requests at
+//! one moment is checked by the order of revisions.
 
 mod check;
 mod model;
@@ -20,49 +19,49 @@ use std::time::{Duration, Instant};
 
 pub use check::{Verdict, account, check};
 
-/// One call of a client. Times are since the history began.
+/// One call of a client; times are relative to the start of the history.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// When its first try began.
+    /// Start of its first try.
     pub call: Duration,
-    /// When it was answered; `None`: nobody knows whether it took effect, and it still may.
+    /// Time of the answer. Without one, the call may have taken effect or may still do so.
     pub answer: Option<Duration>,
-    /// What was called, and what was seen.
-    pub what: What,
-    /// The revision that its answer names.
+    /// The call and its result.
+    pub what: Call,
+    /// The revision in its answer.
     pub revision: Option<u64>,
 }
 
-/// What a call does. Requests have the numbers that clients gave them.
+/// The kinds of calls; requests are identified by the numbers of the clients.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum Call {
     /// Submits the request, once.
     Submit(u64),
     /// Cancels it, once.
     Cancel(u64),
     /// Reads it by its id.
-    Read(u64, Saw),
-    /// Lists all that wait, of those below [`LISTED_BELOW`].
+    Read(u64, Observation),
+    /// Lists the queued requests with numbers below [`LISTED_BELOW`].
     List(BTreeSet<u64>),
 }
 
-/// Requests from this number on are in no list: they are kept until the end, more than one answer has room for.
+/// Lists omit requests from this number on: clients keep them until the end, and they exceed one page.
 pub const LISTED_BELOW: u64 = 1 << 32;
 
-/// What a read of one request shows.
+/// The result of reading one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saw {
-    /// It waits.
+pub enum Observation {
+    /// It is queued.
     Waiting,
     /// It was cancelled.
     Cancelled,
-    /// There is no such request: it is not known yet, or was cancelled and forgotten.
+    /// It does not exist: not submitted yet, or cancelled and forgotten.
     Nothing,
-    /// It ended, and no client cancelled it.
+    /// It ended although no client cancelled it.
     EndedByItself,
 }
 
-/// A history in the making.
+/// Collects the operations of concurrent clients.
 #[derive(Debug)]
 pub struct History {
     began: Instant,
@@ -76,20 +75,20 @@ impl Default for History {
 }
 
 impl History {
-    /// The time of this history.
+    /// Time since the start of the history.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Notes an operation that is over: answered now, or given up.
-    pub fn note(&self, call: Duration, answered: bool, what: What, revision: Option<u64>) {
+    /// Records an operation that was answered just now, or given up.
+    pub fn note(&self, call: Duration, answered: bool, what: Call, revision: Option<u64>) {
         let answer = answered.then(|| self.now());
         let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.push(Operation { call, answer, what, revision });
     }
 
-    /// All that was noted until now.
+    /// All operations recorded so far.
     #[must_use]
     pub fn operations(&self) -> Vec<Operation> {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()

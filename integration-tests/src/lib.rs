@@ -1,10 +1,10 @@
-//! Whole federations of real processes, for the scenario tests.
+//! Runs federations of real processes for scenario tests and benchmarks.
 //!
 //! A [`Federation`] is three `comity-broker` processes and any number of `comity-agent` processes, driven through the
-//! `comity` command as a person would; so what a test sees is what a user sees. Processes can be killed at any point,
-//! and searched: their files, logs and memory.
+//! `comity` command, so that tests see what users see. Tests can kill processes at any point and search their files,
+//! logs and memory.
 //!
-//! The programs are those that `cargo build` put beside the test binary; `./test` builds them first.
+//! The programs are those beside the test binary; `./test` builds them first.
 
 mod admin;
 pub mod brokers;
@@ -17,6 +17,7 @@ mod federation;
 pub mod growth;
 pub mod history;
 mod memory;
+mod place;
 pub mod pods;
 mod process;
 mod processes;
@@ -26,10 +27,11 @@ mod wait;
 mod watch;
 
 pub use comity::Comity;
-pub use federation::{AgentSpec, Donor, Federation, FederationConfig, Launcher, PATIENCE, Place};
+pub use federation::{AgentSpec, Donor, Federation, FederationConfig};
 pub use memory::{Finding, search_files, search_memory};
+pub use place::{Launcher, Place};
 pub use process::Process;
 pub use processes::memory;
 pub use programs::{deploy, program};
-pub use wait::until;
+pub use wait::{PATIENCE, until};
 pub use watch::{Seen, Watch, now_ms};

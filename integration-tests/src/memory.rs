@@ -1,4 +1,4 @@
-//! Searching for a secret where it must not be: in files and in the memory of a running process.
+//! Searches files and process memory for secrets that must not be there.
 
 use std::fmt;
 use std::fs::File;
@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// A secret found where it must not be.
+/// One occurrence of a secret.
 #[derive(Debug)]
 pub struct Finding {
     /// File or memory region.
     pub place: String,
-    /// The form it was found in.
+    /// The encoding that was found.
     pub form: &'static str,
 }
 
@@ -25,11 +25,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The forms in which bytes may lie around: raw, hex, base64 at each of its three alignments.
+/// Encodings of a secret to search for: raw, hex, and base64 at each of its three alignments.
 fn forms(secret: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let mut forms = vec![("raw bytes", secret.to_vec()), ("hex", hex::encode(secret).into_bytes())];
     for shift in 0..3 {
-        // Other bytes before the secret shift its base64; what depends on neighbours is cut off at both ends.
+        // Preceding bytes shift the base64 text; characters that depend on neighbouring bytes are cut off at both ends.
         let mut padded = vec![0; shift];
         padded.extend_from_slice(secret);
         for (name, engine) in [("base64", &STANDARD_NO_PAD), ("base64url", &URL_SAFE_NO_PAD)] {
@@ -45,7 +45,7 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     !needle.is_empty() && memchr::memmem::find(haystack, needle).is_some()
 }
 
-/// What lies in the first zstd frame of `content`, as snapshots have one.
+/// The decompressed first zstd frame of `content`, as in snapshots.
 fn unpacked(content: &[u8]) -> Option<Vec<u8>> {
     const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
     let start = memchr::memmem::find(content, &MAGIC)?;
@@ -55,7 +55,7 @@ fn unpacked(content: &[u8]) -> Option<Vec<u8>> {
     Some(unpacked)
 }
 
-/// Searches all files under `folder`, and what is packed in them by zstd.
+/// Searches all files under `folder`, including zstd data in them.
 pub fn search_files(folder: &Path, secret: &[u8]) -> Result<Vec<Finding>> {
     let forms = forms(secret);
     let mut findings = Vec::new();
@@ -80,7 +80,7 @@ pub fn search_files(folder: &Path, secret: &[u8]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Searches all readable memory of a process. Needs the right to trace it.
+/// Searches all readable memory of a process. Needs permission to trace it.
 pub fn search_memory(pid: u32, secret: &[u8]) -> Result<Vec<Finding>> {
     const CHUNK: usize = 4 << 20;
     let forms = forms(secret);
@@ -100,7 +100,7 @@ pub fn search_memory(pid: u32, secret: &[u8]) -> Result<Vec<Finding>> {
         let mut buffer = vec![0; CHUNK + overlap];
         while at < end {
             let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK + overlap);
-            // A region may go away while it is read; that is no finding.
+            // A region may be unmapped during the read.
             let Ok(read) = memory.read_at(&mut buffer[..want], at) else { break };
             for (form, needle) in &forms {
                 if contains(&buffer[..read], needle) {

@@ -1,5 +1,5 @@
-//! Brokers and agents as pods of two clusters with real kubelets, from the manifests that ship in `deploy/` and images
-//! that are made here. What is laid over the manifests is what they say has to be chosen.
+//! Runs brokers and agents as pods of two clusters with real kubelets, from the manifests in `deploy/` and locally
+//! built images. Overlays set only the values that the manifests leave to the user.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, label_devices, place};
-use crate::federation::{Federation, FederationConfig, PATIENCE};
+use crate::federation::{Federation, FederationConfig};
 use crate::programs::{deploy, program};
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 
 /// Namespace of the brokers, on the donor's cluster.
 pub const BROKERS: &str = "comity-brokers";
@@ -27,33 +27,33 @@ const REMOTE: &str = "team-a-origin";
 /// Namespace of the virtual-kubelets, on the origin, and their label.
 const TENANT: &str = "liqo-tenant-donor";
 const VIRTUAL_KUBELETS: &str = "offloading.liqo.io/component=virtual-kubelet";
-/// Port of every node that leads to the brokers.
+/// Node port of the brokers.
 const CLIENT_PORT: u16 = 30743;
-/// Port of the donor's node that leads to its fabric, as the manifest has it.
+/// Node port of the donor's fabric, from the manifest.
 const FABRIC_PORT: u16 = 31871;
-/// How long a peering without leases stays.
+/// Idle time after which a peering closes.
 const PEERING_IDLE: &str = "5s";
 /// Port of the fabric in the gateway's network.
 const GATEWAY_PORT: u16 = 51871;
-/// Folder of the local volumes: those of the brokers have another one.
+/// Folder of the agents' local volumes.
 const VOLUMES: &str = "/var/lib/comity-volumes";
 /// kubectl itself is given two minutes.
 const ROLLOUT: Duration = Duration::from_secs(110);
 /// User of the images.
 const USER: &str = "65532:65532";
 
-/// Both clusters, with everything of Comity in pods.
+/// Two clusters with all of Comity in pods.
 pub struct Pods {
-    /// The two clusters, the command driven from between them, and what Jobs there do.
+    /// The clusters, the `comity` command in the network between them, and their Jobs.
     pub burst: Burst,
 }
 
 impl Pods {
-    /// Brings everything up: the donor's cluster has three brokers, four GPUs and an agent, the origin's an agent.
-    /// Neither has Liqo, and the agents have no privileges.
+    /// Starts both clusters: the donor has three brokers, four GPUs and an agent, the origin an agent. Neither has
+    /// Liqo, and the agents have no privileges.
     ///
     /// # Errors
-    /// When a part does not come up.
+    /// When a component does not start.
     pub async fn start() -> Result<Self> {
         let pods = Self::with_brokers(LiqoVersion::default(), None).await?;
         let RealClusters { origin, donor, .. } = pods.clusters();
@@ -64,10 +64,11 @@ impl Pods {
         Ok(pods)
     }
 
-    /// The same beside Liqo: the agents are gateways, the origin bursts, and both clusters have a metrics-server.
+    /// As [`Pods::start`], with Liqo: the agents are gateways, the origin bursts, and both clusters have a
+    /// metrics-server.
     ///
     /// # Errors
-    /// When a part does not come up.
+    /// When a component does not start.
     pub async fn start_beside_liqo() -> Result<Self> {
         let version = LiqoVersion::from_environment()?;
         let liqo = LiqoConfig { version, ..LiqoConfig::default() };
@@ -110,13 +111,13 @@ impl Pods {
         &self.burst.clusters
     }
 
-    /// The command, driven from between the clusters.
+    /// The federation, whose command runs in the network between the clusters.
     #[must_use]
     pub fn federation(&self) -> &Federation {
         self.burst.federation()
     }
 
-    /// Makes the images and gives them to the nodes.
+    /// Builds the images and imports them on the nodes.
     async fn images(&self) -> Result<()> {
         let dir = self.federation().dir();
         let RealClusters { origin, donor, .. } = self.clusters();
@@ -158,7 +159,7 @@ impl Pods {
         self.brokers_ready().await
     }
 
-    /// Rights first, then the agent with its token.
+    /// Installs an agent: RBAC first, then the agent with its token.
     async fn agent(&self, cluster: &str, real: &RealCluster) -> Result<()> {
         if cluster == ORIGIN {
             volumes(real, &["agent"]).await?;
@@ -176,7 +177,7 @@ impl Pods {
         self.agent_of(real, "agent/netstack", FABRIC_PORT, Some(token)).await
     }
 
-    /// The commands of docs/install.md, which are two.
+    /// Installs an agent beside Liqo with the two commands of docs/install.md.
     async fn agent_beside_liqo(&self, cluster: &str, real: &RealCluster) -> Result<()> {
         if cluster == ORIGIN {
             volumes(real, &["agent"]).await?;
@@ -187,7 +188,7 @@ impl Pods {
         agent_rolled_out(real).await
     }
 
-    /// A join token in a file.
+    /// Invites a cluster; returns the file with its join token.
     async fn invite(&self, cluster: &str) -> Result<PathBuf> {
         let invitation = self.federation().comity_as("admin", &["cluster", "invite", cluster]).await?;
         let dir = self.federation().dir().join(cluster);
@@ -197,7 +198,7 @@ impl Pods {
         Ok(token)
     }
 
-    /// The agent of a folder of manifests, with what has to be chosen in its `agent.yaml`.
+    /// Installs the agent from a folder of manifests, and sets the user's values in its `agent.yaml`.
     async fn agent_of(&self, real: &RealCluster, base: &str, fabric_port: u16, token: Option<PathBuf>) -> Result<()> {
         let folder = deploy().join(base);
         let shipped = real.kubectl(&["kustomize", folder.to_str().context("paths of tests are text")?]).await?;
@@ -222,7 +223,8 @@ impl Pods {
         let bases = if tells_metrics { &[base, "liqo/pod-metrics"][..] } else { &[base] };
         self.apply(real, bases, "agent", |text| {
             text.push_str(&format!(
-                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  behavior: replace\n  files: [agent.yaml]\n"
+                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  \
+                 behavior: replace\n  files: [agent.yaml]\n"
             ));
             if let Some(token) = &token {
                 text.push_str(&secret("comity-agent-join", AGENT, std::slice::from_ref(token)));
@@ -232,10 +234,10 @@ impl Pods {
         .await
     }
 
-    /// Moves an agent from mode netstack into mode tun, as the manifests of the latter say.
+    /// Switches an agent from mode netstack to mode tun with the manifests of the latter.
     ///
     /// # Errors
-    /// What kubectl says.
+    /// When kubectl fails, with its output.
     pub async fn into_tun(&self, real: &RealCluster) -> Result<()> {
         real.kubectl(&["-n", AGENT, "delete", "deployment", "comity-agent", "--cascade=foreground"]).await?;
         real.kubectl(&["-n", AGENT, "delete", "service/comity-agent-fabric", "networkpolicy/comity-agent"]).await?;
@@ -247,8 +249,8 @@ impl Pods {
         agent_rolled_out(real).await
     }
 
-    /// `kubectl apply -k` of an overlay over folders of `deploy/`, as a user would write one; `more` adds to its text
-    /// and names the files that it uses.
+    /// Runs `kubectl apply -k` on an overlay of folders of `deploy/`, as a user would write it; `more` adds text and
+    /// the files that it uses.
     async fn apply(
         &self,
         real: &RealCluster,
@@ -280,7 +282,7 @@ impl Pods {
     /// Waits until all three brokers are ready.
     ///
     /// # Errors
-    /// When they are not in time.
+    /// When it takes too long.
     pub async fn brokers_ready(&self) -> Result<()> {
         let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
         let wait = ["-n", BROKERS, "rollout", "status", "statefulset/comity-broker", &timeout];
@@ -288,10 +290,10 @@ impl Pods {
         Ok(())
     }
 
-    /// Waits until both agents are heard, with their offers.
+    /// Waits until both agents are connected and have offers.
     ///
     /// # Errors
-    /// When they are not in time.
+    /// When it takes too long.
     pub async fn all_connected(&self) -> Result<()> {
         until("both agents to be connected", PATIENCE, async || {
             let clusters = self.federation().comity_as("admin", &["cluster", "list"]).await?;
@@ -303,17 +305,17 @@ impl Pods {
         .await
     }
 
-    /// Ends a pod without warning.
+    /// Kills pods without grace period.
     ///
     /// # Errors
-    /// What kubectl says.
+    /// When kubectl fails, with its output.
     pub async fn kill(&self, real: &RealCluster, namespace: &str, selector: &str) -> Result<()> {
         let kill = ["-n", namespace, "delete", "pod", "--selector", selector, "--grace-period=0", "--force"];
         real.kubectl(&kill).await?;
         Ok(())
     }
 
-    /// Number of the leader, as the broker that answers sees it.
+    /// Number of the leader, according to the broker that answers.
     ///
     /// # Errors
     /// When none is known in time.
@@ -325,7 +327,7 @@ impl Pods {
         .await
     }
 
-    /// States, events and ends of logs of all of Comity's pods, for a message when a test fails.
+    /// States, events and log ends of all of Comity's pods, for error messages.
     pub async fn logs(&self) -> String {
         let mut logs = String::new();
         for real in [&self.clusters().donor, &self.clusters().origin] {
@@ -345,10 +347,10 @@ impl Pods {
         logs
     }
 
-    /// Ends everything.
+    /// Stops everything.
     ///
     /// # Errors
-    /// When something stays.
+    /// When something cannot be stopped.
     pub async fn stop(self) -> Result<()> {
         self.burst.stop().await
     }
@@ -357,21 +359,21 @@ impl Pods {
 /// Waits until the agent's pod is ready.
 ///
 /// # Errors
-/// When it is not in time.
+/// When it takes too long.
 pub async fn agent_rolled_out(real: &RealCluster) -> Result<()> {
     let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
     real.kubectl(&["-n", AGENT, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
     Ok(())
 }
 
-/// Replaces what a shipped file must have.
+/// Replaces text in a manifest, which must contain it.
 fn replace(text: &mut String, from: &str, to: &str) -> Result<()> {
     ensure!(text.contains(from), "{from:?} is not in the manifest's agent.yaml: {text}");
     *text = text.replace(from, to);
     Ok(())
 }
 
-/// Makes the image of `broker` or `agent` as an archive in a folder.
+/// Builds the image of `broker` or `agent` as an archive in a folder.
 ///
 /// # Errors
 /// When a program is not built, or the image cannot be written.
@@ -389,23 +391,24 @@ pub async fn image_of(name: &str, dir: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The name of that image.
+/// Name of the image of `broker` or `agent`.
 #[must_use]
 pub fn image_name(name: &str) -> String {
     format!("comity.local/comity-{name}:test")
 }
 
-/// A section of a kustomization that makes a Secret out of files.
+/// A kustomization section that creates a Secret from files.
 fn secret(name: &str, namespace: &str, files: &[PathBuf]) -> String {
     let names: Vec<_> = files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
     format!(
-        "secretGenerator:\n- name: {name}\n  namespace: {namespace}\n  files: [{}]\n  options: {{disableNameSuffixHash: true}}\n",
+        "secretGenerator:\n- name: {name}\n  namespace: {namespace}\n  files: [{}]\n  \
+         options: {{disableNameSuffixHash: true}}\n",
         names.join(", ")
     )
 }
 
-/// Local volumes under the cluster's default storage class, in place of a provisioner. Whoever claims first has the
-/// first.
+/// Creates local volumes under the cluster's default storage class, in place of a provisioner; claims take them in
+/// order.
 async fn volumes(real: &RealCluster, names: &[&str]) -> Result<()> {
     let mut items = vec![serde_json::json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",
@@ -430,14 +433,14 @@ async fn volumes(real: &RealCluster, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `agent.yaml` out of the text of the manifests.
+/// Extracts `agent.yaml` from the text of the manifests.
 fn agent_config(manifests: &str) -> Result<String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(manifests).context("the manifests are YAML")?;
     let config = documents.iter().find_map(|document| document["data"]["agent.yaml"].as_str());
     Ok(config.context("the manifests have an agent.yaml")?.to_owned())
 }
 
-/// The way from a folder to another one: a kustomization takes no absolute paths.
+/// Relative path between two folders: a kustomization takes no absolute paths.
 fn relative(from: &Path, to: &Path) -> Result<PathBuf> {
     let (from, to) = (from.canonicalize()?, to.canonicalize()?);
     let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();

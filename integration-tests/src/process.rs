@@ -1,4 +1,4 @@
-//! A process under test, with its log on disk.
+//! A process under test with a log file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::{Child, Command};
 
-/// A process that ends with its owner.
+/// A process that is killed when dropped.
 pub struct Process {
     name: String,
     child: Child,
@@ -41,12 +41,12 @@ impl Process {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Ends it as a power cut would (SIGKILL) and waits until it is gone.
+    /// Kills it with SIGKILL and waits until it has ended.
     pub async fn kill(mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("kill {}", self.name))
     }
 
-    /// Sends a signal, as in "STOP", to a process by its number.
+    /// Sends a signal such as "STOP" to a process id.
     ///
     /// # Errors
     /// When there is no such process.

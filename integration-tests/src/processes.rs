@@ -1,13 +1,13 @@
-//! What the kernel says of a process.
+//! Memory and processor time of a process, from /proc.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// Clock ticks of a second: USER_HZ, which Linux shows to every program as 100.
+/// Clock ticks per second in /proc: `USER_HZ`, 100 on Linux.
 const TICKS: u64 = 100;
 
-/// A line of /proc/PID/status, in bytes.
+/// The field `name` of /proc/PID/status, such as `VmRSS`, in bytes.
 ///
 /// # Errors
 /// When there is no such process or line.
@@ -18,7 +18,7 @@ pub fn memory(pid: u32, name: &str) -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// Processor time of a process until now, in user mode and in the kernel.
+/// User and system time of a process so far.
 ///
 /// # Errors
 /// When there is no such process.

@@ -1,11 +1,12 @@
-//! Where the programs under test are, and what ships with them.
+//! Finds and runs the workspace's programs.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use tokio::process::Command;
 
-/// The path of one of the workspace's programs: `target/<profile>/NAME`, beside the running benchmark, or above the
-/// running test.
+/// Path of one of the workspace's programs, `target/<profile>/NAME`, found from the path of the running benchmark or
+/// test.
 pub fn program(name: &str) -> Result<PathBuf> {
     let running = std::env::current_exe().context("where this program is")?;
     let folder = running.parent().context("this program is in no folder")?;
@@ -19,8 +20,26 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of what ships.
+/// The folder `deploy` with the released manifests.
 #[must_use]
 pub fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+/// Runs one of the workspace's programs to its end.
+///
+/// # Errors
+/// When it fails, with its standard error.
+pub(crate) async fn run(name: &str, args: &[&str]) -> Result<()> {
+    let output = Command::new(program(name)?).args(args).output().await?;
+    ensure!(output.status.success(), "{name} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// A path as an argument of a program.
+///
+/// # Errors
+/// When the path is not UTF-8.
+pub(crate) fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().context("paths of tests are text")
 }

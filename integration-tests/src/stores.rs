@@ -1,5 +1,5 @@
-//! Two replicated stores behind one face: Comity's broker group and etcd, three members each on this machine, every
-//! write through to the disk, every connection with mutual TLS.
+//! A common interface to two replicated stores, Comity's broker group and etcd: three members each on this machine,
+//! durable writes, mutual TLS.
 
 mod comity;
 mod etcd;
@@ -16,29 +16,29 @@ use anyhow::Result;
 pub(crate) use comity::{ComityStore, channel};
 pub(crate) use etcd::EtcdStore;
 
-/// Members of each.
+/// Members of each store.
 pub(crate) const MEMBERS: usize = 3;
-/// Most writes that a store takes: a broker group queues 50,000 requests, and remembers the keys of 100,000 calls.
+/// Maximum writes of a store: a broker group queues 50,000 requests and remembers the keys of 100,000 calls.
 pub(crate) const MAX_WRITES: u64 = 45_000;
 
-/// A store. Members are numbered from 0.
+/// A replicated store. Members are numbered from 0.
 pub(crate) trait Store: Sized {
-    /// Who writes.
+    /// The client type.
     type Client: Client;
 
-    /// Its name in reports.
+    /// The name in reports.
     const NAME: &'static str;
 
-    /// A client on a connection of its own, which begins with member `first`, and goes on to the others by itself.
+    /// A client with its own connection, which starts with member `first` and fails over to the others by itself.
     fn client(&self, first: usize) -> Result<Self::Client>;
 
-    /// A client of one member alone, on a connection of its own.
+    /// A client of a single member, with its own connection.
     fn client_of(&self, member: usize) -> Result<Self::Client>;
 
-    /// Waits until all members answer linearizable reads and agree who leads.
+    /// Waits until all members answer linearizable reads and agree on the leader; returns it.
     async fn leader(&self) -> Result<usize>;
 
-    /// Ends a member with SIGKILL.
+    /// Kills a member with SIGKILL.
     async fn kill(&mut self, member: usize) -> Result<()>;
 
     /// Starts a member that was killed.
@@ -47,15 +47,15 @@ pub(crate) trait Store: Sized {
     /// The numbers of all writes, read linearizably from one member.
     async fn read_all(&self, member: usize) -> Result<HashSet<u64>>;
 
-    /// Process ids of the members that run.
+    /// Process ids of the running members.
     fn pids(&self) -> Vec<u32>;
 
-    /// The ends of its logs, for a message when something failed.
+    /// The ends of its logs, for error messages.
     fn logs(&self) -> String;
 }
 
-/// Writes. The same number may be written again.
+/// Writes numbers; writing a number twice is allowed.
 pub(crate) trait Client: Clone + Send + Sync + 'static {
-    /// One try, given up after `limit`: then it is not known whether it was written.
+    /// Tries once, for at most `limit`. After an error the write may have taken effect.
     fn write(&self, number: u64, limit: Duration) -> impl Future<Output = Result<()>> + Send;
 }

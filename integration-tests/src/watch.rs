@@ -1,4 +1,4 @@
-//! Watching Kubernetes objects with the time at which each change was seen.
+//! Watches Kubernetes objects and records the time of each change.
 
 use std::io::BufReader;
 use std::process::{Child, Stdio};
@@ -19,10 +19,10 @@ pub fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// One change of one object.
+/// A change of an object.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// When it was seen, in milliseconds since 1970.
+    /// Time of observation, in milliseconds since 1970.
     pub at_ms: u64,
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub kind: String,
@@ -30,7 +30,7 @@ pub struct Seen {
     pub object: Value,
 }
 
-/// A `kubectl get --watch` on a cluster's node. Ends when dropped.
+/// A `kubectl get --watch` on a cluster's node, which ends when dropped.
 pub struct Watch {
     child: Child,
     reader: Option<JoinHandle<()>>,
@@ -38,7 +38,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch; `args` name the objects, as in `["pods", "-n", "team-a"]`.
+    /// Starts watching; `args` select the objects, as in `["pods", "-n", "team-a"]`.
     ///
     /// # Errors
     /// When kubectl cannot be started.
@@ -79,7 +79,7 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first change for which `wanted` holds, waited for.
+    /// Waits for the first change for which `wanted` holds.
     ///
     /// # Errors
     /// When it does not come within `limit`.
@@ -90,7 +90,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // It may have ended by itself with its cluster; then there is nothing to end.
+        // Errors do not matter: it may have ended with its cluster.
         drop(self.child.kill());
         drop(self.child.wait());
         if let Some(reader) = self.reader.take() {

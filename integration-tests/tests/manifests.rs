@@ -1,5 +1,5 @@
-//! What ships in `deploy/` is YAML, holds together, and asks for no more rights than it says. That it works is for the
-//! scenario `pods` to show.
+//! The manifests in `deploy/` are valid YAML, consistent, and grant only the documented rights. The scenario `pods`
+//! tests that they work.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn is_restricted(pod: &Value) {
             json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
         );
         assert!(container["resources"]["limits"]["memory"].is_string(), "{container}");
-        // Only names that have to be chosen: nobody can put something else there.
+        // Registries that the user must replace: nobody can push an image there.
         assert!(container["image"].as_str().unwrap().starts_with("registry.example/comity-"), "{container}");
     }
     for volume in pod["volumes"].as_array().into_iter().flatten() {
@@ -85,7 +85,7 @@ fn brokers_have_no_rights_in_their_cluster() {
     is_restricted(pod);
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert!(pod["serviceAccountName"].is_null());
-    // What founds the group is shown to the first step alone.
+    // Only the first init container sees the founding credentials.
     let running = pod["containers"].as_array().unwrap();
     assert!(running.iter().all(|container| !container["volumeMounts"].to_string().contains("founding")), "{running:?}");
     let namespace = object("broker/brokers.yaml", "Namespace", "comity-brokers");
@@ -130,7 +130,7 @@ fn the_agent_has_its_account_and_nothing_else() {
     shipped_config("agent/netstack/agent.yaml");
 }
 
-/// A cluster beside Liqo is given everything by one folder, and its API server finds the webhook where it listens.
+/// One folder installs everything beside Liqo, and the API server reaches the webhook.
 #[test]
 fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
     let rights = documents(&deploy().join("agent/Kustomization")).remove(0);
@@ -155,7 +155,7 @@ fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
     assert_eq!(shipped_metrics["spec"]["ports"][0]["targetPort"], metrics.listen.port());
     let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
     for service in [shipped, shipped_metrics] {
-        // An API server calls no Service without an address.
+        // An API server cannot call a Service without an address.
         assert!(service["spec"]["clusterIP"].is_null());
         assert_eq!(service["spec"]["selector"], deployment["spec"]["template"]["metadata"]["labels"]);
     }
@@ -209,7 +209,7 @@ fn the_agent_of_a_node_has_one_capability_and_sees_one_config_map() {
     assert_eq!(kinds.len(), 6, "no rights beside these: {kinds:?}");
 }
 
-/// Rights on gateways and their keys are in a role that the agent binds for itself, in namespaces that a policy names.
+/// The agent binds the role with rights on gateways and keys itself, in namespaces that an admission policy allows.
 #[test]
 fn the_agent_holds_no_right_on_gateways_but_in_tenant_namespaces() {
     let file = "agent/liqo-network.yaml";
@@ -231,7 +231,7 @@ fn the_agent_holds_no_right_on_gateways_but_in_tenant_namespaces() {
     assert!(policy.contains("variables.isTenant && request.resource.resource in ['secrets', 'rolebindings']"));
 }
 
-/// People answer a reclaim on a GpuLease, and write no status; objects about NUMA nodes are read and nothing else.
+/// Users may answer a reclaim on a GpuLease but not write its status; NUMA objects are read-only.
 #[test]
 fn reclaims_and_numa_nodes_take_no_more_rights_than_they_need() {
     let edit = object("agent/burst.yaml", "ClusterRole", "comity-edit");

@@ -1,4 +1,4 @@
-//! Whole federations of real processes. See `comity_scenarios` for how they are run.
+//! Scenario tests of whole federations of real processes; `comity_scenarios` runs them.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 #[path = "scenarios/broker_drills.rs"]
@@ -50,12 +50,12 @@ mod token;
 
 use comity_scenarios::Federation;
 
-/// The long form of the tests takes its time.
+/// Whether to run the long form of the tests.
 fn is_long() -> bool {
     std::env::var_os("COMITY_TEST_LONG").is_some()
 }
 
-/// Fails with the ends of all logs, so that a failure in CI can be understood.
+/// Panics with the ends of all logs, so that failures on CI can be diagnosed.
 trait OrLogs<T> {
     fn or_logs(self, federation: &Federation) -> T;
 }

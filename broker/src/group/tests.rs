@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use comity_core::command::{ApplyPolicy, BeginTerm};
-use comity_core::log::{Actor, Applied, Idempotency, ReplyBody};
+use comity_core::reply::{Actor, Applied, Idempotency, ReplyBody};
 use comity_core::{ClusterId, Command, Millis, State};
 use comity_policy::{BundleSource, SourceFile};
 use comity_runtime::ca::CertificateAuthority;

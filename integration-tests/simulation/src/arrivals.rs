@@ -1,13 +1,14 @@
-//! Who comes when: the trace's tasks shuffled, then sampled again up to the demand, as in the trace's paper.
+//! Draws the order of arrivals: the trace's tasks shuffled, then sampled again up to the demand, as in the trace's
+//! paper.
 
 use comity_core::packing::Task;
 
 use crate::random::Random;
 use crate::trace::Trace;
 
-/// Tasks in order of arrival, until `inflate` times the capacity is asked for; by index into the trace.
+/// Indices of the trace's tasks in order of arrival, until they request `inflate` times the GPU capacity.
 ///
-/// A list that asks for more is thinned: tasks go at random until it does not.
+/// If the trace alone requests more, random tasks are dropped.
 #[must_use]
 pub fn arrivals(trace: &Trace, seed: u64, inflate: f64) -> Vec<usize> {
     #[expect(
@@ -39,7 +40,7 @@ pub fn arrivals(trace: &Trace, seed: u64, inflate: f64) -> Vec<usize> {
     }
 }
 
-/// Types of task and how often each occurs.
+/// Distinct tasks with the number of their occurrences.
 #[must_use]
 pub fn popularity(tasks: &[Task]) -> Vec<(Task, u64)> {
     let mut counts = std::collections::BTreeMap::new();
@@ -49,7 +50,7 @@ pub fn popularity(tasks: &[Task]) -> Vec<(Task, u64)> {
     counts.into_iter().collect()
 }
 
-/// The part of `history` that is known, in percent: drawn at random, always the same.
+/// A random `percent` of `history`, the same on every call.
 #[must_use]
 pub fn known(mut history: Vec<Task>, percent: u8) -> Vec<Task> {
     if percent < 100 {

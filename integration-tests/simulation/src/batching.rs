@@ -1,19 +1,20 @@
-//! What placing together and moving aside bring: the same requests, come in the same order, served in three ways.
+//! Measures the effect of placing queued requests together, and of migrating leases for them: the same arrivals, served
+//! by three strategies.
 //!
 //! ```text
 //!              ┌▶ one by one: each plan places one request
-//! arrivals ────┼▶ together: a plan places all that wait, as the broker does
-//! (a seed)     └▶ moved: together, and some said that their leases may move
+//! arrivals ────┼▶ together: each plan places all queued requests, as the broker does
+//! (a seed)     └▶ moved: together, and the leases of some requests may migrate
 //! ```
 //!
-//! Time passes in steps of ten minutes: requests come, work ends, and the broker plans until nothing more happens. A
-//! request that is not placed within four hours goes away. Agents do at once what they are asked, and a lease that
-//! moves has saved its work as soon as its new place is ready. Nothing of this is a switch of the broker: one request
-//! in a plan leaves nothing to place together, and where no lease may move none does.
+//! Each step takes ten minutes: requests arrive, work ends, and the broker plans until its state is stable. A request
+//! that is not placed within four hours gives up. Agents carry out orders at once, and a migrating lease has saved its
+//! work as soon as its new place is ready. The broker needs no switch for this: the first strategy plans one request at
+//! a time, and without preemptible requests no lease moves.
 
 mod arrivals;
-mod books;
 mod campus;
+mod counters;
 mod report;
 mod run;
 
@@ -22,39 +23,39 @@ use comity_core::packing::Task;
 
 use self::arrivals::arrivals;
 pub use self::campus::campus;
-pub use self::report::{BatchingReport, Figures, HEAD, SeedResult, WayReport, row};
+pub use self::report::{BatchingReport, Figures, HEAD, SeedResult, StrategyReport, row};
 use self::run::Run;
 use crate::trace::Trace;
 
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
-/// Between two looks of the broker at who waits.
+/// Interval between two plans, in milliseconds.
 const STEP: u64 = 10 * MINUTE;
-/// Time that passes before anything is counted: as long as the longest lease, so that what runs then is as it goes on.
+/// Warm-up before measuring starts: as long as the longest lease, so that the load is steady.
 const SETTLING: u64 = 24 * HOUR;
-/// How long a request waits before it goes away.
+/// A request gives up after this time in the queue.
 const PATIENCE: u64 = 4 * HOUR;
-/// What the broker promises of repairs: at most so many leases move for a request.
+/// The broker's bound on repairs: leases that may move for one request.
 pub const MOST_MOVES: u64 = 2;
-/// The same: a lease has been in force for so long where it is, in milliseconds.
+/// The broker's bound on repairs: milliseconds for which a lease is safe from a move after it started or moved.
 pub const IN_PLACE_FOR: u64 = HOUR;
 
-/// How requests are served.
+/// How the broker serves requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// One in a plan.
+pub enum Strategy {
+    /// One request per plan.
     OneByOne,
-    /// All that wait in a plan; no lease moves.
+    /// All queued requests in one plan; no lease moves.
     Together,
-    /// The same, with leases that may move.
+    /// All queued requests in one plan, and some leases may move.
     Moved,
 }
 
-impl Way {
-    /// All of them.
+impl Strategy {
+    /// All strategies, in the order of the report.
     pub const ALL: [Self; 3] = [Self::OneByOne, Self::Together, Self::Moved];
 
-    /// Its name in reports.
+    /// The name in reports.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -65,29 +66,28 @@ impl Way {
     }
 }
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchingTest {
-    /// How much is asked for, in parts of the GPU capacity: GPU-hours asked for in an hour, by GPUs.
+    /// GPU-hours requested per hour, as a multiple of the number of GPUs.
     pub demand: f64,
-    /// Milliseconds from one time at which requests come to the next, ten minutes at least: the more, the more come
-    /// together.
+    /// Milliseconds between two batches of arrivals, at least ten minutes; longer intervals make larger batches.
     pub every: u64,
-    /// Days that are counted; one more passes before.
+    /// Days to measure, after one day of warm-up.
     pub days: u64,
-    /// Requests of a hundred that say that their leases may move, where any do.
+    /// Percent of the requests whose leases may move under [`Strategy::Moved`].
     pub preemptible_percent: u8,
 }
 
 impl BatchingTest {
-    /// Serves the arrivals of one seed in one way. Tasks without GPUs are no requests and are left out.
+    /// Serves the arrivals of one seed by one strategy. Skips tasks without GPUs, which are no requests.
     ///
     /// # Errors
-    /// What the core refused that it should not have.
-    pub fn run(&self, trace: &Trace, way: Way, seed: u64) -> Result<SeedResult, Refusal> {
+    /// When the core refuses a command of the simulation.
+    pub fn run(&self, trace: &Trace, strategy: Strategy, seed: u64) -> Result<SeedResult, Refusal> {
         let tasks: Vec<Task> = trace.tasks.iter().filter(|task| task.devices > 0).cloned().collect();
         let arrivals = arrivals(self, trace.capacity_milli(), &tasks, seed);
-        let figures = Run::new(trace, &tasks, way, self.days)?.serve(&arrivals)?;
+        let figures = Run::new(trace, &tasks, strategy, self.days)?.serve(&arrivals)?;
         Ok(SeedResult { seed, figures })
     }
 }

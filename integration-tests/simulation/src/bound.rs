@@ -1,4 +1,4 @@
-//! How much of a cluster's GPUs any scheduler could get allocated: a linear programme over fluid tasks.
+//! Bounds the GPU capacity that any scheduler can allocate, by a linear programme over divisible tasks.
 //!
 //! ```text
 //! nodes ─▶ shapes: totals of CPU, memory, devices ┐
@@ -6,15 +6,15 @@
 //! tasks ─▶ types: how many of each come           ┘      (columns: how shares lie together on one device)
 //! ```
 //!
-//! Tasks are divisible and come in the trace's proportions. Nodes of one shape are one large node, but a device stays a
-//! device: shares lie on it in whole numbers, by patterns whose sum is at most the device (Gilmore and Gomory, "A
-//! Linear Programming Approach to the Cutting-Stock Problem", Operations Research 1961), and patterns are made as they
-//! pay. Shares of less than a tenth of a device fill what patterns leave. What is relaxed only adds room, so the
-//! figures are bounds for whoever decides as they do:
+//! Tasks are divisible and arrive in the trace's proportions. Nodes of one shape are merged into one, but devices stay
+//! whole: a device holds whole numbers of shares, by patterns whose sum is at most one device (column generation after
+//! Gilmore and Gomory, "A Linear Programming Approach to the Cutting-Stock Problem", Operations Research 1961). Shares
+//! below a tenth of a device fill the rest of the patterns. Every relaxation adds capacity, so the results are upper
+//! bounds for two kinds of scheduler:
 //!
-//! - *work-conserving*: takes what fits, in steps of demand, as many tasks as possible in each, never gives a task up,
+//! - *work-conserving*: accepts as many tasks as fit in each step of demand, keeps every accepted task,
 //!   and may move all tasks between steps.
-//! - *free choice*: may refuse whatever it likes; beyond the capacity this says little.
+//! - *free choice*: may refuse any task; at demands above the capacity this bound is weak.
 
 mod patterns;
 mod programme;
@@ -27,15 +27,15 @@ use programme::Programme;
 /// Why there is no bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
-    /// The solver gave up.
+    /// The solver failed.
     #[error("the linear programme at {demand_percent} % demand was not solved: {reason}; try another step")]
     Unsolved {
-        /// Demand at which it did.
+        /// Demand at which it failed.
         demand_percent: f64,
-        /// What it says of it.
+        /// The solver's reason.
         reason: String,
     },
-    /// More kinds of work than a programme can have.
+    /// The trace has too many kinds of work.
     #[error(
         "the trace has {types} types of task on {shapes} shapes of node; a bound takes at most {most} of their pairs"
     )]
@@ -44,30 +44,30 @@ pub enum BoundError {
         types: usize,
         /// Shapes of node.
         shapes: usize,
-        /// Most pairs.
+        /// Maximum number of pairs.
         most: usize,
     },
 }
 
-/// What can be allocated when so much is asked for; percentages are of GPU capacity.
+/// The bounds at one demand, in percent of the GPU capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Point {
-    /// What has been asked for.
+    /// Requested capacity.
     pub demand_percent: f64,
-    /// By a scheduler that takes whatever can be made to fit.
+    /// Bound for a scheduler that accepts every task it can fit.
     pub work_conserving_percent: f64,
-    /// By one that may refuse anything.
+    /// Bound for a scheduler that may refuse tasks.
     pub free_choice_percent: f64,
 }
 
-/// Bounds over the marks of a replay.
+/// The bounds at the demands that a replay reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// Nodes of the trace.
     pub nodes: usize,
     /// Devices of the trace.
     pub gpus: u64,
-    /// How much is asked for between two decisions of the work-conserving scheduler.
+    /// Demand between two decisions of the work-conserving scheduler.
     pub step_percent: f64,
     /// At 100 % and 130 % demand.
     pub marks: Vec<Point>,
@@ -79,7 +79,7 @@ const MARKS: [f64; 2] = [100.0, 130.0];
 /// Computes the bounds, telling `progress` the demand after each step.
 ///
 /// # Errors
-/// When a programme is too large or is not solved.
+/// When a programme is too large or has no solution.
 pub fn bound(trace: &Trace, step_percent: f64, mut progress: impl FnMut(f64)) -> Result<Bound, BoundError> {
     let mut programme = Programme::new(trace)?;
     let mut marks = Vec::new();

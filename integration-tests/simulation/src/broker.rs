@@ -1,5 +1,5 @@
-//! The broker's state machine and planner in log time, without a log and without agents: clusters borrow and lend by
-//! the commands that the broker's log holds. Whoever drives it says what agents report, and when time passes.
+//! The broker's state machine and planner in simulated time, without a log and agents. The caller issues the log's
+//! commands, reports for the agents and advances time.
 
 pub(crate) mod hardware;
 mod members;
@@ -31,7 +31,7 @@ pub use self::members::{Member, node_id};
 /// The broker's core.
 #[derive(Clone, Debug)]
 pub struct Broker {
-    /// As it is.
+    /// The current state.
     pub state: State,
     planner: Planner,
     now: Timestamp,
@@ -39,7 +39,7 @@ pub struct Broker {
     members: Vec<(ClusterId, TenantId)>,
 }
 
-/// What came of calling leases back.
+/// The result of a reclaim command.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaimed {
     pub(crate) leases: Vec<LeaseId>,
@@ -48,10 +48,10 @@ pub(crate) struct Reclaimed {
 }
 
 impl Broker {
-    /// Clusters that have joined under a policy and are heard. They offer nothing yet.
+    /// A broker whose `clusters` have joined under `policy` and are connected, but offer nothing yet.
     ///
     /// # Errors
-    /// What the core says to the policy or the clusters.
+    /// When the core refuses the policy or a cluster.
     pub(crate) fn joined(policy: String, clusters: &[ClusterId], now: Timestamp) -> Result<Self, Refusal> {
         let class = ClassName::parse("gpu", "class")?;
         let mut broker = Self { state: State::default(), planner: Planner::default(), now, class, members: Vec::new() };
@@ -70,38 +70,38 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Log time.
+    /// The simulated time.
     pub(crate) fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Lets time pass, up to `until`. What falls due meanwhile happens by [`expire`](Self::expire).
-    pub(crate) fn pass(&mut self, until: Timestamp) {
+    /// Advances time to `until`, never back. Events that become due take effect with [`expire`](Self::expire).
+    pub(crate) fn advance_to(&mut self, until: Timestamp) {
         self.now = self.now.max(until);
     }
 
-    /// When something falls due next, if that is not after `until`.
-    pub(crate) fn due(&self, until: Timestamp) -> Option<Timestamp> {
+    /// Time of the next due event, unless it is after `until`.
+    pub(crate) fn next_due_until(&self, until: Timestamp) -> Option<Timestamp> {
         self.state.next_due().filter(|due| *due <= until)
     }
 
-    /// What is due happens.
+    /// Applies all due events.
     pub(crate) fn expire(&mut self) -> Result<(), Refusal> {
         self.apply(Command::Expire(Expire {})).map(drop)
     }
 
-    /// Puts another policy in force.
+    /// Replaces the policy.
     pub(crate) fn apply_policy(&mut self, text: String) -> Result<(), Refusal> {
         let files = vec![SourceFile { path: "terms.yaml".to_owned(), text }];
         self.apply(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } })).map(drop)
     }
 
-    /// Some clusters are heard again, others have fallen silent.
+    /// Marks clusters as connected or silent.
     pub(crate) fn mark(&mut self, heard: Vec<ClusterId>, silent: Vec<ClusterId>) -> Result<(), Refusal> {
         self.apply(Command::MarkClusters(MarkClusters { heard, silent })).map(drop)
     }
 
-    /// A cluster offers these nodes, in a generation that is above all that it had.
+    /// Offers `nodes` for a cluster, in a new generation.
     pub(crate) fn advertise(&mut self, cluster: &ClusterId, nodes: NodeMap) -> Result<(), Refusal> {
         let offer = Offer {
             generation: self.state.revision + 1,
@@ -112,13 +112,13 @@ impl Broker {
         self.apply(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster.clone(), offer })).map(drop)
     }
 
-    /// The nodes that a cluster offers; none if it offers nothing.
+    /// The nodes that a cluster offers, if it offers any.
     pub(crate) fn offered(&self, cluster: &ClusterId) -> Option<&NodeMap> {
         self.state.clusters.get(cluster)?.offer.as_ref().map(|offer| &offer.nodes)
     }
 
     /// Queues a request.
-    pub(crate) fn ask(&mut self, spec: RequestSpec) -> Result<RequestId, Refusal> {
+    pub(crate) fn submit_spec(&mut self, spec: RequestSpec) -> Result<RequestId, Refusal> {
         let submitted_by = format!("spiffe://simulation.example/user/{}", spec.tenant);
         match self.apply(Command::SubmitRequest(SubmitRequest { spec, submitted_by }))? {
             ReplyBody::Request(request) => Ok(request),
@@ -126,16 +126,16 @@ impl Broker {
         }
     }
 
-    /// Plans for what waits.
+    /// Plans up to `limit` placements for the queue.
     #[must_use]
     pub fn plan(&mut self, limit: usize) -> Plan {
         self.planner.plan(&self.state, limit)
     }
 
-    /// Carries a plan out: the leases that came of it.
+    /// Carries out a plan; returns the new leases.
     ///
     /// # Errors
-    /// The first placement that the core refuses: it was made for this very state.
+    /// The first placement that the core refuses, which is a bug: the plan was made for this state.
     pub fn place(&mut self, placements: Vec<ProposedPlacement>) -> Result<Vec<LeaseId>, Refusal> {
         let mut made = Vec::with_capacity(placements.len());
         for command in PlaceRequests::of_plan(placements) {
@@ -150,15 +150,15 @@ impl Broker {
         Ok(made)
     }
 
-    /// Takes a request back.
+    /// Cancels a request.
     ///
     /// # Errors
-    /// What the core says to it.
+    /// When the core refuses the command.
     pub fn cancel(&mut self, request: RequestId) -> Result<(), Refusal> {
         self.apply(Command::CancelRequest(CancelRequest { request })).map(drop)
     }
 
-    /// Spares leases, then calls others back.
+    /// Spares some leases, then reclaims others.
     pub(crate) fn reclaim(
         &mut self,
         spare: Vec<LeaseId>,
@@ -175,7 +175,7 @@ impl Broker {
         }
     }
 
-    /// Both sides of a lease report the same.
+    /// Reports `outcome` from both clusters of a lease.
     pub(crate) fn report(&mut self, lease: LeaseId, outcome: &LeaseOutcome) -> Result<(), Refusal> {
         let Some(held) = self.state.leases.get(&lease) else { return Ok(()) };
         let fencing_token = held.fencing_token;
@@ -186,12 +186,12 @@ impl Broker {
         Ok(())
     }
 
-    /// Both sides of a lease have prepared it.
+    /// Reports from both clusters that a lease is ready.
     pub(crate) fn report_ready(&mut self, lease: LeaseId) -> Result<(), Refusal> {
         self.report(lease, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })
     }
 
-    /// The origin of a lease says that its work is saved.
+    /// Reports from the origin that a lease's work is saved.
     pub(crate) fn report_saved(&mut self, lease: LeaseId) -> Result<(), Refusal> {
         let Some(held) = self.state.leases.get(&lease) else { return Ok(()) };
         let (cluster, fencing_token) = (held.origin.clone(), held.fencing_token);
@@ -199,13 +199,13 @@ impl Broker {
         self.apply(Command::ReportLease(ReportLease { cluster, lease, fencing_token, outcome })).map(drop)
     }
 
-    /// Leases that agents have yet to take down.
+    /// Leases that end and await their teardown.
     pub(crate) fn ending(&self) -> Vec<LeaseId> {
         let ending = self.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
         ending.map(|(id, _)| id).collect()
     }
 
-    /// Applies a command, now.
+    /// Applies a command at the current time.
     pub(crate) fn apply(&mut self, command: Command) -> Result<ReplyBody, Refusal> {
         let entry = LogEnvelope {
             format: LOG_FORMAT,
@@ -220,5 +220,5 @@ impl Broker {
 }
 
 fn unexpected(reply: &ReplyBody) -> Refusal {
-    Refusal::new(Code::WrongState, format!("{reply:?} is no answer to this command"), "mend the simulation")
+    Refusal::new(Code::WrongState, format!("unexpected reply {reply:?}"), "fix the simulation")
 }

@@ -1,15 +1,14 @@
-//! Devices, nodes and donors that fail at random, by the broker's state machine and planner, and what must hold of
-//! that.
+//! Fails devices, nodes and donors at random, and checks the reactions of the broker's state machine and planner.
 //!
-//! Four donors lend whole GPUs to two clusters. Devices fall ill, by severity, and get well, some of them again and
-//! again; nodes stop answering, go and come back; donors fall silent. Agents do at once what they are asked. What is
-//! placed, and what is not, is checked by a list of what is ill that the simulation keeps beside the broker.
+//! Four donors lend whole GPUs to two clusters. Devices fail with different severities and recover, some repeatedly;
+//! nodes stop answering, leave and return; donors fall silent. Agents carry out orders at once. The simulation checks
+//! every placement against its own list of failures.
 
 mod faults;
 mod federation;
-mod look;
+mod ground_truth;
+mod invariants;
 mod report;
-mod truth;
 
 use comity_core::{Millis, Refusal};
 
@@ -19,20 +18,20 @@ use crate::random::Random;
 
 const MINUTE: u64 = 60_000;
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Failures {
-    /// Seed of all that is drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// How often something fails or gets well before it ends.
+    /// Failures and recoveries to simulate.
     pub events: u64,
 }
 
 impl Failures {
-    /// Runs it.
+    /// Runs the simulation.
     ///
     /// # Errors
-    /// What the core refused that it should not have.
+    /// When the core refuses a command of the simulation.
     pub fn run(&self) -> Result<FailuresReport, Refusal> {
         let mut random = Random::new(self.seed);
         let mut federation = Federation::new(self.seed)?;
@@ -42,10 +41,10 @@ impl Failures {
             }
             federation.settle()?;
             for _ in 0..=random.below(2) {
-                federation.fail_or_heal(&mut random)?;
+                federation.fail_or_recover(&mut random)?;
             }
             federation.settle()?;
-            federation.pass(Millis(random.bits() % (4 * MINUTE)))?;
+            federation.advance(Millis(random.bits() % (4 * MINUTE)))?;
         }
         Ok(federation.report)
     }

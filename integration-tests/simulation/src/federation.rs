@@ -1,5 +1,5 @@
-//! What a federation is good for: the same work on the same nodes by institutions that keep to themselves, by
-//! institutions that lend to each other, and by one cluster of all.
+//! Measures the gain of a federation: the same work on the same nodes, with isolated institutions, with institutions
+//! that lend to each other, and as one cluster.
 //!
 //! ```text
 //!              ┌▶ isolated: the institution's own nodes, or it waits
@@ -8,7 +8,7 @@
 //! institution)
 //! ```
 //!
-//! Own nodes are chosen by packing in all three, so that what differs is who may use which. Nothing ends.
+//! All three pack a site's own nodes the same way, so that they differ only in who may use which node. No task ends.
 
 mod plot;
 mod report;
@@ -22,22 +22,22 @@ use comity_core::{ClusterId, NodeId, Refusal};
 
 pub use self::plot::svg;
 pub use self::report::{FederationReport, Figures, Institution};
-use self::site::{Site, Taken};
+use self::site::{Allocation, Site};
 use crate::arrivals::arrivals;
 use crate::broker::{Broker, Member, node_id};
 use crate::random::Random;
 use crate::trace::Trace;
 
-/// How the work falls on the institutions.
+/// Distribution of the tasks among the institutions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skew {
-    /// By what each has: who has twice the GPUs asks for twice as much.
+    /// In proportion to each institution's GPUs.
     Capacity,
-    /// Zipf's law: the first asks for twice as much as the second, three times as much as the third.
+    /// Zipf's law: the first requests twice as much as the second and three times as much as the third.
     Zipf,
 }
 
-/// A skew that does not exist.
+/// The name of no skew.
 #[derive(Debug, thiserror::Error)]
 #[error("skew {0:?} does not exist; use capacity or zipf")]
 pub struct UnknownSkew(String);
@@ -54,36 +54,36 @@ impl FromStr for Skew {
     }
 }
 
-/// What is replayed.
+/// The parameters of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct FederationTest {
-    /// Institutions of one cluster each, which have as many nodes each: the trace's in order of name.
+    /// Number of institutions, with one cluster each; they divide the trace's nodes evenly, in order of name.
     pub clusters: usize,
-    /// Seed of the arrivals, and of whose they are.
+    /// Seed of the arrivals and of their institutions.
     pub seed: u64,
-    /// How much is asked for, in parts of the GPU capacity.
+    /// Demand as a multiple of the GPU capacity.
     pub inflate: f64,
-    /// How it falls on the institutions.
+    /// Distribution of the tasks among the institutions.
     pub skew: Skew,
 }
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum FederationError {
-    /// Institutions without nodes.
+    /// There are more institutions than nodes.
     #[error("{clusters} clusters are more than the {nodes} nodes; name at most {nodes}")]
     TooManyClusters {
-        /// Asked for.
+        /// Requested clusters.
         clusters: usize,
-        /// There are.
+        /// Nodes of the trace.
         nodes: usize,
     },
-    /// What should not happen.
-    #[error("the core refused what it should not have, so there are no figures: {0}")]
+    /// The core refused a command of the simulation.
+    #[error("the core refused a command of the simulation, so there are no results: {0}")]
     Refused(#[from] Refusal),
 }
 
-/// Work of one institution.
+/// A task of one institution.
 struct Arrival<'t> {
     institution: usize,
     task: &'t Task,
@@ -93,7 +93,7 @@ impl FederationTest {
     /// Replays the same arrivals three times.
     ///
     /// # Errors
-    /// When there are more clusters than nodes, or the core refuses what it should not.
+    /// When there are more clusters than nodes, or the core refuses a command.
     pub fn run(&self, trace: &Trace) -> Result<FederationReport, FederationError> {
         let shapes: Vec<&Shape> = trace.nodes.values().collect();
         if self.clusters == 0 || self.clusters > shapes.len() {
@@ -115,7 +115,7 @@ impl FederationTest {
         Ok(report)
     }
 
-    /// The trace's tasks in order of arrival, each of an institution that is drawn.
+    /// The trace's tasks in order of arrival, each assigned to a random institution.
     fn arrivals<'t>(&self, trace: &'t Trace, owned: &[&[&Shape]]) -> Vec<Arrival<'t>> {
         let weight = |(number, nodes): (u64, &&[&Shape])| match self.skew {
             Skew::Capacity => nodes.iter().map(|shape| u64::from(shape.devices)).sum(),
@@ -184,18 +184,18 @@ fn federated(
     let ids = ids?;
     let mut sites: Vec<Site> = owned.iter().map(|nodes| Site::new(nodes, mix)).collect();
     for Arrival { institution, task } in arrivals {
-        if let Some(taken) = sites[*institution].place(task) {
-            broker.run_locally(*institution, &ids[taken.node], |node| {
-                node.local_cpu_milli += taken.cpu_milli;
-                node.local_memory_mib += taken.memory_mib;
-                for &device in &taken.devices {
-                    node.devices[device].local_use_milli += u32::from(taken.milli_each);
+        if let Some(allocation) = sites[*institution].place(task) {
+            broker.run_locally(*institution, &ids[allocation.node], |node| {
+                node.local_cpu_milli += allocation.cpu_milli;
+                node.local_memory_mib += allocation.memory_mib;
+                for &device in &allocation.devices {
+                    node.devices[device].local_use_milli += u32::from(allocation.milli_each);
                 }
             })?;
             continue;
         }
         let figures = &mut report.institutions[*institution].federated;
-        // What has no GPUs cannot be borrowed for.
+        // Only GPU tasks can borrow.
         if task.devices == 0 {
             figures.waits(task);
             continue;
@@ -215,7 +215,7 @@ fn federated(
                 let Ok(node) = ids.binary_search(id) else { continue };
                 let devices = part.devices.keys().filter_map(|&device| usize::try_from(device).ok()).collect();
                 let milli_each = part.devices.values().next().map_or(0, |share| share.milli);
-                sites[donor].take(&Taken {
+                sites[donor].take(&Allocation {
                     node,
                     devices,
                     milli_each: u16::try_from(milli_each).unwrap_or(u16::MAX),

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Arrivals, marks and averages are those of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the trace's
-//! tasks shuffled, then sampled again until the demand is reached; placed online, for good, in order of arrival.
+//! tasks shuffled, then sampled again until the demand is reached, and placed online in order of arrival; none ends.
 
 pub mod arrivals;
 pub mod batching;

@@ -1,13 +1,13 @@
-//! A month of a federation: five institutions whose days and nights are opposed, through the broker's state machine and
-//! planner, in log time.
+//! Simulates a month of five institutions in different time zones, with the broker's state machine and planner.
 //!
 //! ```text
-//! peaks    : local work and demand follow each institution's clock  ─▶ how long requests wait, by who lends how much
-//! backlog  : every tenant has requests waiting all the time         ─▶ each tenant's share beside its entitlement
+//! peaks    : local work and demand follow each institution's clock  ─▶ waiting times, by GPUs lent
+//! backlog  : every tenant always has queued requests                ─▶ each tenant's share beside its entitlement
 //! ```
 //!
-//! Durations, sizes and arrivals are drawn by a seed; nothing reads a clock, so a seed gives one report.
+//! A seed determines durations, sizes and arrivals; nothing reads a clock, so it also determines the report.
 
+mod accounting;
 mod demand;
 mod federation;
 mod plot;
@@ -19,9 +19,10 @@ pub use report::{Fairness, InstitutionFigures, LendingFigures, MonthReport, Tena
 
 use comity_core::Refusal;
 
+use self::accounting::Accounting;
 use self::demand::Demand;
 use self::federation::Federation;
-use self::report::{Books, by_lending};
+use self::report::by_lending;
 use self::terms::MEMBERS;
 use crate::random::Random;
 
@@ -29,33 +30,33 @@ const MINUTE: u64 = 60_000;
 /// An hour in milliseconds.
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// Between two looks at who asks for something.
+/// Interval between two batches of arrivals, in milliseconds.
 const STEP: u64 = 10 * MINUTE;
-/// Requests that each tenant has waiting while all are backlogged.
+/// Queue length of each tenant during the backlog.
 const BACKLOG: usize = 8;
 
-/// What is simulated.
+/// The parameters of a simulated month.
 #[derive(Clone, Copy, Debug)]
 pub struct Month {
-    /// Seed of all that is drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Days with opposed peaks.
+    /// Days with peaks by local time.
     pub peak_days: u64,
-    /// Days on which all tenants are backlogged. Nothing is measured on the first: four half-lives of past use.
+    /// Days of backlog for all tenants. The first is not measured: it spans four half-lives of past usage.
     pub backlog_days: u64,
 }
 
-/// Days of a backlog before shares are measured.
+/// Days of backlog before shares are measured.
 const SETTLING_DAYS: u64 = 1;
-/// Ways to deal what institutions lend of out to them: five, of whom two lend the same.
+/// Distinct assignments of the lent nodes to five institutions, two of which lend the same number.
 pub const ARRANGEMENTS: u8 = 60;
 
 impl Month {
-    /// Runs it, and the same month with what institutions lend of dealt to them in other ways, `arrangements` months in
-    /// all: how long somebody waits hangs on the side of the world, too. `progress` is told how many are done.
+    /// Runs the month under `arrangements` assignments of lent nodes to institutions, because waiting times also depend
+    /// on the time zone. `progress` receives the number of finished months.
     ///
     /// # Errors
-    /// What the core refused that it should not have.
+    /// When the core refuses a command of the simulation.
     pub fn run_arranged(&self, arrangements: u8, mut progress: impl FnMut(usize)) -> Result<Fairness, Refusal> {
         let mut others = Vec::new();
         let month = self.run()?;
@@ -68,41 +69,41 @@ impl Month {
         Ok(Fairness { arrangements: months().count(), by_lending: by_lending(months), worst_apart_percent, month })
     }
 
-    /// Runs it.
+    /// Runs the month with the default assignment.
     ///
     /// # Errors
-    /// What the core refused that it should not have.
+    /// When the core refuses a command of the simulation.
     pub fn run(&self) -> Result<MonthReport, Refusal> {
         self.run_with(MEMBERS.map(|member| member.nodes))
     }
 
     fn run_with(&self, nodes: [usize; MEMBERS.len()]) -> Result<MonthReport, Refusal> {
         let mut federation = Federation::new(nodes)?;
-        let mut books = Books::default();
+        let mut accounting = Accounting::default();
         let mut demand = Demand::new(Random::new(self.seed));
         let began = federation.now();
         let days = self.peak_days + self.backlog_days;
         for step in 0..days * DAY / STEP {
             let (day, now) = (step * STEP / DAY, began + step * STEP);
-            federation.run_until(now, &mut books)?;
+            federation.run_until(now, &mut accounting)?;
             if (step * STEP).is_multiple_of(HOUR) {
-                federation.work_locally(began)?;
+                federation.update_local_work(began)?;
             }
             let peaks = day < self.peak_days;
-            books.waits_count = peaks;
-            books.shares_count = day >= self.peak_days + SETTLING_DAYS;
+            accounting.waits_count = peaks;
+            accounting.shares_count = day >= self.peak_days + SETTLING_DAYS;
             for index in 0..terms::TENANTS.len() {
-                let waiting = federation.waiting(index);
-                let more = if peaks { demand.arrivals(index, now - began) } else { BACKLOG.saturating_sub(waiting) };
+                let queued = federation.queued(index);
+                let more = if peaks { demand.arrivals(index, now - began) } else { BACKLOG.saturating_sub(queued) };
                 for _ in 0..more {
-                    let asked = demand.draw();
-                    books.turned_away += u64::from(!federation.submit(index, &asked)?);
+                    let request = demand.draw();
+                    accounting.turned_away += u64::from(!federation.submit(index, &request)?);
                 }
             }
-            federation.place(&mut books)?;
-            books.sample(&federation, now - began);
+            federation.place(&mut accounting)?;
+            accounting.sample(&federation.usage(), now - began);
         }
-        federation.run_until(began + days * DAY, &mut books)?;
-        Ok(books.report(self, nodes))
+        federation.run_until(began + days * DAY, &mut accounting)?;
+        Ok(accounting.report(self, nodes))
     }
 }

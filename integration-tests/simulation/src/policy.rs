@@ -1,4 +1,4 @@
-//! Who decides: Comity's scheduler, and what it is measured against.
+//! Placement policies: Comity's scheduler and its peers.
 
 mod best_fit;
 mod comity;
@@ -19,34 +19,34 @@ pub use random::Arbitrary;
 
 use crate::trace::Trace;
 
-/// A scheduler that serves tasks as they come and keeps its own books.
+/// An online scheduler that keeps its own state of the nodes.
 pub trait Policy {
-    /// Clears all nodes; `seed` is for a policy that draws lots. What it learned of the work may stay.
+    /// Clears all nodes and may keep what it learned about the work. Random policies use `seed`.
     fn restart(&mut self, seed: u64);
 
     /// Places `task`; false if it fits nowhere.
     fn place(&mut self, task: &Task) -> bool;
 
-    /// What went wrong, so that figures mean nothing.
+    /// An internal error that invalidates the results.
     fn fault(&self) -> Option<&str> {
         None
     }
 }
 
-/// Which policy.
+/// Selects a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
     /// Comity's scheduler and state machine.
     Comity,
     /// Fragmentation gradient descent (Weng et al., USENIX ATC 2023).
     Fgd,
-    /// The node with least left.
+    /// The node with the least free resources.
     BestFit,
     /// Any node that fits.
     Random,
 }
 
-/// A policy that does not exist.
+/// The name of no policy.
 #[derive(Debug, thiserror::Error)]
 #[error("policy {0:?} does not exist; use comity, fgd, best-fit or random")]
 pub struct UnknownPolicy(String);
@@ -77,10 +77,10 @@ impl fmt::Display for PolicyName {
 }
 
 impl PolicyName {
-    /// The policy over the nodes of `trace`, knowing `history`.
+    /// Starts the policy on the nodes of `trace`; it learns from `history`.
     ///
     /// # Errors
-    /// What Comity's core says to nodes that no cluster may offer.
+    /// When Comity's core refuses the nodes.
     pub fn start(self, trace: &Trace, history: &[Task]) -> Result<Box<dyn Policy>, Refusal> {
         Ok(match self {
             Self::Comity => Box::new(Comity::new(trace, history)?),

@@ -1,4 +1,4 @@
-//! A seeded generator of its own, so that a seed means the same run everywhere and for ever.
+//! A seeded random number generator whose sequence never changes, so that a seed always repeats the same run.
 
 /// splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -20,13 +20,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero; even but for 1 in 2^64 / `bound`.
+    /// A number below `bound`, which must not be 0. The bias is below `bound` / 2^64.
     pub fn below(&mut self, bound: usize) -> usize {
         let product = u128::from(self.bits()) * bound as u128;
         usize::try_from(product >> 64).unwrap_or(0)
     }
 
-    /// Shuffles (Fisher and Yates).
+    /// Shuffles in place (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last + 1);

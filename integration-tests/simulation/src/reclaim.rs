@@ -1,11 +1,11 @@
-//! Leases that are being reclaimed at random, by the broker's state machine and planner, and what must hold of that.
+//! Reclaims leases at random with the broker's state machine and planner, and checks the invariants of reclaims.
 //!
-//! Four donors lend whole GPUs to two clusters. Local work, terms and demand change at random; agents do at once what
-//! they are asked, but for some that take their time to clear a lease. What is proposed is checked by arithmetic of its
-//! own, which knows nothing but nodes with so many GPUs: all sets of a donor's leases are tried.
+//! Four donors lend whole GPUs to two clusters. Local work, terms and demand change at random. Agents carry out orders
+//! at once, except for some slow teardowns. An independent checker, which knows only the GPUs of each node, compares
+//! every proposed set of leases with all other sets of the donor.
 
+mod checker;
 mod federation;
-mod judge;
 mod report;
 mod request;
 mod terms;
@@ -21,20 +21,20 @@ use crate::random::Random;
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
 
-/// What is simulated.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Reclaims {
-    /// Seed of all that is drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Leases that are being reclaimed before it ends.
+    /// Leases to reclaim before the simulation ends.
     pub reclaims: u64,
 }
 
 impl Reclaims {
-    /// Runs it.
+    /// Runs the simulation.
     ///
     /// # Errors
-    /// What the core refused that it should not have.
+    /// When the core refuses a command of the simulation.
     pub fn run(&self) -> Result<ReclaimReport, Refusal> {
         let mut random = Random::new(self.seed);
         let mut federation = Federation::new(self.seed)?;
@@ -43,14 +43,14 @@ impl Reclaims {
                 federation.submit(&mut random)?;
             }
             match random.below(8) {
-                0..=4 => federation.work_locally(&mut random)?,
+                0..=4 => federation.change_local_work(&mut random)?,
                 5 => federation.change_terms(&mut random)?,
                 _ => {}
             }
             federation.settle()?;
-            federation.save_some(&mut random)?;
+            federation.report_some_saved(&mut random)?;
             let pause = Millis(10 * SECOND + random.bits() % (12 * MINUTE));
-            federation.pass(pause, &mut random)?;
+            federation.advance(pause, &mut random)?;
         }
         Ok(federation.finish())
     }

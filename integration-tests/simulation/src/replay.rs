@@ -1,4 +1,4 @@
-//! One replay of a trace through one policy.
+//! Replays a trace through a policy.
 
 use std::time::Instant;
 
@@ -8,37 +8,37 @@ use crate::arrivals::arrivals;
 use crate::policy::Policy;
 use crate::trace::Trace;
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedResult {
     /// Seed of the arrivals.
     pub seed: u64,
-    /// What was measured.
+    /// The measured values.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// What is measured. Percentages are of GPU capacity.
+/// Measured values; percentages are of the GPU capacity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Mean over the arrivals at which the demand rounds to 100 %; `None` if it never does.
+    /// Mean allocation while the demand rounds to 100 %; `None` if it never reaches that.
     pub allocated_percent_at_100: Option<f64>,
-    /// The same at 130 %.
+    /// Mean allocation while the demand rounds to 130 %; `None` if it never reaches that.
     pub allocated_percent_at_130: Option<f64>,
-    /// Demand when a task with GPUs was refused first; `None` if none was.
+    /// Demand at the first refusal of a GPU task; `None` without refusals.
     pub first_refused_gpu_task_at_percent: Option<f64>,
-    /// Tasks with GPUs that fitted nowhere.
+    /// Refused tasks with GPUs.
     pub refused_gpu_tasks: f64,
-    /// Tasks of CPU and memory alone that fitted nowhere.
+    /// Refused tasks without GPUs.
     pub refused_cpu_only_tasks: f64,
-    /// Decisions in a second, on one core.
+    /// Decisions per second, on one core.
     pub decisions_per_second: f64,
-    /// Of 100 decisions 99 took at most so many microseconds.
+    /// 99th percentile of the time per decision, in microseconds.
     pub p99_us: f64,
 }
 
-/// Mean over what was allocated while about so much was asked for, rounded to percent; or where one task leaps over
-/// that, what was allocated right after it.
+/// Averages the allocation while the demand rounds to a mark in percent. If one task skips the mark, takes the
+/// allocation right after it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     sum: f64,
@@ -46,7 +46,7 @@ struct Mark {
 }
 
 impl Mark {
-    /// `percent` of the capacity is asked for now, and `allocated` percent of it.
+    /// Records that the demand is `percent` and the allocation `allocated` percent of the capacity.
     fn pass(&mut self, mark: f64, percent: f64, allocated: f64) {
         let leapt = percent > mark && self.count == 0.0;
         if percent.round() == mark || leapt {
@@ -111,7 +111,7 @@ mod tests {
     use super::Mark;
 
     #[test]
-    fn a_mark_that_one_task_leaps_over_is_what_came_of_it() {
+    fn a_mark_that_one_task_skips_takes_the_next_allocation() {
         let mut mark = Mark::default();
         for (percent, allocated) in [(80.0, 79.0), (104.0, 98.0), (110.0, 99.0)] {
             mark.pass(100.0, percent, allocated);

@@ -1,4 +1,4 @@
-//! What a run over several seeds found, as JSON and as a table.
+//! The result of a policy over several seeds, as JSON and as a table.
 
 use std::fmt::Write as _;
 
@@ -8,18 +8,18 @@ use crate::policy::PolicyName;
 use crate::replay::{Figures, SeedResult};
 use crate::trace::Trace;
 
-/// A run of one policy over one trace.
+/// The results of one policy on one trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Who decided.
+    /// Name of the policy.
     pub policy: String,
     /// Nodes of the trace.
     pub nodes: usize,
     /// Devices of the trace.
     pub gpus: u64,
-    /// Each seed.
+    /// The result of each seed.
     pub seeds: Vec<SeedResult>,
-    /// Mean over the seeds; of a figure that not every seed has, `None`.
+    /// Mean over the seeds; `None` for a value that some seed lacks.
     pub mean: Figures,
 }
 
@@ -28,7 +28,7 @@ pub const HEAD: &str =
     "  seed  at 100 %  at 130 %  first refused  refused GPU  refused CPU-only  decisions/s    p99 us";
 
 impl Report {
-    /// Over what the seeds gave.
+    /// Summarises the results of all seeds.
     #[must_use]
     pub fn new(policy: PolicyName, trace: &Trace, seeds: Vec<SeedResult>) -> Self {
         let mean = mean(&seeds);
@@ -37,7 +37,7 @@ impl Report {
     }
 }
 
-/// One line of the table.
+/// One row of the table under [`HEAD`].
 #[must_use]
 pub fn row(name: &str, figures: &Figures) -> String {
     let mut line = format!("{name:>6}");

@@ -1,33 +1,33 @@
-//! Other workloads made of a trace's own tasks, as the paper of the 2023 trace makes them: more work that shares
-//! devices, or more without any. Drawn at random, always the same.
+//! Derives workloads from a trace's own tasks, as in the paper of the 2023 trace: more tasks that share devices, or
+//! more without devices. A fixed seed draws them, so they are always the same.
 
 use comity_core::packing::Task;
 
 use crate::random::Random;
 
-/// Seed of what is drawn.
+/// Seed of the random draws.
 const SEED: u64 = 11;
 
-/// Why tasks cannot be drawn so.
+/// Why a workload cannot be derived.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ResampleError {
-    /// There is none to draw.
-    #[error("{percent} % {of} cannot be drawn, for the trace has none; leave it out, or name another trace")]
+    /// The trace has no such task.
+    #[error("cannot draw {percent} % {of}: the trace has none; omit the flag or use another trace")]
     NoneToDraw {
-        /// As many are wanted.
+        /// Requested percentage.
         percent: u8,
-        /// Which.
+        /// Kind of the tasks.
         of: &'static str,
     },
-    /// There are more already.
-    #[error("shares ask for {now} % of the GPUs already; name more than that, up to 100")]
+    /// The trace already has more.
+    #[error("shares already make up {now} % of the GPU demand; use a higher percentage, up to 100")]
     MoreAlready {
-        /// So many percent of what is asked for.
+        /// Current percentage of the GPU demand.
         now: u64,
     },
 }
 
-/// Tasks without devices left out, or drawn again, until they are so many percent of all tasks.
+/// Drops or repeats tasks without devices until they make up `percent` of all tasks.
 ///
 /// # Errors
 /// [`ResampleError::NoneToDraw`].
@@ -50,7 +50,7 @@ pub fn with_cpu_only(tasks: &[Task], percent: u8) -> Result<Vec<Task>, ResampleE
     Ok(all)
 }
 
-/// Tasks of whole devices exchanged for shares until those ask for so many percent of all that is asked for.
+/// Replaces tasks of whole devices by shares until these make up `percent` of the device demand.
 ///
 /// # Errors
 /// [`ResampleError`].
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_without_devices() {
+    fn tasks_without_devices_reach_the_percentage() {
         let tasks = tasks();
         for (percent, wanted) in [(0, 0), (5, 5), (50, 100), (90, 900)] {
             let drawn = with_cpu_only(&tasks, percent).unwrap();
@@ -103,19 +103,19 @@ mod tests {
             assert_eq!(drawn.len(), 100 + wanted, "those with devices stay");
             assert_eq!(drawn, with_cpu_only(&tasks, percent).unwrap(), "always the same");
         }
-        // Each once before any is there twice.
+        // Each task occurs once before any occurs twice.
         let once = with_cpu_only(&tasks, 9).unwrap();
         assert!((0..10).all(|cpu| once.iter().any(|task| task.devices == 0 && task.cpu_milli == cpu)));
         assert_eq!(with_cpu_only(&tasks[..100], 0).unwrap().len(), 100);
         let none = with_cpu_only(&tasks[..100], 5).unwrap_err();
         assert_eq!(
             none.to_string(),
-            "5 % tasks without GPUs cannot be drawn, for the trace has none; leave it out, or name another trace"
+            "cannot draw 5 % tasks without GPUs: the trace has none; omit the flag or use another trace"
         );
     }
 
     #[test]
-    fn so_much_is_asked_for_in_shares() {
+    fn shares_reach_the_percentage() {
         let tasks = tasks();
         for percent in [25, 40, 100] {
             let drawn = with_sharing(&tasks, percent).unwrap();

@@ -1,31 +1,31 @@
-//! Seeds as they are written on a command line.
+//! Parses seeds on the command line.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Most seeds of one run.
+/// Maximum number of seeds per run.
 const MAX_SEEDS: u64 = 1_000;
 
 /// One seed such as `42`, or several such as `42..51`, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(RangeInclusive<u64>);
 
-/// Text that names no seeds.
+/// Why a text is not a valid range of seeds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeedsError {
-    /// Not a number, nor two with `..` between them.
-    #[error("{0:?} names no seeds; write a number such as 42, or the first and the last such as 42..51")]
+    /// Neither a number nor two numbers joined by `..`.
+    #[error("{0:?} is no seed; write a number such as 42, or a range such as 42..51")]
     Unreadable(String),
-    /// The last comes before the first.
-    #[error("the last seed, {last}, comes before the first, {first}; write {last}..{first}")]
+    /// The last seed is below the first.
+    #[error("the range {first}..{last} is reversed; write {last}..{first}")]
     Reversed {
-        /// Named first.
+        /// The first seed.
         first: u64,
-        /// Named last.
+        /// The last seed.
         last: u64,
     },
-    /// More than are run at once.
-    #[error("{0} seeds are too many; name at most {MAX_SEEDS}")]
+    /// The range is too long.
+    #[error("{0} seeds are too many; use at most {MAX_SEEDS}")]
     TooMany(u64),
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Seeds {
 }
 
 impl Seeds {
-    /// Each of them, ascending.
+    /// All seeds, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u64> + use<> {
         self.0.clone()
     }
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_seeds_is_refused_with_a_remedy() {
+    fn an_invalid_range_is_refused_with_a_remedy() {
         assert_eq!("51..42".parse::<Seeds>(), Err(SeedsError::Reversed { first: 51, last: 42 }));
         assert_eq!("0..1000".parse::<Seeds>(), Err(SeedsError::TooMany(1_001)));
         for text in ["", "..", "4..", "a..b", "-1", "1..2..3"] {

@@ -1,4 +1,4 @@
-//! How fast the broker's core places: its planner and its state machine, on one core, in memory.
+//! Measures placements per second of the broker's planner and state machine, on one core and in memory.
 
 use std::time::{Duration, Instant};
 
@@ -13,74 +13,74 @@ use crate::broker::{Broker, Member};
 use crate::policy::{Fgd, Policy as _};
 use crate::trace::Trace;
 
-/// Tasks that FGD places for its figure: it looks at every node for each, so that more take long and say no more.
+/// Tasks that FGD places: it scans every node for each, so more would only take longer.
 const FGD_TASKS: usize = 2_000;
-/// Tasks that are placed one by one for the percentiles.
+/// Tasks placed one by one for the percentiles.
 const TASKS_ONE_BY_ONE: usize = 20_000;
 
-/// Rates are measured for so long, unless that takes too many passes.
+/// Duration of the rate measurements, within the maximum number of passes.
 const LEAST_MEASURED: Duration = Duration::from_secs(3);
 
-/// What is measured.
+/// The parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct SpeedTest {
-    /// Times the trace's nodes, and its tasks.
+    /// Multiple of the trace's nodes and tasks.
     pub scale: usize,
-    /// Requests that are queued before each plan.
+    /// Requests queued before each plan.
     pub batch: usize,
     /// Seed of the arrivals.
     pub seed: u64,
-    /// Most tasks that are placed in one pass.
+    /// Maximum tasks per pass.
     pub tasks: usize,
-    /// Most passes that are measured; rates are those of the median.
+    /// Maximum measured passes; rates are those of the median pass.
     pub passes: usize,
 }
 
-/// What came of one scale, by one thread. Rates are of placements in batches, in processor time, so that what else runs
-/// on the machine has little to do with them; percentiles are of placements one by one, by the clock.
+/// The result of one scale on one thread. Rates count placements in batches per second of processor time, so that other
+/// processes hardly affect them; percentiles are wall-clock times of single placements.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speed {
-    /// Times the trace's nodes.
+    /// Multiple of the trace's nodes.
     pub scale: usize,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Clusters that offer them: one offers at most 10,000.
+    /// Number of donors, with at most 10,000 nodes each.
     pub donors: usize,
-    /// GPUs.
+    /// Number of GPUs.
     pub gpus: u64,
-    /// Requests that were queued before each plan.
+    /// Requests queued before each plan.
     pub batch: usize,
-    /// Tasks that came in one pass, those without GPUs among them.
+    /// Tasks per pass, including those without GPUs.
     pub tasks: usize,
-    /// Leases that were made in one pass.
+    /// Leases made per pass.
     pub placements: usize,
-    /// GPU capacity asked for in the end, in percent.
+    /// Requested GPU capacity at the end of a pass, in percent.
     pub asked_percent: f64,
-    /// Placements that the planner finds in a second, tables warm.
+    /// Placements planned per second, with warm caches.
     pub placements_per_second: f64,
-    /// Placements that are planned, checked again and made leases of in a second, tables warm.
+    /// Leases planned, checked again and made per second, with warm caches.
     pub leases_per_second: f64,
-    /// The planner on the first pass, which fills the tables.
+    /// Placements planned per second on the first pass, which fills the caches.
     pub cold_placements_per_second: f64,
-    /// Median time from a queued request to its lease, one by one, tables warm.
+    /// Median microseconds from a queued request to its lease, one by one, with warm caches.
     pub p50_us: f64,
-    /// Of 100 of them 99 took at most so many microseconds.
+    /// 99th percentile of that time.
     pub p99_us: f64,
-    /// The slowest.
+    /// Maximum of that time.
     pub max_us: f64,
-    /// Memory of this process with everything in it; 0 where the system does not say.
+    /// Resident memory of this process; 0 where the system does not report it.
     pub resident_bytes: u64,
-    /// Placements that FGD finds in a second, looking at every node as its authors' simulator does.
+    /// Placements per second of FGD, which scans every node as its authors' simulator does.
     pub fgd_placements_per_second: f64,
 }
 
-/// Time that one pass took.
+/// The measurements of one pass.
 #[derive(Debug, Default)]
 struct Pass {
     placed: usize,
     planning: Duration,
     applying: Duration,
-    /// Microseconds that each batch took to plan and to place.
+    /// Microseconds from plan to leases, by batch.
     each: Vec<f64>,
 }
 
@@ -97,17 +97,17 @@ impl Pass {
 }
 
 impl SpeedTest {
-    /// Places the trace's tasks again and again: first to fill the tables, then to measure. `progress` is told what is
-    /// being done.
+    /// Places the trace's tasks repeatedly: first to fill the caches, then to measure. `progress` receives the current
+    /// phase.
     ///
     /// # Errors
-    /// What the core refuses that it should not.
+    /// When the core refuses a command of the simulation.
     #[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
     pub fn run(&self, trace: &Trace, mut progress: impl FnMut(&str)) -> Result<Speed, Refusal> {
         let members = members(trace, self.scale);
         let mut broker = Broker::new(&members, &trace.tasks)?;
         let tasks = self.arrivals(trace);
-        progress("filling the tables");
+        progress("filling the caches");
         let cold = pass(&mut broker, &tasks, self.batch)?;
         broker.drain()?;
         progress("measuring rates");
@@ -121,9 +121,9 @@ impl SpeedTest {
         }
         passes.sort_unstable_by_key(|pass| pass.planning);
         let warm = passes.swap_remove(passes.len() / 2);
-        // One by one, local work and requests come in another order, and nodes are in other states.
+        // Single placements mix local work and requests in another order, so nodes reach other states.
         let few = &tasks[..tasks.len().min(TASKS_ONE_BY_ONE)];
-        progress("filling the tables for one by one");
+        progress("filling the caches for single placements");
         pass(&mut broker, few, 1)?;
         broker.drain()?;
         progress("measuring times");
@@ -153,8 +153,7 @@ impl SpeedTest {
         })
     }
 
-    /// The trace's tasks as often as its nodes, each time in another order: as many as are asked for, and as leases may
-    /// be.
+    /// The trace's tasks, repeated like its nodes and shuffled each time, up to the maximum.
     fn arrivals<'t>(&self, trace: &'t Trace) -> Vec<&'t Task> {
         let seeds = self.seed..self.seed.saturating_add(self.scale as u64);
         let all = seeds.flat_map(|seed| arrivals(trace, seed, 1.0)).map(|index| &trace.tasks[index]);
@@ -162,7 +161,7 @@ impl SpeedTest {
     }
 }
 
-/// Places `tasks` in batches. Work without GPUs is no request: it runs on some node that the planner advises.
+/// Places `tasks` in batches. Tasks without GPUs run as local work on the node that the planner advises.
 fn pass(broker: &mut Broker, tasks: &[&Task], batch: usize) -> Result<Pass, Refusal> {
     let mut pass = Pass::default();
     let donors = broker.len() - 1;
@@ -194,7 +193,7 @@ fn pass(broker: &mut Broker, tasks: &[&Task], batch: usize) -> Result<Pass, Refu
     Ok(pass)
 }
 
-/// One that asks, and as many donors as it takes to offer all nodes.
+/// One borrower, and enough donors to offer all nodes.
 fn members(trace: &Trace, scale: usize) -> Vec<Member<'_>> {
     let copies = (MAX_NODES_PER_OFFER / trace.nodes.len().max(1)).max(1);
     let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
@@ -206,7 +205,7 @@ fn members(trace: &Trace, scale: usize) -> Vec<Member<'_>> {
     std::iter::once(origin).chain(donors).collect()
 }
 
-/// FGD's rate over the same nodes.
+/// FGD's rate on the same nodes.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn fgd(trace: &Trace, scale: usize, tasks: &[&Task]) -> f64 {
     let copy = |copy: usize| trace.nodes.iter().map(move |(name, shape)| (format!("{copy:03}-{name}"), shape.clone()));
@@ -219,12 +218,12 @@ fn fgd(trace: &Trace, scale: usize, tasks: &[&Task]) -> f64 {
     placed as f64 / processor_time().saturating_sub(began).as_secs_f64().max(1e-9)
 }
 
-/// Processor time that this thread took so far.
+/// Processor time of this thread.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Memory of this process.
+/// Resident memory of this process; 0 if unknown.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -233,9 +232,10 @@ fn resident_bytes() -> u64 {
 }
 
 /// Head of the table; [`row`] has the same columns.
-pub const HEAD: &str = " scale   nodes    GPUs  placements  asked, %  placed/s  leases/s    cold/s   FGD/s  p50 us  p99 us    max us     MiB";
+pub const HEAD: &str = " scale   nodes    GPUs  placements  asked, %  placed/s  leases/s    cold/s   FGD/s  p50 us  p99 us    max us  \
+                        \x20  MiB";
 
-/// One line of the table.
+/// One row of the table under [`HEAD`].
 #[must_use]
 pub fn row(speed: &Speed) -> String {
     format!(

@@ -1,4 +1,4 @@
-//! Traces as CSV files, with the columns of Alibaba's cluster-trace-gpu-v2023.
+//! Reads traces from CSV files with the columns of Alibaba's cluster-trace-gpu-v2023.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use comity_core::packing::{Shape, Task};
 /// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file is not there, or not CSV.
+    /// The file is missing or is not CSV.
     #[error("cannot read {path}: {}", why(cause))]
     Unreadable {
         /// File.
@@ -17,17 +17,17 @@ pub enum TraceError {
         /// Why.
         cause: csv::Error,
     },
-    /// A column that is needed is not in the header.
+    /// The header lacks a required column.
     #[error("{path} has no column `{column}`; its header must name {needed}")]
     MissingColumn {
         /// File.
         path: PathBuf,
         /// The column.
         column: &'static str,
-        /// All that are needed.
+        /// All required columns.
         needed: String,
     },
-    /// A value that is no whole number, or out of range.
+    /// A value is not a whole number or is out of range.
     #[error("{path}, line {line}: {column} is {value:?}; {remedy}")]
     BadValue {
         /// File.
@@ -36,46 +36,46 @@ pub enum TraceError {
         line: u64,
         /// Column.
         column: &'static str,
-        /// What is there.
+        /// The value.
         value: String,
-        /// What should be.
+        /// How to correct it.
         remedy: String,
     },
-    /// A column that is in the header more than once: it would not be clear which one counts.
+    /// The header has a column twice.
     #[error("{path}: its header names {column} as columns {first} and {second}; keep one of them")]
     TwiceAColumn {
         /// File.
         path: PathBuf,
         /// The column.
         column: &'static str,
-        /// Where it is first, from 1.
+        /// Its first position, from 1.
         first: usize,
-        /// Where it is again.
+        /// Its second position.
         second: usize,
     },
-    /// A header alone.
+    /// The file has a header but no rows.
     #[error("{path} has a header and no rows; {remedy}")]
     Empty {
         /// File.
         path: PathBuf,
-        /// What to do.
+        /// How to correct the file.
         remedy: &'static str,
     },
-    /// Nothing with GPUs.
+    /// No row has GPUs.
     #[error("{path}, lines 2 to {last_line}: {column} is 0 in all rows; {remedy}")]
     NoGpus {
         /// File.
         path: PathBuf,
         /// Line of the last row.
         last_line: u64,
-        /// Column that says how many GPUs.
+        /// The column with the number of GPUs.
         column: &'static str,
-        /// What to do.
+        /// How to correct the file.
         remedy: &'static str,
     },
 }
 
-/// A cluster and the work that was asked of it.
+/// The nodes of a cluster and the tasks submitted to it.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Nodes by name.
@@ -88,18 +88,18 @@ pub struct Trace {
 const NODE_COLUMNS: [&str; 5] = ["sn", "cpu_milli", "memory_mib", "gpu", "model"];
 /// Columns of a file of pods.
 const POD_COLUMNS: [&str; 4] = ["cpu_milli", "memory_mib", "num_gpu", "gpu_milli"];
-/// Column of a file of pods that may be there as well.
+/// Optional column of a file of pods.
 const MODELS_COLUMN: &str = "gpu_spec";
-/// Most rows that are read of one file.
+/// Maximum rows of a file.
 const MAX_ROWS: u64 = 10_000_000;
-/// Most devices of one node or task.
+/// Maximum devices of a node or task.
 const MAX_DEVICES: u64 = MAX_DEVICES_PER_NODE as u64;
 
 impl Trace {
     /// Reads both files.
     ///
     /// # Errors
-    /// When one cannot be read, lacks a column or rows, or holds a value that is none.
+    /// When a file cannot be read, lacks a column or rows, or has an invalid value.
     pub fn read(nodes: &Path, pods: &Path) -> Result<Self, TraceError> {
         let mut models = BTreeMap::new();
         let nodes = read_nodes(nodes, &mut models)?;
@@ -167,7 +167,7 @@ fn read_tasks(path: &Path, models: &BTreeMap<String, u32>) -> Result<Vec<Task>, 
     Ok(tasks)
 }
 
-/// What is wrong with a file, and what to do about it.
+/// The reason of a CSV error and its remedy.
 fn why(cause: &csv::Error) -> String {
     let line = |position: &Option<csv::Position>| position.as_ref().map_or(0, csv::Position::line);
     match cause.kind() {
@@ -181,7 +181,7 @@ fn why(cause: &csv::Error) -> String {
     }
 }
 
-/// Kinds that a `gpu_spec` such as "T4|P100" allows; a model that no node has is a kind of no node.
+/// Kinds that a `gpu_spec` such as "T4|P100" allows. A model that no node has becomes a kind that no node has.
 fn kinds(spec: &str, models: &BTreeMap<String, u32>) -> Vec<u32> {
     let mut kinds: Vec<u32> = spec
         .split('|')
@@ -193,7 +193,7 @@ fn kinds(spec: &str, models: &BTreeMap<String, u32>) -> Vec<u32> {
     kinds
 }
 
-/// A file being read.
+/// A CSV file being read.
 struct Table {
     path: PathBuf,
     header: Vec<String>,
@@ -202,7 +202,7 @@ struct Table {
     line: u64,
 }
 
-/// One row of it.
+/// One row of a file.
 struct Row<'a> {
     path: &'a Path,
     header: &'a [String],
@@ -231,7 +231,7 @@ impl Table {
         Ok(Self { path: path.to_owned(), header, rows: reader.into_records(), read: 0, line: 1 })
     }
 
-    /// After the last row: that there was one, and something with GPUs.
+    /// Checks after the last row that the file had rows, and one with GPUs.
     fn check(&self, gpus: bool, column: &'static str, remedy: &'static str) -> Result<(), TraceError> {
         let path = self.path.clone();
         match (self.read, gpus) {

@@ -1,19 +1,21 @@
-//! A campus of 64 GPUs: what placing together and moving aside bring, and what they may cost.
+//! Batching on a campus of 64 GPUs: its effect, and the bound on migrations.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use comity_simulation::batching::{BatchingReport, BatchingTest, Figures, MOST_MOVES, Way, WayReport, campus};
+use comity_simulation::batching::{
+    BatchingReport, BatchingTest, Figures, MOST_MOVES, Strategy, StrategyReport, campus,
+};
 
 const TEST: BatchingTest = BatchingTest { demand: 1.0, every: 600_000, days: 2, preemptible_percent: 100 };
 
-fn run(way: Way, seed: u64) -> Figures {
-    TEST.run(&campus(), way, seed).unwrap().figures
+fn run(strategy: Strategy, seed: u64) -> Figures {
+    TEST.run(&campus(), strategy, seed).unwrap().figures
 }
 
 #[test]
-fn leases_move_so_that_requests_get_in_and_no_more_than_promised() {
+fn leases_move_for_requests_within_the_bound() {
     let (mut moved, mut let_in) = (0.0, 0.0);
     for seed in [1, 2] {
-        let figures = run(Way::Moved, seed);
+        let figures = run(Strategy::Moved, seed);
         assert_eq!((figures.beyond_the_bound, figures.stopped), (0.0, 0.0), "{figures:?}");
         assert!(figures.most_moved_for_one <= MOST_MOVES as f64, "{figures:?}");
         assert!(figures.let_in_by_moving <= figures.leases_moved, "{figures:?}");
@@ -23,8 +25,8 @@ fn leases_move_so_that_requests_get_in_and_no_more_than_promised() {
 }
 
 #[test]
-fn the_same_requests_come_whichever_way_they_are_served() {
-    let all = Way::ALL.map(|way| run(way, 3));
+fn all_strategies_serve_the_same_arrivals() {
+    let all = Strategy::ALL.map(|strategy| run(strategy, 3));
     for figures in &all {
         assert_eq!(
             (figures.requests, figures.gangs, figures.gpu_hours_asked),
@@ -35,26 +37,27 @@ fn the_same_requests_come_whichever_way_they_are_served() {
         assert!(figures.allocated_percent > 50.0 && figures.allocated_percent <= 100.0, "{figures:?}");
     }
     assert_eq!(all[0].leases_moved + all[1].leases_moved, 0.0);
-    assert_eq!(run(Way::Moved, 3), all[2], "a seed is a run");
+    assert_eq!(run(Strategy::Moved, 3), all[2], "a seed is a run");
 }
 
 #[test]
-fn where_nobody_lets_its_lease_move_all_is_as_without() {
+fn without_preemptible_requests_moving_changes_nothing() {
     let test = BatchingTest { preemptible_percent: 0, ..TEST };
-    let [together, moved] = [Way::Together, Way::Moved].map(|way| test.run(&campus(), way, 4).unwrap());
+    let [together, moved] =
+        [Strategy::Together, Strategy::Moved].map(|strategy| test.run(&campus(), strategy, 4).unwrap());
     assert_eq!(together, moved);
 }
 
 #[test]
-fn a_report_says_whether_what_is_promised_of_moves_is_so() {
+fn a_report_says_whether_the_bound_held() {
     let trace = campus();
-    let seeds = vec![TEST.run(&trace, Way::Moved, 5).unwrap()];
-    let report = |seeds| BatchingReport::new(&TEST, &trace, vec![WayReport::new(Way::Moved, seeds)]);
+    let seeds = vec![TEST.run(&trace, Strategy::Moved, 5).unwrap()];
+    let report = |seeds| BatchingReport::new(&TEST, &trace, vec![StrategyReport::new(Strategy::Moved, seeds)]);
     let fine = report(seeds.clone());
-    assert!(fine.bound.holds && fine.conclusion().contains("so it was"), "{fine:?}");
+    assert!(fine.bound.holds && fine.conclusion().contains("held in all runs"), "{fine:?}");
     assert_eq!((fine.nodes, fine.gpus), (8, 64));
     let mut broken = seeds;
     broken[0].figures.beyond_the_bound = 1.0;
     let broken = report(broken);
-    assert!(!broken.bound.holds && broken.conclusion().contains("NOT"), "{broken:?}");
+    assert!(!broken.bound.holds && broken.conclusion().contains("VIOLATED"), "{broken:?}");
 }

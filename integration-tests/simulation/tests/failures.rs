@@ -1,15 +1,15 @@
-//! Devices, nodes and donors that fail at random: what came of it, by a list of what is ill that is kept beside the
-//! broker.
+//! Random failures of devices, nodes and donors, checked against an independent list of failures.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_core::limits::MAX_REPLACED;
 use comity_simulation::failures::Failures;
 
-/// Rounds of the leader's loops after each event: a lease is being reclaimed, placed again, reclaimed there, and so on.
+/// Bound on the rounds of the leader's loops after each event: leases are reclaimed, placed again, reclaimed there, and
+/// so on.
 const MOST_ROUNDS: u64 = 16;
 
 #[test]
-fn what_fails_is_left_and_what_it_hit_goes_on() {
+fn leases_leave_failed_hardware_and_continue() {
     for seed in [5, 6] {
         let report = Failures { seed, events: 300 }.run().unwrap();
         let table = report.table();
@@ -20,7 +20,7 @@ fn what_fails_is_left_and_what_it_hit_goes_on() {
         assert!(report.holds(), "{table}");
         let bounded = report.longest_chain <= MAX_REPLACED as u64 + 1 && report.most_rounds <= MOST_ROUNDS;
         assert!(bounded, "{table}");
-        // It does not hold because nothing happened.
+        // The invariants did not hold only because nothing happened.
         assert!(report.events >= 300 && report.placed >= 50 && report.reclaimed >= 20, "{table}");
         assert!(report.lost >= 5 && report.given_up >= 1 && report.spared >= 5, "{table}");
         assert!(report.went_on >= 5 && report.waited_again >= 5, "{table}");
@@ -29,7 +29,7 @@ fn what_fails_is_left_and_what_it_hit_goes_on() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn a_seed_repeats_its_run() {
     let short = || Failures { seed: 3, events: 40 }.run().unwrap();
     assert_eq!(short(), short());
 }

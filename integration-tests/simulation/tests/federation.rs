@@ -1,4 +1,4 @@
-//! A small trace dealt out to institutions.
+//! Replays of a small trace divided among institutions.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -17,14 +17,14 @@ fn run(skew: Skew) -> FederationReport {
 }
 
 #[test]
-fn less_is_stranded_and_fewer_wait_where_institutions_lend() {
+fn lending_reduces_stranded_gpus_and_waiting_tasks() {
     for skew in [Skew::Capacity, Skew::Zipf] {
         let all = run(skew).all;
         assert!(all.isolated.stranded_milli > all.federated.stranded_milli, "{skew:?}: {all:?}");
         assert!(all.isolated.unplaced_milli > all.federated.unplaced_milli, "{skew:?}: {all:?}");
         assert!(all.lent_milli > 0 && all.lent_milli == all.borrowed_milli, "{skew:?}: {all:?}");
     }
-    // Who has what others need lends the more, the more unevenly they ask.
+    // More uneven demand makes institutions lend more.
     assert!(run(Skew::Zipf).all.lent_milli > run(Skew::Capacity).all.lent_milli);
 }
 
@@ -49,7 +49,7 @@ fn the_table_and_the_plot_have_all_institutions() {
     let (table, plot) = (report.table(), svg(&report));
     assert_eq!(table.lines().count(), 2 + 5 + 1, "{table}");
     assert!((1..=5).all(|number| table.contains(&format!("institution-{number:02}"))), "{table}");
-    // The paper, the legend, the bars; each bar says whose it is, and each axis what it counts.
+    // Background, legend and bars; each bar names its institution, each axis its unit.
     assert_eq!(plot.matches("<rect").count(), 1 + 3 + 2 * 3 * 5, "{plot}");
     assert!(plot.contains("<title>institution-05, one cluster of all nodes: "), "{plot}");
     let axes = [">GPUs</text>", ">number of the institution</text>"].map(|axis| plot.matches(axis).count());

@@ -1,11 +1,11 @@
-//! A few days of the simulated month: shares come out as they should, and lending pays.
+//! A few days of the simulated month: shares match entitlements, and lending pays.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::month::{Month, svg};
 
 #[test]
-fn shares_are_as_entitled_and_who_lends_more_waits_less() {
-    // Two days of peaks are too few to tell who waits less.
+fn shares_match_entitlements_and_lenders_wait_less() {
+    // Two days of peaks are too few to compare waiting times.
     let fairness = Month { seed: 7, peak_days: 4, backlog_days: 2 }.run_arranged(1, |_| ()).unwrap();
     assert_eq!(fairness.by_lending.iter().map(|lending| lending.gpus).collect::<Vec<_>>(), [24, 16, 8, 0]);
     let requests: usize = fairness.month.institutions.iter().map(|institution| institution.requests).sum();
@@ -15,7 +15,7 @@ fn shares_are_as_entitled_and_who_lends_more_waits_less() {
     let [first, _, _, _, last, _] = report.institutions.as_slice() else { panic!("{report:?}") };
     assert!(first.lent_gpu_hours > last.lent_gpu_hours, "{}", report.table());
     assert!(first.mean_wait_minutes < last.mean_wait_minutes, "{}", report.table());
-    // Equal weights would give each institution a fifth; lending moves that.
+    // Equal weights would give each institution a fifth; reciprocity for lending changes that.
     let share = |institution: &str| -> f64 {
         report.tenants.iter().filter(|t| t.institution == institution).map(|t| t.share_percent).sum()
     };

@@ -1,4 +1,4 @@
-//! Some dozens of leases reclaimed at random: with notice, no more than needed, and moved where there was a place.
+//! Random reclaims of some dozen leases: with notice, no more than needed, and moved where possible.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::reclaim::Reclaims;
@@ -13,7 +13,7 @@ fn leases_are_reclaimed_with_notice_no_more_than_needed_and_move() {
         assert_eq!(report.reclaimed, report.for_local_need + report.for_policy + report.for_requests, "seed {seed}");
         assert!(report.moved > 0 && report.waited_again > 0 && report.saved > 0, "{}", report.table());
     }
-    // A lease that was to replace another one was reclaimed itself, while the other one still was in force.
+    // A replacement lease was reclaimed itself while the lease it replaces was still active.
     let report = Reclaims { seed: 1, reclaims: 232 }.run().unwrap();
     assert!(report.holds(), "{}", report.table());
     let short = || Reclaims { seed: 3, reclaims: 8 }.run().unwrap();

@@ -1,4 +1,4 @@
-//! Replays of a small trace, made for these tests: 416 GPUs on 80 nodes of three sorts.
+//! Replays of a small synthetic trace: 416 GPUs on 80 nodes of three kinds.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use comity_simulation::replay::{SeedResult, replay};
 use comity_simulation::report::Report;
 use comity_simulation::trace::Trace;
 
-/// Beyond the last mark, which one large task could otherwise step over: 1 % is four GPUs here.
+/// Demand beyond the last mark, which one large task could otherwise skip: 1 % is four GPUs here.
 const INFLATE: f64 = 1.35;
 const POLICIES: [PolicyName; 4] = [PolicyName::Comity, PolicyName::Fgd, PolicyName::BestFit, PolicyName::Random];
 
@@ -34,7 +34,7 @@ fn mean(policy: PolicyName, percent: u8) -> f64 {
 }
 
 #[test]
-fn less_is_stranded_than_with_the_others() {
+fn comity_strands_less_than_the_others() {
     let comity = mean(PolicyName::Comity, 100);
     for other in [PolicyName::Fgd, PolicyName::BestFit, PolicyName::Random] {
         let theirs = mean(other, 100);
@@ -48,7 +48,7 @@ fn little_history_is_enough() {
     assert!(little >= fgd, "comity with a fifth of the history {little:.2} %, fgd with all {fgd:.2} %");
 }
 
-/// What was chosen, without what a clock said of it.
+/// The results without times.
 fn choices(mut results: Vec<SeedResult>) -> Vec<SeedResult> {
     for result in &mut results {
         (result.figures.decisions_per_second, result.figures.p99_us) = (0.0, 0.0);
@@ -62,7 +62,7 @@ fn a_seed_means_the_same_run_each_time() {
     for policy in POLICIES {
         let first = choices(run(policy, 100));
         assert_eq!(first, choices(run(policy, 100)), "{policy}");
-        // What the runs before left behind does not show either.
+        // Earlier runs have no influence.
         let mut fresh = policy.start(&trace, &trace.tasks).unwrap();
         let last = replay(&trace, fresh.as_mut(), 47, INFLATE);
         assert_eq!(first[1..], choices(vec![last]), "{policy}");
@@ -71,7 +71,7 @@ fn a_seed_means_the_same_run_each_time() {
 }
 
 #[test]
-fn nobody_places_more_than_there_is() {
+fn no_policy_exceeds_the_capacity() {
     for policy in POLICIES {
         for result in run(policy, 100) {
             let at_130 = result.figures.allocated_percent_at_130.unwrap();
@@ -82,13 +82,13 @@ fn nobody_places_more_than_there_is() {
 }
 
 #[test]
-fn arrivals_ask_for_what_is_wanted_and_no_more() {
+fn arrivals_add_up_to_the_demand() {
     let trace = trace();
     let asked = |inflate| {
         let order = arrivals(&trace, 42, inflate);
         order.iter().map(|&task| trace.tasks[task].device_milli()).sum::<u64>()
     };
-    // One task of eight GPUs may be what did not fit any more.
+    // The last task may have needed eight GPUs.
     assert!((540_800 - 8_000..=540_800).contains(&asked(1.3)), "{}", asked(1.3));
     assert!((208_000 - 8_000..=208_000).contains(&asked(0.5)), "a long list is thinned: {}", asked(0.5));
 }
@@ -119,7 +119,7 @@ fn refusal(nodes: &str, pods: &str) -> String {
 }
 
 #[test]
-fn files_that_are_none_are_refused_with_a_remedy() {
+fn invalid_files_are_refused_with_a_remedy() {
     const NODES: &str = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,T4\n";
     const PODS: &str = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n";
     let cases = [
@@ -150,7 +150,7 @@ fn files_that_are_none_are_refused_with_a_remedy() {
         let said = refusal(nodes, pods);
         assert!(said.contains(wanted), "{said:?} lacks {wanted:?}");
     }
-    // A node without GPUs may be there for work without them.
+    // Nodes without GPUs are allowed, for tasks without GPUs.
     let (folder, nodes) = (tempfile::tempdir().unwrap(), format!("{NODES}n2,64000,262144,0,\n"));
     let path = folder.path().join("nodes.csv");
     std::fs::write(&path, nodes).unwrap();

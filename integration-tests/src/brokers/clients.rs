@@ -1,4 +1,4 @@
-//! Who writes and reads meanwhile, and notes it.
+//! Clients that write, read and record a history during faults.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,37 +12,37 @@ use comity_runtime::BrokerChannel;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::group::{Group, kept, moving, number_of};
+use super::group::{Group, number_of, permanent_tenant, temporary_tenant};
 use crate::chaos::dice::Dice;
-use crate::history::{History, LISTED_BELOW, Operation, Saw, What};
+use crate::history::{Call, History, LISTED_BELOW, Observation, Operation};
 use crate::stores::terms;
 use crate::watch::now_ms;
 
 /// Clients that submit, cancel and read, and those that list.
 const WRITERS: usize = 6;
 const LISTERS: usize = 2;
-/// Between two operations of one of them.
+/// Pause between two operations of a client.
 const WRITE_EVERY: Duration = Duration::from_millis(60);
 const LIST_EVERY: Duration = Duration::from_millis(400);
-/// For one try, and before the next.
+/// Timeout of a try, and pause before the next.
 const TRY: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(50);
-/// After this time nobody knows what became of an operation.
+/// After this time the outcome of an operation counts as unknown.
 const GIVE_UP: Duration = Duration::from_secs(12);
-/// Requests that come and go which one writer keeps waiting at most: all of them fit into one page.
+/// Maximum temporary requests that one writer keeps queued, so that all fit into one page.
 const MAX_MOVING: usize = 24;
 /// Requests that a writer reads again.
 const RECENT: usize = 48;
-/// Items of a page, the most that there can be.
+/// Maximum items per page.
 const PAGE: u32 = 500;
 /// Requests must be placed by then. None is; no clock that jumps may end one.
 const START_WITHIN_MS: u64 = 3_600_000;
 /// By how much log time may be off when a request is accepted: beyond the time that its call took.
 const LOG_TIME_OFF_MS: u64 = 5_000;
-/// Violations that are kept.
+/// Maximum number of recorded violations.
 const MAX_TOLD: usize = 20;
 
-/// The clients at work.
+/// The running clients.
 pub(super) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<Result<()>>,
@@ -53,7 +53,7 @@ struct Shared {
     history: History,
     stopped: AtomicBool,
     next: AtomicU64,
-    /// Requests of whose submission nobody knows, and whom nobody cancelled yet.
+    /// Requests with an unknown outcome of their submission that were not cancelled yet.
     unknown: Mutex<BTreeSet<u64>>,
     violations: Mutex<Vec<String>>,
 }
@@ -72,7 +72,7 @@ impl Clients {
         Ok(Self { shared, tasks })
     }
 
-    /// Lets all finish what they are at; what they did and saw, and what must not be.
+    /// Waits until all clients have finished; returns their operations and violations.
     pub(super) async fn stop(mut self) -> Result<(Vec<Operation>, Vec<String>)> {
         self.shared.stopped.store(true, Ordering::Relaxed);
         while let Some(task) = self.tasks.join_next().await {
@@ -106,11 +106,11 @@ impl Client {
             match dice.within(0..=9) {
                 0..=3 if mine.len() < MAX_MOVING => {
                     let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-                    mine.extend(self.submit(&moving(), number, &mut recent).await?);
+                    mine.extend(self.submit(&temporary_tenant(), number, &mut recent).await?);
                 }
                 4 => {
                     let number = LISTED_BELOW + self.shared.next.fetch_add(1, Ordering::Relaxed);
-                    self.submit(&kept(), number, &mut recent).await?;
+                    self.submit(&permanent_tenant(), number, &mut recent).await?;
                 }
                 5..=7 => {
                     if let Some(known) = mine.pop_front() {
@@ -138,14 +138,14 @@ impl Client {
             })
             .await;
         let Some(Ok(reply)) = reply else {
-            self.shared.history.note(call, false, What::Submit(number), None);
+            self.shared.history.note(call, false, Call::Submit(number), None);
             if number < LISTED_BELOW {
                 lock(&self.shared.unknown).insert(number);
             }
             return Ok(None);
         };
         let request = reply.request.context("a request")?;
-        self.shared.history.note(call, true, What::Submit(number), Some(request.revision));
+        self.shared.history.note(call, true, Call::Submit(number), Some(request.revision));
         let (from, to) = (called_ms.saturating_sub(LOG_TIME_OFF_MS), now_ms() + LOG_TIME_OFF_MS);
         if !(from..=to).contains(&request.submitted_at_ms) {
             let off = i128::from(request.submitted_at_ms) - i128::from(called_ms);
@@ -169,11 +169,11 @@ impl Client {
         match self.repeated(&[Code::NotFound], call_it).await {
             Some(Ok(reply)) => {
                 let revision = reply.request.context("a request")?.revision;
-                history.note(call, true, What::Cancel(known.number), Some(revision));
+                history.note(call, true, Call::Cancel(known.number), Some(revision));
             }
             // It was accepted, and nobody else cancels it.
-            Some(Err(_)) => history.note(call, true, What::Read(known.number, Saw::Nothing), None),
-            None => history.note(call, false, What::Cancel(known.number), None),
+            Some(Err(_)) => history.note(call, true, Call::Read(known.number, Observation::Nothing), None),
+            None => history.note(call, false, Call::Cancel(known.number), None),
         }
         Ok(())
     }
@@ -191,19 +191,19 @@ impl Client {
                 let request = reply.request.context("a request")?;
                 if number_of(&request)? != known.number {
                     // Its id was given again: the one that had it is gone.
-                    Saw::Nothing
+                    Observation::Nothing
                 } else {
                     match request.state() {
-                        v1::RequestState::Queued => Saw::Waiting,
-                        v1::RequestState::Cancelled => Saw::Cancelled,
-                        _ => Saw::EndedByItself,
+                        v1::RequestState::Queued => Observation::Waiting,
+                        v1::RequestState::Cancelled => Observation::Cancelled,
+                        _ => Observation::EndedByItself,
                     }
                 }
             }
-            Some(Err(_)) => Saw::Nothing,
+            Some(Err(_)) => Observation::Nothing,
             None => return Ok(()),
         };
-        self.shared.history.note(call, true, What::Read(known.number, saw), None);
+        self.shared.history.note(call, true, Call::Read(known.number, saw), None);
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl Client {
             let message = v1::ListRequestsRequest {
                 page: Some(v1::PageRequest { size: PAGE, token: String::new() }),
                 consistency: v1::Consistency::Linearizable.into(),
-                tenant: moving(),
+                tenant: temporary_tenant(),
                 include_ended: false,
             };
             let reply = self
@@ -226,7 +226,7 @@ impl Client {
                 let page = reply.page.context("a page")?;
                 let waiting = reply.requests.iter().map(number_of).collect::<Result<BTreeSet<u64>>>()?;
                 if page.next_token.is_empty() {
-                    self.shared.history.note(call, true, What::List(waiting), Some(page.revision));
+                    self.shared.history.note(call, true, Call::List(waiting), Some(page.revision));
                 } else {
                     self.violated(format!("more than {PAGE} requests wait that come and go: a list is no single read"));
                 }
@@ -237,7 +237,7 @@ impl Client {
         Ok(())
     }
 
-    /// Cancels requests that turned out to be accepted though nobody was told, so that they do not pile up.
+    /// Cancels requests that were accepted without an answer, so that they do not pile up.
     async fn tidy(&self, listed: &[v1::Request]) -> Result<()> {
         for request in listed {
             let number = number_of(request)?;

@@ -1,5 +1,4 @@
-//! A broker's disk: a file system of its own in a file, and a layer that makes it slow, read-only or broken for one
-//! process.
+//! A broker's disk: a loop-mounted file system, and a preloaded library that makes it slow, read-only or broken.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,22 +8,22 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::shell::{run, run_last};
+use super::shell::{run, run_cleanup};
 
 const LAYER: &str = include_str!("disk_faults.c");
-/// Room for the log of an hour. The file is sparse.
+/// Size of the disk, enough for the log of an hour. The file is sparse.
 const SIZE: u64 = 768 << 20;
-/// What takes up the room of a full disk.
+/// Name of the file that fills the disk.
 const FILLER: &str = ".filler";
 /// Who mounted the disk, by process id.
 const OWNER: &str = ".owner";
 /// Steps in which the disk is filled.
 const STEPS: [&str; 4] = ["64M", "1M", "64K", "4K"];
 
-/// Compiles the layer.
+/// Compiles the preloaded library.
 ///
 /// # Errors
-/// With what the compiler said.
+/// When the compiler fails, with its output.
 pub(super) fn compile(dir: &Path) -> Result<PathBuf> {
     let (source, library) = (dir.join("disk_faults.c"), dir.join("disk_faults.so"));
     fs::write(&source, LAYER)?;
@@ -33,7 +32,7 @@ pub(super) fn compile(dir: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// What becomes of writes to a disk: the number of an error on Linux.
+/// The effect of writes to a disk; the value is a Linux error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writes {
     Done = 0,
@@ -46,7 +45,7 @@ pub(super) enum Writes {
 /// One disk. Dropping it unmounts it.
 pub(super) struct Disk {
     image: PathBuf,
-    /// What the layer is told by.
+    /// Shared page that controls the preloaded library.
     page: PathBuf,
     at: Option<PathBuf>,
 }
@@ -59,7 +58,7 @@ impl Disk {
     pub(super) fn make(dir: &Path, name: &str) -> Result<Self> {
         let (image, page) = (dir.join(format!("{name}.img")), dir.join(format!("{name}.page")));
         File::create(&image)?.set_len(SIZE)?;
-        // All of it is the broker's, who is root here, too.
+        // No reserved blocks: the broker runs as root.
         run("mkfs.ext4", &["-q", "-m", "0", text(&image)?])?;
         fs::write(&page, [0; 8])?;
         Ok(Self { image, page, at: None })
@@ -69,7 +68,7 @@ impl Disk {
         &self.page
     }
 
-    /// Mounts it, and moves a data directory to it; where that is then.
+    /// Mounts the disk and moves a data directory to it; returns the new path.
     pub(super) fn mount(&mut self, at: &Path, data: &Path) -> Result<PathBuf> {
         fs::create_dir(at)?;
         run("mount", &["-o", "loop", text(&self.image)?, text(at)?])?;
@@ -81,12 +80,12 @@ impl Disk {
         Ok(at.join(data.file_name().context("a data directory has a name")?))
     }
 
-    /// Takes up all the room that there is.
+    /// Fills the disk.
     pub(super) fn fill(&self) -> Result<()> {
         let filler = self.filler()?;
         let mut end = 0;
         for step in STEPS {
-            // Until it fails, for want of room.
+            // Until it fails because the disk is full.
             while run("fallocate", &["-o", &end.to_string(), "-l", step, text(&filler)?]).is_ok() {
                 end = fs::metadata(&filler)?.len();
             }
@@ -94,17 +93,17 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives the room back.
+    /// Frees the space that [`Self::fill`] took.
     pub(super) fn empty(&self) -> Result<()> {
         Ok(fs::remove_file(self.filler()?)?)
     }
 
-    /// Makes each sync take longer, and writes fail in a way.
+    /// Delays each sync, and makes writes fail as `writes` says.
     pub(super) fn disturb(&self, slower: Duration, writes: Writes) -> Result<()> {
         let mut page = File::options().write(true).open(&self.page)?;
         page.seek(SeekFrom::Start(0))?;
         let words = [u32::try_from(slower.as_millis())?, writes as u32];
-        // In place, for it is mapped.
+        // In place, because the library maps the file.
         Ok(page.write_all(&words.map(u32::to_ne_bytes).concat())?)
     }
 
@@ -112,10 +111,10 @@ impl Disk {
         Ok(self.at.as_ref().context("the disk is not mounted")?.join(FILLER))
     }
 
-    /// Unmounts it, whoever still uses it.
+    /// Unmounts the disk even if it is in use.
     pub(super) fn unmount(&mut self) {
         if let Some(at) = self.at.take() {
-            run_last("umount", &["--lazy".as_ref(), at.as_os_str()]);
+            run_cleanup("umount", &["--lazy".as_ref(), at.as_os_str()]);
         }
     }
 }
@@ -126,7 +125,7 @@ impl Drop for Disk {
     }
 }
 
-/// Unmounts the disks of runs that were killed, and removes what they were in.
+/// Unmounts and removes the disks that killed runs left behind.
 pub(super) fn sweep(alive: impl Fn(&str) -> bool) {
     let mut left = BTreeSet::new();
     for line in fs::read_to_string("/proc/mounts").unwrap_or_default().lines() {
@@ -137,7 +136,7 @@ pub(super) fn sweep(alive: impl Fn(&str) -> bool) {
         if let Some(federation) = at.parent().filter(|dir| dir.to_string_lossy().contains("/comity-scenario-"))
             && !alive(owner.trim())
         {
-            run_last("umount", &["--lazy".as_ref(), at.as_os_str()]);
+            run_cleanup("umount", &["--lazy".as_ref(), at.as_os_str()]);
             left.insert(federation.to_owned());
         }
     }

@@ -1,4 +1,4 @@
-//! One fault at a time, looked at closely: what clients and operators see of it.
+//! Drills of single faults: what clients and operators observe.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,12 @@ use comity_runtime::BrokerChannel;
 use tonic::Code;
 
 use super::disk::Writes;
-use super::group::{Group, RECOVERY, SEATS, kept};
+use super::group::{Group, RECOVERY, permanent_tenant};
+use super::host::SEATS;
 use crate::stores::terms;
 use crate::wait::until;
 
-/// Against hanging: nothing is measured by it.
+/// Limit against hanging.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Requests before and during a fault.
 const BEFORE: u64 = 20;
@@ -20,27 +21,27 @@ const MOST: u64 = 2_000;
 /// The first request while the leader is isolated.
 const MEANWHILE: u64 = 1_000;
 
-/// What clients saw of a leader that its peers do not reach.
+/// Observations of an isolated leader.
 #[derive(Debug)]
 pub struct Isolated {
-    /// From the cut to the answer of a call that was begun then, by a channel connected to the leader.
+    /// Time from the cut to the answer of a call that began then, on a channel to the leader.
     pub channel: Duration,
-    /// How long `comity request submit` took whose list begins with the leader.
+    /// Duration of `comity request submit` with the leader first in its list of brokers.
     pub command: Duration,
-    /// From the cut until its metric said that it leads no more.
+    /// Time from the cut until the leader's metric reports that it has stepped down.
     pub metric: Duration,
-    /// How many said that they lead, before the line was whole again and after.
+    /// Number of brokers that claimed to lead, before and after the connection was restored.
     pub leaders: (usize, usize),
-    /// Whether the leader, called alone, sends the caller away.
+    /// Whether the isolated leader refuses calls.
     pub alone: Result<(), Code>,
-    /// Requests that were acknowledged meanwhile and are not on every broker in the end.
+    /// Requests acknowledged during the fault that some broker lacks at the end.
     pub lost: Vec<u64>,
 }
 
-/// Isolates the leader, which clients go on to reach, and heals it.
+/// Isolates the leader, which clients can still reach, and reconnects it.
 ///
 /// # Errors
-/// When the group does not do what the report is about.
+/// When the group does not react as expected.
 pub async fn isolate_leader() -> Result<Isolated> {
     let group = Group::start().await?;
     let isolated = watch_isolation(&group).await;
@@ -51,7 +52,7 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
     let leader = group.leader().await.context("a leader")?;
     let (channel, command) = (group.channel_from_seat("alice", leader)?, group.command_from(leader)?);
     submit(&channel, 0).await.map_err(|status| anyhow!("before: {status}"))?;
-    ensure!(group.says_it_leads(leader).await?, "the metric of the leader is not 1");
+    ensure!(group.claims_to_lead(leader).await?, "the metric of the leader is not 1");
 
     let cut = Instant::now();
     group.hosts.isolate(leader)?;
@@ -60,12 +61,13 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
         anyhow::Ok(cut.elapsed())
     };
     let told = async {
-        until("the metric to be 0", RECOVERY, async || Ok((!group.says_it_leads(leader).await?).then_some(()))).await?;
+        until("the metric to be 0", RECOVERY, async || Ok((!group.claims_to_lead(leader).await?).then_some(())))
+            .await?;
         anyhow::Ok(cut.elapsed())
     };
     let (called, metric) = tokio::try_join!(called, told)?;
     let began = Instant::now();
-    let (purpose, tenant) = ((MEANWHILE + 1).to_string(), kept());
+    let (purpose, tenant) = ((MEANWHILE + 1).to_string(), permanent_tenant());
     let submitted = ["request", "submit", "--tenant", &tenant, "--origin", terms::ORIGIN, "--class", "frontier"];
     command.json("alice", &[&submitted[..], &["--gpus", "1", "--purpose", &purpose]].concat()).await?;
     let took = began.elapsed();
@@ -74,10 +76,10 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
     let before = leaders(group).await?;
 
     group.hosts.join()?;
-    group.converged().await?;
+    group.await_convergence().await?;
     let mut lost = Vec::new();
     for seat in SEATS {
-        let there = group.waiting_on(seat).await?;
+        let there = group.queued_on(seat).await?;
         lost.extend([0, MEANWHILE, MEANWHILE + 1].into_iter().filter(|number| !there.contains(number)));
     }
     let after = leaders(group).await?;
@@ -87,19 +89,19 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
 async fn leaders(group: &Group) -> Result<usize> {
     let mut leaders = 0;
     for seat in SEATS {
-        leaders += usize::from(group.says_it_leads(seat).await?);
+        leaders += usize::from(group.claims_to_lead(seat).await?);
     }
     Ok(leaders)
 }
 
 async fn submit(channel: &BrokerChannel, number: u64) -> Result<(), tonic::Status> {
-    let message = terms::request_of(&kept(), number, 0);
+    let message = terms::request_of(&permanent_tenant(), number, 0);
     let mut client = RequestServiceClient::new(channel.clone());
     let answer = tokio::time::timeout(ANSWER, client.submit_request(message)).await;
     answer.map_err(|_| tonic::Status::deadline_exceeded(format!("no answer within {ANSWER:?}")))?.map(drop)
 }
 
-/// What a disk does to a broker that runs.
+/// The fault of a running broker's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskDrill {
     /// It is remounted read-only, as the kernel does after an error: EROFS.
@@ -108,23 +110,23 @@ pub enum DiskDrill {
     Failing,
 }
 
-/// What was seen of it.
+/// Observations of a broken disk.
 #[derive(Debug)]
 pub struct BrokenDisk {
-    /// What the broker logged until it ended.
+    /// The broker's log until it ended.
     pub running: String,
-    /// What it logged when it was started on the same disk.
+    /// Its log of a start on the same disk.
     pub started: String,
-    /// Requests that were acknowledged.
+    /// Acknowledged requests.
     pub acknowledged: usize,
-    /// Those that are not on every broker in the end.
+    /// Acknowledged requests that some broker lacks at the end.
     pub lost: Vec<u64>,
 }
 
-/// Breaks the disk of the leader while it takes writes, starts it on that disk, repairs it, and starts it again.
+/// Breaks the leader's disk during writes, restarts it on the broken disk, repairs the disk, and restarts it again.
 ///
 /// # Errors
-/// When the broker goes on without its disk, or does not come back.
+/// When the broker keeps running without its disk, or does not recover.
 pub async fn break_disk(drill: DiskDrill) -> Result<BrokenDisk> {
     let mut group = Group::start().await?;
     let broken = watch_disk(&mut group, drill).await;
@@ -168,10 +170,10 @@ async fn watch_disk(group: &mut Group, drill: DiskDrill) -> Result<BrokenDisk> {
 
     group.hosts.disk(seat)?.disturb(Duration::ZERO, Writes::Done)?;
     group.start_on(seat)?;
-    group.converged().await?;
+    group.await_convergence().await?;
     let mut lost = Vec::new();
     for seat in SEATS {
-        let there = group.waiting_on(seat).await?;
+        let there = group.queued_on(seat).await?;
         lost.extend(acknowledged.iter().filter(|number| !there.contains(number)));
     }
     Ok(BrokenDisk { running, started, acknowledged: acknowledged.len(), lost })

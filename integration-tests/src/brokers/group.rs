@@ -1,7 +1,6 @@
-//! The brokers of the run, and what can be asked of them from the outside.
+//! The brokers of the chaos test, and queries of their state.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -11,63 +10,62 @@ use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::{BrokerChannel, BrokerEndpoints};
 
-use super::host::Hosts;
+use super::host::{Hosts, SEATS};
 use super::schedule::REPLACEMENT;
 use crate::comity::Comity;
-use crate::federation::{Federation, FederationConfig, Place, Ports};
+use crate::federation::{Federation, FederationConfig, Ports};
+use crate::place::Place;
 use crate::process::Process;
 use crate::stores::{channel, origin, terms};
 use crate::wait::until;
 
-/// Seats: hosts, on each of which one member runs. Who it is changes; founding members have the numbers of their seats.
-pub(super) const SEATS: RangeInclusive<u64> = 1..=3;
-/// Entries between two snapshots: few, so that who was away gets one.
+/// Entries between two snapshots: few, so that a lagging member needs one.
 const SNAPSHOT_EVERY: u64 = 2_000;
-/// One look at a broker.
+/// Timeout of one status query.
 const LOOK: Duration = Duration::from_secs(2);
-/// Reading everything from one.
+/// Timeout of reading all requests from one broker.
 const READ: Duration = Duration::from_secs(30);
-/// After a fault, and after the last one, all must be well within this time.
+/// The group must be healthy again within this time after a fault.
 pub(super) const RECOVERY: Duration = Duration::from_secs(90);
-/// For one change of the members, in which a broker gets the log.
+/// Timeout of one member change, which includes a copy of the log.
 const CHANGE: Duration = Duration::from_secs(30);
-/// Entries that a broker may be behind and is well.
+/// Entries by which a healthy broker may lag.
 const BEHIND: u64 = 200;
-/// Items of a page, the most that there can be.
+/// Maximum items per page.
 const PAGE: u32 = 500;
 
-/// Tenant of requests that come and go; all that wait fit into one answer.
-pub(super) fn moving() -> String {
+/// Tenant of temporary requests; all its queued requests fit into one page.
+pub(super) fn temporary_tenant() -> String {
     terms::tenant(0)
 }
 
-/// Tenant of requests that stay.
-pub(super) fn kept() -> String {
+/// Tenant of requests that stay queued.
+pub(super) fn permanent_tenant() -> String {
     terms::tenant(1)
 }
 
-/// Three members on hosts of their own.
+/// Three members, each on its own host.
 pub(super) struct Group {
     federation: Federation,
     pub(super) hosts: Hosts,
     /// The number of the member on each seat.
     members: BTreeMap<u64, u64>,
-    /// Ports of each seat for the member that comes next: the one that goes has the others until then.
+    /// Ports of each seat for its next member; the current member has the other ones.
     spare: BTreeMap<u64, Ports>,
-    /// The highest number that was ever given.
+    /// The highest broker number in use so far.
     newest: u64,
-    /// Where clients look for brokers: all ports that members may ever have.
+    /// Addresses for clients, with all ports that members may have.
     addresses: Vec<String>,
-    /// Whether a broker that had left the group was seen to be refused.
+    /// Whether the refusal of a removed broker was observed.
     saw_refusal: bool,
     _policy: tempfile::TempDir,
 }
 
-/// A broker that takes the seat of a member.
+/// A broker that replaces the member on a seat.
 #[derive(Clone, Debug)]
 pub(super) struct Successor {
     pub(super) seat: u64,
-    /// Numbers of the one that goes and of the one that comes.
+    /// Numbers of the replaced and of the new broker.
     pub(super) old: u64,
     pub(super) new: u64,
     raft_address: String,
@@ -75,7 +73,7 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// What a maintainer asks for, in the order of `comity raft replace`.
+    /// The member changes of a replacement, in the order of `comity raft replace`.
     pub(super) fn changes(&self) -> [Change; REPLACEMENT] {
         let (raft_address, client_address) = (self.raft_address.clone(), self.client_address.clone());
         [
@@ -94,10 +92,10 @@ impl Drop for Group {
 }
 
 impl Group {
-    /// Starts it.
+    /// Starts the group.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not become healthy.
     pub(super) async fn start() -> Result<Self> {
         let policy = tempfile::tempdir()?;
         terms::write(policy.path())?;
@@ -121,7 +119,7 @@ impl Group {
         let (newest, saw_refusal) = (*SEATS.end(), false);
         let group = Self { federation, hosts, members, spare, newest, addresses, saw_refusal, _policy: policy };
         origin::join(group.channel_from("admin", 0)?, terms::ORIGIN).await?;
-        until("the group to be well", RECOVERY, async || group.well().await.map(Some)).await?;
+        until("the group to be healthy", RECOVERY, async || group.check_healthy().await.map(Some)).await?;
         Ok(group)
     }
 
@@ -160,7 +158,7 @@ impl Group {
         Ok(statuses)
     }
 
-    /// The seat of who leads, as most of those say that answer.
+    /// Seat of the leader, by majority of the brokers that answer.
     pub(super) async fn leader(&self) -> Option<u64> {
         let mut leaders = Vec::new();
         for broker in self.members.values() {
@@ -170,11 +168,11 @@ impl Group {
         SEATS.max_by_key(|seat| leaders.iter().filter(|leader| *leader == seat).count()).filter(|_| !leaders.is_empty())
     }
 
-    /// All answer, one leads, all vote and nobody else is a member, and none is far behind.
+    /// Checks that all brokers answer, agree on leader and members, vote, and do not lag.
     ///
     /// # Errors
-    /// What is not so.
-    pub(super) async fn well(&self) -> Result<()> {
+    /// Names the failed check.
+    pub(super) async fn check_healthy(&self) -> Result<()> {
         let statuses = self.statuses().await?;
         let leaders: BTreeSet<u64> = statuses.iter().map(|status| status.leader).collect();
         ensure!(leaders.len() == 1 && !leaders.contains(&0), "leaders by broker: {leaders:?}");
@@ -190,13 +188,13 @@ impl Group {
         Ok(())
     }
 
-    /// All have the same state, and one says that it leads.
+    /// Waits until all brokers have the same state and exactly one claims to lead.
     ///
     /// # Errors
-    /// What was not so in the end.
-    pub(super) async fn converged(&self) -> Result<()> {
+    /// Names the check that failed last.
+    pub(super) async fn await_convergence(&self) -> Result<()> {
         until("the brokers to have the same state", RECOVERY, async || {
-            self.well().await?;
+            self.check_healthy().await?;
             let statuses = self.statuses().await?;
             let states: BTreeSet<_> = statuses.iter().map(|status| (status.revision, &status.state_sha256)).collect();
             ensure!(states.len() == 1, "states: {states:?}");
@@ -207,8 +205,8 @@ impl Group {
         .await
     }
 
-    /// Numbers of all requests that wait, read linearizably from the member on one seat.
-    pub(super) async fn waiting_on(&self, seat: u64) -> Result<BTreeSet<u64>> {
+    /// Numbers of all queued requests, read linearizably from the member on one seat.
+    pub(super) async fn queued_on(&self, seat: u64) -> Result<BTreeSet<u64>> {
         let read = async {
             let mut client = RequestServiceClient::new(self.channel_to("alice", self.member(seat)?)?);
             let (mut numbers, mut token) = (BTreeSet::new(), String::new());
@@ -232,12 +230,12 @@ impl Group {
         tokio::time::timeout(READ, read).await.context("no answer")?
     }
 
-    /// Ends the member on a seat with SIGKILL, if it runs.
+    /// Kills the member on a seat with SIGKILL, if it runs.
     pub(super) async fn kill(&mut self, seat: u64) -> Result<()> {
         self.kill_broker(self.member(seat)?).await
     }
 
-    /// Starts the member on a seat, which does not run.
+    /// Starts the stopped member on a seat.
     pub(super) fn start_on(&mut self, seat: u64) -> Result<()> {
         self.start_broker(self.member(seat)?)
     }
@@ -260,7 +258,7 @@ impl Group {
     }
 
     /// The last line that a broker logged.
-    pub(super) fn last_words(&self, broker: u64) -> String {
+    pub(super) fn last_log_line(&self, broker: u64) -> String {
         let log = self.federation.log_of(&format!("broker-{broker}"));
         log.map_or_else(|error| format!("{error:#}"), |log| log.lines().last().unwrap_or("no log").to_owned())
     }
@@ -271,13 +269,12 @@ impl Group {
         Process::signal(pid, signal).await
     }
 
-    /// Removes all that the member on a seat keeps of the group, and nothing of who it is. It must not run.
+    /// Removes the stored state of the stopped member on a seat, and keeps its identity.
     pub(super) fn wipe(&self, seat: u64) -> Result<()> {
         Ok(std::fs::remove_dir_all(self.federation.broker_dir(self.member(seat)?).join("group"))?)
     }
 
-    /// Makes a broker with a number that was never used on the host of a member that is to go, and starts it. It
-    /// belongs to no group yet.
+    /// Creates and starts a broker with a new number on the host of a member to replace. It is not a member yet.
     pub(super) async fn seat_successor(&mut self, seat: u64) -> Result<Successor> {
         let (old, new) = (self.member(seat)?, self.newest + 1);
         let ports = self.spare.remove(&seat).context("a member of this seat is being replaced")?;
@@ -289,10 +286,10 @@ impl Group {
         Ok(Successor { seat, old, new, raft_address, client_address })
     }
 
-    /// Asks once for a change of the members, or for another leader, of any broker that answers.
+    /// Requests one member or leader change from any broker that answers.
     ///
     /// # Errors
-    /// When it is refused or not done in time; it may be repeated.
+    /// When it is refused or takes too long; repeating it is safe.
     pub(super) async fn change(channel: BrokerChannel, change: Change) -> Result<()> {
         let mut client = RaftServiceClient::new(channel);
         let request = v1::ChangeMembersRequest { change: Some(change) };
@@ -301,11 +298,11 @@ impl Group {
         Ok(())
     }
 
-    /// Stops the member that was replaced. For the first one of a run it is seen that nobody takes it in any more,
-    /// though its certificate is good.
+    /// Stops the replaced member. For the first one of a run, also checks that the group refuses it although its
+    /// certificate is valid.
     ///
     /// # Errors
-    /// When it is taken in.
+    /// When the group accepts it.
     pub(super) async fn retire(&mut self, successor: &Successor) -> Result<()> {
         let old = successor.old;
         self.members.insert(successor.seat, successor.new);
@@ -340,8 +337,8 @@ impl Group {
         self.channel_from(user, place.context("clients know all addresses")?)
     }
 
-    /// Whether the member on a seat tells Prometheus that it leads.
-    pub(super) async fn says_it_leads(&self, seat: u64) -> Result<bool> {
+    /// Whether the metrics of the member on a seat report that it leads.
+    pub(super) async fn claims_to_lead(&self, seat: u64) -> Result<bool> {
         let metrics = self.federation.broker_metrics(self.member(seat)?).await?;
         let line = metrics.lines().find_map(|line| line.strip_prefix("comity_broker_leader "));
         Ok(line.context("there is a metric comity_broker_leader")?.trim() == "1")
@@ -356,7 +353,7 @@ impl Group {
         self.federation.logs()
     }
 
-    /// The logs of a run that found something, where `COMITY_CHAOS_LOGS` says.
+    /// Copies the logs of a run with violations to the directory in `COMITY_CHAOS_LOGS`.
     pub(super) fn keep_logs(&self, good: bool) {
         let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS").filter(|_| !good) else { return };
         if let Err(error) = self.federation.copy_logs(kept.as_ref()) {

@@ -1,8 +1,9 @@
-//! Where brokers run: for each seat a network namespace on a bridge, with a clock and a disk of its own.
+//! Hosts of brokers: for each seat a network namespace on a bridge, with its own clock and disk.
 //!
-//! Names carry the process id of who made them, so that what a killed run left behind is found and removed by the next.
+//! Names contain the id of this process, so that the next run can find and remove the leftovers of a killed one.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,18 +12,19 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::disk::{self, Disk};
-use super::group::SEATS;
-use super::shell::{run, run_last};
-use crate::federation::{Launcher, Place};
+use super::shell::{run, run_cleanup};
+use crate::place::{Launcher, Place};
 
-/// What names begin with.
+/// Numbers of the hosts. One member runs on each at a time; a founding member has the number of its seat.
+pub(super) const SEATS: RangeInclusive<u64> = 1..=3;
+/// Prefixes of the names of namespaces and bridges.
 const NAMESPACE: &str = "comity-chaos-";
 const BRIDGE: &str = "cchaos";
-/// Where libfaketime may be.
+/// Folders in which libfaketime may be installed.
 const FAKETIME: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
 const PROGRAMS: [&str; 8] = ["ip", "nft", "cc", "mkfs.ext4", "mount", "umount", "fallocate", "cp"];
 
-/// What this machine lacks to run brokers in namespaces with clocks and disks of their own.
+/// Missing requirements of this machine for brokers in namespaces with their own clocks and disks.
 #[must_use]
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
@@ -44,10 +46,10 @@ fn faketime() -> Option<PathBuf> {
     FAKETIME.iter().map(|dir| Path::new(dir).join("faketime/libfaketimeMT.so.1")).find(|path| path.exists())
 }
 
-/// Held by the hosts of this process: their names carry its id alone, so that there is one set at a time.
+/// Held by the current hosts: names are unique by process only, so there is one set at a time.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// All hosts. Dropping them removes namespaces and disks; who runs there must have ended.
+/// All hosts. Dropping them removes namespaces and disks; processes there must have ended.
 pub(super) struct Hosts {
     _dir: tempfile::TempDir,
     bridge: String,
@@ -64,10 +66,10 @@ struct Host {
 }
 
 impl Hosts {
-    /// Makes them, once the hosts that this process made before are gone.
+    /// Creates the hosts, after any earlier ones of this process are gone.
     ///
     /// # Errors
-    /// With what could not be set up.
+    /// When a host cannot be set up.
     pub(super) async fn make() -> Result<Self> {
         let turn = TURN.lock().await;
         sweep();
@@ -106,13 +108,13 @@ impl Hosts {
         Ok(&self.host(seat)?.disk)
     }
 
-    /// Mounts the disk of a seat beside a data directory, which is moved to it; where that is then.
+    /// Mounts the disk of a seat beside a data directory and moves the directory to it; returns the new path.
     pub(super) fn mount(&mut self, seat: u64, data: &Path) -> Result<PathBuf> {
         let host = self.hosts.get_mut(usize::try_from(seat)? - 1).context("seats are 1 to 3")?;
         host.disk.mount(&data.with_file_name(format!("disk-{seat}")), data)
     }
 
-    /// Sets the clock of a seat off by so many seconds.
+    /// Offsets the clock of a seat by `off_s` seconds.
     pub(super) fn set_clock(&self, seat: u64, off_s: i64) -> Result<()> {
         let clock = &self.host(seat)?.clock;
         let new = clock.with_extension("new");
@@ -120,14 +122,14 @@ impl Hosts {
         Ok(fs::rename(new, clock)?)
     }
 
-    /// Drops what seat `from` sends to seat `to`.
+    /// Drops all packets from seat `from` to seat `to`.
     pub(super) fn cut(&self, from: u64, to: u64) -> Result<()> {
         let (from, to) = (self.host(from)?, self.host(to)?);
         let rule = ["add", "rule", "inet", "chaos", "input", "ip", "saddr", &from.address, "drop"];
         to.nft(&rule)
     }
 
-    /// Cuts a seat off from the others, both ways. Clients still reach it.
+    /// Isolates a seat from the others in both directions. Clients still reach it.
     pub(super) fn isolate(&self, seat: u64) -> Result<()> {
         SEATS.filter(|other| *other != seat).try_for_each(|other| {
             self.cut(seat, other)?;
@@ -135,12 +137,12 @@ impl Hosts {
         })
     }
 
-    /// Lets all lines carry everything again.
+    /// Restores all connections.
     pub(super) fn join(&self) -> Result<()> {
         self.hosts.iter().try_for_each(|host| host.nft(&["flush", "chain", "inet", "chaos", "input"]))
     }
 
-    /// Unmounts all disks, whoever still uses them.
+    /// Unmounts all disks even if they are in use.
     pub(super) fn unmount(&mut self) {
         self.hosts.iter_mut().for_each(|host| host.disk.unmount());
     }
@@ -149,15 +151,15 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for (seat, host) in SEATS.zip(&self.hosts) {
-            // By itself: a namespace may live on in the mounts of whoever else runs here.
-            run_last("ip", &["link", "delete", &line(&self.bridge, seat)]);
-            run_last("ip", &["netns", "delete", &host.namespace]);
+            // Separately, because mounts of other processes may keep the namespace alive.
+            run_cleanup("ip", &["link", "delete", &line(&self.bridge, seat)]);
+            run_cleanup("ip", &["netns", "delete", &host.namespace]);
         }
-        run_last("ip", &["link", "delete", &self.bridge]);
+        run_cleanup("ip", &["link", "delete", &self.bridge]);
     }
 }
 
-/// The end of a seat's line that is on the bridge.
+/// Name of a seat's network interface on the bridge.
 fn line(bridge: &str, seat: u64) -> String {
     format!("{bridge}-{seat}")
 }
@@ -203,7 +205,7 @@ impl Host {
     }
 }
 
-/// Starts a program in the namespace; `--data` among its words names the directory that is on the disk.
+/// Launches programs in the namespace; the argument after `--data` is the directory on the disk.
 fn launcher(namespace: String, environment: Vec<String>) -> Launcher {
     Arc::new(move |program: &Path, args: &[String]| {
         let data = args.iter().skip_while(|word| *word != "--data").nth(1);
@@ -216,9 +218,9 @@ fn launcher(namespace: String, environment: Vec<String>) -> Launcher {
     })
 }
 
-/// Removes what runs left behind that were killed.
+/// Removes the leftovers of killed runs.
 fn sweep() {
-    // What is dead and has not been waited for runs no program.
+    // A zombie has no /proc/PID/exe.
     let alive = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_ok();
     for line in run("ip", &["netns", "list"]).unwrap_or_default().lines() {
         let name = line.split_whitespace().next().unwrap_or_default();
@@ -226,18 +228,18 @@ fn sweep() {
             && !alive(pid)
         {
             for broker in run("ip", &["netns", "pids", name]).unwrap_or_default().lines() {
-                run_last("kill", &["-KILL", broker]);
+                run_cleanup("kill", &["-KILL", broker]);
             }
-            run_last("ip", &["netns", "delete", name]);
+            run_cleanup("ip", &["netns", "delete", name]);
         }
     }
     disk::sweep(alive);
     for line in run("ip", &["-brief", "link"]).unwrap_or_default().lines() {
         let name = line.split([' ', '@']).next().unwrap_or_default();
         let pid = name.strip_prefix(BRIDGE).and_then(|rest| rest.split('-').next());
-        // A line goes with its namespace, or did so a moment ago.
+        // The kernel may already have removed the interface with its namespace.
         if pid.is_some_and(|pid| !alive(pid)) && Path::new("/sys/class/net").join(name).exists() {
-            run_last("ip", &["link", "delete", name]);
+            run_cleanup("ip", &["link", "delete", name]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Carries the faults out, one after the other, and measures how long it takes until the group is well again.
+//! Injects faults one after another and measures the recovery of the group.
 
 mod members;
 
@@ -9,18 +9,19 @@ use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
 use super::disk::Writes;
-use super::group::{Group, RECOVERY, SEATS};
+use super::group::{Group, RECOVERY};
+use super::host::SEATS;
 use super::schedule::{Fault, FaultKind};
 use members::Victim;
 
-/// How often it is looked whether brokers run and the group is well.
+/// Interval of the checks of processes and group health.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long a line is cut, and whole, while it flaps.
+/// Duration of each cut, and of each pause, while a connection flaps.
 const FLAP: Duration = Duration::from_millis(400);
-/// How long a broker is away before another loses its disk.
+/// Time for which a broker is down before another loses its disk.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// How many faults of a kind, and how long each recovery took.
+/// Recovery times by kind of fault.
 pub(super) type Figures = BTreeMap<FaultKind, Vec<Duration>>;
 
 pub(super) struct Injector<'a> {
@@ -34,10 +35,10 @@ impl<'a> Injector<'a> {
         Self { group, figures: Figures::new(), violations: Vec::new() }
     }
 
-    /// Carries out faults for `length`, and lets the group get well after the last.
+    /// Injects faults for `length`, and waits for the recovery after the last.
     ///
     /// # Errors
-    /// When a fault cannot be carried out.
+    /// When a fault cannot be injected.
     pub(super) async fn run(
         mut self,
         faults: impl Iterator<Item = Fault>,
@@ -51,9 +52,9 @@ impl<'a> Injector<'a> {
             let hit = self.hit(&fault).await;
             let (name, broker) = (fault.kind.name(), self.group.member(hit)?);
             eprintln!("{:>7.1} s  {name} {broker}, {:?}", start.elapsed().as_secs_f64(), fault.lasts);
-            self.carry_out(&fault, hit).await.with_context(|| format!("{name} {broker}"))?;
+            self.inject(&fault, hit).await.with_context(|| format!("{name} {broker}"))?;
             let over = Instant::now();
-            let well = self.get_well(fault.kind).await;
+            let well = self.await_recovery(fault.kind).await;
             self.figures.entry(fault.kind).or_default().push(over.elapsed());
             if let Err(error) = well {
                 self.violated(format!("not well {RECOVERY:?} after {name} {broker}: {error:#}"));
@@ -72,11 +73,11 @@ impl<'a> Injector<'a> {
     }
 
     async fn hit(&self, fault: &Fault) -> u64 {
-        let leader = if fault.kind.is_of_leader() { self.group.leader().await } else { None };
+        let leader = if fault.kind.targets_leader() { self.group.leader().await } else { None };
         leader.unwrap_or(fault.target)
     }
 
-    async fn carry_out(&mut self, fault: &Fault, hit: u64) -> Result<()> {
+    async fn inject(&mut self, fault: &Fault, hit: u64) -> Result<()> {
         let others = SEATS.filter(|seat| *seat != hit);
         match fault.kind {
             FaultKind::BrokerKilled | FaultKind::LeaderKilled => {
@@ -148,7 +149,7 @@ impl<'a> Injector<'a> {
                 self.hold(fault).await?;
                 self.group.start_on(hit)?;
             }
-            FaultKind::DiskWipedBehind => self.wipe_behind(fault, hit).await?,
+            FaultKind::DiskWipedBehind => self.wipe_up_to_date_peer(fault, hit).await?,
             FaultKind::LeaderTransferred => self.transfer(fault, hit).await?,
             FaultKind::MemberReplaced | FaultKind::LeaderReplaced => self.replace(fault, hit, None).await?,
             FaultKind::SuccessorKilled => self.replace(fault, hit, Some(Victim::Successor)).await?,
@@ -157,8 +158,9 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    /// `hit` is away, then meets another that lost its disk; the third, which has everything, comes back last.
-    async fn wipe_behind(&mut self, fault: &Fault, hit: u64) -> Result<()> {
+    /// Broker `hit` lags while down, then restarts with a broker that lost its disk; the third, up-to-date one restarts
+    /// last.
+    async fn wipe_up_to_date_peer(&mut self, fault: &Fault, hit: u64) -> Result<()> {
         let (wiped, whole) = (next(hit), next(next(hit)));
         self.group.kill(hit).await?;
         sleep(AWAY).await;
@@ -192,7 +194,7 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    /// Waits until the fault is over. Brokers that end by themselves and must not are noted and started again.
+    /// Waits until the fault ends. Restarts brokers that end by themselves, and records those that must not.
     async fn hold(&mut self, fault: &Fault) -> Result<()> {
         let until = Instant::now() + fault.lasts;
         while Instant::now() < until {
@@ -207,7 +209,7 @@ impl<'a> Injector<'a> {
     fn start_ended(&mut self, kind: FaultKind) -> Result<()> {
         for id in self.group.ended()? {
             if !kind.may_end_brokers() {
-                let why = self.group.last_words(id);
+                let why = self.group.last_log_line(id);
                 self.violated(format!("broker {id} ended by itself during or after {}: {why}", kind.name()));
             }
             self.group.start_broker(id)?;
@@ -215,11 +217,11 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    async fn get_well(&mut self, kind: FaultKind) -> Result<()> {
+    async fn await_recovery(&mut self, kind: FaultKind) -> Result<()> {
         let until = Instant::now() + RECOVERY;
         loop {
             self.start_ended(kind)?;
-            match self.group.well().await {
+            match self.group.check_healthy().await {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() >= until => return Err(error),
                 Err(_) => sleep(LOOK_EVERY).await,
@@ -234,7 +236,7 @@ enum Power {
     Off,
 }
 
-/// The seat after this one, around.
+/// The next seat, cyclically.
 fn next(seat: u64) -> u64 {
     seat % *SEATS.end() + 1
 }

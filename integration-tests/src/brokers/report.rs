@@ -1,4 +1,4 @@
-//! What a run comes to.
+//! The report of a chaos test of brokers.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::inject::Figures;
-use crate::history::{Operation, Verdict, What};
+use crate::history::{Call, Operation, Verdict};
 
-/// Numbers that a violation names.
+/// Maximum numbers listed in a violation.
 const FEW: usize = 8;
 
-/// What was seen of a whole run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// Repeats the order of the faults.
+    /// Seed of the order of faults.
     pub seed: u64,
     pub(super) length: Duration,
     pub(super) figures: Figures,
@@ -25,32 +25,32 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing was found that must not be.
+    /// Whether there are no violations.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.violations.is_empty() && self.verdict.accepted()
     }
 
-    /// All that must not be, in words: of the group, then of the history.
+    /// All violations, of the group and of the history.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         self.violations.iter().chain(&self.verdict.violations).cloned().collect()
     }
 
-    /// Faults that were carried out.
+    /// Number of injected faults.
     #[must_use]
     pub fn faults(&self) -> usize {
         self.figures.values().map(Vec::len).sum()
     }
 
-    /// Writes that were acknowledged.
+    /// Number of acknowledged writes.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
-        let written = |it: &&Operation| matches!(it.what, What::Submit(_) | What::Cancel(_)) && it.answer.is_some();
+        let written = |it: &&Operation| matches!(it.what, Call::Submit(_) | Call::Cancel(_)) && it.answer.is_some();
         self.operations.iter().filter(written).count()
     }
 
-    /// As one JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
         let count = |of: fn(&Operation) -> bool| self.operations.iter().filter(|it| of(it)).count();
@@ -73,10 +73,10 @@ impl Report {
             "seconds": self.length.as_secs(),
             "faults": faults,
             "operations": {
-                "submitted": count(|it| matches!(it.what, What::Submit(_)) && it.answer.is_some()),
-                "cancelled": count(|it| matches!(it.what, What::Cancel(_)) && it.answer.is_some()),
-                "read": count(|it| matches!(it.what, What::Read(..))),
-                "listed": count(|it| matches!(it.what, What::List(_))),
+                "submitted": count(|it| matches!(it.what, Call::Submit(_)) && it.answer.is_some()),
+                "cancelled": count(|it| matches!(it.what, Call::Cancel(_)) && it.answer.is_some()),
+                "read": count(|it| matches!(it.what, Call::Read(..))),
+                "listed": count(|it| matches!(it.what, Call::List(_))),
                 "unknown": count(|it| it.answer.is_none()),
             },
             "checks": { "requests": self.verdict.objects, "steps": self.verdict.steps },

@@ -1,37 +1,37 @@
-//! Which faults come, in which order: drawn from a seed.
+//! Draws the order and parameters of faults from a seed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::group::SEATS;
+use super::host::SEATS;
 use crate::chaos::dice::Dice;
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// A broker gets SIGKILL, and is started again later.
+    /// A broker gets SIGKILL and restarts later.
     BrokerKilled,
-    /// The leader does.
+    /// The same for the leader.
     LeaderKilled,
-    /// All brokers do.
+    /// The same for all brokers.
     AllKilled,
     /// A broker gets SIGSTOP, and SIGCONT later.
     BrokerStopped,
-    /// The leader does.
+    /// The same for the leader.
     LeaderStopped,
-    /// A broker hears none of the others, and they do not hear it.
+    /// A broker is cut off from the others in both directions.
     Isolated,
-    /// The leader hears none of the others, and they do not hear it.
+    /// The leader is cut off from the others in both directions.
     LeaderIsolated,
-    /// A broker does not hear the others, who hear it.
+    /// A broker receives nothing from the others, but they receive from it.
     Deaf,
-    /// The others do not hear a broker, who hears them.
+    /// The others receive nothing from a broker, but it receives from them.
     Mute,
-    /// Two brokers do not hear each other.
+    /// Two brokers are cut off from each other.
     PairCut,
-    /// A broker is isolated and not, in turn, many times.
+    /// A broker is isolated and reconnected repeatedly.
     Flapping,
     /// The clock of a broker jumps, and back later.
     ClockStep,
@@ -39,33 +39,33 @@ pub enum FaultKind {
     LeaderClockStep,
     /// The clocks of two brokers jump by the same time, and back later.
     MajorityClockStep,
-    /// The disk of a broker has no room.
+    /// A broker's disk is full.
     DiskFull,
-    /// Each sync of a broker's disk takes long.
+    /// Each sync of a broker's disk is slow.
     DiskSlow,
-    /// A broker's disk takes no writes.
+    /// A broker's disk is read-only.
     DiskReadOnly,
     /// A broker's disk fails: writes end with EIO.
     DiskFailing,
-    /// A broker loses its disk while the others are well.
+    /// A broker loses its disk while the others are healthy.
     DiskWiped,
-    /// A broker is away for a while; then the others stop, one of them loses its disk, and those two are started. The
-    /// third has everything, and is started later.
+    /// A broker is down for a while; then the others stop, one of them loses its disk, and those two restart. The
+    /// third, up-to-date one restarts last.
     DiskWipedBehind,
-    /// The leader hands over to a member that is named, and that one to whose log is furthest.
+    /// Leadership moves to a named member, and from it to the member with the longest log.
     LeaderTransferred,
-    /// Another broker takes the place of a member.
+    /// A new broker replaces a member.
     MemberReplaced,
-    /// Another broker takes the place of the leader.
+    /// A new broker replaces the leader.
     LeaderReplaced,
-    /// Another broker takes the place of a member, and gets SIGKILL in the middle of it.
+    /// A new broker replaces a member and gets SIGKILL during the replacement.
     SuccessorKilled,
-    /// Another broker takes the place of a member, and who leads gets SIGKILL in the middle of it.
+    /// A new broker replaces a member, and the leader gets SIGKILL during the replacement.
     LeaderKilledInReplacement,
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 25] = [
         Self::BrokerKilled,
         Self::LeaderKilled,
@@ -94,7 +94,7 @@ impl FaultKind {
         Self::LeaderKilledInReplacement,
     ];
 
-    /// Its name in figures and on the command line.
+    /// The name in reports and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -126,8 +126,8 @@ impl FaultKind {
         }
     }
 
-    /// Whether it befalls whoever leads.
-    pub(super) const fn is_of_leader(self) -> bool {
+    /// Whether the fault targets the leader.
+    pub(super) const fn targets_leader(self) -> bool {
         matches!(
             self,
             Self::LeaderKilled
@@ -139,12 +139,12 @@ impl FaultKind {
         )
     }
 
-    /// Whether a broker may end by itself under it; it is started again when it is over.
+    /// Whether brokers may exit during the fault; they restart after it.
     pub(super) const fn may_end_brokers(self) -> bool {
         matches!(self, Self::DiskFull | Self::DiskReadOnly | Self::DiskFailing)
     }
 
-    /// How long it lasts, in milliseconds.
+    /// Range of the duration, in milliseconds.
     const fn lasts_ms(self) -> RangeInclusive<u64> {
         match self {
             Self::BrokerKilled | Self::LeaderKilled | Self::AllKilled | Self::DiskWiped => 200..=4_000,
@@ -165,7 +165,7 @@ impl std::str::FromStr for FaultKind {
     }
 }
 
-/// Changes that a replacement consists of.
+/// Number of member changes in a replacement.
 pub(super) const REPLACEMENT: usize = 3;
 /// Seconds by which clocks jump.
 const STEPS_S: [i64; 5] = [7_200, -7_200, 90_000, -90_000, 315_360_000];
@@ -174,23 +174,23 @@ const STEPS_S: [i64; 5] = [7_200, -7_200, 90_000, -90_000, 315_360_000];
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
-    /// The seat that it befalls, unless it is the leader's.
+    /// The seat, unless the fault targets the leader.
     pub(super) target: u64,
     pub(super) lasts: Duration,
-    /// By how much a clock jumps.
+    /// Clock step in seconds.
     pub(super) step_s: i64,
-    /// By how much a sync is slower.
+    /// Additional time of each disk sync.
     pub(super) slower: Duration,
-    /// Which change of a replacement is broken off, counted from 0, and how long after it began.
+    /// Index of the interrupted change of a replacement, and the time from its start to the interruption.
     pub(super) breaks: (usize, Duration),
-    /// Calm after it.
+    /// Pause after the fault.
     pub(super) calm: Duration,
 }
 
-/// Faults without end. Each kind comes once before any comes again, in an order of its own each time.
+/// An endless sequence of faults: random permutations of all kinds but `without`.
 ///
 /// # Errors
-/// When no kind is left.
+/// When `without` names all kinds.
 pub(super) fn schedule(seed: u64, without: &[FaultKind]) -> Result<impl Iterator<Item = Fault>> {
     let kinds: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|kind| !without.contains(kind)).collect();
     ensure!(!kinds.is_empty(), "all kinds of faults are left out: leave some");

@@ -1,14 +1,14 @@
-//! Programs of the system that set things up.
+//! Runs system programs for setup and cleanup.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end; returns its output.
 ///
 /// # Errors
-/// With what it said.
+/// When it fails, with its error output.
 pub(super) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
     let output =
         Command::new(program).args(args).stdin(Stdio::null()).output().with_context(|| format!("run {program}"))?;
@@ -18,8 +18,8 @@ pub(super) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> 
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As [`run`], on the way out: a failure is told and nothing more.
-pub(super) fn run_last<S: AsRef<OsStr>>(program: &str, args: &[S]) {
+/// As [`run`], for cleanup: prints a failure and continues.
+pub(super) fn run_cleanup<S: AsRef<OsStr>>(program: &str, args: &[S]) {
     if let Err(error) = run(program, args) {
         eprintln!("left behind: {error:#}");
     }

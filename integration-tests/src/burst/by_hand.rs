@@ -1,5 +1,4 @@
-//! The same way by hand, as an administrator of both clusters goes it: what a burst through the broker is compared
-//! with.
+//! The manual steps of an administrator of both clusters, for comparison with a burst through the broker.
 
 use std::path::Path;
 
@@ -9,8 +8,7 @@ use comity_testkit::real_clusters::PROBE_IMAGE;
 use serde_json::json;
 
 use super::{Burst, is_true, started};
-use crate::federation::PATIENCE;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use crate::watch::now_ms;
 
 /// Namespace of the origin that is offloaded by hand.
@@ -21,7 +19,7 @@ const SLICE: &str = "by-hand";
 const LIQO_ORIGIN: &str = "origin";
 const LIQO_DONOR: &str = "donor";
 
-/// How long each step took, in milliseconds.
+/// Duration of each step in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct ByHand {
     /// `liqoctl peer`, which makes a first virtual node.
@@ -37,7 +35,7 @@ impl Burst {
     /// clusters are of no use for a federation afterwards.
     ///
     /// # Errors
-    /// What liqoctl or kubectl says, or what did not come.
+    /// When liqoctl or kubectl fails, or a step takes too long.
     pub async fn by_hand(&self) -> Result<ByHand> {
         let liqoctl_peer_ms = self.liqoctl_peer().await?;
         let slice_ms = self.slice_by_hand().await?;

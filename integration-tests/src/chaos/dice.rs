@@ -1,4 +1,5 @@
-//! Draws that a seed repeats: SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
+//! A seeded random number generator: SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators",
+//! 2014).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -23,13 +24,13 @@ impl Dice {
         bits ^ (bits >> 31)
     }
 
-    /// A generator that draws on its own, whatever is drawn here afterwards.
+    /// An independent generator, unaffected by later draws from this one.
     #[must_use]
     pub(crate) fn split(&mut self) -> Self {
         Self(self.bits())
     }
 
-    /// A number of a range. That small numbers come a trifle more often does not matter here.
+    /// A number from a range, with a negligible bias to small ones.
     pub(crate) fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let span = range.end().saturating_sub(*range.start()).saturating_add(1);
         range.start() + self.bits() % span.max(1)
@@ -40,12 +41,12 @@ impl Dice {
         usize::try_from(self.bits() % (count as u64).max(1)).unwrap_or(0)
     }
 
-    /// A time of a range in milliseconds.
+    /// A duration from a range in milliseconds.
     pub(crate) fn time(&mut self, range_ms: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range_ms))
     }
 
-    /// True once in so many times.
+    /// True with probability 1 / `times`.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.within(1..=times) == 1
     }

@@ -1,4 +1,4 @@
-//! What a run gives: its figures.
+//! The report of a chaos test of a federation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use serde_json::{Value, json};
 use super::ledger::{LeaseFacts, Ledger};
 use super::schedule::FaultKind;
 
-/// The figures of faults.
+/// Statistics of the faults.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// How many were carried out.
+    /// Number of injected faults.
     pub(super) count: BTreeMap<FaultKind, u64>,
-    /// How long it took until all was as before.
+    /// Recovery times.
     pub(super) recovered: BTreeMap<FaultKind, Vec<Duration>>,
-    /// Most memory that a process of a kind ever had resident, in bytes.
+    /// Peak resident memory by kind of process, in bytes.
     pub(super) resident: BTreeMap<&'static str, u64>,
 }
 
-/// What was seen of a whole run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// Repeats the faults.
+    /// Seed of the faults.
     pub seed: u64,
-    /// All that must not be. Empty in a good run.
+    /// All violations; empty in a good run.
     pub violations: Vec<String>,
-    /// The figures.
+    /// The statistics as JSON.
     pub figures: Value,
 }
 

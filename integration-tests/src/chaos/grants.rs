@@ -1,4 +1,4 @@
-//! What the donors' API servers really have for leases, told to the ledger as it happens.
+//! Follows the leases' objects on the donors' API servers and records them in the ledger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,15 +19,15 @@ const LEASE_LABEL: &str = "comity.dev/lease";
 /// What Kubernetes counts GPUs by here.
 const GPU: &str = "nvidia.com/gpu";
 
-/// The ledger, shared by all who see something.
-pub(super) type Books = Arc<Mutex<Ledger>>;
+/// The shared ledger.
+pub(super) type SharedLedger = Arc<Mutex<Ledger>>;
 
-/// Writes something into the books.
-pub(super) fn with<T>(books: &Books, write: impl FnOnce(&mut Ledger) -> T) -> T {
-    write(&mut books.lock().unwrap_or_else(PoisonError::into_inner))
+/// Calls `write` with the ledger.
+pub(super) fn with<T>(ledger: &SharedLedger, write: impl FnOnce(&mut Ledger) -> T) -> T {
+    write(&mut ledger.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Follows one donor. Dropping it ends the following.
+/// Follows one donor until dropped.
 pub(super) struct Grants(Vec<JoinHandle<()>>);
 
 impl Grants {
@@ -35,16 +35,16 @@ impl Grants {
     ///
     /// # Errors
     /// When its nodes cannot be read.
-    pub(super) async fn follow(plane: &ControlPlane, books: &Books) -> Result<Self, kube::Error> {
+    pub(super) async fn follow(plane: &ControlPlane, ledger: &SharedLedger) -> Result<Self, kube::Error> {
         let donor = plane.name().to_owned();
         let nodes = Api::<Node>::all(plane.client()).list(&ListParams::default()).await?;
         let gpus = nodes.iter().filter_map(|node| number(node.status.as_ref()?.allocatable.as_ref()?, GPU)).sum();
-        with(books, |ledger| ledger.donor_has(&donor, gpus));
+        with(ledger, |ledger| ledger.donor_has(&donor, gpus));
 
         let leased = watcher::Config::default().labels(LEASE_LABEL);
         let namespaces = watcher(Api::<Namespace>::all(plane.client()), leased.clone()).default_backoff();
         let quotas = watcher(Api::<ResourceQuota>::all(plane.client()), leased).default_backoff();
-        let (here, there) = (books.clone(), books.clone());
+        let (here, there) = (ledger.clone(), ledger.clone());
         let (first, second) = (donor.clone(), donor);
         Ok(Self(vec![
             tokio::spawn(replay(
@@ -67,7 +67,7 @@ impl Drop for Grants {
     }
 }
 
-/// Tells after every change what is there by lease, in the API server's order.
+/// Reports the objects by lease after every change, in the API server's order.
 async fn replay<K: kube::Resource>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     amount: impl Fn(&K) -> u64,

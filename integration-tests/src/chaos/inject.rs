@@ -1,4 +1,4 @@
-//! Carries the faults out, and measures how long it takes until all is as before.
+//! Injects faults and measures the recovery.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::figures::Faults;
-use super::grants::{Books, with};
+use super::grants::{SharedLedger, with};
 use super::schedule::{BROKERS, Fault, FaultKind};
 use super::world::World;
 use crate::comity::Comity;
@@ -22,9 +22,9 @@ use crate::processes::memory;
 
 /// After a fault all must be as before within this time. It is a limit against hanging; what it took is measured.
 const RECOVERY: Duration = Duration::from_secs(300);
-/// How often processes are looked at.
+/// Interval of the checks of processes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often it is asked whether all is as before.
+/// Interval of the checks for recovery.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Memory of a broker or agent: they need some 80 MiB here.
 const MOST_RESIDENT: u64 = 256 << 20;
@@ -33,10 +33,10 @@ const NO_API_SERVER: &str = "as with kubectl get --raw /version";
 
 type Recovery = (FaultKind, Result<Duration>);
 
-/// The faults of a run as they are carried out.
+/// Injects the faults of a run.
 pub(super) struct Injector<'a> {
     world: &'a mut World,
-    books: Books,
+    ledger: SharedLedger,
     comity: Comity,
     figures: Faults,
     recoveries: JoinSet<Recovery>,
@@ -45,15 +45,15 @@ pub(super) struct Injector<'a> {
 }
 
 impl<'a> Injector<'a> {
-    pub(super) fn new(world: &'a mut World, books: Books) -> Self {
+    pub(super) fn new(world: &'a mut World, ledger: SharedLedger) -> Self {
         let comity = world.federation.command();
-        Self { world, books, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
+        Self { world, ledger, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
     }
 
     /// Carries out all faults, each at its time after now, and waits for `length` to pass and for all recoveries.
     ///
     /// # Errors
-    /// When a fault cannot be carried out.
+    /// When a fault cannot be injected.
     pub(super) async fn run(mut self, faults: &[Fault], length: Duration) -> Result<Faults> {
         let start = Instant::now();
         let begins = faults.iter().map(|fault| (fault.at, true, *fault));
@@ -79,7 +79,7 @@ impl<'a> Injector<'a> {
     /// Looks after processes and recoveries until it is time.
     async fn watch_until(&mut self, time: Instant) -> Result<()> {
         while Instant::now() < time {
-            self.look()?;
+            self.check_processes()?;
             sleep_until((Instant::now() + LOOK_EVERY).min(time)).await;
             while let Some(recovery) = self.recoveries.try_join_next() {
                 self.note(recovery?);
@@ -91,21 +91,21 @@ impl<'a> Injector<'a> {
     fn note(&mut self, (kind, took): Recovery) {
         match took {
             Ok(took) => self.figures.recovered.entry(kind).or_default().push(took),
-            Err(error) => with(&self.books, |ledger| ledger.violated(format!("after {}: {error:#}", kind.name()))),
+            Err(error) => with(&self.ledger, |ledger| ledger.violated(format!("after {}: {error:#}", kind.name()))),
         }
     }
 
     /// No process may end by itself; each one's memory is noted.
-    fn look(&mut self) -> Result<()> {
+    fn check_processes(&mut self) -> Result<()> {
         let federation = &mut self.world.federation;
         for id in federation.ended_brokers()? {
-            with(&self.books, |ledger| ledger.violated(format!("broker {id} ended by itself")));
+            with(&self.ledger, |ledger| ledger.violated(format!("broker {id} ended by itself")));
             federation.start_broker(id)?;
         }
         for cluster in federation.ended_agents()? {
             // An agent that finds no API server when it starts says so and ends; who started it tries again.
             if !federation.log_of(&cluster)?.trim_end().ends_with(NO_API_SERVER) {
-                with(&self.books, |ledger| ledger.violated(format!("the agent of {cluster} ended by itself")));
+                with(&self.ledger, |ledger| ledger.violated(format!("the agent of {cluster} ended by itself")));
             }
             federation.start_agent(&cluster)?;
         }
@@ -120,7 +120,7 @@ impl<'a> Injector<'a> {
             let most = self.figures.resident.entry(kind).or_default();
             *most = resident.max(*most);
             if resident > MOST_RESIDENT {
-                with(&self.books, |ledger| {
+                with(&self.ledger, |ledger| {
                     ledger.violated(format!("a {kind} needs more than {} MiB", MOST_RESIDENT >> 20))
                 });
             }
@@ -206,10 +206,10 @@ impl<'a> Injector<'a> {
 
     /// Measures until `done`; then the invariants are checked on every broker that answers.
     fn recover(&mut self, kind: FaultKind, done: impl Future<Output = Result<()>> + Send + 'static) {
-        let (comity, books, began) = (self.comity.clone(), self.books.clone(), Instant::now());
+        let (comity, ledger, began) = (self.comity.clone(), self.ledger.clone(), Instant::now());
         self.recoveries.spawn(async move {
             let result = done.await.map(|()| began.elapsed());
-            check_invariants(&comity, &books).await;
+            check_invariants(&comity, &ledger).await;
             (kind, result)
         });
     }
@@ -223,7 +223,10 @@ impl<'a> Injector<'a> {
             "metadata": { "name": name },
             "spec": {
                 "terminationGracePeriodSeconds": 0,
-                "containers": [{ "name": "work", "image": "registry.example/work:1", "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } } }],
+                "containers": [{
+                    "name": "work", "image": "registry.example/work:1",
+                    "resources": { "limits": { "nvidia.com/gpu": gpus.to_string() } },
+                }],
             },
         }))?;
         self.recoveries.spawn(async move {
@@ -253,12 +256,12 @@ async fn borrow_locally(api: Api<Pod>, pod: Pod, name: String, lasts: Duration) 
     .await
 }
 
-/// A quorum of the brokers answers.
+/// Waits until a quorum of the brokers answers.
 async fn answers(comity: Comity) -> Result<()> {
     retried("a quorum to answer", || async { comity.json("alice", &["lease", "list"]).await.map(|_| true) }).await
 }
 
-/// An agent has its stream, and the brokers hear it.
+/// Waits until an agent has its stream and the brokers count it as connected.
 async fn is_heard(comity: Comity, id: String, socket: PathBuf) -> Result<()> {
     retried(&format!("{id} to be heard"), || async {
         if !comity_agent::local_api::fetch_status(&socket).await?.connected {
@@ -269,14 +272,14 @@ async fn is_heard(comity: Comity, id: String, socket: PathBuf) -> Result<()> {
     .await
 }
 
-/// An API server serves.
+/// Waits until an API server answers.
 async fn serves(client: kube::Client) -> Result<()> {
     let pods = Api::<Pod>::namespaced(client, "default");
     let none = kube::api::ListParams::default().limit(1);
     retried("the API server", || async { Ok(pods.list_metadata(&none).await.map(|_| true)?) }).await
 }
 
-/// Asks until the answer is yes.
+/// Repeats `ask` until it returns true.
 async fn retried<F: Future<Output = Result<bool>> + Send>(what: &str, ask: impl Fn() -> F + Send) -> Result<()> {
     let began = Instant::now();
     let mut last = "no".to_owned();
@@ -298,13 +301,13 @@ async fn leader(comity: &Comity) -> Result<u64> {
     newest["leader"].as_u64().filter(|leader| *leader > 0).context("no leader is known")
 }
 
-/// What the brokers say of their own state.
-pub(super) async fn check_invariants(comity: &Comity, books: &Books) {
+/// Records the invariant violations that the brokers report.
+pub(super) async fn check_invariants(comity: &Comity, ledger: &SharedLedger) {
     // With no broker up there is nobody to ask; the next time there is.
     let Ok(status) = comity.json("admin", &["raft", "status"]).await else { return };
     for broker in status["brokers"].as_array().into_iter().flatten() {
         for broken in broker["violations"].as_array().into_iter().flatten() {
-            with(books, |ledger| ledger.violated(format!("broker {}: {broken}", broker["id"])));
+            with(ledger, |ledger| ledger.violated(format!("broker {}: {broken}", broker["id"])));
         }
     }
 }

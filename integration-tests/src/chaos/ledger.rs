@@ -1,6 +1,6 @@
-//! The books kept from the outside: what the brokers say is lent, beside what the donors' API servers really have.
+//! An independent ledger: compares the brokers' leases with the objects on the donors' API servers.
 //!
-//! Pure. What is seen goes in, in the order in which each donor's API server told it; what must never be comes out.
+//! Pure code: observations go in, in the order of each donor's API server, and violations come out.
 
 mod facts;
 
@@ -11,7 +11,7 @@ pub use facts::LeaseFacts;
 /// A whole device, in thousandths.
 const WHOLE_MILLI: u64 = 1_000;
 
-/// What one donor's API server has.
+/// The observed state of one donor's API server.
 #[derive(Debug, Default)]
 struct Donor {
     /// GPUs of its nodes, as Kubernetes counts them.
@@ -26,7 +26,7 @@ struct Donor {
     most: u64,
 }
 
-/// The books of one run.
+/// The ledger of one run.
 #[derive(Debug, Default)]
 pub struct Ledger {
     donors: BTreeMap<String, Donor>,
@@ -43,25 +43,25 @@ impl Ledger {
         self.donors.entry(donor.to_owned()).or_default().capacity = gpus;
     }
 
-    /// Something that must not be.
+    /// Records a violation.
     pub fn violated(&mut self, what: String) {
         if self.violations.insert(what.clone()) {
             eprintln!("VIOLATED: {what}");
         }
     }
 
-    /// All that was violated.
+    /// All violations.
     #[must_use]
     pub fn violations(&self) -> &BTreeSet<String> {
         &self.violations
     }
 
-    /// All leases ever seen, as they were seen last.
+    /// All leases ever seen, in their last observed state.
     pub fn leases(&self) -> impl Iterator<Item = &LeaseFacts> {
         self.leases.values()
     }
 
-    /// Most GPUs that a donor had granted at a time, by donor, with what it has.
+    /// By donor, the maximum of GPUs granted at a time and the GPUs that it has.
     #[must_use]
     pub fn most_granted(&self) -> BTreeMap<&str, (u64, u64)> {
         self.donors.iter().map(|(id, donor)| (id.as_str(), (donor.most, donor.capacity))).collect()
@@ -69,20 +69,20 @@ impl Ledger {
 
     /// The namespaces of leases that a donor's API server has now.
     pub fn namespaces_are(&mut self, donor: &str, leases: BTreeSet<String>) {
-        let books = self.donors.entry(donor.to_owned()).or_default();
-        books.namespaces = leases.clone();
-        books.unresolved.insert(leases);
+        let ledger = self.donors.entry(donor.to_owned()).or_default();
+        ledger.namespaces = leases.clone();
+        ledger.unresolved.insert(leases);
         self.resolve(donor);
     }
 
     /// The GPUs in the quotas of leases that a donor's API server has now.
     pub fn quotas_are(&mut self, donor: &str, quotas: BTreeMap<String, u64>) {
-        let books = self.donors.entry(donor.to_owned()).or_default();
+        let ledger = self.donors.entry(donor.to_owned()).or_default();
         let granted = quotas.values().sum();
-        books.most = books.most.max(granted);
-        books.quotas = quotas;
-        if granted > books.capacity {
-            let text = format!("{donor} has {} GPUs and grants {granted}: {:?}", books.capacity, books.quotas);
+        ledger.most = ledger.most.max(granted);
+        ledger.quotas = quotas;
+        if granted > ledger.capacity {
+            let text = format!("{donor} has {} GPUs and grants {granted}: {:?}", ledger.capacity, ledger.quotas);
             self.violated(text);
         }
         self.compare_quotas(donor);
@@ -107,7 +107,7 @@ impl Ledger {
         }
     }
 
-    /// Sets of namespaces that could not be judged, for the brokers never told of one of them.
+    /// Sets of namespaces that could not be checked because the brokers never reported one of their leases.
     #[must_use]
     pub fn unresolved(&self) -> Vec<String> {
         let unknown = |(id, donor): (&String, &Donor)| {
@@ -133,14 +133,14 @@ impl Ledger {
         self.leases.insert(lease.id.clone(), lease);
     }
 
-    /// Judges what was there at the same time, as far as all placements are known.
+    /// Checks sets of simultaneous namespaces whose placements are all known.
     fn resolve(&mut self, donor: &str) {
-        let Some(books) = self.donors.get_mut(donor) else { return };
+        let Some(ledger) = self.donors.get_mut(donor) else { return };
         let known = |set: &BTreeSet<String>| set.iter().all(|lease| self.leases.contains_key(lease));
-        let ready: Vec<BTreeSet<String>> = books.unresolved.iter().filter(|set| known(set)).cloned().collect();
+        let ready: Vec<BTreeSet<String>> = ledger.unresolved.iter().filter(|set| known(set)).cloned().collect();
         let mut texts = Vec::new();
         for set in ready {
-            books.unresolved.remove(&set);
+            ledger.unresolved.remove(&set);
             let facts: Vec<&LeaseFacts> = set.iter().filter_map(|lease| self.leases.get(lease)).collect();
             texts.extend(overlaps(&format!("{donor} has namespaces that lend"), facts.iter().copied()));
             texts.extend(
@@ -155,10 +155,10 @@ impl Ledger {
         }
     }
 
-    /// A quota is of as many GPUs as its lease.
+    /// Checks that each quota equals the GPUs of its lease.
     fn compare_quotas(&mut self, donor: &str) {
-        let Some(books) = self.donors.get(donor) else { return };
-        let wrong: Vec<String> = books
+        let Some(ledger) = self.donors.get(donor) else { return };
+        let wrong: Vec<String> = ledger
             .quotas
             .iter()
             .filter_map(|(lease, gpus)| {
@@ -172,7 +172,7 @@ impl Ledger {
     }
 }
 
-/// Devices of which more than a whole one is lent.
+/// Devices of which more than 100 % is lent.
 fn overlaps<'a>(who: &str, leases: impl Iterator<Item = &'a LeaseFacts>) -> Vec<String> {
     let mut taken: BTreeMap<(&str, &str, u64), (u64, Vec<&str>)> = BTreeMap::new();
     for lease in leases {

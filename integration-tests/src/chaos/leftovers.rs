@@ -1,4 +1,4 @@
-//! After the faults: everything ends, and nothing of it is left anywhere.
+//! Checks after the faults that everything ends and nothing is left behind.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use comity_agent::local_api::fetch_status;
 use comity_agent::store::Store;
 
-use super::grants::{Books, with};
+use super::grants::{SharedLedger, with};
 use super::inject::check_invariants;
 use super::schedule::BROKERS;
 use super::view::{read_leases, read_requests};
@@ -19,22 +19,22 @@ use crate::wait::until;
 /// All leases and peerings end within this time: handshakes that failed are tried again, and idle peerings wait first.
 /// Limits against hanging, all of them: a machine that is short of processors takes long over everything.
 const END: Duration = Duration::from_secs(600);
-/// Then each part has this long to forget what it knows.
+/// Timeout for each component to remove its records afterwards.
 const FORGET: Duration = crate::PATIENCE;
 
-/// Waits for the end of everything; what is left goes into the books.
-pub(super) async fn look(world: &mut World, books: &Books, accepted: &BTreeSet<String>) -> Result<()> {
+/// Waits until all leases and peerings end, and records leftovers in the ledger.
+pub(super) async fn check(world: &mut World, ledger: &SharedLedger, accepted: &BTreeSet<String>) -> Result<()> {
     let comity = world.federation.command();
-    let violated = |text: String| with(books, |ledger| ledger.violated(text));
+    let violated = |text: String| with(ledger, |ledger| ledger.violated(text));
     eprintln!("waiting for the end of all leases and peerings");
     if let Err(error) = until("all leases and peerings to end", END, async || all_ended(&comity).await).await {
         violated(format!("{error:#}"));
     }
-    let leases = read_leases(&comity, books, true).await?;
+    let leases = read_leases(&comity, ledger, true).await?;
     for lease in leases.iter().filter(|lease| lease.state != "ended" || lease.end_reason.is_none()) {
         violated(format!("{} is {} in the end, reason {:?}", lease.id, lease.state, lease.end_reason));
     }
-    requests_ended(&comity, accepted, books).await?;
+    requests_ended(&comity, accepted, ledger).await?;
     for cluster in &world.clusters {
         let socket = world.federation.agent_dir(&cluster.id).join("agent.sock");
         let forgets = until("an agent to have nothing left", FORGET, async || agent_is_clean(&socket).await).await;
@@ -53,8 +53,8 @@ pub(super) async fn look(world: &mut World, books: &Books, accepted: &BTreeSet<S
     {
         violated(format!("{error:#}"));
     }
-    check_invariants(&comity, books).await;
-    for text in with(books, |ledger| ledger.unresolved()) {
+    check_invariants(&comity, ledger).await;
+    for text in with(ledger, |ledger| ledger.unresolved()) {
         violated(text);
     }
     for text in disks(world).await? {
@@ -84,24 +84,24 @@ async fn all_ended(comity: &Comity) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Every request that was acknowledged is known, has ended, and says why.
-async fn requests_ended(comity: &Comity, accepted: &BTreeSet<String>, books: &Books) -> Result<()> {
+/// Checks that every acknowledged request is known, has ended, and has a reason.
+async fn requests_ended(comity: &Comity, accepted: &BTreeSet<String>, ledger: &SharedLedger) -> Result<()> {
     let mut known = BTreeSet::new();
     for request in read_requests(comity, true).await? {
         let id = request["id"].as_str().context("a request has an id")?.to_owned();
         let ended = matches!(request["state"].as_str(), Some("completed" | "cancelled" | "failed"));
         if !ended || request["message"].as_str().is_none_or(str::is_empty) {
-            with(books, |ledger| {
+            with(ledger, |ledger| {
                 ledger.violated(format!("{id} is {} in the end: {}", request["state"], request["message"]))
             });
         }
         known.insert(id);
     }
     for lost in accepted.difference(&known) {
-        with(books, |ledger| ledger.violated(format!("{lost} was acknowledged, and no broker knows of it")));
+        with(ledger, |ledger| ledger.violated(format!("{lost} was acknowledged, and no broker knows of it")));
     }
     for nobodys in known.difference(accepted) {
-        with(books, |ledger| ledger.violated(format!("{nobodys} was never acknowledged to anybody")));
+        with(ledger, |ledger| ledger.violated(format!("{nobodys} was never acknowledged to anybody")));
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ async fn brokers_are_alike(comity: &Comity) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Ends the agents and looks at what they keep.
+/// Stops the agents and lists leases and peerings in their state directories.
 async fn disks(world: &mut World) -> Result<Vec<String>> {
     let mut left = Vec::new();
     for cluster in &world.clusters {
@@ -140,7 +140,7 @@ async fn disks(world: &mut World) -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// What an agent's state directory holds of leases and peerings.
+/// Leases and peerings in an agent's state directory.
 fn kept(dir: &Path) -> Result<Vec<String>> {
     let records = Store::open(dir)?.records();
     let mut kept: Vec<String> = Vec::new();
@@ -163,7 +163,7 @@ fn kept(dir: &Path) -> Result<Vec<String>> {
     Ok(kept)
 }
 
-/// No process may panic.
+/// Panics in the logs of all processes.
 fn panics(world: &World) -> Result<Vec<String>> {
     let brokers = (1..=BROKERS).map(|id| format!("broker-{id}"));
     let mut found = Vec::new();

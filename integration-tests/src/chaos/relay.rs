@@ -1,4 +1,4 @@
-//! The line between one agent and the brokers: TCP that can be cut, as by a firewall that drops everything.
+//! A TCP relay between an agent and the brokers that can be cut, as by a firewall that drops all packets.
 
 use std::net::Ipv4Addr;
 
@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 /// Bytes on their way in one direction of one connection.
 const BUFFER: usize = 16 << 10;
 
-/// One listener for each broker. While it is cut no byte passes in either direction, not even the end of a connection;
-/// what was sent meanwhile arrives when it is mended, as from a sender that tried again. Dropping it ends it.
+/// One listener per broker. While cut, it passes neither bytes nor the end of a connection; they arrive after the
+/// repair, as if retransmitted. Dropping it stops it.
 pub(super) struct Line {
     addresses: Vec<String>,
     cut: watch::Sender<bool>,
@@ -20,10 +20,10 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Lays a line to brokers, "host:port" each.
+    /// Opens a relay to brokers, "host:port" each.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// When no port is free.
     pub(super) async fn lay(brokers: &[String]) -> Result<Self> {
         let cut = watch::Sender::new(false);
         let (mut addresses, mut listeners) = (Vec::new(), Vec::new());
@@ -35,12 +35,12 @@ impl Line {
         Ok(Self { addresses, cut, listeners })
     }
 
-    /// Where the agent finds the brokers.
+    /// Addresses of the brokers for the agent.
     pub(super) fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Cuts or mends it.
+    /// Cuts or restores the connection.
     pub(super) fn set_cut(&self, cut: bool) {
         self.cut.send_replace(cut);
     }
@@ -55,7 +55,7 @@ impl Drop for Line {
 async fn serve(listener: TcpListener, broker: String, cut: watch::Receiver<bool>) {
     while let Ok((near, _)) = listener.accept().await {
         let (broker, cut) = (broker.clone(), cut.clone());
-        // A connection that breaks is the agent's to notice.
+        // The agent handles broken connections.
         tokio::spawn(async move { carry(near, &broker, cut).await.ok() });
     }
 }

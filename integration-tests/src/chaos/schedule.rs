@@ -1,4 +1,4 @@
-//! Which faults come when: drawn from a seed before anything runs, so that a run can be repeated.
+//! Draws all faults and their times from a seed before the run, so that a run can be repeated.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -6,39 +6,39 @@ use std::time::Duration;
 
 use super::dice::Dice;
 
-/// Brokers of the group.
+/// Number of brokers.
 pub const BROKERS: usize = 3;
-/// Between two faults, in milliseconds.
+/// Interval of faults in milliseconds.
 const GAP_MS: RangeInclusive<u64> = 800..=4_000;
-/// After a fault its object is left alone for so long, that it has a chance to come back before the next.
+/// Time for a target to recover before its next fault.
 const REST: Duration = Duration::from_secs(4);
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// A broker gets SIGKILL, and is started again later.
+    /// A broker gets SIGKILL and restarts later.
     BrokerKilled,
-    /// The leader does.
+    /// The same for the leader.
     LeaderKilled,
-    /// All brokers do.
+    /// The same for all brokers.
     AllBrokersKilled,
     /// A broker gets SIGSTOP, and SIGCONT later.
     BrokerStopped,
-    /// The leader does, and wakes up as one that was deposed.
+    /// The leader gets SIGSTOP, and SIGCONT after another one was elected.
     LeaderStopped,
-    /// An agent gets SIGKILL, and is started again later.
+    /// An agent gets SIGKILL and restarts later.
     AgentKilled,
     /// An agent gets SIGSTOP, and SIGCONT later.
     AgentStopped,
-    /// The line between an agent and all brokers carries nothing, in either direction.
+    /// An agent is cut off from all brokers in both directions.
     AgentCut,
-    /// A cluster's API server gets SIGKILL, and is started again later.
+    /// A cluster's API server gets SIGKILL and restarts later.
     ApiServerKilled,
-    /// Pods of the donor's own take GPUs.
+    /// The donor's own pods take GPUs.
     LocalUse,
 }
 
-/// What a fault befalls: two of one object never overlap.
+/// The target of a fault; faults of one target never overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Object {
     Brokers,
@@ -62,7 +62,7 @@ impl FaultKind {
         Self::LocalUse,
     ];
 
-    /// Its name in figures.
+    /// The name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl FaultKind {
         }
     }
 
-    /// How often it is drawn, beside the others.
+    /// Relative frequency.
     const fn weight(self) -> u64 {
         match self {
             Self::AllBrokersKilled => 1,
@@ -90,8 +90,7 @@ impl FaultKind {
         }
     }
 
-    /// How long it lasts, in milliseconds. Agents are away for less and for more than the silence that makes them
-    /// suspect.
+    /// Range of the duration in milliseconds. For agents it spans the heartbeat timeout.
     const fn lasts_ms(self) -> RangeInclusive<u64> {
         match self {
             Self::BrokerKilled | Self::LeaderKilled => 200..=8_000,
@@ -105,7 +104,7 @@ impl FaultKind {
     }
 }
 
-/// How many there are of what.
+/// Number of clusters by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Clusters that lend. They are numbered from 0.
@@ -119,17 +118,17 @@ pub struct Shape {
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// When it begins, after the start.
+    /// Start of the fault, relative to the start of the run.
     pub at: Duration,
-    /// What goes wrong.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// Which broker (0 to 2), agent, API server or donor; a leader is looked for when it is time.
+    /// Index of the broker (0 to 2), agent, API server or donor; a leader is determined at the start of the fault.
     pub target: usize,
-    /// When it is over, after `at`.
+    /// Duration of the fault.
     pub lasts: Duration,
 }
 
-/// The faults of a run, by time. All of them are over at the end of `length`.
+/// The faults of a run in order of time, all of which end within `length`.
 #[must_use]
 pub fn schedule(seed: u64, shape: Shape, length: Duration) -> Vec<Fault> {
     let mut dice = Dice::new(seed);

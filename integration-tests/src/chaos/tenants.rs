@@ -1,4 +1,4 @@
-//! Those who borrow: each asks, uses, gives back or lets run out, changes its mind, and repeats what it was not told.
+//! Tenants that submit requests, use, release, cancel or let expire their leases, and repeat calls without an answer.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::dice::Dice;
-use super::grants::{Books, with};
+use super::grants::{SharedLedger, with};
 use super::schedule::Shape;
 use super::terms::{CLASS, TENANT, cluster_id};
 use super::view::View;
@@ -18,52 +18,52 @@ use crate::comity::Comity;
 
 /// Exit code of `comity` when no broker answered: whether the call was carried out is not known.
 const UNAVAILABLE: i32 = 5;
-/// Pause before a call is repeated.
+/// Pause before a retry.
 const AGAIN: Duration = Duration::from_millis(700);
 
-/// What a tenant means to do with its lease.
+/// A tenant's plan for its lease.
 #[derive(Clone, Copy, Debug)]
 enum Intent {
     /// Release it after a while.
     Release(Duration),
-    /// Let its term run out.
+    /// Let it expire.
     Expire,
-    /// Take the request back at once.
+    /// Cancel the request at once.
     Cancel(Duration),
-    /// Take the request back while the lease is in use.
+    /// Cancel the request while the lease is in use.
     CancelInUse(Duration),
 }
 
-/// What all tenants did together.
+/// Totals over all tenants.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
-    /// Requests that the brokers acknowledged.
+pub(super) struct Submissions {
+    /// Acknowledged requests.
     pub(super) accepted: BTreeSet<String>,
     /// Calls repeated with the same key: because the answer was lost, or to see that nothing more comes of it.
     pub(super) repeated: u64,
 }
 
-/// One that borrows, again and again.
+/// A tenant that borrows repeatedly.
 pub(super) struct Tenant {
-    /// Which one.
+    /// Number of the tenant.
     pub(super) number: usize,
     pub(super) dice: Dice,
     pub(super) comity: Comity,
     pub(super) shape: Shape,
     pub(super) view: watch::Receiver<View>,
-    pub(super) books: Books,
-    pub(super) asked: Arc<Mutex<Asked>>,
-    /// When to give everything back.
+    pub(super) ledger: SharedLedger,
+    pub(super) submissions: Arc<Mutex<Submissions>>,
+    /// Time to release everything.
     pub(super) until: Instant,
 }
 
 impl Tenant {
-    /// Borrows until it is time to give everything back.
+    /// Borrows until it is time to release everything.
     ///
     /// # Errors
-    /// When a call fails in a way that none should.
+    /// When a call fails in an unexpected way.
     pub(super) async fn run(mut self) -> Result<()> {
-        // Not all at once: that is not how requests come.
+        // Spreads the first requests over time.
         self.pause(0..=8_000).await;
         for round in 0_u32.. {
             if Instant::now() >= self.until {
@@ -89,14 +89,14 @@ impl Tenant {
         let rest = ["--cpu-per-gpu", "1", "--memory-per-gpu", "1Gi", "--duration", &term, "--idempotency-key", &key];
         let ask = [&ask[..], &rest].concat();
         let request = self.id_of(&self.call(&ask).await?)?;
-        self.note(|asked| {
-            asked.accepted.insert(request.clone());
+        self.note(|submissions| {
+            submissions.accepted.insert(request.clone());
         });
         if self.dice.one_in(4) {
-            self.note(|asked| asked.repeated += 1);
+            self.note(|submissions| submissions.repeated += 1);
             let again = self.id_of(&self.call(&ask).await?)?;
             if again != request {
-                with(&self.books, |ledger| {
+                with(&self.ledger, |ledger| {
                     ledger.violated(format!("{request} was repeated with its key and became {again}"))
                 });
             }
@@ -124,14 +124,14 @@ impl Tenant {
         }
     }
 
-    /// Mostly whole GPUs, some together; parts of the shared ones of the last donor.
+    /// Arguments for the amount: mostly whole GPUs, sometimes several, or shares of the last donor's GPUs.
     fn amount(&mut self) -> &'static str {
         let parts = self.dice.one_in(self.shape.donors as u64);
         let amounts = if parts { ["0.25", "0.25", "0.5", "2x0.25"] } else { ["1", "1", "2", "3"] };
         amounts[self.dice.index(amounts.len())]
     }
 
-    /// Uses a lease as it was meant; whether it was released.
+    /// Uses a lease as intended; returns whether it was released.
     async fn in_use(&mut self, intent: Intent, request: &str, lease: &str, since: std::time::Instant) -> Result<bool> {
         match intent {
             Intent::Expire => self.over(request, since).await,
@@ -146,7 +146,7 @@ impl Tenant {
         Ok(releases)
     }
 
-    /// The lease of a request once it is active; none if the request ends before, or it is time to give back.
+    /// Waits for the active lease of a request; `None` if the request ends first or it is time to release.
     async fn active(&mut self, request: &str, since: std::time::Instant) -> Option<String> {
         loop {
             if let Some(lease) = self.view.borrow_and_update().active.get(request) {
@@ -168,20 +168,20 @@ impl Tenant {
         view.at > since && !view.requests.contains_key(request)
     }
 
-    /// A call that changes something, repeated with its key until a broker answers.
+    /// Repeats a changing call with its idempotency key until a broker answers.
     async fn call(&self, args: &[&str]) -> Result<Value> {
         loop {
             let (code, out, err) = self.comity.run("alice", args).await?;
             match code {
                 0 => return Ok(serde_json::from_str(&out)?),
-                UNAVAILABLE => self.note(|asked| asked.repeated += 1),
+                UNAVAILABLE => self.note(|submissions| submissions.repeated += 1),
                 _ => bail!("comity {} ended with {code}: {err}", args.join(" ")),
             }
             tokio::time::sleep(AGAIN).await;
         }
     }
 
-    /// Ends something that may have ended by itself.
+    /// Ends a request or lease that may already have ended.
     async fn end(&self, args: &[&str]) -> Result<()> {
         match self.call(args).await {
             Err(error) if format!("{error:#}").contains("wrong-state") => Ok(()),
@@ -193,7 +193,7 @@ impl Tenant {
         request["id"].as_str().map(str::to_owned).context("a request has an id")
     }
 
-    fn note(&self, write: impl FnOnce(&mut Asked)) {
-        write(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+    fn note(&self, write: impl FnOnce(&mut Submissions)) {
+        write(&mut self.submissions.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

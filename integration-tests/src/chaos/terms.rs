@@ -1,4 +1,4 @@
-//! The policy of the run: one institution borrows, another lends, and times are short enough to be seen running out.
+//! The policy of the chaos test: one institution borrows, another lends, with timeouts short enough to expire.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,9 @@ pub(super) fn write(dir: &Path, shape: Shape) -> Result<()> {
         document(
             "Federation",
             "chaos",
-            "  trustDomain: comity.example\n  maintainers: ['spiffe://comity.example/user/admin']\n  defaults: {leaseTerm: 10m, hold: 90s, peeringIdle: 20s, peeringStep: 30s, outageGrace: 10m, heartbeatTimeout: 10s}\n",
+            "  trustDomain: comity.example\n  maintainers: ['spiffe://comity.example/user/admin']\n  \
+             defaults: {leaseTerm: 10m, hold: 90s, peeringIdle: 20s, peeringStep: 30s, outageGrace: 10m, \
+             heartbeatTimeout: 10s}\n",
         ),
         document("GpuClass", CLASS, "  selector: device.memoryMiB >= 80000\n  rank: 300\n"),
         institution("borrowers", "AZ4j2yeTbEsuiTcsVm7X0hoin0VTAeESM9YOgIKdE+Y=", &origins),
@@ -44,7 +46,9 @@ pub(super) fn write(dir: &Path, shape: Shape) -> Result<()> {
             "Tenant",
             TENANT,
             &format!(
-                "  institution: borrowers\n  members: [{{id: 'spiffe://comity.example/user/alice', role: submitter}}]\n  classes: [{CLASS}]\n  clusters: [{}]\n",
+                "  institution: borrowers\n  \
+                 members: [{{id: 'spiffe://comity.example/user/alice', role: submitter}}]\n  \
+                 classes: [{CLASS}]\n  clusters: [{}]\n",
                 origins.join(", ")
             ),
         ),
@@ -67,7 +71,8 @@ fn document(kind: &str, name: &str, spec: &str) -> String {
 
 fn institution(name: &str, key: &str, clusters: &[String]) -> String {
     let spec = format!(
-        "  displayName: {name}\n  contact: chaos@comity.example\n  signingKeys: ['ed25519:{key}']\n  clusters: [{}]\n  operators: ['spiffe://comity.example/user/admin']\n",
+        "  displayName: {name}\n  contact: chaos@comity.example\n  signingKeys: ['ed25519:{key}']\n  \
+         clusters: [{}]\n  operators: ['spiffe://comity.example/user/admin']\n",
         clusters.join(", ")
     );
     document("Institution", name, &spec)

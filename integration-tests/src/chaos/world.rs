@@ -1,4 +1,4 @@
-//! Everything that runs: control planes, brokers, agents and the lines between them.
+//! The processes of a chaos test: control planes, brokers, agents and the relays between them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ pub(super) struct Cluster {
     before: BTreeSet<String>,
 }
 
-/// All of it.
+/// All processes of a run.
 pub(super) struct World {
     pub(super) federation: Federation,
     /// Donors first.
@@ -52,7 +52,7 @@ impl World {
     /// Starts everything.
     ///
     /// # Errors
-    /// Which part does not come up.
+    /// Names the process that does not start.
     pub(super) async fn start(shape: Shape) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("comity-chaos-").tempdir()?;
         let planes = control_planes(shape, folder.path()).await?;

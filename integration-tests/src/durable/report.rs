@@ -1,4 +1,4 @@
-//! What it comes to: medians over pairs.
+//! The report of durable writes: medians over pairs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,7 +60,7 @@ impl Report {
         })
     }
 
-    /// As one JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
         let row = |(clients, comity, etcd): (usize, Medians, Medians)| {

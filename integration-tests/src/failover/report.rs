@@ -1,4 +1,4 @@
-//! What it comes to.
+//! The report of failovers.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::durable::{median, percentile, rounded};
 
-/// Of one store.
+/// The results of one store.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// From each kill to the next acknowledgement.
+    /// Time from each kill to the next acknowledgement.
     pub(super) took: Vec<Duration>,
     /// Writes that were acknowledged.
     pub(super) acknowledged: usize,
-    /// Those of them that a member does not have in the end.
+    /// Acknowledged writes that some member lacks at the end.
     pub(super) lost: usize,
 }
 
@@ -38,7 +38,7 @@ impl Outcome {
     }
 }
 
-/// Of both.
+/// The results of both stores.
 #[derive(Debug)]
 pub struct Report {
     pub(super) kills: u32,
@@ -47,13 +47,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// As one JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({ "kills": self.kills, "comity": self.comity.json(), "etcd": self.etcd.json() })
     }
 
-    /// Acknowledged writes of Comity that a member does not have in the end.
+    /// Acknowledged writes of Comity that some member lacks at the end.
     #[must_use]
     pub fn lost(&self) -> usize {
         self.comity.lost

@@ -1,4 +1,4 @@
-//! Who writes while leaders die, and keeps what was acknowledged.
+//! Writers that keep writing while leaders die, and record acknowledged writes.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,22 +11,22 @@ use tokio::task::JoinSet;
 
 use crate::stores::{Client, MAX_WRITES, MEMBERS, Store};
 
-/// Writers: they begin with different members, so that some are connected to survivors.
+/// Number of writers; they start with different members, so that some are connected to survivors.
 const WRITERS: usize = 6;
-/// After an acknowledged write: all of them together write 150 times a second at most, which the queue of a broker
-/// group takes for as long as fifty kills last.
+/// Pause after an acknowledged write, which limits all writers to 150 writes per second, so that the queue of a broker
+/// group lasts for fifty kills.
 const PAUSE: Duration = Duration::from_millis(40);
-/// After a write that failed.
+/// Pause after a failed write.
 const AGAIN: Duration = Duration::from_millis(5);
-/// For one try. A proposal that a member handed to the leader that died is answered late or never: with a longer limit
-/// what is measured is the limit.
+/// Timeout of one try. Proposals forwarded to the dead leader are answered late or never, so a longer timeout would
+/// dominate the measurement.
 const TRY: Duration = Duration::from_millis(250);
-/// Without an acknowledgement for so long, the store is stuck.
+/// Time without an acknowledgement after which the store counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
-/// Acknowledgements that wait to be looked at; the oldest are those that matter.
+/// Queue length of acknowledgements; the oldest ones matter.
 const NEWS: usize = 1_024;
 
-/// An acknowledged try: when it began and when it was over.
+/// Start and end of an acknowledged try.
 type Acknowledged = (Instant, Instant);
 
 /// Writers of one store.
@@ -43,10 +43,10 @@ struct Shared {
 }
 
 impl Writers {
-    /// Makes them; they wait for [`Writers::go`].
+    /// Creates the writers, which wait for [`Writers::go`].
     ///
     /// # Errors
-    /// When a client cannot be made.
+    /// When a client cannot be created.
     pub(super) fn start(store: &impl Store) -> Result<Self> {
         let (open, (send, news)) = (watch::Sender::new(false), mpsc::channel(NEWS));
         let shared = Arc::new(Shared { next: AtomicU64::new(0), acknowledged: Mutex::default() });
@@ -58,19 +58,19 @@ impl Writers {
         Ok(Self { open, shared, news, tasks })
     }
 
-    /// Lets them write.
+    /// Resumes writing.
     pub(super) fn go(&self) {
         self.open.send_replace(true);
     }
 
-    /// Keeps them from writing; what is on its way may still be acknowledged.
+    /// Pauses writing; pending writes may still be acknowledged.
     pub(super) async fn rest(&mut self) {
         self.open.send_replace(false);
         tokio::time::sleep(PAUSE).await;
         while self.news.try_recv().is_ok() {}
     }
 
-    /// When the first write was acknowledged of those that began after `killed`.
+    /// Waits for the first acknowledgement of a write that began after `killed`; returns its time.
     pub(super) async fn next_acknowledgement(&mut self, killed: Instant) -> Result<Instant> {
         let first = async {
             loop {
@@ -83,7 +83,7 @@ impl Writers {
         tokio::time::timeout(STUCK, first).await.with_context(|| format!("nothing acknowledged within {STUCK:?}"))?
     }
 
-    /// Ends them; all numbers that were acknowledged.
+    /// Stops the writers; returns all acknowledged numbers.
     pub(super) async fn stop(mut self) -> BTreeSet<u64> {
         self.tasks.shutdown().await;
         std::mem::take(&mut *self.shared.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,4 +1,4 @@
-//! Alice, who borrows for every tenant, and the admin: their calls.
+//! The calls of alice, who borrows for every tenant, and of the admin.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use tonic::{Code, Status};
 
 use super::demand;
 
-/// Calls that are under way at the same time; a broker takes 64 of one user.
+/// Concurrent calls; a broker accepts 64 of one user.
 pub(super) const AT_ONCE: usize = 48;
-/// Tries of a call, and the pause between two of them.
+/// Maximum tries of a call, and the pause between them.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
-/// Items of a page, the most that there can be.
+/// Maximum items per page.
 const PAGE: u32 = 500;
 
 /// Cheap to clone.
@@ -60,7 +60,7 @@ impl Borrower {
         reply.map(drop).with_context(|| format!("submit request {number}"))
     }
 
-    /// Reads a lease, with everything that was acknowledged before.
+    /// Reads a lease linearizably.
     pub(super) async fn show(&self, lease: &str) -> Result<v1::Lease> {
         let request =
             v1::GetLeaseRequest { lease: lease.to_owned(), consistency: v1::Consistency::Linearizable.into() };
@@ -84,7 +84,7 @@ impl Borrower {
         }
     }
 
-    /// All offers, summed up, with those of origins, who offer nothing.
+    /// Lists the summaries of all offers, including the empty ones of origins.
     pub(super) async fn list_offers(&self, at_least: usize) -> Result<()> {
         let page = Some(v1::PageRequest { size: PAGE, token: String::new() });
         let request = v1::ListOffersRequest { page, ..v1::ListOffersRequest::default() };
@@ -94,7 +94,7 @@ impl Borrower {
         Ok(())
     }
 
-    /// Renews so many leases one after the other; milliseconds that one of two and that 99 of 100 took at most.
+    /// Renews `count` leases one after another; returns median and 99th percentile in milliseconds.
     pub(super) async fn renew_one_by_one(&self, leases: &[String], count: usize) -> Result<(f64, f64)> {
         let mut took = Vec::new();
         for (number, lease) in leases.iter().cycle().take(count).enumerate() {
@@ -108,7 +108,7 @@ impl Borrower {
         Ok((ms(50), ms(99)))
     }
 
-    /// Renews `count` leases from the `from`th on, around and around.
+    /// Renews `count` leases cyclically, starting with index `from`.
     pub(super) async fn renew(&self, leases: &[String], from: u64, count: u64) -> Result<()> {
         let renewals = futures::stream::iter(from..from + count).map(|number| async move {
             let index = usize::try_from(number)? % leases.len();
@@ -125,7 +125,7 @@ impl Borrower {
         reply.map(drop).with_context(|| format!("renew {lease}"))
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     pub(super) async fn release(&self, lease: &str) -> Result<()> {
         let request = v1::ReleaseLeaseRequest { lease: lease.to_owned(), idempotency_key: format!("release-{lease}") };
         let call = async || LeaseServiceClient::new(self.alice.clone()).release_lease(request.clone()).await;
@@ -134,8 +134,8 @@ impl Borrower {
     }
 }
 
-/// Repeats a call while the group cannot answer, as its error says: a disk may take seconds for one fsync. The key of
-/// the call makes it harmless.
+/// Retries a call while the group is unavailable: a disk may take seconds for one fsync. The call's idempotency key
+/// makes retries safe.
 async fn repeated<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, Status> {
     let mut tried = 1;
     loop {

@@ -1,4 +1,4 @@
-//! What tenants ask for: from a quarter of a GPU to a whole node.
+//! The tenants' requests, from a quarter of a GPU to a whole node.
 
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
@@ -7,10 +7,10 @@ use super::terms;
 
 /// GPUs of ten requests, in thousandths each.
 const SIZES: [u32; 10] = [250, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000, 8_000];
-/// GPUs that must be there for each lease: what ten ask for in all, and some to choose from.
+/// GPUs to provide per lease: the mean request, and a reserve to choose from.
 pub const GPUS_PER_LEASE: u32 = 5;
 
-/// The request of this number; origins and tenants take turns.
+/// Request number `number`; origins and tenants take turns.
 pub(super) fn spec(number: usize, origins: usize) -> v1::RequestSpec {
     let origin = number % origins;
     let size = SIZES[number / origins % SIZES.len()];

@@ -1,4 +1,4 @@
-//! What donors offer: nodes of eight GPUs that are joined as real ones are, and in local use each in its own way.
+//! The donors' offers: nodes of eight GPUs with realistic wiring and varying local use.
 
 use comity_proto::v1;
 use comity_proto::v1::sharing::{Exclusive, Fractional, Mode};
@@ -7,13 +7,14 @@ use comity_proto::v1::sharing::{Exclusive, Fractional, Mode};
 pub(super) const GPUS: u32 = 8;
 const CPU_MILLI: u64 = 192_000;
 const MEMORY_MIB: u64 = 2 << 20;
-/// One donor in so many shares its GPUs in parts, the first among them: parts are asked for whatever the size.
+/// Every donor whose number is a multiple of this shares its GPUs, the first included, because requests for shares come
+/// at any size.
 const FRACTIONAL: usize = 4;
-/// One node in so many has a GPU in local use.
+/// Every node whose number is a multiple of this has a GPU in local use.
 const LOCAL: u64 = 16;
 
-/// A donor's offer of so many nodes. Local CPU and memory of a node follow from `generation`, so that each offer
-/// differs from the one before in every node.
+/// A donor's offer of `nodes` nodes. Local CPU and memory depend on `generation`, so that successive offers differ in
+/// every node.
 pub(super) fn offer(donor: usize, cluster: &str, nodes: usize, generation: u64) -> v1::Offer {
     v1::Offer {
         cluster: cluster.to_owned(),
@@ -24,7 +25,7 @@ pub(super) fn offer(donor: usize, cluster: &str, nodes: usize, generation: u64) 
     }
 }
 
-/// What an origin offers: nothing.
+/// The empty offer of an origin.
 pub(super) fn nothing(cluster: &str) -> v1::Offer {
     let deliveries = vec![v1::Delivery::Namespace.into()];
     v1::Offer { cluster: cluster.to_owned(), generation: 1, nodes: Vec::new(), deliveries, data: None }

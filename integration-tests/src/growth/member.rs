@@ -1,5 +1,5 @@
-//! A member cluster as the broker sees it: it joins, offers, and says of leases and peerings what an agent says, over
-//! an agent's own stream. It sets nothing up.
+//! A simulated member cluster: it joins, offers, and reports on leases and peerings over an agent's stream, but
+//! provisions nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use comity_runtime::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::words::{self, Word};
+use super::messages::{self, MessageKey};
 
-/// What the identity key signs the CSR for.
+/// Context string of the identity key's signature of the CSR.
 const PROOF_DOMAIN: &str = "join-csr";
-/// A desired state of some thousand leases, and an offer of ten thousand nodes.
+/// Maximum message size, for desired states with thousands of leases and offers with 10,000 nodes.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
-/// Between signs of life.
+/// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// After a stream ended.
+/// Pause before a reconnect.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What the clusters have seen so far, for those who wait for it.
+/// Progress of the clusters, to wait for.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// Leases that are active, as the origin's desired state has it.
+    /// Active leases in the origin's desired state.
     pub(super) active: AtomicU64,
-    /// Leases of any state, likewise.
+    /// All leases in the origin's desired state.
     pub(super) held: AtomicU64,
-    /// Reports that were refused.
+    /// Refused reports.
     pub(super) refused: AtomicU64,
 }
 
-/// An offer to send, and who waits for its acknowledgement.
+/// An offer to send, with the channel for its acknowledgement.
 type Ask = (v1::Offer, oneshot::Sender<()>);
 
-/// A cluster whose stream is kept up in the background, until this is dropped.
+/// A cluster with a stream in the background until dropped.
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) seen: Arc<Seen>,
@@ -58,7 +58,7 @@ impl Drop for Member {
     }
 }
 
-/// What a stream needs.
+/// Identity and endpoints of a stream.
 struct Cluster {
     name: String,
     identity_key: String,
@@ -67,7 +67,7 @@ struct Cluster {
 }
 
 impl Member {
-    /// Joins with the token of an invitation, and connects whenever `open` allows it.
+    /// Joins with an invitation's token, and connects while `open` is true.
     ///
     /// # Errors
     /// When the broker refuses it.
@@ -102,7 +102,7 @@ impl Member {
     /// Sends an offer and waits until it is acknowledged.
     ///
     /// # Errors
-    /// When the stream ended before, or the offer was refused.
+    /// When the stream ends first or the offer is refused.
     pub(super) async fn offer(&self, offer: v1::Offer) -> Result<()> {
         let (sender, acknowledged) = oneshot::channel();
         self.asks.send((offer, sender)).await.ok().context("the cluster's task has ended")?;
@@ -119,12 +119,12 @@ pub(super) fn channel(brokers: &BrokerEndpoints, pem: &IdentityPem) -> Result<Br
     Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
 }
 
-/// One stream's memory of what was said on it.
+/// The state of one stream.
 struct Stream {
     reports: mpsc::UnboundedSender<v1::AgentMessage>,
     next_id: u64,
-    said: HashSet<Word>,
-    /// The message that carries an offer, and who waits for it.
+    sent: HashSet<MessageKey>,
+    /// Id of the message with an offer, and the channel for its acknowledgement.
     offering: Option<(u64, oneshot::Sender<()>)>,
 }
 
@@ -148,7 +148,7 @@ impl Cluster {
         let mut replies = client.connect(UnboundedReceiverStream::new(receiver)).await?.into_inner();
         let welcome = replies.message().await?.and_then(|reply| reply.body);
         ensure!(matches!(welcome, Some(Reply::Welcome(_))), "no welcome: {welcome:?}");
-        let mut stream = Stream { reports, next_id: 1, said: HashSet::new(), offering: None };
+        let mut stream = Stream { reports, next_id: 1, sent: HashSet::new(), offering: None };
         let mut beat = tokio::time::interval(HEARTBEAT);
         loop {
             tokio::select! {
@@ -169,8 +169,8 @@ impl Cluster {
         match reply {
             Reply::Desired(desired) => {
                 self.count(&desired);
-                for (word, body) in words::wanted(&self.name, &self.identity_key, &desired) {
-                    if stream.said.insert(word) {
+                for (word, body) in messages::pending(&self.name, &self.identity_key, &desired) {
+                    if stream.sent.insert(word) {
                         stream.say(body)?;
                     }
                 }
@@ -192,7 +192,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Each lease counts where it is used.
+    /// Counts the leases of which this cluster is the origin.
     fn count(&self, desired: &v1::DesiredState) {
         let own = desired.leases.iter().filter(|lease| lease.origin == self.name);
         let (mut held, mut active) = (0, 0);

@@ -1,76 +1,76 @@
-//! The figures.
+//! The report of a growth measurement.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What was seen. Bytes are the broker's alone; seconds are by the clock.
+/// The results. Bytes are the broker's memory; seconds are wall-clock time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// GPUs that donors offer.
+    /// Offered GPUs.
     pub gpus: u32,
-    /// Nodes that they are in.
+    /// Offered nodes.
     pub nodes: usize,
-    /// Donors.
+    /// Number of donors.
     pub clusters: usize,
-    /// Clusters that borrow.
+    /// Number of clusters that borrow.
     pub origins: usize,
-    /// Leases that were active at the same time.
+    /// Simultaneously active leases.
     pub leases: u32,
-    /// Until all offers were acknowledged.
+    /// Time until all offers were acknowledged.
     pub offer_seconds: f64,
     /// Resident then.
     pub offered_resident_bytes: u64,
-    /// From the first request to the last active lease.
+    /// Time from the first request to the last active lease.
     pub fill_seconds: f64,
-    /// Resident at rest, with all leases active.
+    /// Resident memory at rest, with all leases active.
     pub resident_bytes: u64,
-    /// The most that was ever resident, snapshots and listing included, until the kill.
+    /// Peak resident memory until the kill, including snapshots and lists.
     pub peak_resident_bytes: u64,
-    /// One page of all offers, summed up.
+    /// Time to list one page of offer summaries.
     pub list_offers_seconds: f64,
-    /// All pages of all leases.
+    /// Time to list all leases.
     pub list_leases_seconds: f64,
-    /// One renewal after the other: half of them took at most so long.
+    /// Median of sequential renewals.
     pub renewal_p50_ms: f64,
-    /// 99 of 100.
+    /// 99th percentile of sequential renewals.
     pub renewal_p99_ms: f64,
-    /// To take a snapshot, until it was on disk.
+    /// Time of a snapshot until it is on disk.
     pub snapshot_seconds: f64,
-    /// Of that, how long nothing was applied.
+    /// Part of that time in which nothing was applied.
     pub snapshot_held_up_ms: f64,
-    /// No snapshot of the run held anybody up for longer: an upper end of the broker's histogram.
+    /// Upper bound on the longest pause by a snapshot, from the broker's histogram.
     pub snapshot_most_held_up_ms: f64,
-    /// Bytes of that file.
+    /// Size of the snapshot in bytes.
     pub snapshot_bytes: u64,
-    /// Until an offer in which one node had changed was acknowledged.
+    /// Time until an offer with one changed node was acknowledged.
     pub revise_seconds: f64,
-    /// From the start of the process after kill -9 to the first answered read.
+    /// Time from the restart after SIGKILL to the first answered read.
     pub restore_seconds: f64,
-    /// Leases that were there then.
+    /// Leases after the restart.
     pub restored_leases: usize,
     /// Resident then.
     pub restored_resident_bytes: u64,
-    /// The most that was resident on the way there.
+    /// Peak resident memory during the restart.
     pub restore_peak_resident_bytes: u64,
-    /// Until all clusters had connected again, seen all leases, and sent whole offers in which every node had changed.
+    /// Time until all clusters reconnected, saw all leases and sent full offers with changes in every node.
     pub resync_seconds: f64,
-    /// From the first release until all leases had ended.
+    /// Time from the first release until all leases had ended.
     pub release_seconds: f64,
-    /// Resident at rest after that.
+    /// Resident memory at rest after that.
     pub released_resident_bytes: u64,
-    /// Reports of clusters that the broker refused.
+    /// Reports that the broker refused.
     pub refused_reports: u64,
 }
 
 impl Report {
-    /// Leases that became active in a second, from request to active.
+    /// Leases per second, from request to active.
     #[must_use]
     pub fn leases_per_second(&self) -> f64 {
         f64::from(self.leases) / self.fill_seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// One JSON object.
+    /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The policy of the run: every donor is an institution of its own, and so is every origin, with some tenants each.
+//! The policy of the growth measurement: one institution per donor and per origin; each origin has some tenants.
 
 use std::fs;
 use std::path::Path;
@@ -38,7 +38,8 @@ pub(super) fn write(dir: &Path, donors: usize, origins: usize) -> Result<()> {
             "Federation",
             "growth",
             "  trustDomain: comity.example\n  maintainers: ['spiffe://comity.example/user/admin']\n  \
-             defaults: {leaseTerm: 24h, hold: 1h, peeringIdle: 1h, peeringStep: 10m, outageGrace: 24h, heartbeatTimeout: 10m}\n  \
+             defaults: {leaseTerm: 24h, hold: 1h, peeringIdle: 1h, peeringStep: 10m, outageGrace: 24h, \
+             heartbeatTimeout: 10m}\n  \
              limits: {maxQueuedRequests: 50000, maxQueuedRequestsPerTenant: 10000}\n",
         ),
         document("GpuClass", CLASS, "  selector: device.memoryMiB >= 80000\n  rank: 300\n"),

@@ -1,5 +1,5 @@
-//! The checks. The search for an order is `todc-utils`' WGL checker: it depends on nothing, while `porcupine-rs` brings
-//! criterion and a crate that nobody maintains.
+//! Checks a history with the WGL checker of `todc-utils`, which has no dependencies; `porcupine-rs` needs criterion and
+//! an unmaintained crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,23 +8,23 @@ use std::time::Duration;
 use todc_utils::{Action, WGLChecker};
 
 use super::model::{OneRequest, Step};
-use super::{LISTED_BELOW, Operation, Saw, What};
+use super::{Call, LISTED_BELOW, Observation, Operation};
 
-/// Violations that are told in full.
+/// Maximum violations described in full.
 const MAX_TOLD: usize = 20;
-/// Operations of one request that a violation shows.
+/// Maximum operations in the description of a violation.
 const MAX_SHOWN: usize = 16;
 
-/// What the checks found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Requests whose histories were checked.
+    /// Number of checked requests.
     pub objects: usize,
-    /// Operations of all of them; a list counts for each request that it says something about.
+    /// Number of their operations; a list counts once per request that it concerns.
     pub steps: usize,
-    /// All that no order explains, in words.
+    /// Descriptions of violations.
     pub violations: Vec<String>,
-    /// How many there are; some may be left out above.
+    /// Number of violations, of which some may have no description.
     pub count: usize,
 }
 
@@ -36,7 +36,7 @@ impl Verdict {
         }
     }
 
-    /// Whether an order explains all.
+    /// Whether the history is linearizable.
     #[must_use]
     pub const fn accepted(&self) -> bool {
         self.count == 0
@@ -58,7 +58,7 @@ pub fn check(operations: &[Operation]) -> Verdict {
     verdict
 }
 
-/// One operation on one request, by its place in time.
+/// One operation on one request, with its time span.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     call: Duration,
@@ -66,22 +66,22 @@ struct Timed {
     step: Step,
 }
 
-/// The history of each request. A list says something of all, but what follows from the rest is left out: that a
-/// request is not listed before it was submitted, or after it was cancelled.
+/// The history of each request. A list concerns all requests; trivial entries are omitted: absence before the
+/// submission or after the cancellation.
 fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
     let mut requests: BTreeMap<u64, Vec<Timed>> = BTreeMap::new();
     let mut lists = Vec::new();
     for operation in operations {
         let (call, answer) = (operation.call, operation.answer);
         let (number, step) = match &operation.what {
-            What::Submit(number) if answer.is_some() => (number, Step::Submitted),
-            What::Submit(number) => (number, Step::MaybeSubmitted),
-            What::Cancel(number) if answer.is_some() => (number, Step::Cancelled),
-            What::Cancel(number) => (number, Step::MaybeCancelled),
-            // A read without an answer saw nothing and did nothing.
-            What::Read(..) | What::List(_) if answer.is_none() => continue,
-            What::Read(number, saw) => (number, Step::Read(*saw)),
-            What::List(waiting) => {
+            Call::Submit(number) if answer.is_some() => (number, Step::Submitted),
+            Call::Submit(number) => (number, Step::MaybeSubmitted),
+            Call::Cancel(number) if answer.is_some() => (number, Step::Cancelled),
+            Call::Cancel(number) => (number, Step::MaybeCancelled),
+            // A read without an answer has no effect.
+            Call::Read(..) | Call::List(_) if answer.is_none() => continue,
+            Call::Read(number, saw) => (number, Step::Read(*saw)),
+            Call::List(waiting) => {
                 lists.push((call, answer, waiting));
                 continue;
             }
@@ -97,7 +97,7 @@ fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
         let cancelled =
             steps.iter().filter(|timed| timed.step == Step::Cancelled).filter_map(|timed| timed.answer).min();
         for (call, answer, waiting) in &lists {
-            let step = if waiting.contains(number) { Step::Read(Saw::Waiting) } else { Step::NotListed };
+            let step = if waiting.contains(number) { Step::Read(Observation::Waiting) } else { Step::NotListed };
             let before = submitted.is_none_or(|submitted| answer.is_some_and(|answer| answer < submitted));
             let after = cancelled.is_some_and(|cancelled| cancelled < *call);
             if step != Step::NotListed || !(before || after) {
@@ -112,8 +112,8 @@ const fn is_submit(step: Step) -> bool {
     matches!(step, Step::Submitted | Step::MaybeSubmitted)
 }
 
-/// Calls and answers in the order of time; at the same time calls come first, which makes their operations concurrent.
-/// Those without an answer are answered after all others.
+/// Calls and answers in order of time. At equal times calls come first, which makes their operations concurrent.
+/// Operations without an answer end after all others.
 fn actions(steps: &[Timed]) -> Vec<(usize, Action<Step>)> {
     let mut moments = Vec::with_capacity(2 * steps.len());
     for (number, timed) in steps.iter().enumerate() {
@@ -124,7 +124,7 @@ fn actions(steps: &[Timed]) -> Vec<(usize, Action<Step>)> {
     moments.into_iter().map(|(_, _, number, action)| (number, action)).collect()
 }
 
-/// An answer never names an older revision than one that was given before its call.
+/// Checks that no answer has an older revision than an answer before its call.
 fn revisions(operations: &[Operation], verdict: &mut Verdict) {
     let with = |read: fn(&Operation) -> Option<Duration>| {
         let mut order: Vec<&Operation> =
@@ -151,19 +151,19 @@ fn revisions(operations: &[Operation], verdict: &mut Verdict) {
     }
 }
 
-/// Without the numbers of a list.
-struct Brief<'a>(&'a What);
+/// Formats a call without the numbers of a list.
+struct Brief<'a>(&'a Call);
 
 impl fmt::Debug for Brief<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            What::List(waiting) => write!(f, "list of {}", waiting.len()),
+            Call::List(waiting) => write!(f, "list of {}", waiting.len()),
             what => write!(f, "{what:?}"),
         }
     }
 }
 
-/// Operations of one request, for people.
+/// Formats the operations of one request.
 struct Shown<'a>(&'a [Timed]);
 
 impl fmt::Display for Shown<'_> {
@@ -184,17 +184,17 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// What is gone in the end, and what is back, on one member: every request that was accepted and that nobody tried to
-/// cancel must wait there, and none that was cancelled.
+/// Lost and resurrected requests of one member at the end: it must have every accepted request that no client tried to
+/// cancel, and no cancelled one.
 #[must_use]
 pub fn account(operations: &[Operation], waiting: &BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
     let (mut accepted, mut touched, mut cancelled) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for operation in operations {
         match (&operation.what, operation.answer) {
-            (What::Submit(number), Some(_)) => {
+            (Call::Submit(number), Some(_)) => {
                 accepted.insert(*number);
             }
-            (What::Cancel(number), answer) => {
+            (Call::Cancel(number), answer) => {
                 touched.insert(*number);
                 cancelled.extend(answer.map(|_| *number));
             }
@@ -210,12 +210,12 @@ mod tests {
     use super::*;
 
     /// An operation from and to these milliseconds.
-    fn operation(call: u64, answer: Option<u64>, what: What) -> Operation {
+    fn operation(call: u64, answer: Option<u64>, what: Call) -> Operation {
         Operation { call: Duration::from_millis(call), answer: answer.map(Duration::from_millis), what, revision: None }
     }
 
     fn list(call: u64, answer: u64, waiting: &[u64]) -> Operation {
-        operation(call, Some(answer), What::List(waiting.iter().copied().collect()))
+        operation(call, Some(answer), Call::List(waiting.iter().copied().collect()))
     }
 
     fn accepts(operations: &[Operation]) -> bool {
@@ -225,17 +225,17 @@ mod tests {
     #[test]
     fn a_good_history_is_accepted() {
         let verdict = check(&[
-            operation(0, Some(10), What::Submit(1)),
+            operation(0, Some(10), Call::Submit(1)),
             // While the submission is on its way a reader may see it or not.
             list(2, 4, &[]),
             list(3, 9, &[1]),
-            operation(5, Some(15), What::Submit(2)),
-            operation(20, Some(21), What::Read(1, Saw::Waiting)),
-            operation(30, Some(40), What::Cancel(1)),
+            operation(5, Some(15), Call::Submit(2)),
+            operation(20, Some(21), Call::Read(1, Observation::Waiting)),
+            operation(30, Some(40), Call::Cancel(1)),
             list(35, 36, &[1, 2]),
             list(37, 39, &[2]),
-            operation(50, Some(51), What::Read(1, Saw::Cancelled)),
-            operation(60, Some(61), What::Read(1, Saw::Nothing)),
+            operation(50, Some(51), Call::Read(1, Observation::Cancelled)),
+            operation(60, Some(61), Call::Read(1, Observation::Nothing)),
         ]);
         assert!(verdict.accepted(), "{verdict:?}");
         assert_eq!(verdict.objects, 2);
@@ -243,10 +243,10 @@ mod tests {
 
     #[test]
     fn a_stale_read_is_rejected() {
-        let submitted = operation(0, Some(10), What::Submit(1));
+        let submitted = operation(0, Some(10), Call::Submit(1));
         assert!(!accepts(&[submitted.clone(), list(11, 12, &[])]));
-        assert!(!accepts(&[submitted.clone(), operation(11, Some(12), What::Read(1, Saw::Nothing))]));
-        let cancelled = operation(20, Some(30), What::Cancel(1));
+        assert!(!accepts(&[submitted.clone(), operation(11, Some(12), Call::Read(1, Observation::Nothing))]));
+        let cancelled = operation(20, Some(30), Call::Cancel(1));
         assert!(!accepts(&[submitted.clone(), cancelled.clone(), list(31, 32, &[1])]));
         // Seen once, it cannot be unseen, though both reads overlap the submission.
         assert!(!accepts(&[submitted.clone(), list(1, 3, &[1]), list(4, 6, &[])]));
@@ -256,49 +256,49 @@ mod tests {
     #[test]
     fn a_lost_write_is_rejected_by_readers_and_by_the_accounts() {
         let history =
-            [operation(0, Some(10), What::Submit(1)), list(11, 12, &[1]), operation(20, Some(30), What::Submit(2))];
+            [operation(0, Some(10), Call::Submit(1)), list(11, 12, &[1]), operation(20, Some(30), Call::Submit(2))];
         assert_eq!(account(&history, &BTreeSet::from([1, 2])), (vec![], vec![]));
         assert_eq!(account(&history, &BTreeSet::from([2])), (vec![1], vec![]));
-        let read = operation(40, Some(41), What::Read(1, Saw::Nothing));
+        let read = operation(40, Some(41), Call::Read(1, Observation::Nothing));
         assert!(!accepts(&[&history[..], &[read]].concat()));
         assert!(!accepts(&[&history[..], &[list(40, 41, &[2])]].concat()));
     }
 
     #[test]
     fn a_cancellation_that_is_undone_is_rejected_by_readers_and_by_the_accounts() {
-        let history = [operation(0, Some(10), What::Submit(1)), operation(20, Some(30), What::Cancel(1))];
+        let history = [operation(0, Some(10), Call::Submit(1)), operation(20, Some(30), Call::Cancel(1))];
         assert_eq!(account(&history, &BTreeSet::new()), (vec![], vec![]));
         assert_eq!(account(&history, &BTreeSet::from([1])), (vec![], vec![1]));
-        assert!(!accepts(&[&history[..], &[operation(40, Some(41), What::Read(1, Saw::Waiting))]].concat()));
+        assert!(!accepts(&[&history[..], &[operation(40, Some(41), Call::Read(1, Observation::Waiting))]].concat()));
     }
 
     #[test]
     fn what_nobody_knows_may_have_happened_early_late_or_never() {
-        let unknown = operation(0, None, What::Submit(1));
+        let unknown = operation(0, None, Call::Submit(1));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[])]));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[1])]));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[]), list(20, 21, &[1])]));
         assert!(!accepts(&[unknown.clone(), list(10, 11, &[1]), list(20, 21, &[])]));
         assert_eq!(account(&[unknown], &BTreeSet::new()), (vec![], vec![]));
-        let cancelled = [operation(0, Some(5), What::Submit(1)), operation(6, None, What::Cancel(1))];
+        let cancelled = [operation(0, Some(5), Call::Submit(1)), operation(6, None, Call::Cancel(1))];
         assert!(accepts(&[&cancelled[..], &[list(10, 11, &[1]), list(20, 21, &[])]].concat()));
         assert!(!accepts(&[&cancelled[..], &[list(10, 11, &[]), list(20, 21, &[1])]].concat()));
         // Before its call nothing can have happened.
-        assert!(!accepts(&[operation(10, None, What::Submit(1)), list(5, 6, &[1])]));
+        assert!(!accepts(&[operation(10, None, Call::Submit(1)), list(5, 6, &[1])]));
     }
 
     #[test]
     fn requests_that_nobody_submitted_or_cancelled_are_rejected() {
         assert!(!accepts(&[list(0, 1, &[7])]));
-        let ended = operation(20, Some(21), What::Read(1, Saw::EndedByItself));
-        assert!(!accepts(&[operation(0, Some(10), What::Submit(1)), ended]));
+        let ended = operation(20, Some(21), Call::Read(1, Observation::EndedByItself));
+        assert!(!accepts(&[operation(0, Some(10), Call::Submit(1)), ended]));
     }
 
     #[test]
     fn revisions_never_go_back_in_time() {
         let at = |call, answer, revision| Operation {
             revision: Some(revision),
-            ..operation(call, Some(answer), What::List(BTreeSet::new()))
+            ..operation(call, Some(answer), Call::List(BTreeSet::new()))
         };
         assert!(accepts(&[at(0, 10, 5), at(5, 12, 4), at(13, 14, 5), at(15, 16, 9)]));
         assert!(!accepts(&[at(0, 10, 5), at(11, 12, 4)]));

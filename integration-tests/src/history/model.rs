@@ -1,12 +1,12 @@
-//! One request as an object: what it is in turn, and which operations that allows.
+//! The sequential model of one request: its states and the operations they allow.
 
 use todc_utils::Specification;
 
-use super::Saw;
+use super::Observation;
 
-/// Where a request stands.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Stands {
+pub(super) enum RequestState {
     Unknown,
     Waiting,
     Cancelled,
@@ -16,12 +16,12 @@ pub(super) enum Stands {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Submitted,
-    /// Nobody knows whether it took effect.
+    /// The outcome is unknown.
     MaybeSubmitted,
     Cancelled,
     MaybeCancelled,
-    Read(Saw),
-    /// A list does not show it.
+    Read(Observation),
+    /// A list omits it.
     NotListed,
 }
 
@@ -29,26 +29,28 @@ pub(super) enum Step {
 pub(super) struct OneRequest;
 
 impl Specification for OneRequest {
-    type State = Stands;
+    type State = RequestState;
     type Operation = Step;
 
-    fn init() -> Stands {
-        Stands::Unknown
+    fn init() -> RequestState {
+        RequestState::Unknown
     }
 
-    fn apply(step: &Step, state: &Stands) -> (bool, Stands) {
+    fn apply(step: &Step, state: &RequestState) -> (bool, RequestState) {
         let allowed = match (step, state) {
-            (Step::Submitted, Stands::Unknown) => return (true, Stands::Waiting),
-            (Step::Cancelled, Stands::Waiting) => return (true, Stands::Cancelled),
+            (Step::Submitted, RequestState::Unknown) => return (true, RequestState::Waiting),
+            (Step::Cancelled, RequestState::Waiting) => return (true, RequestState::Cancelled),
             // It may take effect or not: without an answer it is never over, so an order may put it last, where nothing
             // sees it.
-            (Step::MaybeSubmitted, Stands::Unknown) => return (true, Stands::Waiting),
-            (Step::MaybeCancelled, Stands::Waiting) => return (true, Stands::Cancelled),
+            (Step::MaybeSubmitted, RequestState::Unknown) => return (true, RequestState::Waiting),
+            (Step::MaybeCancelled, RequestState::Waiting) => return (true, RequestState::Cancelled),
             (Step::MaybeSubmitted | Step::MaybeCancelled, _) => true,
-            (Step::Read(Saw::Waiting), Stands::Waiting) => true,
-            (Step::Read(Saw::Cancelled), Stands::Cancelled) => true,
+            (Step::Read(Observation::Waiting), RequestState::Waiting) => true,
+            (Step::Read(Observation::Cancelled), RequestState::Cancelled) => true,
             // Of those that ended the broker keeps the latest thousand.
-            (Step::Read(Saw::Nothing) | Step::NotListed, Stands::Unknown | Stands::Cancelled) => true,
+            (Step::Read(Observation::Nothing) | Step::NotListed, RequestState::Unknown | RequestState::Cancelled) => {
+                true
+            }
             (Step::Submitted | Step::Cancelled | Step::Read(_) | Step::NotListed, _) => false,
         };
         (allowed, *state)

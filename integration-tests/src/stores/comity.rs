@@ -1,4 +1,4 @@
-//! Comity's broker group: a write is a request that is accepted and waits.
+//! Comity's broker group as a store: a write is an accepted, queued request.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use comity_runtime::{
 };
 
 use super::{Client, MEMBERS, Store, origin, terms};
-use crate::federation::{Federation, FederationConfig, PATIENCE, Place};
-use crate::wait::until;
+use crate::federation::{Federation, FederationConfig};
+use crate::place::Place;
+use crate::wait::{PATIENCE, until};
 
-/// Items of a page, the most that there can be.
+/// Maximum items per page.
 const PAGE: u32 = 500;
-/// One look at a member.
+/// Timeout of one status query.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Three brokers.
@@ -28,10 +29,10 @@ pub(crate) struct ComityStore {
 }
 
 impl ComityStore {
-    /// Starts it, with the snapshots and the log that users have who change nothing.
+    /// Starts the group with the default snapshot and log settings.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub(crate) async fn start() -> Result<Self> {
         let policy = tempfile::tempdir()?;
         terms::write(policy.path())?;
@@ -57,7 +58,7 @@ impl ComityStore {
         Ok(BrokerEndpoints::new([self.brokers.addresses().get(member).context("members are 0 to 2")?])?)
     }
 
-    /// Whom a member that answers linearizable reads takes for the leader; 0: nobody.
+    /// The leader that a member knows after a linearizable read; 0 for none.
     async fn leader_by(&self, member: usize) -> Result<u64> {
         let brokers = self.alone(member)?;
         let look = async {

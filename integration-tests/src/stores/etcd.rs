@@ -1,4 +1,4 @@
-//! etcd: a write is a key with the bytes of the request that Comity is asked for.
+//! etcd as a store: a write is a key with the bytes of Comity's request.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,15 +11,14 @@ use prost::Message as _;
 
 use super::etcd_client::{EtcdClient, RangeRequest};
 use super::{Client, MEMBERS, Store, terms};
-use crate::federation::PATIENCE;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 
 const PREFIX: &str = "write/";
 /// The first key after those.
 const END: &str = "write0";
-/// Keys of one answer.
+/// Maximum keys per answer.
 const PAGE: i64 = 5_000;
-/// One look at a member.
+/// Timeout of one status query.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Three members of etcd.
@@ -29,10 +28,10 @@ pub(crate) struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Starts it with etcd's defaults.
+    /// Starts the group with etcd's defaults.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub(crate) async fn start(binaries: &Binaries) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("comity-etcd-").tempdir()?;
         let group = EtcdGroup::start(binaries, dir.path())?;
@@ -46,7 +45,7 @@ impl EtcdStore {
         EtcdClient::new(endpoint, self.group.client())
     }
 
-    /// The ids of a member that answers linearizable reads and of whom it takes for the leader.
+    /// The ids of a member and of the leader it knows, after a linearizable read.
     async fn look(&self, member: usize) -> Result<(u64, u64)> {
         let client = self.connect(member)?;
         let look = async {
@@ -121,7 +120,7 @@ impl Store for EtcdStore {
     }
 }
 
-/// Puts to one member until that fails, then to the next.
+/// Writes to one member until that fails, then to the next.
 #[derive(Clone)]
 pub(crate) struct Putter {
     members: Arc<[EtcdClient]>,

@@ -1,4 +1,4 @@
-//! etcd's gRPC API over mutual TLS: as much of it as is called here.
+//! A minimal client of etcd's gRPC API over mutual TLS.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The cluster that requests come from: it joins, and then says no more. Requests need no more of it while they wait.
+//! The origin of the requests: it joins and then stays silent, which is enough for queued requests.
 
 use anyhow::{Context as _, Result};
 use comity_proto::v1;

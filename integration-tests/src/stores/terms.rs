@@ -1,4 +1,4 @@
-//! What the broker group holds: requests that wait, because nobody has joined who lends.
+//! The policy and the requests of the stores; requests stay queued because no donor joins.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,13 @@ use anyhow::Result;
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
 
-/// Tenants take turns, for the queue of each has a bound.
+/// Number of tenants, which take turns because each one's queue is bounded.
 const TENANTS: u64 = 8;
 const CLASS: &str = "frontier";
-/// The cluster that requests come from.
+/// The origin of the requests.
 pub(crate) const ORIGIN: &str = "campus";
 
-/// The request of this number.
+/// Request number `number`.
 pub(crate) fn request(number: u64) -> v1::SubmitRequestRequest {
     request_of(&tenant(number % TENANTS), number, 0)
 }
@@ -23,7 +23,7 @@ pub(crate) fn tenant(number: u64) -> String {
     format!("tenant-{number}")
 }
 
-/// The request of this number for a tenant; its purpose is its number.
+/// Request number `number` for a tenant; its purpose is its number.
 pub(crate) fn request_of(tenant: &str, number: u64, start_by_ms: u64) -> v1::SubmitRequestRequest {
     let spec = v1::RequestSpec {
         tenant: tenant.to_owned(),

@@ -1,4 +1,4 @@
-//! The Kubernetes programs: found, downloaded or built by `scripts/kubernetes-binaries`.
+//! Finds, downloads or builds the Kubernetes programs with `scripts/kubernetes-binaries`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use crate::port::random;
 
-/// The script and the modules it builds from, carried along so that an installed `comity` has them too.
+/// The script and its modules, embedded so that an installed `comity` has them too.
 const SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
 const MODULES: [(&str, &str); 35] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
@@ -50,10 +50,10 @@ const MODULES: [(&str, &str); 35] = [
     ("kubernetes-binaries", SCRIPT),
 ];
 
-/// What the programs are for. Each need includes the ones before it.
+/// The set of programs to get. Each set includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
-    /// A group of etcd alone.
+    /// An etcd group.
     Etcd,
     /// A control plane with simulated nodes.
     ControlPlane,
@@ -61,7 +61,7 @@ pub enum Needs {
     RealNodes,
     /// Also CoreDNS and Liqo, for the pods of real clusters.
     Liqo,
-    /// Also what only benchmarks compare with: `liqoctl` and `wireguard-go`.
+    /// Also the programs that only benchmarks use: `liqoctl` and `wireguard-go`.
     Benchmark,
 }
 
@@ -77,7 +77,7 @@ impl Needs {
         }
     }
 
-    /// The programs, and the folder of a chart, that must be there.
+    /// The required programs, and the folder of a chart.
     fn programs(self, liqo: LiqoVersion) -> Vec<String> {
         let all: [(Self, &[&str]); 5] = [
             (Self::Etcd, &ETCD),
@@ -92,7 +92,7 @@ impl Needs {
     }
 }
 
-/// A version of Liqo that test clusters can run: the first and the last of those that agents support, and one between.
+/// A version of Liqo that test clusters can run: the oldest and the newest that agents support, and one between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LiqoVersion {
     /// 1.0.3.
@@ -107,7 +107,7 @@ pub enum LiqoVersion {
 impl LiqoVersion {
     const ALL: [Self; 3] = [Self::V1_0_3, Self::V1_1_2, Self::V1_2_0];
 
-    /// As in `1.2.0`.
+    /// The version number, such as `1.2.0`.
     #[must_use]
     pub const fn number(self) -> &'static str {
         match self {
@@ -117,21 +117,21 @@ impl LiqoVersion {
         }
     }
 
-    /// As images are tagged.
+    /// The tag of the images, such as `v1.2.0`.
     pub(crate) fn tag(self) -> String {
         format!("v{}", self.number())
     }
 
-    /// The file of one of its programs, by the program's name in Liqo's chart, or of its chart.
+    /// File name of a program, by its name in Liqo's chart, or of the chart.
     pub(crate) fn file(self, name: &str) -> String {
         format!("liqo-{}-{}", self.number(), name.strip_prefix("liqo-").unwrap_or(name))
     }
 
-    /// What `COMITY_TEST_LIQO` names; the newest where it is not set.
+    /// The version in `COMITY_TEST_LIQO`, or the newest if it is not set.
     ///
     /// # Errors
     ///
-    /// When it names none of these.
+    /// When it names another version.
     pub fn from_environment() -> Result<Self, BinariesError> {
         match std::env::var("COMITY_TEST_LIQO") {
             Ok(number) if !number.is_empty() => number.parse(),
@@ -149,25 +149,25 @@ impl std::str::FromStr for LiqoVersion {
     }
 }
 
-/// Why the programs are not there.
+/// Why programs are missing.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
-    /// Neither `COMITY_CACHE` nor `XDG_CACHE_HOME` nor `HOME` says where to keep them.
+    /// None of `COMITY_CACHE`, `XDG_CACHE_HOME` and `HOME` is set.
     #[error("there is no folder for the Kubernetes programs: set COMITY_CACHE or HOME")]
     NoCache,
     /// The script could not be written or started.
     #[error("cannot run kubernetes-binaries from {}", path.display())]
     Run {
-        /// Where it is or should be.
+        /// Path of the script.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The script gave up; its reason went to standard error.
+    /// The script failed; standard error has the reason.
     #[error("kubernetes-binaries ended with {0}; its last line above says why")]
     Failed(std::process::ExitStatus),
-    /// A program is not where it should be.
+    /// A program is missing.
     #[error("there is no {program} in {}", folder.display())]
     Missing {
         /// The program.
@@ -193,7 +193,7 @@ impl Binaries {
     ///
     /// # Errors
     ///
-    /// When a program can be got in none of the ways, or there is nowhere to keep it.
+    /// When a program cannot be found, downloaded or built, or no cache folder is known.
     pub async fn ensure(needs: Needs) -> Result<Self, BinariesError> {
         Self::with_liqo(needs, LiqoVersion::default()).await
     }
@@ -236,7 +236,7 @@ impl Binaries {
         &self.folder
     }
 
-    /// Where this machine keeps what is made once and used by every run.
+    /// Folder of files that this machine creates once and every run uses.
     pub(crate) fn cache(&self) -> &Path {
         &self.cache
     }
@@ -252,7 +252,7 @@ const ETCD: [&str; 1] = ["etcd"];
 const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"];
 const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin", "line"];
 const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
-/// What there is of each version of Liqo.
+/// Programs and chart of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
@@ -263,7 +263,7 @@ fn cache_folder() -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|folder| folder.join(".cache/comity")))
 }
 
-/// Writes the script and the modules to a folder named for their content, whole or not at all.
+/// Writes the script and the modules atomically to a folder named by their content.
 fn unpack(cache: &Path) -> io::Result<PathBuf> {
     let mut digest = Sha256::new();
     for (path, text) in MODULES {
@@ -284,7 +284,7 @@ fn unpack(cache: &Path) -> io::Result<PathBuf> {
     }
     match fs::rename(&part, &folder) {
         Ok(()) => Ok(folder),
-        // Another process was quicker with the same content.
+        // Another process wrote the same content first.
         Err(_) if folder.exists() => fs::remove_dir_all(&part).map(|()| folder),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! A Kubernetes control plane on loopback with simulated nodes. Needs no root.
+//! Runs a Kubernetes control plane on loopback with simulated nodes, without root.
 
 mod component;
 mod files;
@@ -25,22 +25,22 @@ use crate::{kubeconfig, port};
 pub use component::Component;
 use files::{FOLDERS, Files};
 
-/// Starts before giving up because ports were taken in between.
+/// Maximum attempts to start, in case other processes take the ports.
 const TRIES: u32 = 3;
 
-/// What a control plane should be.
+/// The parameters of a control plane.
 #[derive(Debug, Clone)]
 pub struct ControlPlaneConfig {
     /// The cluster's name: the context in the kubeconfig, and in errors.
     pub name: String,
-    /// A folder of its own, made if absent.
+    /// Its own folder, created if absent.
     pub dir: PathBuf,
     /// The nodes to create.
     pub nodes: Vec<SimulatedNode>,
-    /// Whether `stop` leaves the state, so that a later start in the same folder finds the same objects, port and
-    /// credentials. etcd then writes through to the disk.
+    /// Whether `stop` keeps the state, so that a later start in the same folder has the same objects, port and
+    /// credentials. Makes etcd's writes durable.
     pub keep_state: bool,
-    /// A user whose every request the API server writes into [`ControlPlane::audit_log`].
+    /// A user whose requests the API server logs in [`ControlPlane::audit_log`].
     pub audited_user: Option<String>,
     /// How long the start may take; 4 to 10 s is usual, more on a loaded machine.
     pub patience: Duration,
@@ -61,7 +61,7 @@ impl ControlPlaneConfig {
     }
 }
 
-/// Why a control plane is not there.
+/// Why a control plane does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlPlaneError {
     /// A daemon ended.
@@ -71,7 +71,7 @@ pub enum ControlPlaneError {
         cluster: String,
         /// The daemon.
         component: &'static str,
-        /// How it ended.
+        /// Its exit status.
         status: std::process::ExitStatus,
         /// The last lines of its log.
         log: String,
@@ -83,9 +83,9 @@ pub enum ControlPlaneError {
         cluster: String,
         /// What is missing.
         what: String,
-        /// How long it was given.
+        /// The timeout.
         after: Duration,
-        /// The daemon most likely to know why.
+        /// The daemon whose log most likely has the reason.
         component: &'static str,
         /// The last lines of its log.
         log: String,
@@ -97,7 +97,7 @@ pub enum ControlPlaneError {
         cluster: String,
         /// The daemon.
         component: &'static str,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -108,7 +108,7 @@ pub enum ControlPlaneError {
         cluster: String,
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -119,7 +119,7 @@ pub enum ControlPlaneError {
         cluster: String,
         /// The operation.
         what: String,
-        /// What it says.
+        /// Its answer.
         #[source]
         source: Box<kube::Error>,
     },
@@ -132,15 +132,15 @@ pub enum ControlPlaneError {
         #[source]
         source: kube::config::KubeconfigError,
     },
-    /// Certificates could not be made.
+    /// Certificates could not be created.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// The folder is in use, or an earlier run cannot be cleared away.
+    /// The folder is in use, or leftovers of an earlier run cannot be removed.
     #[error(transparent)]
     Sweep(#[from] SweepError),
 }
 
-/// The ports of one control plane. Kept with the state, so that kubeconfigs stay good.
+/// The ports of one control plane, stored with its state so that kubeconfigs stay valid.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Ports {
     etcd: u16,
@@ -161,13 +161,13 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts it and waits until the API server is ready, every node is Ready and the namespace `default` has its
-    /// ServiceAccount. Sweeps up first what an earlier process left in the same folder.
+    /// Removes leftovers of an earlier process in the same folder, starts the daemons, and waits until the API server
+    /// is ready, every node is Ready and the namespace `default` has its ServiceAccount.
     ///
     /// # Errors
     ///
-    /// Names the daemon that ended, its exit status and the end of its log; or what is still missing when the
-    /// patience is at an end.
+    /// Names the daemon that ended, with its exit status and the end of its log, or the condition that was not met in
+    /// time.
     pub async fn start(binaries: &Binaries, config: ControlPlaneConfig) -> Result<Self, ControlPlaneError> {
         let mut tries = 1;
         loop {
@@ -238,23 +238,23 @@ impl ControlPlane {
         format!("https://127.0.0.1:{}", self.ports.api_server)
     }
 
-    /// A kubeconfig with every right, in YAML.
+    /// A kubeconfig with all rights, in YAML.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> &str {
         &self.admin_kubeconfig
     }
 
-    /// The same as a file, readable by its owner only.
+    /// Path of [`Self::admin_kubeconfig`], readable by its owner only.
     #[must_use]
     pub fn admin_kubeconfig_path(&self) -> PathBuf {
         self.config.dir.join("admin.kubeconfig")
     }
 
-    /// A kubeconfig of another user, in a group, as a file.
+    /// Writes a kubeconfig for another user in a group; returns its path.
     ///
     /// # Errors
     ///
-    /// When the certificate cannot be made, or the file not be written.
+    /// When the certificate cannot be created or the file cannot be written.
     pub fn kubeconfig_for(&self, user: &str, group: &str) -> Result<PathBuf, ControlPlaneError> {
         let authority = Authority::open(&self.config.dir.join("pki"))?;
         let identity = authority.client(user, user, Some(group))?;
@@ -276,33 +276,33 @@ impl ControlPlane {
         self.config.dir.join("pki/ca.crt")
     }
 
-    /// A client with every right.
+    /// A client with all rights.
     #[must_use]
     pub fn client(&self) -> kube::Client {
         self.client.clone()
     }
 
-    /// The folder with one pid file for each daemon: what is left there is swept up by the next start.
+    /// The folder with one pid file per daemon, from which the next start removes leftovers.
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.config.dir.join("run")
     }
 
-    /// The folder with one log for each daemon.
+    /// The folder with one log per daemon.
     #[must_use]
     pub fn log_dir(&self) -> PathBuf {
         self.config.dir.join("log")
     }
 
-    /// Runs kubectl as administrator and gives its standard output.
+    /// Runs kubectl as administrator; returns its standard output.
     ///
     /// # Errors
     ///
-    /// With kubectl's exit status and standard error, or when it does not end in two minutes.
+    /// With kubectl's exit status and standard error, or after two minutes.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String, KubectlError> {
         self.kubectl_with_input(args, "").await
     }
 
-    /// Runs kubectl with `input` on its standard input, as `kubectl apply -f -` wants it.
+    /// Runs kubectl with `input` on its standard input, as for `kubectl apply -f -`.
     ///
     /// # Errors
     ///
@@ -311,7 +311,7 @@ impl ControlPlane {
         self.kubectl_as(&self.admin_kubeconfig_path(), args, input).await
     }
 
-    /// Runs kubectl with another kubeconfig, a tenant's for one.
+    /// Runs kubectl with another kubeconfig, such as a tenant's.
     ///
     /// # Errors
     ///
@@ -322,20 +322,20 @@ impl ControlPlane {
         kubectl::run(command, args, input).await
     }
 
-    /// The process number of a daemon, while it runs.
+    /// Process id of a daemon while it runs.
     #[must_use]
     pub fn pid(&self, component: Component) -> Option<u32> {
         self.daemons.get(&component).and_then(Daemon::pid)
     }
 
-    /// Sends a daemon SIGKILL. It stays down until [`ControlPlane::restart`].
+    /// Kills a daemon with SIGKILL; it stays down until [`ControlPlane::restart`].
     pub fn kill(&self, component: Component) {
         if let Some(daemon) = self.daemons.get(&component) {
             daemon.kill();
         }
     }
 
-    /// Starts a daemon again with the same arguments, after killing it if it runs. Does not wait until it serves.
+    /// Restarts a daemon with the same arguments, without waiting until it serves.
     ///
     /// # Errors
     ///
@@ -349,17 +349,17 @@ impl ControlPlane {
         })
     }
 
-    /// Waits until the API server says that it is ready, after a restart for one.
+    /// Waits until the API server reports that it is ready, as after a restart.
     ///
     /// # Errors
     ///
-    /// When a daemon has ended, or the patience of the configuration is at an end.
+    /// When a daemon has ended, or the configured patience is exceeded.
     pub async fn ready(&self) -> Result<(), ControlPlaneError> {
         let waiting = readiness::Waiting::new(&self.config, &self.admin_kubeconfig, Instant::now()).await?;
         waiting.for_api_server(&self.daemons).await
     }
 
-    /// Ends every daemon and removes the files, unless the state is to be kept.
+    /// Stops every daemon and removes the files, except a state to keep.
     ///
     /// # Errors
     ///
@@ -372,7 +372,7 @@ impl ControlPlane {
 }
 
 impl fmt::Debug for ControlPlane {
-    /// Without the credentials.
+    /// Omits the credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ControlPlane").field("name", &self.config.name).field("server_url", &self.server_url()).finish()
     }
@@ -382,7 +382,7 @@ fn audit_log(config: &ControlPlaneConfig) -> PathBuf {
     config.dir.join("log/audit.log")
 }
 
-/// Ends daemons: clients before servers, so that no log fills with complaints.
+/// Stops the daemons, clients before servers, to keep errors out of the logs.
 fn end(daemons: BTreeMap<Component, Daemon>) {
     for (_, daemon) in daemons.into_iter().rev() {
         drop(daemon);
@@ -393,7 +393,7 @@ fn file_error(config: &ControlPlaneConfig, path: &Path, source: io::Error) -> Co
     ControlPlaneError::File { cluster: config.name.clone(), path: path.to_owned(), source }
 }
 
-/// The ports of the state in the folder, else new ones.
+/// The stored ports of the folder, or new ones.
 fn ports(config: &ControlPlaneConfig) -> Result<Ports, ControlPlaneError> {
     let path = config.dir.join("ports.json");
     let error = |source| file_error(config, &path, source);
@@ -407,7 +407,7 @@ fn ports(config: &ControlPlaneConfig) -> Result<Ports, ControlPlaneError> {
     Ok(ports)
 }
 
-/// The authority, every daemon's certificate and kubeconfig, and the administrator's kubeconfig.
+/// Creates the authority, every daemon's certificate and kubeconfig, and the administrator's kubeconfig.
 fn credentials(config: &ControlPlaneConfig, server_url: &str) -> Result<(Authority, String), ControlPlaneError> {
     let authority = Authority::open(&config.dir.join("pki"))?;
     authority.api_server("apiserver", &[IpAddr::from([127, 0, 0, 1]), component::SERVICE_ADDRESS])?;

@@ -1,4 +1,4 @@
-//! One daemon: started, watched, killed, started again. It never outlives the process that started it.
+//! Starts, watches, kills and restarts a daemon, which never outlives this process.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -10,21 +10,21 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::process::ProcessIdentity;
 
-/// How many lines of a log an error shows.
+/// Lines of the log in an error.
 const TAIL_LINES: usize = 12;
-/// How much of a log is read for them, in bytes.
+/// Bytes of the log to read for those lines.
 const TAIL_BYTES: usize = 64 * 1024;
-/// Starts waiting for the spawner. Each sender waits for its answer, so this bounds nothing but a burst.
+/// Queue length of the spawner. Each sender waits for its answer, so this limits bursts only.
 const SPAWNS_WAITING: usize = 32;
 
-/// What a daemon is: everything needed to start it, also again.
+/// Everything needed to start or restart a daemon.
 #[derive(Debug)]
 pub(crate) struct DaemonSpec {
-    /// A short name, as in the log folder.
+    /// Short name, also of its log.
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
-    /// Environment beyond that of this process.
+    /// Additional environment variables.
     pub(crate) env: Vec<(&'static str, PathBuf)>,
     pub(crate) log: PathBuf,
     pub(crate) pid_file: PathBuf,
@@ -38,7 +38,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it. That it runs does not say that it serves.
+    /// Starts the daemon, without waiting until it serves.
     pub(crate) fn start(spec: DaemonSpec) -> io::Result<Self> {
         let daemon = Self { spec, child: Mutex::new(None) };
         daemon.restart()?;
@@ -49,19 +49,19 @@ impl Daemon {
         self.spec.name
     }
 
-    /// The process number, while it runs.
+    /// Process id while it runs.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.lock().as_ref().map(Child::id)
     }
 
-    /// Kills it if it runs and starts it with the same arguments.
+    /// Restarts it with the same arguments.
     pub(crate) fn restart(&self) -> io::Result<()> {
         self.kill();
         let mut child = spawn(self.command()?)?;
         if let Some(identity) = ProcessIdentity::of(child.id(), &self.spec.program)
             && let Err(error) = identity.save(&self.spec.pid_file)
         {
-            // Without its pid file a crash could leave it behind.
+            // Without a pid file, a crash would leave the daemon behind.
             child.kill()?;
             child.wait()?;
             return Err(error);
@@ -84,7 +84,7 @@ impl Daemon {
         }
     }
 
-    /// How it ended, if it has ended by itself.
+    /// Its exit status, if it has ended by itself.
     pub(crate) fn ended(&self) -> Option<ExitStatus> {
         self.lock().as_mut().and_then(|child| child.try_wait().ok().flatten())
     }
@@ -122,7 +122,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The program that asks the kernel to kill a process when its parent goes, where there is one (util-linux).
+/// Path of `setpriv` (util-linux), which asks the kernel to kill a process when its parent dies, if installed.
 fn die_with_parent() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOUND
@@ -143,7 +143,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
         let (sender, receiver) = sync_channel::<Spawn>(SPAWNS_WAITING);
         std::thread::spawn(move || {
             for (mut command, answer) in receiver {
-                // Who asked may have gone: then the child is not wanted either.
+                // If the requester is gone, the child is dropped and killed.
                 if let Err(unsent) = answer.send(command.spawn())
                     && let Ok(mut child) = unsent.0
                 {

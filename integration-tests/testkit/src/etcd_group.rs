@@ -1,4 +1,4 @@
-//! A group of etcd with mutual TLS on loopback, for what is measured beside it. Needs no root.
+//! Runs an etcd group with mutual TLS on loopback for comparisons, without root.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::process::{self, SweepError};
 pub const MEMBERS: usize = 3;
 const NAMES: [&str; MEMBERS] = ["etcd-1", "etcd-2", "etcd-3"];
 
-/// Why a group of etcd is not there.
+/// Why an etcd group does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdGroupError {
     /// A file, a port or a process.
@@ -22,14 +22,14 @@ pub enum EtcdGroupError {
     Io {
         /// Its folder.
         dir: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Certificates could not be made.
+    /// Certificates could not be created.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// The folder is in use, or an earlier run cannot be cleared away.
+    /// The folder is in use, or leftovers of an earlier run cannot be removed.
     #[error(transparent)]
     Sweep(#[from] SweepError),
     /// There is no such member.
@@ -37,18 +37,18 @@ pub enum EtcdGroupError {
     NoMember(usize),
 }
 
-/// What a client of the group needs, in PEM.
+/// The credentials of a client, in PEM.
 #[derive(Clone)]
 pub struct ClientPem {
     /// Its certificate.
     pub certificate: String,
-    /// The key of that.
+    /// Its private key.
     pub key: String,
-    /// Who signs for the members.
+    /// The authority of the members.
     pub authority: String,
 }
 
-/// Three members on loopback, which write through to the disk. Dropping it kills them.
+/// Three members on loopback with durable writes. Dropping it kills them.
 pub struct EtcdGroup {
     members: Vec<Daemon>,
     endpoints: Vec<String>,
@@ -56,11 +56,11 @@ pub struct EtcdGroup {
 }
 
 impl EtcdGroup {
-    /// Starts three members with data in `dir`, a folder of their own. That they run does not say that they serve.
+    /// Starts three members with data in their own folder `dir`, without waiting until they serve.
     ///
     /// # Errors
     ///
-    /// When files, ports, certificates or processes cannot be had.
+    /// When files, ports, certificates or processes cannot be created.
     pub fn start(binaries: &Binaries, dir: &Path) -> Result<Self, EtcdGroupError> {
         let io = |source| EtcdGroupError::Io { dir: dir.to_owned(), source };
         let (run, log) = (dir.join("run"), dir.join("log"));
@@ -116,19 +116,19 @@ impl EtcdGroup {
         })
     }
 
-    /// Where clients reach the members: "127.0.0.1:PORT" each.
+    /// Client addresses of the members, "127.0.0.1:PORT".
     #[must_use]
     pub fn endpoints(&self) -> &[String] {
         &self.endpoints
     }
 
-    /// What a client shows and trusts.
+    /// The credentials of a client.
     #[must_use]
     pub fn client(&self) -> &ClientPem {
         &self.client
     }
 
-    /// Process numbers of the members that run.
+    /// Process ids of the running members.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.members.iter().filter_map(Daemon::pid).collect()
@@ -143,7 +143,7 @@ impl EtcdGroup {
         self.member(member).map(Daemon::kill)
     }
 
-    /// Starts a member on the data that it has.
+    /// Restarts a member with its data.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl EtcdGroup {
         daemon.restart().map_err(|source| EtcdGroupError::Io { dir: PathBuf::from(daemon.name()), source })
     }
 
-    /// The ends of the members' logs, for a message when something failed.
+    /// The ends of the members' logs, for error messages.
     #[must_use]
     pub fn logs(&self) -> String {
         self.members.iter().map(|member| format!("\n--- {}\n{}", member.name(), member.log_tail())).collect()

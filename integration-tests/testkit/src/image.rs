@@ -1,5 +1,4 @@
-//! Container images without a registry or a daemon: a docker-archive file with one static program or with the files of
-//! a folder, as `ctr images import` reads it.
+//! Writes container images as docker-archive files for `ctr images import`, from one static program or a folder.
 
 use std::fs;
 use std::io;
@@ -16,13 +15,13 @@ const BLOCK: usize = 512;
 pub struct Image<'a> {
     /// Its name with a registry and a tag, as in `comity.local/probe:1`.
     pub name: &'a str,
-    /// The program, as the host has it.
+    /// Path of the program on the host.
     pub program: &'a Path,
-    /// Where the image has the program, and what it starts: an absolute path.
+    /// Absolute path of the program in the image, which is also its entry point.
     pub path: &'a str,
-    /// Who runs it: `65532:65532`; empty is root.
+    /// User and group, such as `65532:65532`; empty for root.
     pub user: &'a str,
-    /// Whether there is an empty `/tmp` that everybody may write to.
+    /// Whether the image has an empty, world-writable `/tmp`.
     pub tmp: bool,
 }
 
@@ -33,9 +32,9 @@ pub struct FolderImage<'a> {
     pub name: &'a str,
     /// The folder: files and folders only.
     pub folder: &'a Path,
-    /// What it starts: an absolute path in the image.
+    /// Absolute path of the entry point in the image.
     pub path: &'a str,
-    /// Who runs it, as in [`Image`].
+    /// User and group, as in [`Image`].
     pub user: &'a str,
 }
 
@@ -85,7 +84,7 @@ fn append_folder(layer: &mut Vec<u8>, folder: &Path, prefix: &str) -> io::Result
     Ok(())
 }
 
-/// Makes an image of one layer.
+/// Writes an image of one layer.
 fn archive_of((name, path, user): (&str, &str, &str), mut layer: Vec<u8>, archive: &Path) -> io::Result<()> {
     finish(&mut layer);
     let diff = hex::encode(Sha256::digest(&layer));

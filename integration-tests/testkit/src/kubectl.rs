@@ -1,4 +1,4 @@
-//! Running kubectl.
+//! Runs kubectl.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-/// kubectl commands that wait have limits of their own; this is for the ones that hang.
+/// Limit against hanging; kubectl commands that wait have their own timeouts.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Why a kubectl command gave no result.
+/// Why a kubectl command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KubectlError {
-    /// It could not be run, or did not end.
+    /// It could not run, or did not end.
     #[error("cannot run kubectl {command}")]
     Run {
         /// The arguments.
         command: String,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// It ran and refused.
+    /// It ended with an error.
     #[error("kubectl {command} ended with {status}: {stderr}")]
     Failed {
         /// The arguments.
         command: String,
         /// Its exit status.
         status: std::process::ExitStatus,
-        /// What it said.
+        /// Its standard error.
         stderr: String,
     },
 }
 
-/// Runs a prepared kubectl command with `input` on its standard input; gives its standard output.
+/// Runs a prepared kubectl command with `input` on its standard input; returns its standard output.
 pub(crate) async fn run(mut command: Command, args: &[&str], input: &str) -> Result<String, KubectlError> {
     let shown = args.join(" ");
     let failed = |source| KubectlError::Run { command: shown.clone(), source };

@@ -1,4 +1,4 @@
-//! Real Kubernetes clusters on one machine, in seconds, and nothing left behind.
+//! Starts real Kubernetes clusters on one machine in seconds, and leaves nothing behind.
 //!
 //! The scenario tests and `comity dev --kubernetes` run against these. Nothing here imitates
 //! Kubernetes: the API servers, controller managers, schedulers, kubelets and containers are the
@@ -85,7 +85,7 @@ pub use real_clusters::{
 };
 pub use simulated_node::SimulatedNode;
 
-/// Whether files and logs stay after a cluster has been stopped: `COMITY_TESTKIT_KEEP` is set.
+/// Whether `COMITY_TESTKIT_KEEP` is set, which keeps files and logs of stopped clusters.
 fn keep_files() -> bool {
     std::env::var_os("COMITY_TESTKIT_KEEP").is_some_and(|value| !value.is_empty() && value != "0")
 }

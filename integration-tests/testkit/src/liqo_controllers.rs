@@ -1,8 +1,8 @@
 //! Liqo's controllers beside a [`ControlPlane`]: its controller manager and its IPAM, real programs with the chart's
 //! own objects and arguments, with its networking module on. They run on this machine and not in pods.
 //!
-//! What they decide is real: ranges are remapped, gateways get Deployments, Services and keys. No gateway runs, for
-//! simulated nodes run nothing. Liqo's webhooks are not there, nor its programs on nodes.
+//! Their decisions are real: they remap ranges and give gateways Deployments, Services and keys. But no gateway runs,
+//! because simulated nodes run nothing, and Liqo's webhooks and node programs are missing.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::real_clusters::LIQO_NAMESPACE;
 /// How long the controllers may take until every range of addresses is theirs: 3 s is usual.
 const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(250);
-/// Between two looks at whether the programs run.
+/// Interval of the checks that the programs run.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The network of Services of every [`ControlPlane`].
 const SERVICE_NETWORK: &str = "10.96.0.0/16";
@@ -49,15 +49,15 @@ const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 /// Liqo in one cluster.
 #[derive(Debug, Clone)]
 pub struct LiqoControllersConfig {
-    /// Its version. Its programs must have been got.
+    /// Its version, whose programs must be installed.
     pub version: LiqoVersion,
     /// The id under which its peers know it.
     pub cluster_id: String,
-    /// The network that it is told its pods have addresses in.
+    /// The pod network in its configuration.
     pub pod_cidr: String,
 }
 
-/// Why Liqo's controllers are not there.
+/// Why Liqo's controllers do not run.
 #[derive(Debug, thiserror::Error)]
 pub enum LiqoControllersError {
     /// A file cannot be used, or a program not be started.
@@ -65,7 +65,7 @@ pub enum LiqoControllersError {
     Io {
         /// The file or program.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -74,20 +74,20 @@ pub enum LiqoControllersError {
     Chart {
         /// The cluster.
         cluster: String,
-        /// What the renderer says.
+        /// The renderer's error.
         said: String,
     },
     /// The API server refused an object.
     #[error(transparent)]
     Kubectl(#[from] KubectlError),
-    /// They did not begin to work.
+    /// They did not become ready.
     #[error("Liqo of cluster {cluster} has not begun to work after {after:?}; the log of {program} says:\n{log}")]
     NotReady {
         /// The cluster.
         cluster: String,
-        /// How long it was given.
+        /// The timeout.
         after: Duration,
-        /// The program most likely to know why.
+        /// The program whose log most likely has the reason.
         program: &'static str,
         /// The last lines of its log.
         log: String,

@@ -1,4 +1,4 @@
-//! A certificate authority for one cluster, and the certificates of its daemons.
+//! Creates a cluster's certificate authority and the certificates of its daemons.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,24 +12,24 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-/// Certificates live a year: a kept control plane still starts after a holiday.
+/// Lifetime of certificates, long enough for kept control planes.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Clocks of other programs may lag a little.
+/// Tolerance for clocks that lag.
 const BACKDATE: Duration = Duration::from_secs(3600);
 
 /// The names under which an API server answers besides its addresses.
 const API_SERVER_NAMES: [&str; 5] =
     ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
 
-/// Why certificates could not be made or read.
+/// Why certificates could not be created or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// rcgen refused.
     #[error("cannot make the certificate of {name}")]
     Make {
-        /// Whose certificate.
+        /// Name of the certificate.
         name: String,
-        /// What rcgen says.
+        /// The cause.
         #[source]
         source: rcgen::Error,
     },
@@ -38,7 +38,7 @@ pub enum PkiError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -58,8 +58,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Reads the authority in `folder`, or makes one there, together with a service account key
-    /// pair (`sa.key`, `sa.pub`).
+    /// Reads the authority in `folder`, or creates it together with a service account key pair (`sa.key`, `sa.pub`).
     pub(crate) fn open(folder: &Path) -> Result<Self, PkiError> {
         fs::create_dir_all(folder).map_err(|source| PkiError::File { path: folder.to_owned(), source })?;
         let (certificate, key) = (folder.join("ca.crt"), folder.join("ca.key"));
@@ -89,7 +88,7 @@ impl Authority {
         self.folder.join(file)
     }
 
-    /// Makes the serving certificate of an API server: `<name>.crt` and `<name>.key`.
+    /// Creates the serving certificate of an API server: `<name>.crt` and `<name>.key`.
     pub(crate) fn api_server(&self, name: &str, addresses: &[IpAddr]) -> Result<(), PkiError> {
         let mut names: Vec<SanType> = addresses.iter().copied().map(SanType::IpAddress).collect();
         for dns in API_SERVER_NAMES {

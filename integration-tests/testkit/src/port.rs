@@ -1,4 +1,4 @@
-//! Free ports on loopback.
+//! Finds free ports on loopback.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -29,7 +29,7 @@ pub(crate) fn free<const N: usize>() -> io::Result<[u16; N]> {
     Ok(ports)
 }
 
-/// A random number from the seed that the standard library draws for its hash maps.
+/// A random number from the standard library's hash map seed.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! Who is who among processes: pid files that cannot name the wrong process, and the sweep over them.
+//! Pid files that identify a process by start time and program, and the removal of leftover processes.
 
 use std::fs;
 use std::io;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// How long a killed process may take to go.
+/// Timeout for a killed process to end.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// The file with the process that owns a folder of pid files.
+/// Name of the pid file of the owner of a folder.
 const OWNER: &str = "owner.json";
-/// The wrapper that is a daemon's program for the first instants of its life.
+/// Name of the wrapper that starts a daemon and then becomes it.
 const WRAPPER: &str = "setpriv";
 
-/// Why a sweep stopped.
+/// Why a sweep failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// The folder belongs to a process that lives.
+    /// A running process owns the folder.
     #[error("{} is in use by process {pid}: choose another folder or end that process", folder.display())]
     InUse {
         /// The folder.
@@ -26,7 +26,7 @@ pub enum SweepError {
         /// Its owner.
         pid: u32,
     },
-    /// A process did not go.
+    /// A killed process did not end.
     #[error("process {pid} ({}) of an earlier run does not end", program.display())]
     Stays {
         /// The process.
@@ -39,13 +39,13 @@ pub enum SweepError {
     Io {
         /// The folder.
         folder: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// One process for good: numbers are used again, a number with a start time is not.
+/// Identifies one process by id and start time, because the system reuses ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: u32,
@@ -67,7 +67,7 @@ impl ProcessIdentity {
         Self::of(std::process::id(), &std::env::current_exe().ok()?)
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub(crate) fn lives(&self) -> bool {
         running_since(self.pid) == Some(self.started_ticks) && self.runs_its_program()
     }
@@ -79,7 +79,7 @@ impl ProcessIdentity {
         Path::new(&found) == self.program || Path::new(&found).file_name().is_some_and(|name| name == WRAPPER)
     }
 
-    /// Kills it and waits until it has gone. Says whether it has.
+    /// Kills the process and waits until it has ended; returns whether it has.
     pub(crate) fn kill(&self) -> bool {
         let deadline = Instant::now() + GONE_WITHIN;
         while self.lives() {
@@ -119,7 +119,7 @@ fn running_since(pid: u32) -> Option<u64> {
     }
 }
 
-/// Makes this process the owner of the pid files in `folder`, after a sweep.
+/// Sweeps `folder` and makes this process the owner of its pid files.
 pub(crate) fn own(folder: &Path) -> Result<Vec<String>, SweepError> {
     let io = |source| SweepError::Io { folder: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(io)?;
@@ -130,7 +130,7 @@ pub(crate) fn own(folder: &Path) -> Result<Vec<String>, SweepError> {
     Ok(swept)
 }
 
-/// Kills the daemons that an earlier process left behind when it was killed, and removes their pid files.
+/// Kills the daemons that a killed process left behind, and removes their pid files.
 ///
 /// `folder` is the `run` folder of a [`ControlPlane`](crate::ControlPlane). Only a process whose number,
 /// start time and program all fit its pid file is killed. Gives the names of the daemons found alive.

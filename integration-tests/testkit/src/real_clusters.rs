@@ -1,4 +1,4 @@
-//! Two clusters with real kubelets and containers, joined by a router. Linux and root.
+//! Runs two clusters with real kubelets and containers, joined by a router. Needs Linux and root.
 //!
 //! ```text
 //! origin 198.51.100.10 ── [router 198.51.100.1 │ 203.0.113.1] ── 203.0.113.10 donor
@@ -41,10 +41,12 @@ pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
 const SCRIPT: &str = include_str!("../kubernetes/real-clusters");
 /// The image of pod sandboxes.
 const PAUSE_IMAGE: &str = "comity.local/pause:1";
+/// The image of the clusters' DNS.
+const DNS_IMAGE: &str = "comity.local/coredns:1";
 /// The image of workloads: prints its GPUs and serves HTTP on port 8080. Runs as user 65532; every node has it.
 pub const PROBE_IMAGE: &str = "comity.local/probe:1";
 
-/// What the two clusters should be.
+/// The parameters of the two clusters.
 #[derive(Debug, Clone)]
 pub struct RealClustersConfig {
     /// GPUs of each of the origin's nodes.
@@ -53,17 +55,17 @@ pub struct RealClustersConfig {
     pub donor_gpus: u32,
     /// Nodes of the origin, 1 to 3; the first has the control plane.
     pub origin_nodes: u32,
-    /// Nodes of the donor, likewise.
+    /// Nodes of the donor, 1 to 3; the first has the control plane.
     pub donor_nodes: u32,
     /// Whether Node objects name the networks of their pods (`spec.podCIDRs`).
     pub names_pod_networks: bool,
     /// Whether both have CoreDNS.
     pub dns: bool,
-    /// Liqo for both. The programs must have been got for [`Needs::Liqo`](crate::Needs::Liqo), as for `dns`.
+    /// Liqo for both. Like `dns`, it needs the programs of [`Needs::Liqo`](crate::Needs::Liqo).
     pub liqo: Option<LiqoConfig>,
-    /// How long a node of the origin may be silent until it counts as not ready. Kubernetes' own value is 50 s.
+    /// Silence after which a node of the origin is not ready. Kubernetes' default is 50 s.
     pub origin_node_grace: Duration,
-    /// The same at the donor.
+    /// Silence after which a node of the donor is not ready.
     pub donor_node_grace: Duration,
     /// How long the start may take; 6 to 15 s is usual, 20 to 30 s with Liqo.
     pub patience: Duration,
@@ -88,7 +90,7 @@ impl Default for RealClustersConfig {
     }
 }
 
-/// Why the clusters are not there.
+/// Why the clusters do not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RealClustersError {
     /// This machine cannot run them.
@@ -97,7 +99,7 @@ pub enum RealClustersError {
     /// Starting or stopping failed.
     #[error("{what}; the supervisor says:\n{log}")]
     Supervisor {
-        /// What did not happen.
+        /// The step that failed.
         what: String,
         /// The end of its log.
         log: String,
@@ -107,7 +109,7 @@ pub enum RealClustersError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -118,13 +120,13 @@ pub enum RealClustersError {
         cluster: &'static str,
         /// The command.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: std::process::ExitStatus,
-        /// What it said.
+        /// Its standard error.
         stderr: String,
     },
-    /// An API server that was started again does not answer.
-    #[error("the API server does not answer two minutes after it was started again")]
+    /// A restarted API server does not answer.
+    #[error("the API server does not answer two minutes after its restart")]
     Silent(#[source] KubectlError),
     /// The metrics-server was not applied.
     #[error("the objects of the metrics-server cannot be applied")]
@@ -132,17 +134,17 @@ pub enum RealClustersError {
     /// Liqo's chart cannot be rendered.
     #[error("the chart of Liqo cannot be rendered for the cluster '{cluster}': {said}")]
     Chart {
-        /// The id that Liqo was to have.
+        /// The cluster's id in Liqo.
         cluster: String,
-        /// What the renderer says.
+        /// The renderer's error.
         said: String,
     },
-    /// Certificates could not be made.
+    /// Certificates could not be created.
     #[error(transparent)]
     Pki(#[from] PkiError),
 }
 
-/// A place in the network of the two clusters.
+/// A location in the network of the two clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
     /// The origin's node.
@@ -153,27 +155,26 @@ pub enum Where {
     Router,
 }
 
-/// Both clusters. Dropping this ends them and every process in their networks.
+/// Both clusters. Dropping this stops them and every process in their networks.
 #[derive(Debug)]
 pub struct RealClusters {
-    /// The one that borrows.
+    /// The cluster that borrows.
     pub origin: RealCluster,
-    /// The one that lends.
+    /// The cluster that lends.
     pub donor: RealCluster,
     router_pid: u32,
     supervisor: Supervisor,
 }
 
 impl RealClusters {
-    /// What this machine lacks, each with its remedy. Empty: they can run.
+    /// Missing requirements of this machine, each with its remedy; empty if the clusters can run.
     #[must_use]
     pub fn missing() -> Vec<String> {
         machine::missing()
     }
 
-    /// Takes down what earlier, killed runs left on this machine, brings both clusters up and waits until their nodes
-    /// are Ready with their GPUs; if `config` wants them, until DNS answers in both, Liqo's Deployments are available
-    /// and its webhook answers.
+    /// Removes leftovers of killed runs, starts both clusters and waits until their nodes are Ready with their GPUs. If
+    /// `config` enables them, also waits until DNS answers, Liqo's Deployments are available and its webhook answers.
     ///
     /// # Errors
     ///
@@ -183,7 +184,7 @@ impl RealClusters {
         if !missing.is_empty() {
             return Err(RealClustersError::Missing(missing));
         }
-        // Not below /tmp, where somebody else could put a folder of this name first.
+        // Not below /tmp, where another user could create this folder first.
         let root = binaries.cache().join("real-clusters");
         private_folder(&root)?;
         supervisor::sweep(&root).await?;
@@ -248,11 +249,11 @@ impl RealClusters {
         &self.supervisor.dir
     }
 
-    /// Ends both clusters and removes everything of them.
+    /// Stops both clusters and removes all their files.
     ///
     /// # Errors
     ///
-    /// When a process, cgroup or file stays.
+    /// When a process, cgroup or file cannot be removed.
     pub async fn stop(mut self) -> Result<(), RealClustersError> {
         // Waiting for it blocks; this thread may have tasks to run meanwhile.
         let task = tokio::task::spawn_blocking(move || self.supervisor.end());
@@ -262,14 +263,14 @@ impl RealClusters {
     }
 }
 
-/// A command whose program and arguments are still to come, in the network of a process.
+/// The start of a command line that runs a program in the network of a process.
 fn in_network(pid: u32) -> tokio::process::Command {
     let mut command = tokio::process::Command::new("nsenter");
     command.arg("--target").arg(pid.to_string()).args(["--net", "--"]);
     command
 }
 
-/// Writes everything that the script needs.
+/// Writes all files that the script needs.
 fn prepare(
     dir: &Path,
     id: &str,

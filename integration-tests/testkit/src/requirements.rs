@@ -1,6 +1,6 @@
-//! What a test needs from the machine, and what to do when it is not there.
+//! Skips a test, or fails it on CI, when the machine lacks its requirements.
 
-/// Prints what is missing and says whether the test can go on.
+/// Prints the missing requirements; returns whether the test can run.
 ///
 /// A person on a laptop without root should be able to run the tests that can run. On a build machine, where
 /// nobody reads what a passing test prints, a test that did not run must not pass.

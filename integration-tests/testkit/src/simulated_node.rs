@@ -1,4 +1,4 @@
-//! Simulated nodes: what a node with GPUs tells Kubernetes about itself.
+//! Simulated nodes, with the fields and labels of real GPU nodes.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
-/// The annotation by which kwok knows its nodes.
+/// The annotation that marks kwok's nodes.
 pub(crate) const KWOK_ANNOTATION: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
-/// What NVIDIA's device plugin calls a GPU.
+/// The GPU resource of NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 /// Pods on one node: the kubelet's default.
 const PODS: u32 = 110;
@@ -18,7 +18,7 @@ const PODS: u32 = 110;
 pub struct SimulatedNode {
     /// Its name, unique in the cluster.
     pub name: String,
-    /// How many `nvidia.com/gpu` are allocatable. 0: the resource is absent.
+    /// Allocatable `nvidia.com/gpu`; with 0 the resource is absent.
     pub gpus: u32,
     /// Cores.
     pub cpu: u32,
@@ -62,14 +62,14 @@ impl SimulatedNode {
         Self { gpus, cpu: 64, memory_gib: 512, labels: L40S.labels(gpus), ..Self::without_gpus(name) }
     }
 
-    /// The node with one more label, or another value for one.
+    /// Adds or replaces a label.
     #[must_use]
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The object that is posted.
+    /// The Node object for the API.
     pub(crate) fn manifest(&self) -> Node {
         let mut amounts = BTreeMap::from([
             ("cpu".to_owned(), Quantity(self.cpu.to_string())),

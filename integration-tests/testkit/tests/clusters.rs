@@ -1,4 +1,4 @@
-//! The clusters themselves: they start, they behave like Kubernetes, and they leave nothing behind.
+//! Tests of the clusters: they start, behave like Kubernetes and leave nothing behind.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 #[path = "clusters/control_plane.rs"]

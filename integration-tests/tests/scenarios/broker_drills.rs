@@ -1,4 +1,4 @@
-//! What clients and operators see of a leader that is cut off from its peers, and of a disk that breaks under a broker.
+//! Observations by clients and operators of an isolated leader and of a broken disk.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Three brokers while processes, lines, clocks and disks fail, for a while. `./test long` does it for fifteen minutes.
+//! Three brokers under faults of processes, networks, clocks and disks. `./test long` runs it for fifteen minutes.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! An untouched Job of a cluster without GPUs runs on another institution's, through Liqo and the broker's handshake.
+//! An unmodified Job of a cluster without GPUs runs on another institution's GPUs, through Liqo and the broker's
+//! handshake.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use comity_testkit::{Line, RealClusters, Where, requirements};
 
 use crate::{OrLogs as _, is_long};
 
-/// One pair of clusters serves all parts, for they take half a minute to come up.
+/// All parts share one pair of clusters, because its start takes half a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back() {
     if !requirements::met("a burst through Liqo", &RealClusters::missing()) {
@@ -24,7 +25,7 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
     teardown_in_wrong_orders(&burst).await;
     over_a_line_with_delay_and_loss(&burst).await;
 
-    // Nothing of all that is left.
+    // Nothing is left behind.
     let federation = burst.federation();
     let lent = federation.comity_as("admin", &["cluster", "show", DONOR]).await.or_logs(federation);
     assert_eq!(lent["lentMilli"], 0, "{lent}");
@@ -45,7 +46,7 @@ async fn an_untouched_job(burst: &Burst) {
         .await
         .or_logs(federation);
     assert!(answer.contains("device="), "{answer}");
-    // A person looks into it from home.
+    // The user reads its log and runs commands in it from the origin.
     let origin = &burst.clusters.origin;
     let pod = origin.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", "app=train", "-o", "name"]).await.unwrap();
     let inside =
@@ -61,7 +62,7 @@ async fn an_untouched_job(burst: &Burst) {
     burst.no_lease().await.or_logs(federation);
 }
 
-/// By `kubectl apply` of a GpuRequest, and taken back by deleting it.
+/// Requests a lease by `kubectl apply` of a GpuRequest, and releases it by deleting that.
 async fn a_request_by_kubectl(burst: &Burst) {
     let federation = burst.federation();
     let origin = &burst.clusters.origin;
@@ -107,7 +108,7 @@ async fn the_leader_and_both_agents_killed_on_the_way(burst: &mut Burst) {
     burst.no_lease().await.or_logs(federation);
 }
 
-/// How long every broker is away.
+/// Duration of the outage of all brokers.
 fn brokers_away() -> Duration {
     Duration::from_secs(if is_long() { 600 } else { 20 })
 }
@@ -141,7 +142,7 @@ const WRONG_ORDERS: [(&str, &[Act]); 4] = [
     ),
 ];
 
-/// Both sides end clean in whatever order Liqo's objects go.
+/// Both sides end clean in whatever order Liqo's objects are deleted.
 async fn teardown_in_wrong_orders(burst: &Burst) {
     let federation = burst.federation();
     let orders = if is_long() { &WRONG_ORDERS[..] } else { &WRONG_ORDERS[..1] };
@@ -164,12 +165,11 @@ async fn teardown_in_wrong_orders(burst: &Burst) {
     }
 }
 
-/// As between institutions that are far apart, on a bad day: a round trip of 80 to 100 ms, and 4 of 100 packets need
-/// another try.
+/// A bad connection between distant institutions: a round trip of 80 to 100 ms, and 4 % of the packets need a retry.
 const FAR: Line =
     Line::Impaired { delay: Duration::from_millis(40), jitter: Duration::from_millis(10), loss_percent: 2.0 };
 
-/// From no peering at all to none: nothing but its time depends on how good the line is.
+/// A whole life cycle of a peering works over a bad network, only slower.
 async fn over_a_line_with_delay_and_loss(burst: &Burst) {
     let federation = burst.federation();
     burst.clusters.set_line(FAR).await.unwrap();
@@ -195,10 +195,10 @@ async fn over_a_line_with_delay_and_loss(burst: &Burst) {
     burst.clusters.set_line(Line::Whole).await.unwrap();
 }
 
-/// The origin's Service serves again so soon.
+/// Time within which the origin's Service answers again.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The container never stops, and the origin's Service serves it again at once; not even without any broker.
+/// The container survives all faults, even the loss of all brokers, and the origin's Service soon answers again.
 async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     async fn answers(burst: &Burst, what: &str) {
         let back = Instant::now();

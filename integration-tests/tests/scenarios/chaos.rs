@@ -1,5 +1,5 @@
-//! Three origins and two donors under random failures for a minute. `./test long` does it with ten, five and fifteen
-//! minutes.
+//! Three origins and two donors under random failures for a minute. `./test long` runs ten origins and five donors for
+//! fifteen minutes.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Wall clocks of broker processes are set by libfaketime: no lease ends because of that, and start windows keep their
-//! meaning.
+//! Clock jumps of brokers, set by libfaketime, end no lease and do not shift start windows.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use crate::inventories::origin_and_donor_with;
 
 const LIBRARY: &str = "faketime/libfaketime.so.1";
 const HOURS_2_MS: i64 = 7_200_000;
-/// More than a lease lasts, and less than certificates bear.
+/// A clock offset longer than a lease and shorter than the lifetime of certificates.
 const MINUTES_45: (&str, i64) = ("+45m", 2_700_000);
 const OPERATE: &str = include_str!("../../../docs/operate.md");
 
-/// The library, where the machine has it. `./test` says at its start if it has not.
+/// Path of libfaketime, if it is installed. `./test` reports at its start if it is not.
 fn library() -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/usr/lib64"];
     let found = folders.iter().map(|folder| Path::new(folder).join(LIBRARY)).find(|path| path.is_file());
@@ -57,7 +56,7 @@ impl Clocks {
         (clocks, FederationConfig { place, ..FederationConfig::with_example_policy() })
     }
 
-    /// In words of libfaketime, as in "+2h". Renamed into place, so that no half of it is read.
+    /// Sets an offset in libfaketime's syntax, such as "+2h", atomically.
     fn set(&self, broker: u64, off: &str) {
         let path = self.0.path().join(format!("broker-{broker}"));
         let new = path.with_extension("new");
@@ -72,7 +71,7 @@ async fn broker_status(federation: &Federation, id: u64) -> Value {
     brokers.iter().find(|broker| broker["id"] == id).cloned().unwrap_or_default()
 }
 
-/// The lease is active and ends when it did at first.
+/// Asserts that the lease is active and its end is unchanged.
 async fn stays(federation: &Federation, lease: &str, ends: &Value) {
     let seen = federation.comity(&["lease", "show", lease]).await.or_logs(federation);
     assert_eq!((&seen["state"], &seen["expiresAtMs"]), (&Value::from("active"), ends), "{}", federation.logs());
@@ -133,14 +132,14 @@ async fn no_wall_clock_of_a_broker_ends_a_lease() {
     stays(&federation, &lease, &ends).await;
 }
 
-/// The commands of docs/operate.md that re-base log time: one that says what it would do, and one that does it.
+/// The commands of docs/operate.md that re-base log time: a dry run and the real one.
 fn rebase_commands() -> [Vec<&'static str>; 2] {
     let lines = OPERATE.lines().filter(|line| line.starts_with("comity raft rebase-time"));
     let words = lines.map(|line| line.split('#').next().unwrap().split_whitespace().skip(1).collect());
     words.collect::<Vec<_>>().try_into().expect("the page has two such commands")
 }
 
-/// How long a lease has left, by the log time of the leader.
+/// Remaining time of a lease by the leader's log time.
 async fn time_left(federation: &Federation, lease: &str) -> i64 {
     let leader = federation.leader().await.or_logs(federation);
     let status = broker_status(federation, leader).await;

@@ -1,4 +1,4 @@
-//! Two real control planes: a donor with two simulated nodes of eight GPUs, an origin without.
+//! Two real control planes: a donor with two simulated nodes of eight GPUs, and an origin without GPUs.
 
 use std::path::Path;
 
@@ -111,7 +111,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     donor.stop().await.unwrap();
 }
 
-/// Whether kubectl was told that its token is nobody's, which it says in one of two ways.
+/// Whether the API server rejected the token, which kubectl reports in one of two ways.
 fn is_nobody(refused: &str) -> bool {
     refused.contains("Unauthorized") || refused.contains("logged in")
 }

@@ -1,4 +1,4 @@
-//! Processes die at the worst moments; requests become active all the same, and nothing is left over.
+//! Processes die at the worst moments; requests still become active, and nothing is left behind.
 
 use std::time::{Duration, Instant};
 
@@ -29,11 +29,11 @@ pub(crate) const DONOR_STEPS: [&str; 8] = [
     "seal-credential",
 ];
 
-/// After so long without a crash no more is expected.
+/// Time without a crash after which no more is expected.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Starts again what crashed until the lease is in `state` and `most` crashes have been seen, or at least `least` and
-/// no more for a while.
+/// Restarts crashed agents until the lease is in `state`, after `most` crashes, or after at least `least` and then none
+/// for a while.
 pub(crate) async fn nurse(federation: &mut Federation, lease: &str, state: &str, least: usize, most: usize) {
     let mut seen = 0;
     let start = Instant::now();
@@ -59,7 +59,7 @@ pub(crate) fn crashed_before(federation: &Federation, cluster: &str, step: &str)
     federation.agent_dir(cluster).join(format!("crashed-at-{step}-before")).exists()
 }
 
-/// Released, both sides clean, and neither agent has anything of it.
+/// Releases the lease and waits until both sides are clean and neither agent stores anything of it.
 async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
     federation.comity(&["lease", "release", lease]).await.or_logs(federation);
     nurse(federation, lease, "ended", 0, 0).await;

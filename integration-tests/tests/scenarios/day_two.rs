@@ -1,4 +1,4 @@
-//! What an operator relies on: certificates that renew themselves, one trace through all processes.
+//! Operations: certificates renew themselves, and one trace spans all processes.
 
 use comity_scenarios::{FederationConfig, PATIENCE, until};
 

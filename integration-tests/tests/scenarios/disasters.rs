@@ -1,4 +1,4 @@
-//! The drills of docs/disaster.md: its commands, on brokers whose disks were damaged or lost.
+//! The drills of docs/disaster.md: runs its commands on brokers with damaged or lost disks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn blocks(heading: &str) -> Vec<Vec<&'static str>> {
     blocks
 }
 
-/// Runs the commands of one block on the machine of broker `id`; what they print.
+/// Runs the commands of one block on the machine of broker `id`; returns their output.
 async fn run(federation: &mut Federation, id: u64, block: &[&str]) -> Result<String> {
     let mut printed = String::new();
     for line in block {
@@ -46,7 +46,7 @@ async fn run(federation: &mut Federation, id: u64, block: &[&str]) -> Result<Str
     Ok(printed)
 }
 
-/// Three brokers and two clusters, whose agents have stopped: nothing but requests changes the state.
+/// Three brokers and two clusters with stopped agents, so that only requests change the state.
 async fn without_agents() -> Federation {
     let mut federation = origin_and_donor().await;
     for cluster in ["polytech-campus", "ncc-main"] {
@@ -76,7 +76,7 @@ fn member(status: &Value, id: u64) -> Option<&Value> {
     status["members"].as_array()?.iter().find(|member| member["id"] == id)
 }
 
-/// Waits until these brokers, and no others, vote; gives the status.
+/// Waits until exactly these brokers vote; returns the status.
 async fn voters(federation: &Federation, ids: &[u64]) -> Value {
     until("the voters", PATIENCE, async || {
         let status = federation.comity_as("admin", &["raft", "status"]).await?;
@@ -175,8 +175,7 @@ async fn another_machine_takes_the_place_of_one_that_is_gone() {
     all_there(&federation, &requests).await;
 }
 
-/// Puts broker `by` in the place of broker `id`, by the commands of the page; its files are made on the machine of
-/// `on`.
+/// Replaces broker `id` by broker `by` with the commands of the page; creates its files on the machine of broker `on`.
 async fn replaced(federation: &mut Federation, id: u64, by: u64, on: u64) {
     let (raft, client) = federation.add_broker(by).unwrap();
     let page = blocks("A machine is gone for good");
@@ -236,7 +235,7 @@ async fn a_new_group_is_made_of_the_copy_that_is_left() {
     federation.agreed_state().await.or_logs(&federation);
 }
 
-/// Of "req-17", 17.
+/// The number of a request id: 17 for "req-17".
 fn number(request: &str) -> u64 {
     request.rsplit('-').next().unwrap().parse().unwrap()
 }

@@ -1,4 +1,4 @@
-//! `comity-bench growth` in small: every figure is there, and so is every lease after a kill.
+//! A small `comity-bench growth`: every value is reported, and every lease survives a kill.
 
 use std::time::Duration;
 

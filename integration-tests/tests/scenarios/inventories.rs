@@ -1,5 +1,5 @@
-//! Federations of hosts without Kubernetes: real brokers, agents, mTLS, handshake and tunnels; the echo API stands in
-//! for an API server.
+//! Federations of hosts without Kubernetes: real brokers, agents, mTLS, handshakes and tunnels; an echo API replaces
+//! the API server.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,9 @@ pub(crate) fn inventory(dir: &Path, name: &str, gpus: u32, class: &str) -> PathB
     let nodes = match gpus {
         0 => "nodes: []\n".to_owned(),
         _ => format!(
-            "nodes:\n  - name: {name}-1\n    cpu: 64\n    memory: 512Gi\n    gpus:\n      - count: {gpus}\n        product: {product}\n        memoryMiB: {memory}\n        architecture: {architecture}\n        computeCapability: \"{capability}\"\n        driverVersion: 550.107.02\n"
+            "nodes:\n  - name: {name}-1\n    cpu: 64\n    memory: 512Gi\n    gpus:\n      \
+             - count: {gpus}\n        product: {product}\n        memoryMiB: {memory}\n        \
+             architecture: {architecture}\n        computeCapability: \"{capability}\"\n        driverVersion: 550.107.02\n"
         ),
     };
     let path = dir.join(format!("{name}.inventory.yaml"));
@@ -29,7 +31,7 @@ pub(crate) async fn origin_and_donor() -> Federation {
     origin_and_donor_with(FederationConfig::with_example_policy()).await
 }
 
-/// The same with a configuration of its own.
+/// As [`origin_and_donor`], with another configuration.
 pub(crate) async fn origin_and_donor_with(config: FederationConfig) -> Federation {
     let mut federation = Federation::start(config).await.unwrap();
     for (cluster, gpus) in [("polytech-campus", 0), ("ncc-main", 16)] {

@@ -1,5 +1,5 @@
-//! Pods of two clusters are left to Liqo's own network: whole agents, which know of each other what brokers pass on
-//! sealed, beside Liqo's real controllers. Both clusters' pods have the same addresses.
+//! Connects the pods of two clusters by Liqo's own network: complete agents exchange sealed messages through the
+//! brokers, beside Liqo's real controllers. Both clusters use the same pod addresses.
 
 use std::path::Path;
 
@@ -65,7 +65,8 @@ async fn the_networks_of_two_liqos_are_connected_by_sealed_messages_and_parted_w
     .await
     .or_logs(&federation);
 
-    let submit = "request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 1 --cpu-per-gpu 1 --memory-per-gpu 1Gi --duration 1h --delivery virtual-node --namespace lab";
+    let submit = "request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 1 \
+                  --cpu-per-gpu 1 --memory-per-gpu 1Gi --duration 1h --delivery virtual-node --namespace lab";
     let submit: Vec<&str> = submit.split(' ').collect();
     let request = federation.comity(&submit).await.or_logs(&federation);
     let lease = federation.lease_of(request["id"].as_str().unwrap()).await.or_logs(&federation);

@@ -1,4 +1,4 @@
-//! A broker that lost its disk meets one that was away: nothing that was acknowledged may be gone.
+//! A broker that lost its disk meets a lagging one: no acknowledged write may be lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use comity_scenarios::{Federation, PATIENCE, until};
 use crate::OrLogs as _;
 use crate::inventories::origin_and_donor;
 
-/// Requests that are acknowledged while broker 3 is away.
+/// Requests acknowledged while broker 3 is down.
 const WRITES: u32 = 20;
-/// How long brokers 2 and 3 are given to answer without broker 1.
+/// Timeout for brokers 2 and 3 to answer without broker 1.
 const ALONE: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,7 +50,7 @@ async fn a_broker_that_lost_its_disk_does_not_outvote_the_one_that_has_everythin
     assert!(acknowledged.is_subset(&there), "gone: {:?}", acknowledged.difference(&there));
 }
 
-/// Submits, again as long as nobody leads.
+/// Submits a request, and retries while there is no leader.
 async fn submitted(federation: &Federation) -> Result<String> {
     until("a request to be accepted", PATIENCE, async || federation.submit(1, "frontier").await.map(Some)).await
 }

@@ -1,4 +1,4 @@
-//! Work goes to its data, through real agents and brokers: an agent's configuration says what its cluster holds.
+//! Work goes to its data, which agents declare in their configuration.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::OrLogs as _;
 use crate::control_planes::pod;
 
-/// An address that no pod has.
+/// An address of no pod.
 const FOREIGN: &str = "192.0.2.77";
 const MEBIBYTE: usize = 1 << 20;
 /// Root with `CAP_NET_ADMIN` alone, no way to more, system calls filtered.
@@ -163,7 +163,7 @@ fn services_and_home(origin: &RealCluster) -> String {
     )
 }
 
-/// What a Service answers to a pod of the origin, on whichever cluster that runs.
+/// The answer of a Service to a pod of the origin, wherever the pod runs.
 async fn ask(burst: &Burst, from: &str, service: &str, path: &str) -> anyhow::Result<String> {
     let url = format!("http://{service}/{path}");
     get(burst, from, &url).await
@@ -180,7 +180,7 @@ async fn guest(burst: &Burst) -> String {
     burst.clusters.origin.kubectl(&name).await.unwrap()
 }
 
-/// Pods of the donor's own on both of its nodes, and packets in whose source no pod of the origin is.
+/// The donor's own pods stay unreachable, and packets with foreign source addresses are dropped.
 async fn only_what_was_lent(burst: &Burst, guest: &str) {
     let RealClusters { origin, donor, .. } = &*burst.clusters;
     for (name, node) in [("own-1", 1), ("own-2", 2)] {
@@ -226,7 +226,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     assert!(get(burst, "home", &format!("http://{lent}:8080/")).await.is_ok());
 }
 
-/// Somebody writes nonsense into what the nodes follow.
+/// Invalid data in the objects that nodes follow does no harm.
 async fn scribbled(burst: &Burst) {
     let origin = &burst.clusters.origin;
     let read = ["-n", AGENT, "get", "configmap", "comity-fabric", "-o", "json"];
@@ -256,7 +256,7 @@ async fn scribbled(burst: &Burst) {
     origin.kubectl(&wait).await.or_logs(burst.federation());
 }
 
-/// The pods' way stays while the agent of their node is dead, and the next one begins again.
+/// Routes of pods stay while their node's agent is dead, and the restarted agent takes over.
 async fn killed(burst: &Burst) {
     let origin = &burst.clusters.origin;
     let leftover = "ip route add 10.99.0.0/24 dev comity0v && nft add chain inet comity_node leftover";

@@ -1,5 +1,4 @@
-//! Brokers and agents run as pods, from the manifests and images that ship: without privileges, and through the loss of
-//! each.
+//! Brokers and agents run as unprivileged pods from the released manifests and images, and survive the loss of each.
 
 use std::time::Instant;
 
@@ -19,7 +18,7 @@ const NOTHING: &str = "65532 0 0 0 0 0 1 2";
 pub(crate) const GATEWAY: &str = "0 0 1000 1000 1000 0 1 2";
 pub(crate) const AGENTS: &str = "app.kubernetes.io/name=comity-agent";
 
-/// Fails with what all pods say.
+/// Panics with the logs of all pods.
 pub(crate) async fn or_logs<T, E: std::fmt::Display>(result: Result<T, E>, pods: &Pods) -> T {
     match result {
         Ok(value) => value,
@@ -118,8 +117,7 @@ pub(crate) async fn kill_the_agents(pods: &Pods) {
     }
 }
 
-/// What the kernel says of each process of a name: its user, the sets of capabilities, whether it may get more than it
-/// has, and its filter of system calls.
+/// User, capability sets, `NoNewPrivs` and seccomp mode of each process with a name, from /proc.
 pub(crate) async fn held(real: &RealCluster, process: &str, pods: &Pods) -> Vec<String> {
     let script = format!("for p in $(pgrep -x {process}); do cat /proc/$p/status; echo; done");
     let status = or_logs(real.exec_in_node(&["sh", "-c", &script]).await, pods).await;
@@ -153,7 +151,7 @@ async fn a_tenant(pods: &Pods, secret: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What kubectl says in the tenant's pod, with the leased kubeconfig.
+/// Output of kubectl in the tenant's pod, with the leased kubeconfig.
 async fn as_tenant(pods: &Pods, args: &[&str], input: &str) -> anyhow::Result<String> {
     let words = [&["-n", LEASES, "exec", "-i", "tenant", "--", "/kubectl"][..], args].concat();
     Ok(pods.clusters().origin.kubectl_with_input(&words, input).await?)

@@ -1,5 +1,5 @@
-//! An untouched Job bursts through Liqo while brokers and agents are pods, from the manifests that ship and with no
-//! rights but those: also while the agents' pods are deleted.
+//! An unmodified Job bursts through Liqo while brokers and agents run as pods, with only the rights of the released
+//! manifests, even while the agents' pods are deleted.
 
 use std::path::Path;
 use std::time::Instant;
@@ -137,7 +137,7 @@ async fn answers(service: &str, pods: &Pods) -> String {
     or_logs(answer.await, pods).await
 }
 
-/// What ships grants all that the agents ask for: since they were started, for each pod has a log of its own.
+/// The released manifests grant all rights that the agents need: no log has a denied request.
 async fn nothing_was_forbidden(pods: &Pods) {
     for real in [&pods.clusters().origin, &pods.clusters().donor] {
         let log = or_logs(real.kubectl(&["-n", AGENT, "logs", "deployment/comity-agent"]).await, pods).await;

@@ -1,5 +1,4 @@
-//! A Job's lease is being reclaimed: its pod hears of it, here and where it runs, says that it is saved, and goes on
-//! later.
+//! A Job's lease is reclaimed: its pod is notified on both clusters, reports saved work, and continues later.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A broker group killed as a whole serves the same revision and leases from its disks.
+//! A broker group that was killed as a whole serves the same revision and leases after a restart.
 
 use comity_scenarios::{PATIENCE, until};
 

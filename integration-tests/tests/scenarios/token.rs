@@ -1,4 +1,4 @@
-//! A donor that lends by token: what its agent makes is short-lived, replaced while pods run, and can be taken away.
+//! A donor that lends by token: tokens are short-lived, are replaced while pods run, and can be revoked.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{OrLogs as _, is_long};
 const ON_ORIGIN: &str = "liqo-tenant-donor";
 const ON_DONOR: &str = "liqo-tenant-origin";
 const ACCOUNT: &str = "comity-liqo-peer";
-/// How often the donor makes a new token here.
+/// Interval at which the donor renews the token.
 const ROTATION: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,13 +48,13 @@ fn decode(text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(base64::engine::general_purpose::STANDARD.decode(text.trim())?)
 }
 
-/// What the origin's Liqo thinks of the donor's API server.
+/// The donor's API server status according to the origin's Liqo.
 async fn api_server_status(burst: &Burst) -> anyhow::Result<String> {
     let path = "jsonpath={.status.conditions[?(@.type==\"APIServerStatus\")].status}";
     Ok(burst.clusters.origin.kubectl(&["get", "foreignclusters.core.liqo.io", "donor", "-o", path]).await?)
 }
 
-/// Who a token is, as the donor's API server says.
+/// The identity of a token according to the donor's API server.
 async fn whoami(burst: &Burst, token: &str) -> anyhow::Result<String> {
     let token = format!("--token={token}");
     // The administrator's certificate would come before the token.
@@ -111,7 +111,7 @@ async fn a_token_is_replaced_while_a_pod_runs(burst: &Burst) {
     burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
 }
 
-/// Kubernetes gives no token less than ten minutes. After them only who took newer ones is let in.
+/// Waits longer than the ten minutes that Kubernetes grants tokens at least; afterwards only newer tokens work.
 async fn outlive_the_first_tokens(burst: &Burst) {
     for _ in 0..66 {
         tokio::time::sleep(Duration::from_secs(10)).await;
@@ -122,7 +122,7 @@ async fn outlive_the_first_tokens(burst: &Burst) {
     }
 }
 
-/// An administrator of the donor has enough of this origin.
+/// Revokes the origin's access as the donor's administrator.
 async fn deleting_the_account_takes_the_access_away(burst: &Burst) {
     let federation = burst.federation();
     burst.run_job("unwanted", 1, &["serve", "1800"]).await.or_logs(federation);

@@ -1,27 +1,27 @@
-//! Who asks for what, and when: drawn by a seed, the same for all ways.
+//! Draws requests and their times from a seed, the same for all strategies.
 
 use comity_core::packing::Task;
 
 use super::{BatchingTest, HOUR, PATIENCE, SETTLING, STEP};
 use crate::random::Random;
 
-/// Longest time that work takes; each whole hour up to it is as likely.
+/// Longest work, in hours; each number of whole hours up to it is equally likely.
 const MOST_HOURS: usize = 24;
 
-/// A request.
+/// A request that arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'t> {
-    /// Milliseconds after the begin.
+    /// Milliseconds since the start of the simulation.
     pub(super) at: u64,
     pub(super) task: &'t Task,
-    /// How long its work takes, in milliseconds.
+    /// Duration of the work in milliseconds.
     pub(super) lasts: u64,
-    /// Whether it says that its lease may move.
+    /// Whether its lease may move.
     pub(super) may_move: bool,
 }
 
-/// Requests in order of time: as many as it takes that so much is asked for, from before anything is counted until the
-/// last that are have been served or have gone.
+/// Requests in order of time that add up to the demand of `test`, from the start of the warm-up until every measured
+/// request was placed or gave up.
 pub(super) fn arrivals<'t>(test: &BatchingTest, capacity_milli: u64, tasks: &'t [Task], seed: u64) -> Vec<Arrival<'t>> {
     let every = test.every.max(STEP);
     #[expect(
@@ -31,12 +31,12 @@ pub(super) fn arrivals<'t>(test: &BatchingTest, capacity_milli: u64, tasks: &'t 
     )]
     let each_step = (capacity_milli as f64 * test.demand * every as f64) as i128;
     let mut random = Random::new(seed);
-    // Drawn apart, so that who comes when does not depend on how many may move.
+    // A separate generator, so that the arrivals do not depend on the percentage of preemptible requests.
     let mut moves = Random::new(seed ^ 0x6d6f_7665);
     let (mut found, mut owed) = (Vec::new(), 0_i128);
     for at in (0..SETTLING + test.days * 24 * HOUR + PATIENCE).step_by(usize::try_from(every).unwrap_or(1)) {
         owed += each_step;
-        // The last may ask for more than is due: of that there is less the next time.
+        // The last request may exceed the demand that is due; the next step then has less.
         while owed > 0 {
             let task = &tasks[random.below(tasks.len())];
             let lasts = (1 + random.below(MOST_HOURS) as u64) * HOUR;

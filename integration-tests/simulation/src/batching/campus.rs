@@ -1,16 +1,16 @@
-//! A campus of 64 GPUs, for whoever has no trace.
+//! A synthetic campus of 64 GPUs that replaces a trace.
 
 use comity_core::packing::{Shape, Task};
 
 use crate::trace::Trace;
 
-/// Nodes, of eight GPUs each.
+/// Number of nodes, with eight GPUs each.
 const NODES: usize = 8;
-/// GPUs of a request, on one node, and how many of twenty ask for so many.
+/// GPUs of a request, all on one node, and the number of such requests among twenty.
 const MIX: [(u16, usize); 5] = [(1, 7), (2, 5), (3, 1), (4, 4), (8, 3)];
 
-/// Eight nodes with eight GPUs; of twenty requests seven are for one GPU, five for two, one for three, four for four
-/// and three for a node's eight, with 14 cores and 100 GiB for each GPU.
+/// Eight nodes with eight GPUs. Of twenty requests, seven need one GPU, five two, one three, four four and three eight,
+/// each with 14 cores and 100 GiB per GPU.
 #[must_use]
 pub fn campus() -> Trace {
     let shape = Shape { cpu_milli: 128_000, memory_mib: 1 << 20, devices: 8, kind: 0 };

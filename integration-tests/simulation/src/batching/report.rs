@@ -1,111 +1,114 @@
-//! What came of it, as JSON and as a table.
+//! The results of a batching simulation, as JSON and as a table.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{BatchingTest, HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES, Way};
+use super::{BatchingTest, HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES, Strategy};
 use crate::trace::Trace;
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeedResult {
     /// Seed of the arrivals.
     pub seed: u64,
-    /// What was counted.
+    /// The measured values.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// What is counted, of the requests that came in the days that count. A gang asks for more than one GPU.
+/// Values of the requests that arrived during the measured days. A gang is a request for more than one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Requests that came.
+    /// Submitted requests.
     pub requests: f64,
-    /// Those that were placed before they went away.
+    /// Those placed before they gave up.
     pub requests_let_in: f64,
-    /// Gangs that came.
+    /// Submitted gangs.
     pub gangs: f64,
-    /// Those that were placed before they went away.
+    /// Those placed before they gave up.
     pub gangs_let_in: f64,
-    /// GPU-hours asked for.
+    /// Requested GPU-hours.
     pub gpu_hours_asked: f64,
-    /// GPU-hours of those that were placed.
+    /// GPU-hours of the placed requests.
     pub gpu_hours_let_in: f64,
-    /// GPU capacity that was lent, in percent, as a mean over time.
+    /// Mean over time of the lent GPU capacity, in percent.
     pub allocated_percent: f64,
-    /// GPUs that stood idle while requests waited for as many, as a mean over time: those idle, or those that requests
-    /// wait for which ask for no more than that, whichever is less.
+    /// Mean over time of the idle GPUs that queued requests could have used: the lesser of the idle GPUs and the GPUs
+    /// of the queued requests that ask for no more than the idle ones.
     pub stranded_gpus: f64,
-    /// How long those that were placed waited, as a mean.
+    /// Mean waiting time of the placed requests.
     pub mean_wait_minutes: f64,
-    /// Requests that were placed after leases had moved for them.
+    /// Requests placed after leases had moved for them.
     pub let_in_by_moving: f64,
     /// Leases that moved.
     pub leases_moved: f64,
-    /// Of these, leases that moved for requests that went away in the end.
+    /// Leases that moved for requests that gave up later.
     pub moved_in_vain: f64,
-    /// Leases that were reclaimed and stayed.
+    /// Leases whose reclaim was withdrawn.
     pub spared: f64,
-    /// Most leases that moved for one request.
+    /// Maximum number of leases that moved for one request.
     pub most_moved_for_one: f64,
-    /// Moves beyond what the broker promises: one too many for a request, or of a lease that had not been long enough
-    /// where it was, or for another reason than a repair. Must be none.
+    /// Moves that break the broker's bound: too many for one request, too soon after the lease started or moved, or for
+    /// another reason than a repair. Must be 0.
     pub beyond_the_bound: f64,
-    /// Leases that were reclaimed and had no other place in the end. Must be none.
+    /// Leases that were reclaimed and got no new place. Must be 0.
     pub stopped: f64,
 }
 
-/// One way to serve.
+/// The results of one strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WayReport {
-    /// Which.
-    pub way: &'static str,
-    /// Each seed.
+pub struct StrategyReport {
+    /// Name of the strategy.
+    #[serde(rename = "way")]
+    pub strategy: &'static str,
+    /// The result of each seed.
     pub seeds: Vec<SeedResult>,
-    /// Mean over the seeds; of what must be none and of `most_moved_for_one`, the most.
+    /// Mean over the seeds, but the maximum of `most_moved_for_one` and of the values that must be 0.
     pub mean: Figures,
 }
 
-/// What a repair may cost.
+/// The broker's bound on repairs, and whether it held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundOnMoves {
-    /// Leases that move for one request, at most.
+    /// Maximum number of leases that move for one request.
     pub most_moves: u64,
-    /// Hours for which a lease that moves has been where it is, at least.
+    /// Minimum hours between the start or move of a lease and its next move.
     pub hours_in_place: u64,
-    /// Whether this, and that nobody's work stops, was so in all that was simulated.
+    /// Whether the bound held in every run and no work was stopped.
     pub holds: bool,
 }
 
-/// The same arrivals, served in three ways.
+/// The same arrivals, served by three strategies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BatchingReport {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// GPUs.
+    /// Number of GPUs.
     pub gpus: u64,
-    /// GPUs asked for at a time, in parts of what there is.
+    /// Mean GPUs in demand, as a multiple of the capacity.
     pub demand: f64,
-    /// Minutes from one time at which requests came to the next.
+    /// Minutes between two batches of arrivals.
     pub every_minutes: u64,
-    /// Days that were counted.
+    /// Measured days.
     pub days: u64,
-    /// Requests of a hundred whose leases might move where any did.
+    /// Percent of the requests whose leases may move under [`Strategy::Moved`].
     pub preemptible_percent: u8,
-    /// Each way.
-    pub ways: Vec<WayReport>,
-    /// What was promised of moves.
+    /// The results of each strategy.
+    #[serde(rename = "ways")]
+    pub strategies: Vec<StrategyReport>,
+    /// The broker's bound on repairs.
     pub bound: BoundOnMoves,
 }
 
 /// Head of the table; [`row`] has the same columns.
-pub const HEAD: &str = "way         seed  requests    let in     gangs    let in  allocated, %  stranded, GPUs  wait, min  moved  most for one";
+pub const HEAD: &str = "way         seed  requests    let in     gangs    let in  allocated, %  stranded, GPUs  wait, min  moved  \
+                        most for one";
 
-/// One line of the table.
+/// One row of the table under [`HEAD`].
 #[must_use]
-pub fn row(way: Way, seed: &str, figures: &Figures) -> String {
-    let mut line = format!("{:<10}{seed:>6}", way.as_str());
+pub fn row(strategy: Strategy, seed: &str, figures: &Figures) -> String {
+    let mut line = format!("{:<10}{seed:>6}", strategy.as_str());
     let _ = write!(line, "{:>10.1}{:>10.1}", figures.requests, figures.requests_let_in);
     let _ = write!(line, "{:>10.1}{:>10.1}", figures.gangs, figures.gangs_let_in);
     let _ = write!(line, "{:>14.2}{:>16.2}", figures.allocated_percent, figures.stranded_gpus);
@@ -117,19 +120,19 @@ pub fn row(way: Way, seed: &str, figures: &Figures) -> String {
     line
 }
 
-impl WayReport {
-    /// Over what the seeds gave.
+impl StrategyReport {
+    /// Summarises the results of all seeds.
     #[must_use]
-    pub fn new(way: Way, seeds: Vec<SeedResult>) -> Self {
-        Self { way: way.as_str(), mean: mean(&seeds), seeds }
+    pub fn new(strategy: Strategy, seeds: Vec<SeedResult>) -> Self {
+        Self { strategy: strategy.as_str(), mean: mean(&seeds), seeds }
     }
 }
 
 impl BatchingReport {
-    /// Over what the ways gave.
+    /// Collects the results of all strategies.
     #[must_use]
-    pub fn new(test: &BatchingTest, trace: &Trace, ways: Vec<WayReport>) -> Self {
-        let holds = ways.iter().all(|way| way.mean.beyond_the_bound + way.mean.stopped == 0.0);
+    pub fn new(test: &BatchingTest, trace: &Trace, strategies: Vec<StrategyReport>) -> Self {
+        let holds = strategies.iter().all(|strategy| strategy.mean.beyond_the_bound + strategy.mean.stopped == 0.0);
         Self {
             nodes: trace.nodes.len(),
             gpus: trace.capacity_milli() / 1_000,
@@ -137,20 +140,21 @@ impl BatchingReport {
             every_minutes: test.every / MINUTE,
             days: test.days,
             preemptible_percent: test.preemptible_percent,
-            ways,
+            strategies,
             bound: BoundOnMoves { most_moves: MOST_MOVES, hours_in_place: IN_PLACE_FOR / HOUR, holds },
         }
     }
 }
 
 impl BatchingReport {
-    /// What was promised of moves, and whether it was so, for people.
+    /// One sentence on the broker's bound on repairs and whether it held.
     #[must_use]
     pub fn conclusion(&self) -> String {
         let (moves, hours) = (self.bound.most_moves, self.bound.hours_in_place);
-        let says = if self.bound.holds { "so it was in all runs" } else { "this did NOT hold" };
+        let verdict = if self.bound.holds { "held in all runs" } else { "was VIOLATED" };
         format!(
-            "promised: at most {moves} leases move for a request, each has been {hours} h where it is, and nobody's work stops; {says}"
+            "bound on repairs: at most {moves} leases move per request, none within {hours} h of its start or last move, \
+             none without a new place; it {verdict}"
         )
     }
 }

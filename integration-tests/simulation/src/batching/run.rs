@@ -1,4 +1,4 @@
-//! The broker in log time, work that comes and ends, and agents that do at once what they are asked.
+//! Runs the broker in simulated time while work arrives and ends; agents carry out orders at once.
 
 use std::collections::BTreeMap;
 
@@ -12,81 +12,81 @@ use comity_core::packing::Task;
 use comity_core::{Command, LeaseId, Millis, Refusal, RequestId, Timestamp};
 
 use super::arrivals::Arrival;
-use super::books::Books;
+use super::counters::Counters;
 use super::report::Figures;
-use super::{HOUR, MINUTE, PATIENCE, SETTLING, STEP, Way};
+use super::{HOUR, MINUTE, PATIENCE, SETTLING, STEP, Strategy};
 use crate::broker::{Broker, Member, Reclaimed};
 use crate::trace::Trace;
 
-/// Index of the member that asks.
+/// Index of the member that borrows.
 const ORIGIN: usize = 0;
-/// Index of the member that has the nodes.
+/// Index of the member that lends.
 const DONOR: usize = 1;
-/// Notice that work that may move asks for. Where a lease has a new place it moves as soon as its work is saved.
+/// Notice period of preemptible requests. A lease with a new place moves as soon as its work is saved.
 const GRACE: Millis = Millis(10 * MINUTE);
 
-/// One way to serve.
+/// One run of one strategy.
 pub(super) struct Run {
     broker: Broker,
-    way: Way,
+    strategy: Strategy,
     began: u64,
     ends: u64,
-    /// Whose work ends when.
+    /// Requests by the time at which their work ends.
     work: BTreeMap<u64, Vec<RequestId>>,
-    books: Books,
+    counters: Counters,
 }
 
 impl Run {
-    /// Idle nodes.
-    pub(super) fn new(trace: &Trace, tasks: &[Task], way: Way, days: u64) -> Result<Self, Refusal> {
+    /// Starts with idle nodes.
+    pub(super) fn new(trace: &Trace, tasks: &[Task], strategy: Strategy, days: u64) -> Result<Self, Refusal> {
         let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
         let donor = Member { name: "donor".to_owned(), nodes: trace.nodes.values().collect() };
         let broker = Broker::new(&[origin, donor], tasks)?;
         let began = broker.now().0;
         let ends = began + SETTLING + days * 24 * HOUR;
-        let books = Books::new(trace.capacity_milli(), began + SETTLING, ends);
-        Ok(Self { broker, way, began, ends, work: BTreeMap::new(), books })
+        let counters = Counters::new(trace.capacity_milli(), began + SETTLING, ends);
+        Ok(Self { broker, strategy, began, ends, work: BTreeMap::new(), counters })
     }
 
-    /// Serves the arrivals, which come in order of time.
+    /// Serves the arrivals, which must be in order of time.
     pub(super) fn serve(mut self, arrivals: &[Arrival<'_>]) -> Result<Figures, Refusal> {
         let mut next = arrivals.iter().peekable();
         let mut now = self.began;
         while now <= self.ends + PATIENCE {
-            self.pass(Timestamp(now))?;
+            self.advance_to(Timestamp(now))?;
             while let Some(arrival) = next.next_if(|arrival| self.began + arrival.at <= now) {
-                self.ask(arrival, now)?;
+                self.submit(arrival, now)?;
             }
             self.settle()?;
-            self.books.sample(&self.broker.state, self.broker.cluster(DONOR), now, STEP);
+            self.counters.sample(&self.broker.state, self.broker.cluster(DONOR), now, STEP);
             now += STEP;
         }
-        Ok(self.books.figures())
+        Ok(self.counters.figures())
     }
 
-    fn ask(&mut self, arrival: &Arrival<'_>, now: u64) -> Result<(), Refusal> {
-        let moves = self.way == Way::Moved && arrival.may_move;
+    fn submit(&mut self, arrival: &Arrival<'_>, now: u64) -> Result<(), Refusal> {
+        let moves = self.strategy == Strategy::Moved && arrival.may_move;
         let preemptible = moves.then_some(Preemptible { grace: GRACE, checkpoint: true });
         let start_by = Some(Timestamp(now + PATIENCE));
         let change = |spec: RequestSpec| RequestSpec { start_by, preemptible, ..spec };
         let request = self.broker.submit_for(ORIGIN, arrival.task, Millis(arrival.lasts), change)?;
-        self.books.asked(request, arrival, now);
+        self.counters.submitted(request, arrival, now);
         Ok(())
     }
 
-    /// Lets time pass up to `now`, and what is due in it happen: leases and waits run out, and work ends, also that
-    /// which has moved and could stay for longer.
-    fn pass(&mut self, now: Timestamp) -> Result<(), Refusal> {
-        while let Some(due) = self.broker.due(now) {
-            self.broker.pass(due);
+    /// Advances to `now`: expires leases and queued requests that are due, and releases leases whose work has ended,
+    /// even those that moved and could stay longer.
+    fn advance_to(&mut self, now: Timestamp) -> Result<(), Refusal> {
+        while let Some(due) = self.broker.next_due_until(now) {
+            self.broker.advance_to(due);
             self.broker.expire()?;
         }
-        self.broker.pass(now);
+        self.broker.advance_to(now);
         let later = self.work.split_off(&(now.0 + 1));
         for request in std::mem::replace(&mut self.work, later).into_values().flatten() {
             self.end(request)?;
         }
-        self.clear()
+        self.report_teardowns()
     }
 
     fn end(&mut self, id: RequestId) -> Result<(), Refusal> {
@@ -98,51 +98,51 @@ impl Run {
         Ok(())
     }
 
-    /// Agents take down what ends.
-    fn clear(&mut self) -> Result<(), Refusal> {
+    /// Reports the teardown of every ending lease.
+    fn report_teardowns(&mut self) -> Result<(), Refusal> {
         for lease in self.broker.ending() {
             self.broker.report(lease, &LeaseOutcome::Clean)?;
         }
         Ok(())
     }
 
-    /// Plans, reclaims, moves and spares until nothing more happens, as the leader's loop does.
+    /// Plans, reclaims, moves and spares until the state is stable, as the leader's loop does.
     fn settle(&mut self) -> Result<(), Refusal> {
-        let limit = if self.way == Way::OneByOne { 1 } else { MAX_PLACEMENTS_PER_PLAN };
+        let limit = if self.strategy == Strategy::OneByOne { 1 } else { MAX_PLACEMENTS_PER_PLAN };
         loop {
             let revision = self.broker.state.revision;
             let stay = self.broker.reclaim(spared(&self.broker.state), Vec::new())?.spared;
-            self.books.spared(&stay);
+            self.counters.spared(&stay);
             let plan = self.broker.plan(limit);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.broker.place(plan.placements)? };
-            self.books.proposed(&self.broker.state, &plan.reclaims);
+            self.counters.proposed(&self.broker.state, &plan.reclaims);
             let Reclaimed { leases, .. } = self.broker.reclaim(Vec::new(), plan.reclaims.clone())?;
-            self.books.reclaimed(&leases, &plan.reclaims);
+            self.counters.reclaimed(&leases, &plan.reclaims);
             for lease in placed {
                 self.broker.report_ready(lease)?;
-                self.note(lease);
+                self.record_placement(lease);
             }
             for lease in self.moved() {
                 self.broker.report_saved(lease)?;
             }
-            self.clear()?;
-            self.books.look(&self.broker.state);
+            self.report_teardowns()?;
+            self.counters.record_finished_moves(&self.broker.state);
             if self.broker.state.revision == revision {
                 return Ok(());
             }
         }
     }
 
-    /// A lease was made: for a request that waited, or for work that moves.
-    fn note(&mut self, id: LeaseId) {
+    /// Counts the first lease of a request and schedules the end of its work; ignores leases of moved work.
+    fn record_placement(&mut self, id: LeaseId) {
         let Some(lease) = self.broker.state.leases.get(&id).filter(|lease| lease.moved_from.is_none()) else { return };
         let now = self.broker.now().0;
-        if let Some(lasts) = self.books.placed(lease.request, now) {
+        if let Some(lasts) = self.counters.placed(lease.request, now) {
             self.work.entry(now + lasts).or_default().push(lease.request);
         }
     }
 
-    /// Leases that are being reclaimed and whose new places are ready.
+    /// Leases being reclaimed whose new places are ready.
     fn moved(&self) -> Vec<LeaseId> {
         let ready =
             |id: LeaseId| self.broker.state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Active);

@@ -1,20 +1,20 @@
-//! How shares lie together on one device.
+//! Patterns of GPU shares on one device, for the linear programme.
 
 /// A device in thousandths.
 const WHOLE: usize = 1_000;
-/// Shares below are fluid: they fill what a pattern leaves.
+/// Smaller shares are divisible: they fill the rest of a pattern.
 pub(super) const LEAST: u16 = 100;
 
-/// How many shares of each size lie on one device, by index into the sizes.
+/// Number of shares of each size on one device, by index into the sizes.
 pub(super) type Pattern = Vec<u8>;
 
-/// Thousandths that a pattern leaves.
+/// Thousandths of the device that a pattern leaves free.
 pub(super) fn left(pattern: &[u8], sizes: &[u16]) -> u16 {
     let used: u16 = pattern.iter().zip(sizes).map(|(&count, &size)| u16::from(count) * size).sum();
     1_000_u16.saturating_sub(used)
 }
 
-/// Patterns to begin with: a device for the fluid shares alone, and one full of each size.
+/// Initial patterns: an empty device for the divisible shares, and one full of each size.
 pub(super) fn first(sizes: &[u16]) -> Vec<Pattern> {
     let full = |at: usize| {
         let mut pattern = vec![0; sizes.len()];
@@ -24,10 +24,10 @@ pub(super) fn first(sizes: &[u16]) -> Vec<Pattern> {
     std::iter::once(vec![0; sizes.len()]).chain((0..sizes.len()).map(full)).collect()
 }
 
-/// The pattern worth most, and its worth: `worth` of one share of each size, `rest` of each thousandth that is left. An
-/// unbounded knapsack.
+/// Solves the unbounded knapsack: the pattern of the highest value, and that value. `worth` is the value of one share
+/// of each size, `rest` that of each free thousandth.
 pub(super) fn best(sizes: &[u16], worth: &[f64], rest: f64) -> (f64, Pattern) {
-    // By room: the most that it is worth, and the size taken last; none: a thousandth is left.
+    // By capacity: the highest value, and the size taken last (`None`: a thousandth stays free).
     let mut most = vec![0.0_f64; WHOLE + 1];
     let mut taken: Vec<Option<usize>> = vec![None; WHOLE + 1];
     for room in 1..=WHOLE {

@@ -1,4 +1,4 @@
-//! The linear programme: columns, rows, and who solves it.
+//! Builds and solves the linear programme.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use super::patterns::{LEAST, Pattern, best, first, left};
 use crate::arrivals::popularity;
 use crate::trace::Trace;
 
-/// Most pairs of a type of task and a shape that hosts it.
+/// Maximum number of pairs of a task type and a node shape that can run it.
 const MOST_PAIRS: usize = 100_000;
-/// Most times that patterns are added to one programme.
+/// Maximum rounds of column generation.
 const MOST_ROUNDS: usize = 500;
-/// A pattern is added if it is worth so much more than the device costs, in tasks or devices.
+/// Minimum reduced value of a new pattern, in tasks or devices.
 const PAYS: f64 = 1e-6;
-/// What is kept from one step to the next is kept up to such a part: less than the solver's own accuracy at first, and
-/// more where it finds no solution then, for what it accepted before may have been a little too much.
+/// Fractions of the accepted tasks that the next step may lose: rounding may have accepted slightly too much. Starts
+/// below the solver's accuracy and grows while it finds no solution.
 const SLACKS: [f64; 3] = [1e-6, 1e-5, 1e-4];
-/// Of schedulers that take equally many tasks, the one is meant that allocates most; in tasks for each device.
+/// Weight of a device beside a task: among schedulers with equally many tasks, prefers the one that allocates most.
 const DEVICE_BESIDE_TASKS: f64 = 1e-3;
 
-/// How many tasks of each type; a type's place is that in the programme.
+/// Number of tasks by index of their type.
 pub(super) type Amounts = Vec<f64>;
 
 /// Nodes of one shape.
 struct Group {
     shape: Shape,
     nodes: f64,
-    /// How shares lie together on its devices, as far as it paid.
+    /// Patterns generated so far.
     patterns: Vec<Pattern>,
 }
 
@@ -38,11 +38,11 @@ struct Group {
 pub(super) struct Programme {
     groups: Vec<Group>,
     types: Vec<Task>,
-    /// Tasks of each type that come while one percent of the capacity is asked for.
+    /// Tasks of each type per percent of demand.
     per_percent: Vec<f64>,
-    /// Sizes of shares that are not fluid, ascending.
+    /// Sizes of the shares that are not divisible, ascending.
     sizes: Vec<u16>,
-    /// Pairs of type and group, each a column.
+    /// Pairs of task type and group; each is a column.
     pairs: Vec<(usize, usize)>,
     capacity_milli: f64,
 }
@@ -71,7 +71,7 @@ impl Rows {
     }
 }
 
-/// Rows of one group that a pattern has a part in.
+/// Rows of one group in which its patterns have coefficients.
 struct DeviceRows {
     devices: usize,
     sizes: Vec<usize>,
@@ -114,19 +114,18 @@ impl Programme {
         vec![0.0; self.types.len()]
     }
 
-    /// `accepted`, and what comes while `percent` of the capacity is asked for.
+    /// `accepted` plus the tasks that arrive within `percent` of demand.
     pub(super) fn arrived(&self, accepted: &Amounts, percent: f64) -> Amounts {
         accepted.iter().zip(&self.per_percent).map(|(accepted, each)| accepted + each * percent).collect()
     }
 
-    /// GPU capacity that such tasks take, in percent: at most 100, for the solver keeps to the rows of the programme
-    /// within a tolerance, and what it accepts beyond them is none that exists.
+    /// GPU capacity of the `accepted` tasks in percent. At most 100: the solver meets its rows only within a tolerance.
     pub(super) fn allocated_percent(&self, accepted: &Amounts) -> f64 {
         let milli: f64 = accepted.iter().zip(&self.types).map(|(count, task)| count * task.device_milli() as f64).sum();
         (milli / self.capacity_milli * 100.0).min(100.0)
     }
 
-    /// At least `least` and at most `most` tasks of each type, as many as possible.
+    /// The most tasks, with at least `least` and at most `most` of each type.
     pub(super) fn most_tasks(&mut self, least: &Amounts, most: &Amounts) -> Result<Amounts, String> {
         let mut unsolved = String::new();
         for slack in SLACKS {
@@ -139,13 +138,13 @@ impl Programme {
         Err(unsolved)
     }
 
-    /// At most `most` tasks of each type, with as many devices as possible.
+    /// The most devices, with at most `most` tasks of each type.
     pub(super) fn most_devices(&mut self, most: &Amounts) -> Result<Amounts, String> {
         let least = self.nothing();
         self.maximise(&least, most, devices)
     }
 
-    /// Solves the programme, adding patterns until none pays.
+    /// Solves the programme by column generation: adds patterns until none improves it.
     fn maximise(&mut self, least: &Amounts, most: &Amounts, worth: impl Fn(&Task) -> f64) -> Result<Amounts, String> {
         for _ in 0..MOST_ROUNDS {
             let (rows, device_rows) = self.rows(least, most);
@@ -173,7 +172,7 @@ impl Programme {
         self.pairs.len() + self.groups.iter().map(|group| group.patterns.len()).sum::<usize>()
     }
 
-    /// The rows, and of each group those in which its patterns have a part.
+    /// All rows, and for each group those in which its patterns have coefficients.
     fn rows(&self, least: &Amounts, most: &Amounts) -> (Rows, Vec<DeviceRows>) {
         let mut rows = Rows::default();
         let mut of_groups = Vec::new();
@@ -217,7 +216,7 @@ impl Programme {
         (rows, of_groups)
     }
 
-    /// Adds to each group the pattern that pays most; whether any did.
+    /// Adds the best pattern of each group if it improves the solution; returns whether any did.
     fn add_patterns(&mut self, device_rows: &[DeviceRows], duals: &[f64]) -> bool {
         let mut added = false;
         for (group, rows) in self.groups.iter_mut().zip(device_rows) {

@@ -1,8 +1,8 @@
-//! Nodes and devices as agents describe them, idle and well.
+//! Idle, healthy nodes and devices, as agents describe them.
 
 use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Sharing};
 
-/// A device with so much memory in MiB.
+/// A healthy, idle device.
 pub(crate) fn device(product_name: &str, memory_mib: u64, sharing: Sharing) -> Device {
     Device {
         product_name: product_name.to_owned(),
@@ -19,7 +19,7 @@ pub(crate) fn device(product_name: &str, memory_mib: u64, sharing: Sharing) -> D
     }
 }
 
-/// A node with so many thousandths of cores, MiB of memory, and these devices.
+/// A ready, idle node.
 pub(crate) fn node(cpu_milli: u64, memory_mib: u64, devices: Vec<Device>) -> Node {
     Node {
         cpu_milli,
@@ -33,7 +33,7 @@ pub(crate) fn node(cpu_milli: u64, memory_mib: u64, devices: Vec<Device>) -> Nod
     }
 }
 
-/// A node of whole H100s.
+/// A node with `count` exclusive H100s.
 pub(crate) fn h100s(count: usize) -> Node {
     let h100 = Device {
         architecture: "Hopper".to_owned(),

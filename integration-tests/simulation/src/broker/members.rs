@@ -1,4 +1,4 @@
-//! Members that have the nodes of a trace, all lend to each other, and ask for its tasks.
+//! Members that share the nodes of a trace, lend to each other and request its tasks.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,26 @@ use comity_core::scheduler::Planner;
 use comity_core::work::{WorkMix, WorkType};
 use comity_core::{ClusterId, Command, LeaseId, Millis, NodeId, Refusal, RequestId, State, TenantId, Timestamp};
 
-use super::spec::asking;
+use super::spec::request_spec;
 use super::{Broker, hardware, terms};
 
-/// Log time of a replay, in which no time passes.
+/// The constant time of a replay.
 const REPLAYED_AT: Timestamp = Timestamp(1_000_000);
 
-/// A cluster, the institution and the tenant of the same name, and what it offers.
+/// A cluster with an institution and a tenant of the same name, and its nodes.
 #[derive(Clone, Debug)]
 pub struct Member<'t> {
-    /// Name of all three.
+    /// Name of cluster, institution and tenant.
     pub name: String,
-    /// Nodes, in the order in which they are numbered.
+    /// Nodes, in order of their numbers.
     pub nodes: Vec<&'t Shape>,
 }
 
 impl Broker {
-    /// Members with idle nodes, who all lend to each other; requests like `history` are expected.
+    /// A broker for members with idle nodes that all lend to each other. Its planner expects requests like `history`.
     ///
     /// # Errors
-    /// What the core says if the nodes cannot be offers.
+    /// When the core refuses a member's offer.
     pub fn new(members: &[Member<'_>], history: &[Task]) -> Result<Self, Refusal> {
         let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
         let clusters: Result<Vec<ClusterId>, Refusal> =
@@ -52,30 +52,29 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Goes back to an earlier state, and forgets what the planner knows of nodes.
+    /// Restores an earlier state and clears the planner's caches.
     pub fn restart(&mut self, earlier: &State) {
         self.state.clone_from(earlier);
         self.planner.forget();
     }
 
-    /// How many members there are.
+    /// Number of members.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is no federation without members")]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Cluster of a member.
+    /// The cluster of a member.
     #[must_use]
     pub fn cluster(&self, member: usize) -> &ClusterId {
         &self.members[member].0
     }
 
-    /// Ends all leases and all local work, as agents do that report clean and revise their offers; what the planner
-    /// knows stays.
+    /// Ends all leases and all local work, and keeps the planner's caches.
     ///
     /// # Errors
-    /// What the core says to it.
+    /// When the core refuses the command.
     pub fn drain(&mut self) -> Result<(), Refusal> {
         for lease in self.state.live_leases().map(|(id, _)| id).collect::<Vec<LeaseId>>() {
             self.apply(Command::ReleaseLease(ReleaseLease { lease }))?;
@@ -91,18 +90,18 @@ impl Broker {
         Ok(())
     }
 
-    /// Queues `task` for a member's tenant, for an hour.
+    /// Submits `task` for a member's tenant, for one hour.
     ///
     /// # Errors
-    /// What the core says to it.
+    /// When the core refuses the command.
     pub fn submit(&mut self, member: usize, task: &Task) -> Result<RequestId, Refusal> {
         self.submit_for(member, task, Millis::from_hours(1), |spec| spec)
     }
 
-    /// Queues `task` for so long, with what `change` adds to it.
+    /// Submits `task` for `duration`, after `change` to its spec.
     ///
     /// # Errors
-    /// What the core says to it.
+    /// When the core refuses the command.
     pub(crate) fn submit_for(
         &mut self,
         member: usize,
@@ -112,19 +111,19 @@ impl Broker {
     ) -> Result<RequestId, Refusal> {
         let WorkType { gpus, topology } = self.work(task);
         let (origin, tenant) = self.members[member].clone();
-        self.ask(change(RequestSpec { topology, ..asking(tenant, origin, gpus, duration) }))
+        self.submit_spec(change(RequestSpec { topology, ..request_spec(tenant, origin, gpus, duration) }))
     }
 
-    /// The node of a member that work without GPUs leaves least idle on.
+    /// The member's node on which a task without GPUs leaves least idle.
     #[must_use]
     pub fn advise(&mut self, member: usize, task: &Task) -> Option<NodeId> {
         self.planner.advise(&self.state, &self.members[member].0, task.cpu_milli, task.memory_mib)
     }
 
-    /// Work that is local to a member changes one of its nodes, and it revises its offer.
+    /// Changes a node of a member as local work does, and revises the member's offer.
     ///
     /// # Errors
-    /// What the core says to it.
+    /// When the core refuses the command.
     pub fn run_locally(&mut self, member: usize, id: &NodeId, change: impl FnOnce(&mut Node)) -> Result<(), Refusal> {
         let cluster = self.members[member].0.clone();
         let offer = self.state.clusters.get(&cluster).and_then(|cluster| cluster.offer.as_ref());
@@ -137,7 +136,7 @@ impl Broker {
         self.apply(Command::ReviseOffer(revise)).map(drop)
     }
 
-    /// What a task is as a request.
+    /// The GPU demand and topology of a task.
     fn work(&self, task: &Task) -> WorkType {
         if task.devices == 0 {
             return WorkType::without_gpus(task.cpu_milli, task.memory_mib);
@@ -161,11 +160,10 @@ impl Broker {
     }
 }
 
-/// Name of a node by its number, in the order of numbers: 16 hex digits of which the first tell nodes apart, as agents
-/// name them.
+/// Id of a node in the agents' format, 16 hex digits. Ids sort like numbers.
 ///
 /// # Errors
-/// None for numbers that a cluster can have.
+/// Never for numbers below 2^32.
 pub fn node_id(number: usize) -> Result<NodeId, Refusal> {
     NodeId::parse(&format!("{number:08x}00000000"), "node")
 }

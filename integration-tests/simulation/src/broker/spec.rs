@@ -1,10 +1,10 @@
-//! Requests, as plain as they can be.
+//! Minimal request specs.
 
 use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::{ClassName, ClusterId, Millis, Refusal, TenantId};
 
-/// A request for `gpus` for so long, that says nothing else.
-pub(crate) fn asking(tenant: TenantId, origin: ClusterId, gpus: GpuDemand, duration: Millis) -> RequestSpec {
+/// A request for `gpus` with defaults for everything else.
+pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand, duration: Millis) -> RequestSpec {
     RequestSpec {
         tenant,
         origin,
@@ -26,10 +26,10 @@ pub(crate) fn asking(tenant: TenantId, origin: ClusterId, gpus: GpuDemand, durat
     }
 }
 
-/// So many whole GPUs of the class `gpu`, with as much of a node for each.
+/// A demand for whole GPUs of the class `gpu`.
 ///
 /// # Errors
-/// None.
+/// Never: the class name is valid.
 pub(crate) fn whole_gpus(count: u32, cpu_milli_per_gpu: u64, memory_mib_per_gpu: u64) -> Result<GpuDemand, Refusal> {
     Ok(GpuDemand {
         devices: DeviceChoice::Class(ClassName::parse("gpu", "class")?),

@@ -1,9 +1,9 @@
-//! Terms under which all members lend to each other.
+//! A policy under which all members lend to each other.
 
 use std::fmt::Write as _;
 
-/// A bundle with one class, one agreement of all, and for each name an institution, its cluster and its tenant; no
-/// quotas. Handshakes are not simulated: a step of one may take as long as it likes.
+/// A bundle with one class, one agreement among all, no quotas, and for each name an institution, a cluster and a
+/// tenant. `peeringStep` is long because handshakes are not simulated.
 pub(super) fn policy(members: &[&str]) -> String {
     const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
     let mut text = format!(

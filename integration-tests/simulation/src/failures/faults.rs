@@ -1,26 +1,26 @@
-//! What fails and gets well, and what donors say of it.
+//! Makes hardware fail and recover, and advertises the result to the broker.
 
 use comity_core::inventory::{FaultClass, NodeMap};
 use comity_core::{NodeId, Refusal};
 
 use super::federation::Federation;
-use super::truth::{Broken, Place};
+use super::ground_truth::{Failure, Place};
 use crate::random::Random;
 use crate::reclaim::{DONORS, cluster, node};
 
-/// Donors that may be silent at a time: of more the brokers would think that it is they who hear badly.
+/// Maximum number of silent donors: with more, a broker would blame its own network.
 const MOST_SILENT: usize = 2;
 
 impl Federation {
-    /// Something fails, or what had failed gets well: the more has failed, the more often.
-    pub(super) fn fail_or_heal(&mut self, random: &mut Random) -> Result<(), Refusal> {
+    /// Makes something fail or recover; recoveries get likelier with the number of failures.
+    pub(super) fn fail_or_recover(&mut self, random: &mut Random) -> Result<(), Refusal> {
         self.report.events += 1;
-        let broken = self.truth.broken();
-        if random.below(8) < broken.len().min(6) {
-            let broken = broken[random.below(broken.len())].clone();
-            // Donors are silent for longer than a node restarts, some of them until they are given up.
-            if !matches!(broken, Broken::Silent(_)) || random.below(6) == 0 {
-                self.heal(broken)?;
+        let failures = self.truth.failures();
+        if random.below(8) < failures.len().min(6) {
+            let failures = failures[random.below(failures.len())].clone();
+            // Donors stay silent for longer than a node takes to restart, some of them until the broker gives them up.
+            if !matches!(failures, Failure::Silent(_)) || random.below(6) == 0 {
+                self.recover(failures)?;
             }
         } else {
             self.fail(random)?;
@@ -28,12 +28,12 @@ impl Federation {
         self.advertise()
     }
 
-    fn heal(&mut self, broken: Broken) -> Result<(), Refusal> {
-        match broken {
-            Broken::Device(place, index) => _ = self.truth.faults.remove(&(place, index)),
-            Broken::NotReady(place) => _ = self.truth.not_ready.remove(&place),
-            Broken::Gone(place) => _ = self.truth.gone.remove(&place),
-            Broken::Silent(donor) => {
+    fn recover(&mut self, failures: Failure) -> Result<(), Refusal> {
+        match failures {
+            Failure::Device(place, index) => _ = self.truth.faults.remove(&(place, index)),
+            Failure::NotReady(place) => _ = self.truth.not_ready.remove(&place),
+            Failure::Gone(place) => _ = self.truth.gone.remove(&place),
+            Failure::Silent(donor) => {
                 self.truth.silent.remove(&donor);
                 self.broker.mark(vec![donor], Vec::new())?;
             }
@@ -46,13 +46,13 @@ impl Federation {
         let donor = cluster(name)?;
         let place: Place = (donor.clone(), NodeId::parse(&format!("n{}", random.below(nodes)), "node")?);
         let what = random.below(16);
-        // One device of all falls ill far more often than the others.
+        // One device fails far more often than the others.
         if what >= 8 {
             let (donor, _, _) = DONORS[0];
-            return self.fall_ill((cluster(donor)?, NodeId::parse("n0", "node")?), 0, random);
+            return self.fail_device((cluster(donor)?, NodeId::parse("n0", "node")?), 0, random);
         }
         if self.truth.silent.contains_key(&donor) || self.truth.gone.contains_key(&place) {
-            // Of what happens there nobody hears.
+            // The broker would not hear of it.
             return Ok(());
         }
         match what {
@@ -63,29 +63,29 @@ impl Federation {
             1 => _ = self.truth.gone.insert(place, self.now()),
             2 | 3 => {
                 if self.truth.not_ready.insert(place.clone()) {
-                    self.truth.node_falls(&place, self.now());
+                    self.truth.record_node_fault(&place, self.now());
                 }
             }
-            _ => return self.fall_ill(place, random.below(4), random),
+            _ => return self.fail_device(place, random.below(4), random),
         }
         Ok(())
     }
 
-    fn fall_ill(&mut self, place: Place, index: usize, random: &mut Random) -> Result<(), Refusal> {
+    fn fail_device(&mut self, place: Place, index: usize, random: &mut Random) -> Result<(), Refusal> {
         if self.truth.silent.contains_key(&place.0) || self.truth.gone.contains_key(&place) {
             return Ok(());
         }
         let classes = [FaultClass::Degraded, FaultClass::Degraded, FaultClass::Lost, FaultClass::Application];
         let class = classes[random.below(4)];
         let is_new = self.truth.faults.insert((place.clone(), index), class).is_none_or(|was| !was.withdraws());
-        // While its node does not answer, nobody counts it.
+        // The broker does not count faults on a node that does not answer.
         if is_new && class.withdraws() && !self.truth.not_ready.contains(&place) {
-            self.truth.falls(&place, index, self.now());
+            self.truth.record_device_fault(&place, index, self.now());
         }
         Ok(())
     }
 
-    /// Each donor that is not silent says what it has.
+    /// Advertises the current nodes of every donor that is not silent.
     pub(super) fn advertise(&mut self) -> Result<(), Refusal> {
         for (name, count, _) in DONORS {
             let donor = cluster(name)?;
@@ -103,7 +103,7 @@ impl Federation {
                 has.ready = !self.truth.not_ready.contains(&place);
                 for (index, device) in has.devices.iter_mut().enumerate() {
                     device.fault = self.truth.fault(&place, index);
-                    device.healthy = !self.truth.is_ill(&place, index);
+                    device.healthy = !self.truth.is_failed(&place, index);
                 }
                 nodes.insert(id, has);
             }

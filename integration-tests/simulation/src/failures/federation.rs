@@ -1,4 +1,4 @@
-//! The broker's state and planner, clusters in which things fail, and agents that do what they are asked.
+//! Drives the broker over clusters with failing hardware, and records its reactions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,27 +13,27 @@ use comity_core::scheduler::reclaims_at;
 use comity_core::{LeaseId, Millis, PriorityName, Refusal, RequestId, Timestamp};
 
 use super::MINUTE;
+use super::ground_truth::GroundTruth;
 use super::report::FailuresReport;
-use super::truth::Truth;
 use crate::broker::{Broker, Reclaimed};
 use crate::random::Random;
 use crate::reclaim::{DONORS, Terms, cluster, clusters, policy, request};
 
-/// Requests that wait before no more are submitted.
+/// Queue length at which no more requests are submitted.
 const BACKLOG: usize = 6;
-/// One lease of so many is not prepared before the next event.
+/// One lease in three becomes ready only after the next event.
 const SLOW: u64 = 3;
 
-/// A federation in log time.
+/// A federation in simulated time.
 pub(super) struct Federation {
     pub(super) broker: Broker,
-    pub(super) truth: Truth,
-    /// Leases with notice: not to be stopped before this.
-    promised: BTreeMap<LeaseId, u64>,
-    /// Leases that agents take their time to prepare.
+    pub(super) truth: GroundTruth,
+    /// Leases with notice, and the earliest time in milliseconds at which they may stop.
+    notice_until: BTreeMap<LeaseId, u64>,
+    /// Leases that are not ready yet.
     slow: Vec<LeaseId>,
-    /// Requests that were hit and have not been served since.
-    pub(super) hit: BTreeSet<RequestId>,
+    /// Requests that lost their place to a failure and have no new one yet.
+    pub(super) affected: BTreeSet<RequestId>,
     pub(super) report: FailuresReport,
 }
 
@@ -42,36 +42,36 @@ impl Federation {
         let terms = policy(&[Terms::default(); DONORS.len()]);
         let mut federation = Self {
             broker: Broker::joined(terms, &clusters()?, Timestamp(1_000_000_000))?,
-            truth: Truth::default(),
-            promised: BTreeMap::new(),
+            truth: GroundTruth::default(),
+            notice_until: BTreeMap::new(),
             slow: Vec::new(),
-            hit: BTreeSet::new(),
+            affected: BTreeSet::new(),
             report: FailuresReport { seed, ..FailuresReport::default() },
         };
         federation.advertise()?;
         Ok(federation)
     }
 
-    /// Log time in milliseconds.
+    /// Simulated time in milliseconds.
     pub(super) fn now(&self) -> u64 {
         self.broker.now().0
     }
 
-    /// Queues a request, if not too many wait.
+    /// Submits a request unless the queue is long.
     pub(super) fn submit(&mut self, random: &mut Random) -> Result<(), Refusal> {
         if self.broker.state.queued_len() < BACKLOG {
-            // None that preempts: its room is kept for it, which is another simulation. Short ones, so that there
-            // mostly is a place for what is hit.
+            // No preempting requests: they reserve capacity, which the simulation of reclaims covers. Short ones, so
+            // that failed leases mostly find another place.
             let drawn = request(random)?;
             let (priority, duration) = (PriorityName::parse("normal", "priority")?, Millis(drawn.duration.0 / 4));
             let spec = RequestSpec { priority: Some(priority), duration, ..drawn };
-            self.broker.ask(spec)?;
+            self.broker.submit_spec(spec)?;
         }
         Ok(())
     }
 
-    /// Calls back, spares, places and moves until nothing more happens, as the leader's loops do; then looks at what is
-    /// left.
+    /// Reclaims, spares, places and moves until the state is stable, as the leader's loops do; then checks the
+    /// invariants.
     pub(super) fn settle(&mut self) -> Result<(), Refusal> {
         for rounds in 1_u64.. {
             self.report.most_rounds = self.report.most_rounds.max(rounds);
@@ -82,9 +82,9 @@ impl Federation {
             if !plan.placements.is_empty() {
                 self.place(plan.placements)?;
             }
-            self.clear()?;
+            self.report_teardowns()?;
             if self.broker.state.revision == revision {
-                self.look(&reserved)?;
+                self.check_invariants(&reserved)?;
                 break;
             }
         }
@@ -95,23 +95,23 @@ impl Federation {
         let spare = spared(&self.broker.state);
         let stay = self.broker.reclaim(spare, Vec::new())?.spared;
         self.report.spared += stay.len() as u64;
-        stay.iter().for_each(|lease| _ = self.promised.remove(lease));
+        stay.iter().for_each(|lease| _ = self.notice_until.remove(lease));
         for (name, _, minutes) in DONORS {
             let mut reclaims = reclaims_at(&self.broker.state, &cluster(name)?, self.broker.now());
             reclaims.truncate(MAX_RECLAIMS_PER_COMMAND);
             let Reclaimed { leases, refused, .. } = self.broker.reclaim(Vec::new(), reclaims.clone())?;
             self.report.refused += refused as u64;
             for reclaim in reclaims.iter().filter(|reclaim| leases.contains(&reclaim.lease)) {
-                self.note_call(reclaim.lease, &reclaim.reason, minutes * MINUTE);
+                self.record_reclaim(reclaim.lease, &reclaim.reason, minutes * MINUTE);
             }
         }
         Ok(())
     }
 
-    fn note_call(&mut self, id: LeaseId, reason: &ReclaimReason, notice: u64) {
+    fn record_reclaim(&mut self, id: LeaseId, reason: &ReclaimReason, notice: u64) {
         let Some(lease) = self.broker.state.leases.get(&id) else { return };
         self.report.for_nothing += u64::from(!self.truth.fails(lease, reason, self.now()));
-        self.hit.insert(lease.request);
+        self.affected.insert(lease.request);
         let ended = lease.state == LeaseState::Ending;
         let report = &mut self.report;
         match reason {
@@ -121,14 +121,14 @@ impl Federation {
             _ => report.reclaimed += 1,
         }
         if ended {
-            self.promised.remove(&id);
-            self.note_end(id);
+            self.notice_until.remove(&id);
+            self.record_end(id);
         } else {
-            self.promised.insert(id, self.now() + notice);
+            self.notice_until.insert(id, self.now() + notice);
         }
     }
 
-    fn note_end(&mut self, id: LeaseId) {
+    fn record_end(&mut self, id: LeaseId) {
         let Some(lease) = self.broker.state.leases.get(&id) else { return };
         let request = self.broker.state.requests.get(&lease.request);
         let went_on = request.is_some_and(|request| request.lease != Some(id));
@@ -143,9 +143,9 @@ impl Federation {
             let devices = lease.placement.nodes.iter().flat_map(|(node, part)| {
                 part.devices.keys().map(move |index| ((donor.clone(), node.clone()), *index as usize))
             });
-            let unwell = devices.filter(|(place, index)| !self.truth.is_well(place, *index, self.now())).count();
-            self.report.placed_on_unwell += unwell as u64;
-            self.hit.remove(&lease.request);
+            let unusable = devices.filter(|(place, index)| !self.truth.is_usable(place, *index, self.now())).count();
+            self.report.placed_on_unwell += unusable as u64;
+            self.affected.remove(&lease.request);
             if id.0 % SLOW == 0 {
                 self.slow.push(id);
             } else {
@@ -164,8 +164,8 @@ impl Federation {
         Ok(())
     }
 
-    /// Agents that are heard take down what ends.
-    fn clear(&mut self) -> Result<(), Refusal> {
+    /// Reports the teardown of ending leases, for donors that are not silent.
+    fn report_teardowns(&mut self) -> Result<(), Refusal> {
         for id in self.broker.ending() {
             let donor = self.broker.state.leases.get(&id).map(|lease| &lease.placement.donor);
             if donor.is_some_and(|donor| !self.truth.silent.contains_key(donor)) {
@@ -175,34 +175,34 @@ impl Federation {
         Ok(())
     }
 
-    /// Lets time pass, and what falls due in it happen.
-    pub(super) fn pass(&mut self, span: Millis) -> Result<(), Refusal> {
+    /// Advances time by `span` and applies the events that become due.
+    pub(super) fn advance(&mut self, span: Millis) -> Result<(), Refusal> {
         let until = Timestamp(self.now() + span.0);
         self.prepare_slow()?;
-        while let Some(due) = self.broker.due(until) {
-            self.broker.pass(due);
+        while let Some(due) = self.broker.next_due_until(until) {
+            self.broker.advance_to(due);
             self.broker.expire()?;
-            self.note_ends();
+            self.record_ends();
             self.settle()?;
             self.prepare_slow()?;
         }
-        self.broker.pass(until);
-        // Log time is that of entries: one that changes nothing brings it here.
+        self.broker.advance_to(until);
+        // The state's time is that of its last entry: this one advances it.
         self.broker.expire()?;
         self.settle()
     }
 
-    /// Looks at those that had notice and are in force no more.
-    fn note_ends(&mut self) {
+    /// Records leases with notice that have ended since the last call.
+    fn record_ends(&mut self) {
         let over =
             |id: &LeaseId| self.broker.state.leases.get(id).is_none_or(|lease| lease.state != LeaseState::Reclaiming);
-        let over: Vec<LeaseId> = self.promised.keys().copied().filter(over).collect();
+        let over: Vec<LeaseId> = self.notice_until.keys().copied().filter(over).collect();
         for id in over {
-            let Some(promised) = self.promised.remove(&id) else { continue };
+            let Some(notice_until) = self.notice_until.remove(&id) else { continue };
             let reason = self.broker.state.leases.get(&id).and_then(|lease| lease.end_reason);
             if matches!(reason, Some(EndReason::Reclaimed | EndReason::DonorLost)) {
-                self.report.stopped_before_grace += u64::from(self.now() < promised);
-                self.note_end(id);
+                self.report.stopped_before_grace += u64::from(self.now() < notice_until);
+                self.record_end(id);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What came of it.
+//! The counts of a simulation of failures.
 
 use std::fmt::Write as _;
 
@@ -7,48 +7,48 @@ use serde::Serialize;
 /// Counts over a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FailuresReport {
-    /// Seed of all that was drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// How often something failed or got well.
+    /// Failures and recoveries.
     pub events: u64,
     /// Leases placed.
     pub placed: u64,
-    /// Leases reclaimed with notice because a device or node of theirs failed.
+    /// Leases reclaimed with notice because one of their devices or nodes failed.
     pub reclaimed: u64,
-    /// Leases that ended at once because a device or node of theirs was gone.
+    /// Leases that ended at once because one of their devices or nodes was gone.
     pub lost: u64,
-    /// Leases reclaimed because their donor was given up.
+    /// Leases reclaimed because the broker gave up their donor.
     pub given_up: u64,
-    /// Leases that ended before they were in force, because their place failed.
+    /// Leases whose place failed before they became active.
     pub never_in_force: u64,
-    /// Leases that stayed because what had failed got well.
+    /// Leases that stayed because the failed hardware recovered.
     pub spared: u64,
-    /// Requests that had another lease as soon as theirs ended for a failure.
+    /// Requests that already had a new lease when theirs ended for a failure.
     pub went_on: u64,
-    /// Requests that waited again, until there was room.
+    /// Requests that queued again.
     pub waited_again: u64,
-    /// Most devices and nodes that were left alone at a time for failing too often.
+    /// Maximum number of devices in quarantine at a time.
     pub most_quarantined: u64,
-    /// Most leases of one request that replaced one another at a time.
+    /// Longest chain of leases of one request that replace one another.
     pub longest_chain: u64,
-    /// Most rounds of the leader's loops until nothing more happened.
+    /// Maximum rounds of the leader's loops until the state was stable.
     pub most_rounds: u64,
-    /// Placements on what was ill, left alone, gone or silent. Must be none.
+    /// Placements on hardware that was failed, quarantined, gone or silent. Must be 0.
     pub placed_on_unwell: u64,
-    /// Leases reclaimed for what they did not have, or what had not failed. Must be none.
+    /// Leases reclaimed for hardware that they did not use or that had not failed. Must be 0.
     pub for_nothing: u64,
-    /// Looks at which a lease lay on what had failed and was neither reclaimed nor ended. Must be none.
+    /// Leases that stayed on failed hardware, over all checks. Must be 0.
     pub missed: u64,
-    /// Looks at which a request that was hit had no place though there was one. Must be none.
+    /// Affected requests without a place while one was free, over all checks. Must be 0.
     pub could_have_gone_on: u64,
-    /// Leases with notice that ended before it was over. Must be none.
+    /// Leases that ended before their notice period. Must be 0.
     pub stopped_before_grace: u64,
-    /// Calls back that apply refused though they were proposed from the same state. Must be none.
+    /// Reclaims that the state machine refused although they were proposed for the same state. Must be 0.
     pub refused: u64,
 }
 
 impl FailuresReport {
-    /// Whether everything that must be none is none.
+    /// Whether all values that must be 0 are 0.
     #[must_use]
     pub fn holds(&self) -> bool {
         let wrong = [
@@ -62,7 +62,7 @@ impl FailuresReport {
         wrong.iter().all(|count| *count == 0)
     }
 
-    /// For people.
+    /// The report as text.
     #[must_use]
     pub fn table(&self) -> String {
         let rows = [

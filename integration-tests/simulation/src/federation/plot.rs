@@ -1,30 +1,30 @@
-//! A picture of a report.
+//! Draws a federation report as an SVG.
 
 use std::fmt::Write as _;
 
 use super::report::{FederationReport, Figures};
 
 const WIDTH: u64 = 1_200;
-/// Room for the names of the values.
+/// Margin for the labels of the vertical axis.
 const LEFT: u64 = 72;
 const RIGHT: u64 = 24;
 const LEGEND: u64 = 44;
-/// A panel: its title, its bars, and the names below.
+/// Heights of a panel's title, bars and labels.
 const TITLE: u64 = 30;
 const BARS: u64 = 180;
 const NAMES: u64 = 50;
-/// Room that the number of an institution needs, so that none covers the next.
+/// Width of an institution's label, so that labels do not overlap.
 const NAME_WIDTH: u64 = 24;
-/// Most steps of the vertical axis.
+/// Maximum steps of the vertical axis.
 const MOST_STEPS: u64 = 5;
-/// Told apart also by those who see few colours (Okabe and Ito).
+/// Colours for colour-blind readers (Okabe and Ito).
 const WAYS: [(&str, &str); 3] = [
     ("isolated: each keeps to itself", "#E69F00"),
     ("federated: each borrows what does not fit at home", "#0072B2"),
     ("one cluster of all nodes", "#999999"),
 ];
 
-/// GPUs that are stranded at each institution, and GPUs that its tasks wait for, in the three ways, as an SVG.
+/// Plots the stranded GPUs and the unplaced GPU demand of each institution in the three cases.
 #[must_use]
 pub fn svg(report: &FederationReport) -> String {
     let panel_height = TITLE + BARS + NAMES;
@@ -37,7 +37,8 @@ pub fn svg(report: &FederationReport) -> String {
         let at = LEFT + 390 * number;
         let _ = writeln!(
             text,
-            "<rect x=\"{at}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n<text x=\"{}\" y=\"26\">{name}</text>",
+            "<rect x=\"{at}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n\
+             <text x=\"{}\" y=\"26\">{name}</text>",
             at + 18
         );
     }
@@ -60,7 +61,7 @@ fn panel(text: &mut String, report: &FederationReport, top: u64, title: &str, of
     let _ = writeln!(text, "<text x=\"{LEFT}\" y=\"{}\" font-weight=\"bold\">{title}</text>", top + TITLE - 14);
     axis.draw(text);
     let all = u64::try_from(count.max(1)).unwrap_or(u64::MAX);
-    // Positions follow from the number, so that what division leaves is spread over all.
+    // Computed from the number, so that rounding errors do not add up.
     let left = |number: u64| LEFT + number * (WIDTH - LEFT - RIGHT) / all;
     let named = (NAME_WIDTH * all).div_ceil(WIDTH - LEFT - RIGHT).max(1);
     for (number, at) in (0..).zip(0..count) {
@@ -91,9 +92,9 @@ fn panel(text: &mut String, report: &FederationReport, top: u64, title: &str, of
 
 /// The vertical axis of a panel.
 struct Axis {
-    /// Where zero is.
+    /// Vertical position of zero.
     bottom: u64,
-    /// GPUs from one line to the next.
+    /// GPUs between two lines.
     step: u64,
     /// The highest value, in thousandths.
     most: u64,

@@ -1,18 +1,18 @@
-//! What came of the three.
+//! The result of a federation replay, as data and as a table.
 
 use std::fmt::Write as _;
 
 use comity_core::packing::{Shape, Task};
 use serde::Serialize;
 
-/// What came of one way to run, for one institution or for all.
+/// The result of one of the three cases, for one institution or for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
-    /// Thousandths of the institution's GPUs that nobody uses in the end.
+    /// Thousandths of the institution's GPUs that stay unused.
     pub stranded_milli: u64,
-    /// Its tasks that found no place.
+    /// Its tasks without a place.
     pub waiting: u64,
-    /// Thousandths of GPUs that those ask for.
+    /// Thousandths of GPUs that those tasks request.
     pub unplaced_milli: u64,
 }
 
@@ -44,28 +44,28 @@ pub struct Institution {
     pub nodes: usize,
     /// Its GPUs, in thousandths.
     pub gpus_milli: u64,
-    /// Tasks that its people have.
+    /// Tasks of its users.
     pub tasks: u64,
-    /// Thousandths of GPUs that those ask for.
+    /// Thousandths of GPUs that those tasks request.
     pub asked_milli: u64,
     /// Thousandths that it lends in the federation.
     pub lent_milli: u64,
     /// Thousandths that it borrows in the federation.
     pub borrowed_milli: u64,
-    /// When each keeps to itself.
+    /// Result with isolated institutions.
     pub isolated: Figures,
-    /// When what does not fit at home is asked of the others.
+    /// Result with borrowing through the broker.
     pub federated: Figures,
-    /// When all nodes are one cluster, of which it has a part.
+    /// Result with all nodes in one cluster.
     pub one_cluster: Figures,
 }
 
-/// The same work on the same nodes, run in three ways.
+/// The same work on the same nodes in the three cases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FederationReport {
-    /// Each.
+    /// One entry per institution.
     pub institutions: Vec<Institution>,
-    /// All together.
+    /// The sum over all institutions.
     pub all: Institution,
 }
 
@@ -90,7 +90,7 @@ impl FederationReport {
         self.institutions[lender].lent_milli += milli;
     }
 
-    /// Sums up; to be called when all three were run.
+    /// Computes the sum over all institutions; call it after all three cases.
     pub(super) fn sum_up(&mut self) {
         self.all = Institution { name: "all".to_owned(), ..Institution::default() };
         for one in &self.institutions {
@@ -107,7 +107,7 @@ impl FederationReport {
         }
     }
 
-    /// A line for each institution, and one for all. GPUs with one decimal.
+    /// One row per institution and one for their sum; GPUs with one decimal.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = format!(
@@ -137,7 +137,7 @@ impl FederationReport {
     }
 }
 
-/// Thousandths as GPUs with one decimal.
+/// Formats thousandths as GPUs with one decimal.
 fn gpus(milli: u64) -> String {
     format!("{}.{}", milli / 1_000, milli % 1_000 / 100)
 }

@@ -1,4 +1,4 @@
-//! What is asked for, and when: drawn by a seed.
+//! Draws requests and their times from a seed.
 
 use super::HOUR;
 use super::terms::{MEMBERS, TENANTS};
@@ -6,7 +6,7 @@ use crate::random::Random;
 
 /// First and last hour of a working day, by the local clock.
 const WORKING_HOURS: std::ops::Range<u64> = 8..20;
-/// Chance that a tenant asks within one step, in thousandths, by day and by night.
+/// Probability of a request per tenant and step, in thousandths, by day and by night.
 const CHANCE_BY_DAY: usize = 800;
 const CHANCE_BY_NIGHT: usize = 200;
 
@@ -15,8 +15,8 @@ pub(super) struct Demand {
     random: Random,
 }
 
-/// One request.
-pub(super) struct Asked {
+/// A drawn request.
+pub(super) struct DrawnRequest {
     /// Whole GPUs, on one node.
     pub(super) gpus: u32,
     /// Length of the lease in milliseconds.
@@ -28,8 +28,8 @@ impl Demand {
         Self { random }
     }
 
-    /// Whether a tenant asks now, `elapsed` milliseconds after a midnight of the first member. Tenants of one
-    /// institution together ask as much as that of another.
+    /// Number of requests of a tenant, 0 or 1, at `elapsed` milliseconds after a midnight of the first member. All
+    /// institutions have the same demand, whatever their number of tenants.
     pub(super) fn arrivals(&mut self, tenant: usize, elapsed: u64) -> usize {
         let (_, of, _) = TENANTS[tenant];
         let colleagues = TENANTS.iter().filter(|(_, other, _)| *other == of).count();
@@ -37,11 +37,11 @@ impl Demand {
         usize::from(self.random.below(1_000 * colleagues) < chance)
     }
 
-    /// One or two GPUs for two to six hours: small beside what the smallest tenant is entitled to.
-    pub(super) fn draw(&mut self) -> Asked {
+    /// One or two GPUs for two to six hours: little compared with the smallest entitlement.
+    pub(super) fn draw(&mut self) -> DrawnRequest {
         let gpus = [1, 1, 1, 1, 1, 2, 2, 2][self.random.below(8)];
         let hours = u64::try_from(2 + self.random.below(5)).unwrap_or(2);
-        Asked { gpus, duration_ms: hours * HOUR }
+        DrawnRequest { gpus, duration_ms: hours * HOUR }
     }
 }
 

@@ -1,41 +1,41 @@
-//! The broker's state and planner, with agents that do at once what they are asked.
+//! Drives the broker through the month; agents carry out orders at once.
 
 use comity_core::command::LeaseOutcome;
 use comity_core::demand::{RequestSpec, Topology};
 use comity_core::inventory::NodeMap;
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::refusal::Code;
-use comity_core::{ClusterId, Millis, NodeId, Refusal, State, TenantId, Timestamp};
+use comity_core::{ClusterId, Millis, NodeId, Refusal, TenantId, Timestamp};
 
 use super::DAY;
-use super::demand::{Asked, is_working};
-use super::report::Books;
+use super::accounting::{Accounting, Usage};
+use super::demand::{DrawnRequest, is_working};
 use super::terms::{CENTRE, MEMBERS, TENANTS, policy};
 use crate::broker::Broker;
 use crate::broker::hardware::h100s;
-use crate::broker::spec::{asking, whole_gpus};
+use crate::broker::spec::{request_spec, whole_gpus};
 
 const GPUS_PER_NODE: usize = 8;
-/// GPUs that local work takes if it finds them free, in tenths of all, by day and by night.
+/// Tenths of the GPUs that local work uses if they are free, by day and by night.
 const LOCAL_BY_DAY: usize = 6;
 const LOCAL_BY_NIGHT: usize = 1;
 
-/// A federation in log time.
+/// A federation in simulated time.
 pub(super) struct Federation {
     broker: Broker,
     clusters: Vec<ClusterId>,
     tenants: Vec<TenantId>,
-    /// That each member lends of.
+    /// Nodes that each member lends.
     nodes: [usize; MEMBERS.len()],
 }
 
 impl Federation {
-    /// All members have joined and offer all they have, so many nodes each.
+    /// A federation whose members have joined and offer `nodes` nodes each.
     pub(super) fn new(nodes: [usize; MEMBERS.len()]) -> Result<Self, Refusal> {
         let clusters: Result<_, _> = MEMBERS.iter().map(|member| ClusterId::parse(member.name, "cluster")).collect();
         let tenants: Result<_, _> = TENANTS.iter().map(|(name, ..)| TenantId::parse(name, "tenant")).collect();
         let clusters: Vec<ClusterId> = clusters?;
-        // A midnight, so that hours are those of the clock.
+        // Midnight, so that elapsed hours are hours of the day.
         let mut broker = Broker::joined(policy(), &clusters, Timestamp(20_000 * DAY))?;
         for (cluster, nodes) in clusters.iter().zip(nodes) {
             let nodes: Result<NodeMap, Refusal> = (0..nodes)
@@ -46,43 +46,38 @@ impl Federation {
         Ok(Self { broker, clusters, tenants: tenants?, nodes })
     }
 
-    pub(super) fn state(&self) -> &State {
-        &self.broker.state
-    }
-
     pub(super) fn now(&self) -> u64 {
         self.broker.now().0
     }
 
-    /// Requests of a tenant that wait.
-    pub(super) fn waiting(&self, tenant: usize) -> usize {
+    /// Number of a tenant's queued requests.
+    pub(super) fn queued(&self, tenant: usize) -> usize {
         self.broker.state.queued_of(&self.tenants[tenant])
     }
 
-    /// GPUs that a tenant holds, in thousandths.
-    pub(super) fn held_milli(&self, tenant: usize) -> u64 {
-        self.broker.state.usage().in_use(TENANTS[tenant].0, "", "", "").tenant_milli
+    /// GPUs that tenants hold and members lend now.
+    pub(super) fn usage(&self) -> Usage {
+        let state = &self.broker.state;
+        Usage {
+            held_milli: std::array::from_fn(|tenant| state.usage().in_use(TENANTS[tenant].0, "", "", "").tenant_milli),
+            lent_milli: std::array::from_fn(|member| state.occupancy().lent_milli(&self.clusters[member])),
+        }
     }
 
-    /// GPUs that a member lends, in thousandths.
-    pub(super) fn lent_milli(&self, member: usize) -> u64 {
-        self.broker.state.occupancy().lent_milli(&self.clusters[member])
-    }
-
-    /// Queues a request; false if its tenant has too many waiting.
-    pub(super) fn submit(&mut self, tenant: usize, asked: &Asked) -> Result<bool, Refusal> {
+    /// Submits a request; false if its tenant's queue is full.
+    pub(super) fn submit(&mut self, tenant: usize, request: &DrawnRequest) -> Result<bool, Refusal> {
         let (name, of) = (self.tenants[tenant].clone(), self.clusters[TENANTS[tenant].1].clone());
-        let gpus = whole_gpus(asked.gpus, 4_000, 16_384)?;
+        let gpus = whole_gpus(request.gpus, 4_000, 16_384)?;
         let topology = Topology { same_node: true, ..Topology::default() };
-        let spec = RequestSpec { topology, ..asking(name, of, gpus, Millis(asked.duration_ms)) };
-        match self.broker.ask(spec) {
+        let spec = RequestSpec { topology, ..request_spec(name, of, gpus, Millis(request.duration_ms)) };
+        match self.broker.submit_spec(spec) {
             Err(refusal) if refusal.code == Code::LimitReached => Ok(false),
             submitted => submitted.map(|_| true),
         }
     }
 
-    /// Local work takes free GPUs by each member's clock; lent ones it leaves.
-    pub(super) fn work_locally(&mut self, began: u64) -> Result<(), Refusal> {
+    /// Starts local work on free GPUs by each member's local time, and leaves lent ones alone.
+    pub(super) fn update_local_work(&mut self, began: u64) -> Result<(), Refusal> {
         for (member, cluster) in self.clusters.clone().into_iter().enumerate() {
             let Some(mut nodes) = self.broker.offered(&cluster).cloned() else { continue };
             let tenths = if is_working(member, self.now() - began) { LOCAL_BY_DAY } else { LOCAL_BY_NIGHT };
@@ -103,34 +98,34 @@ impl Federation {
         Ok(())
     }
 
-    /// Lets what is due happen until `until`, and serves who waits whenever something has become free.
-    pub(super) fn run_until(&mut self, until: u64, books: &mut Books) -> Result<(), Refusal> {
-        while let Some(due) = self.broker.due(Timestamp(until)) {
-            self.pass(due.0, books);
+    /// Advances to `until`, and places queued requests whenever a due event frees capacity.
+    pub(super) fn run_until(&mut self, until: u64, accounting: &mut Accounting) -> Result<(), Refusal> {
+        while let Some(due) = self.broker.next_due_until(Timestamp(until)) {
+            self.advance_to(due.0, accounting);
             self.broker.expire()?;
             for lease in self.broker.ending() {
                 self.broker.report(lease, &LeaseOutcome::Clean)?;
             }
-            self.place(books)?;
+            self.place(accounting)?;
         }
-        self.pass(until, books);
+        self.advance_to(until, accounting);
         Ok(())
     }
 
-    fn pass(&mut self, now: u64, books: &mut Books) {
-        books.pass(self, now.saturating_sub(self.now()));
-        self.broker.pass(Timestamp(now));
+    fn advance_to(&mut self, now: u64, accounting: &mut Accounting) {
+        accounting.add_usage(&self.broker.state, &self.usage(), now.saturating_sub(self.now()));
+        self.broker.advance_to(Timestamp(now));
     }
 
-    /// Places who can be, as the leader's loop does.
-    pub(super) fn place(&mut self, books: &mut Books) -> Result<(), Refusal> {
+    /// Places queued requests until none fits, as the leader's loop does.
+    pub(super) fn place(&mut self, accounting: &mut Accounting) -> Result<(), Refusal> {
         loop {
             let placements = self.broker.plan(MAX_PLACEMENTS_PER_PLAN).placements;
             if placements.is_empty() {
                 return Ok(());
             }
             for lease in self.broker.place(placements)? {
-                books.placed(&self.broker.state, lease);
+                accounting.placed(&self.broker.state, lease);
                 self.broker.report_ready(lease)?;
             }
         }

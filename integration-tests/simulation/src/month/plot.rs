@@ -1,4 +1,4 @@
-//! A picture of a report.
+//! Draws a month report as an SVG.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use super::report::MonthReport;
 const WIDTH: u64 = 1_200;
 const HEIGHT: u64 = 360;
 const MARGIN: u64 = 40;
-/// Told apart also by those who see few colours (Okabe and Ito).
+/// Colours for colour-blind readers (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#999999"];
 
-/// GPUs that the tenants of each institution hold, hour by hour, as an SVG.
+/// Plots the GPUs that each institution's tenants hold, by hour.
 #[must_use]
 pub fn svg(report: &MonthReport) -> String {
     let hours = report.samples.last().map_or(1, |last| last.hour.max(1));

@@ -1,158 +1,22 @@
-//! What is measured, and what came of it.
+//! The result of a month, as data and as tables.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use comity_core::fairness::Shares;
-use comity_core::{LeaseId, State};
 use serde::Serialize;
 
-use super::federation::Federation;
-use super::terms::{INSTITUTIONS, MEMBERS, TENANTS};
-use super::{HOUR, Month};
+use super::terms::INSTITUTIONS;
 
-/// Books that are kept while time passes.
-#[derive(Default)]
-pub(super) struct Books {
-    /// Whether waits are measured now.
-    pub(super) waits_count: bool,
-    /// Whether shares are measured now.
-    pub(super) shares_count: bool,
-    /// By tenant, in thousandths of GPUs times milliseconds.
-    held: [u128; TENANTS.len()],
-    /// By tenant, in thousandths of GPUs times milliseconds, as weights and reciprocity say.
-    entitled: [f64; TENANTS.len()],
-    /// By member, in thousandths of GPUs times milliseconds.
-    lent: [u128; MEMBERS.len()],
-    /// By member, in milliseconds.
-    waits: [Vec<u64>; MEMBERS.len()],
-    placed: u64,
-    /// Requests that were refused because their tenant had too many waiting.
-    pub(super) turned_away: u64,
-    samples: Vec<Sample>,
-}
-
-/// What members hold at a moment.
+/// GPUs in use at one hour.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Hours since the begin.
+    /// Hours since the start.
     pub hour: u64,
     /// GPUs held by tenants of each institution, in the order of the report.
     pub held: Vec<u64>,
 }
 
-impl Books {
-    /// Time passes.
-    pub(super) fn pass(&mut self, federation: &Federation, ms: u64) {
-        let held: [u64; TENANTS.len()] = std::array::from_fn(|tenant| federation.held_milli(tenant));
-        if self.waits_count {
-            for (member, lent) in self.lent.iter_mut().enumerate() {
-                *lent += u128::from(federation.lent_milli(member)) * u128::from(ms);
-            }
-        }
-        if !self.shares_count || ms == 0 {
-            return;
-        }
-        let all: u64 = held.iter().sum();
-        let parts = entitlements(federation.state());
-        for tenant in 0..TENANTS.len() {
-            self.held[tenant] += u128::from(held[tenant]) * u128::from(ms);
-            self.entitled[tenant] += parts[tenant] * real(all) * real(ms);
-        }
-    }
-
-    /// A lease was made.
-    pub(super) fn placed(&mut self, state: &State, lease: LeaseId) {
-        self.placed += 1;
-        let Some(lease) = state.leases.get(&lease).filter(|_| self.waits_count) else { return };
-        let submitted = state.requests.get(&lease.request).map_or(lease.placed_at, |request| request.submitted_at);
-        let member = MEMBERS.iter().position(|member| member.name == lease.institution.as_str());
-        if let Some(waits) = member.and_then(|member| self.waits.get_mut(member)) {
-            waits.push(lease.placed_at.since(submitted).0);
-        }
-    }
-
-    /// For the plot.
-    pub(super) fn sample(&mut self, federation: &Federation, elapsed: u64) {
-        let hour = elapsed / HOUR;
-        if self.samples.last().is_some_and(|last| last.hour == hour) {
-            return;
-        }
-        let mut held = vec![0; MEMBERS.len()];
-        for (tenant, (_, of, _)) in TENANTS.iter().enumerate() {
-            held[*of] += federation.held_milli(tenant) / 1_000;
-        }
-        self.samples.push(Sample { hour, held });
-    }
-
-    pub(super) fn report(self, month: &Month, nodes: [usize; MEMBERS.len()]) -> MonthReport {
-        let all = self.held.iter().sum::<u128>().max(1);
-        let tenants = TENANTS.iter().enumerate().map(|(index, (tenant, of, weight))| {
-            let share = whole(self.held[index]) / whole(all) * 100.0;
-            let entitled = self.entitled[index] / whole(all) * 100.0;
-            TenantFigures {
-                tenant: (*tenant).to_owned(),
-                institution: MEMBERS[*of].name.to_owned(),
-                weight: *weight,
-                entitled_percent: entitled,
-                share_percent: share,
-                apart_percent: if entitled > 0.0 { (share / entitled - 1.0) * 100.0 } else { 0.0 },
-            }
-        });
-        let tenants = tenants.collect();
-        let institutions =
-            MEMBERS.iter().zip(self.lent).zip(self.waits).enumerate().map(|(at, ((member, lent), mut waits))| {
-                waits.sort_unstable();
-                let mean = real(waits.iter().sum::<u64>() / waits.len().max(1) as u64);
-                let p95 = waits.get(waits.len() * 95 / 100).copied().unwrap_or(0);
-                InstitutionFigures {
-                    institution: member.name.to_owned(),
-                    gpus: 8 * nodes[at],
-                    lent_gpu_hours: whole(lent) / 1_000.0 / real(HOUR),
-                    requests: waits.len(),
-                    mean_wait_minutes: mean / 60_000.0,
-                    p95_wait_minutes: real(p95) / 60_000.0,
-                }
-            });
-        MonthReport {
-            seed: month.seed,
-            peak_days: month.peak_days,
-            backlog_days: month.backlog_days,
-            leases: self.placed,
-            turned_away: self.turned_away,
-            tenants,
-            institutions: institutions.collect(),
-            samples: self.samples,
-        }
-    }
-}
-
-/// The part of all that each tenant is entitled to, if all are backlogged.
-fn entitlements(state: &State) -> [f64; TENANTS.len()] {
-    let Some(policy) = &state.policy else { return [0.0; TENANTS.len()] };
-    let mut shares = Shares::new(state, &policy.bundle);
-    let asks = |member: usize| TENANTS.iter().any(|(_, of, _)| *of == member);
-    let weights: [f64; MEMBERS.len()] =
-        std::array::from_fn(|member| if asks(member) { whole(shares.weight(MEMBERS[member].name)) } else { 0.0 });
-    let all: f64 = weights.iter().sum();
-    std::array::from_fn(|tenant| {
-        let (_, of, weight) = TENANTS[tenant];
-        let colleagues: u32 = TENANTS.iter().filter(|(_, other, _)| *other == of).map(|(.., weight)| weight).sum();
-        weights[of] / all * f64::from(weight) / f64::from(colleagues)
-    })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn real(amount: u64) -> f64 {
-    amount as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn whole(amount: u128) -> f64 {
-    amount as f64
-}
-
-/// One tenant while all were backlogged.
+/// A tenant's share during the backlog.
 #[derive(Clone, Debug, Serialize)]
 pub struct TenantFigures {
     /// Its name.
@@ -161,60 +25,60 @@ pub struct TenantFigures {
     pub institution: String,
     /// Its weight within the institution; institutions weigh the same.
     pub weight: u32,
-    /// What weights and reciprocity gave it, in percent of the GPU-hours that all had.
+    /// Its entitlement by weights and reciprocity, in percent of all used GPU-hours.
     pub entitled_percent: f64,
-    /// What it had.
+    /// Its use, in percent of all used GPU-hours.
     pub share_percent: f64,
-    /// By how much that is more or less, in percent of what it was entitled to.
+    /// Deviation of its use from its entitlement, in percent of the entitlement.
     pub apart_percent: f64,
 }
 
-/// One institution while peaks were opposed.
+/// An institution's loans and waiting times during the days with peaks.
 #[derive(Clone, Debug, Serialize)]
 pub struct InstitutionFigures {
     /// Its name.
     pub institution: String,
     /// GPUs of its cluster.
     pub gpus: usize,
-    /// What others borrowed of it.
+    /// GPU-hours that others borrowed from it.
     pub lent_gpu_hours: f64,
-    /// Requests of its tenants that were placed.
+    /// Placed requests of its tenants.
     pub requests: usize,
-    /// From submission to placement.
+    /// Mean time from submission to placement.
     pub mean_wait_minutes: f64,
-    /// So long or less for 95 of 100.
+    /// 95th percentile of the time from submission to placement.
     pub p95_wait_minutes: f64,
 }
 
-/// What came of it.
+/// The result of one month.
 #[derive(Clone, Debug, Serialize)]
 pub struct MonthReport {
-    /// Seed.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Days with opposed peaks.
+    /// Days with peaks by local time.
     pub peak_days: u64,
-    /// Days on which all were backlogged.
+    /// Days of backlog for all tenants.
     pub backlog_days: u64,
     /// Leases made.
     pub leases: u64,
-    /// Requests that were refused because their tenant had too many waiting.
+    /// Requests refused because their tenant's queue was full.
     pub turned_away: u64,
-    /// By tenant.
+    /// One entry per tenant.
     pub tenants: Vec<TenantFigures>,
-    /// By institution, those on one side of the world before those on the next.
+    /// One entry per institution, in order of time zone.
     pub institutions: Vec<InstitutionFigures>,
-    /// Hour by hour.
+    /// One sample per hour.
     pub samples: Vec<Sample>,
 }
 
 impl MonthReport {
-    /// The largest difference of a tenant from what it is entitled to, in percent of that.
+    /// The largest deviation of a tenant from its entitlement, in percent of the entitlement.
     #[must_use]
     pub fn worst_apart_percent(&self) -> f64 {
         self.tenants.iter().map(|tenant| tenant.apart_percent.abs()).fold(0.0, f64::max)
     }
 
-    /// For people.
+    /// The report as text.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = format!("{:<18}{:>8}{:>12}{:>9}{:>9}\n", "tenant", "weight", "entitled %", "had %", "apart %");
@@ -242,20 +106,20 @@ impl MonthReport {
     }
 }
 
-/// What institutions gave and got that lend of so many GPUs, over months in which that was dealt in other ways.
+/// Loans and waiting times of all institutions that lend the same number of GPUs, over all arrangements.
 #[derive(Clone, Debug, Serialize)]
 pub struct LendingFigures {
-    /// GPUs that they lend of.
+    /// GPUs that each of them offers.
     pub gpus: usize,
-    /// What others borrowed of one, in a month.
+    /// Mean GPU-hours that others borrowed from one of them, per month.
     pub lent_gpu_hours: f64,
-    /// Requests of theirs that were placed.
+    /// Placed requests of their tenants.
     pub requests: usize,
-    /// From submission to placement.
+    /// Mean time from submission to placement.
     pub mean_wait_minutes: f64,
 }
 
-/// By what institutions lend of, most first.
+/// Groups the institutions of all months by the GPUs they offer, most first.
 pub(super) fn by_lending<'m, I: Iterator<Item = &'m MonthReport>>(months: impl Fn() -> I) -> Vec<LendingFigures> {
     let institutions = || months().flat_map(|month| month.institutions.iter().take(INSTITUTIONS));
     let sizes: BTreeSet<usize> = institutions().map(|institution| institution.gpus).collect();
@@ -273,22 +137,22 @@ pub(super) fn by_lending<'m, I: Iterator<Item = &'m MonthReport>>(months: impl F
     sizes.into_iter().rev().map(figures).collect()
 }
 
-/// A month, and the same one with what institutions lend of dealt to them in other ways.
+/// One month, and a summary of the same month under other assignments of lent nodes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fairness {
-    /// The month.
+    /// The month with the default assignment.
     #[serde(flatten)]
     pub month: MonthReport,
-    /// How many such months.
+    /// Number of months.
     pub arrangements: usize,
-    /// What they came to, by what institutions lend of.
+    /// Results by the GPUs that institutions offer.
     pub by_lending: Vec<LendingFigures>,
-    /// The largest difference of a tenant from what it is entitled to in any of these months, in percent of that.
+    /// The largest deviation of a tenant from its entitlement in any month, in percent of the entitlement.
     pub worst_apart_percent: f64,
 }
 
 impl Fairness {
-    /// For people.
+    /// The report as text.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = self.month.table();
@@ -297,7 +161,7 @@ impl Fairness {
         }
         let _ = writeln!(
             text,
-            "\nover {} such months, with what institutions lend of dealt to them in other ways:\n",
+            "\nover {} months with different assignments of the lent nodes to institutions:\n",
             self.arrangements
         );
         let _ = writeln!(
@@ -312,11 +176,18 @@ impl Fairness {
                 l.gpus, l.lent_gpu_hours, l.requests, l.mean_wait_minutes
             );
         }
-        let _ = writeln!(
-            text,
-            "\nno tenant had more than {:.1} % more or less than it is entitled to",
-            self.worst_apart_percent
-        );
+        let _ =
+            writeln!(text, "\nlargest deviation of a tenant from its entitlement: {:.1} %", self.worst_apart_percent);
         text
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+pub(super) fn real(amount: u64) -> f64 {
+    amount as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+pub(super) fn whole(amount: u128) -> f64 {
+    amount as f64
 }

@@ -1,18 +1,18 @@
-//! Who is in the federation.
+//! The members and tenants of the simulated month, and their policy.
 
 use std::fmt::Write as _;
 
 /// An institution with one cluster of the same name.
 pub(super) struct Member {
     pub(super) name: &'static str,
-    /// Nodes of eight GPUs that it lends of.
+    /// Nodes of eight GPUs that it lends.
     pub(super) nodes: usize,
-    /// Hours by which its clock is ahead.
+    /// Hours by which its local time is ahead.
     pub(super) ahead: u64,
 }
 
-/// Five on as many sides of the world; the first lends most, the last nothing. And a centre that lends to all and asks
-/// for nothing: nobody borrows from itself, so that without it who lends most would have least to borrow.
+/// Five institutions in different time zones, of which the first lends most and the last nothing, and a centre that
+/// only lends. Nobody borrows from itself, so without the centre the largest donor could borrow least.
 pub(super) const MEMBERS: [Member; 6] = [
     Member { name: "atlas", nodes: 3, ahead: 0 },
     Member { name: "borealis", nodes: 2, ahead: 5 },
@@ -21,14 +21,13 @@ pub(super) const MEMBERS: [Member; 6] = [
     Member { name: "eos", nodes: 0, ahead: 19 },
     Member { name: CENTRE, nodes: 5, ahead: 0 },
 ];
-/// Institutions; the member after them is the centre.
+/// Number of institutions; the member after them is the centre.
 pub(super) const INSTITUTIONS: usize = MEMBERS.len() - 1;
 
-/// Nodes that each member lends of, in each way to deal those of the institutions out to them; [`MEMBERS`]' own comes
-/// first.
+/// All assignments of the lent nodes to the institutions, as nodes by member; that of [`MEMBERS`] comes first.
 pub(super) fn arrangements() -> Vec<[usize; MEMBERS.len()]> {
     let mut found = vec![MEMBERS.map(|member| member.nodes)];
-    // Each swap of two leads to further ones, until there are no others.
+    // Swaps pairs until no new assignment appears.
     let mut next = 0;
     while let Some(&nodes) = found.get(next) {
         for (one, other) in (0..INSTITUTIONS).flat_map(|one| (0..one).map(move |other| (one, other))) {
@@ -43,10 +42,10 @@ pub(super) fn arrangements() -> Vec<[usize; MEMBERS.len()]> {
     found
 }
 
-/// It has no local work.
+/// The member that only lends; it has no local work.
 pub(super) const CENTRE: &str = "centre";
 
-/// Name, index of the institution, weight within it.
+/// Tenants: name, index of the institution, weight within it.
 pub(super) const TENANTS: [(&str, usize, u32); 6] = [
     ("atlas-physics", 0, 100),
     ("borealis-health", 1, 100),
@@ -56,12 +55,13 @@ pub(super) const TENANTS: [(&str, usize, u32); 6] = [
     ("eos-climate", 4, 100),
 ];
 
-/// The policy. Handshakes are not simulated: a step of one may take as long as it likes.
+/// The policy bundle. `peeringStep` is long because handshakes are not simulated.
 pub(super) fn policy() -> String {
     const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
     let mut text = format!(
         "{HEAD}kind: Federation\nmetadata: {{name: month}}\nspec:\n  trustDomain: month.example\n  \
-         maintainers: [\"spiffe://month.example/user/admin\"]\n  defaults: {{peeringStep: 3650d, usageHalfLife: 6h}}\n---\n\
+         maintainers: [\"spiffe://month.example/user/admin\"]\n  defaults: {{peeringStep: 3650d, usageHalfLife: 6h}}\n\
+         ---\n\
          {HEAD}kind: GpuClass\nmetadata: {{name: gpu}}\nspec: {{selector: 'device.memoryMiB > 0', rank: 1}}\n---\n\
          {HEAD}kind: Agreement\nmetadata: {{name: all}}\nspec: {{parties: [{}], classes: [gpu]}}\n",
         MEMBERS.map(|member| member.name).join(", ")
@@ -79,7 +79,8 @@ pub(super) fn policy() -> String {
         let institution = MEMBERS[*of].name;
         let _ = write!(
             text,
-            "---\n{HEAD}kind: Tenant\nmetadata: {{name: {name}}}\nspec:\n  institution: {institution}\n  weight: {weight}\n  \
+            "---\n{HEAD}kind: Tenant\nmetadata: {{name: {name}}}\nspec:\n  institution: {institution}\n  \
+             weight: {weight}\n  \
              members: [{{id: \"spiffe://month.example/user/{name}\", role: submitter}}]\n  classes: [gpu]\n  \
              clusters: [{institution}]\n"
         );
@@ -95,7 +96,7 @@ mod tests {
     use crate::month::ARRANGEMENTS;
 
     #[test]
-    fn there_are_all_ways_to_deal_each_once() {
+    fn each_assignment_occurs_once() {
         let all = arrangements();
         assert_eq!(all.len(), usize::from(ARRANGEMENTS));
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());

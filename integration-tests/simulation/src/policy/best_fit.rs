@@ -1,4 +1,4 @@
-//! The node with least left, CPU and GPUs weighed alike; the fullest device that fits.
+//! Best fit: the node with the least free CPU and GPUs, weighed equally, and the fullest device that fits.
 
 use comity_core::packing::Task;
 
@@ -6,14 +6,14 @@ use super::Policy;
 use super::scan::{ScannedNode, clear, nodes};
 use crate::trace::Trace;
 
-/// Best fit as the trace's paper has it.
+/// Best fit as in the trace's paper.
 #[derive(Debug)]
 pub struct BestFit {
     nodes: Vec<ScannedNode>,
 }
 
 impl BestFit {
-    /// Over idle nodes.
+    /// Starts with idle nodes.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
         Self { nodes: nodes(trace) }
@@ -26,7 +26,7 @@ impl Policy for BestFit {
     }
 
     fn place(&mut self, task: &Task) -> bool {
-        // Of 128 cores and of 8 devices, brought to one denominator.
+        // Fractions of 128 cores and of 8 devices, over a common denominator.
         let left = |node: &ScannedNode| node.free.cpu_milli + 16 * node.free.device_milli();
         let best = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].fits(task))

@@ -1,7 +1,7 @@
 //! Comity itself: the broker's state machine and scheduler, with one donor that has the trace's nodes.
 //!
-//! Each task with GPUs is a request that is submitted, planned and placed by the commands that the broker's log holds.
-//! Work without GPUs is no request: it is the donor's own, put where the planner advises, and a revised offer says so.
+//! A GPU task becomes a request, which the log's commands submit, plan and place. A task without GPUs runs as the
+//! donor's local work, on the node that the planner advises, and the donor revises its offer.
 
 use comity_core::packing::Task;
 use comity_core::{Refusal, State};
@@ -10,12 +10,12 @@ use super::Policy;
 use crate::broker::{Broker, Member};
 use crate::trace::Trace;
 
-/// Index of the member that asks.
+/// Index of the member that borrows.
 const ORIGIN: usize = 0;
-/// Index of the member that has the nodes.
+/// Index of the member that lends.
 const DONOR: usize = 1;
 
-/// The broker's core over the nodes of a trace.
+/// The broker's core on the nodes of a trace.
 #[derive(Debug)]
 pub struct Comity {
     broker: Broker,
@@ -24,10 +24,10 @@ pub struct Comity {
 }
 
 impl Comity {
-    /// Over idle nodes, expecting work like `history`.
+    /// Starts with idle nodes; expects work like `history`.
     ///
     /// # Errors
-    /// What the core says if the trace's nodes cannot be an offer.
+    /// When the core refuses the trace's nodes as an offer.
     pub fn new(trace: &Trace, history: &[Task]) -> Result<Self, Refusal> {
         let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
         let donor = Member { name: "donor".to_owned(), nodes: trace.nodes.values().collect() };
@@ -45,7 +45,7 @@ impl Comity {
         Ok(!self.broker.place(placements)?.is_empty())
     }
 
-    /// Work without GPUs: the donor's own.
+    /// Runs a task without GPUs as the donor's local work.
     fn run_locally(&mut self, task: &Task) -> Result<bool, Refusal> {
         let Some(id) = self.broker.advise(DONOR, task) else { return Ok(false) };
         self.broker.run_locally(DONOR, &id, |node| {

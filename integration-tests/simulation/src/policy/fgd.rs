@@ -1,4 +1,4 @@
-//! Fragmentation gradient descent, as its authors' simulator does it.
+//! Fragmentation gradient descent, as in its authors' simulator.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,34 @@ use super::scan::{ScannedNode, clear, nodes};
 use crate::arrivals::popularity;
 use crate::trace::Trace;
 
-/// Part of the tasks that the typical types cover.
+/// Fraction of the tasks that the typical types cover.
 const TYPICAL: f64 = 0.95;
 
 /// "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): the steepest descent of the expected fragmentation. Scores
 /// are whole numbers from 0 to 100 and ties go to the lowest name, as in hkust-adsl/kubernetes-scheduler-simulator. It
-/// looks at every node for each task; what a type of task scores on a node is remembered until the node changes.
+/// scans every node for each task, and caches the score of a task type on a node until the node changes.
 #[derive(Debug)]
 pub struct Fgd {
     nodes: Vec<ScannedNode>,
     fragmentation: Vec<f64>,
-    /// How often each node changed.
+    /// Number of changes of each node.
     changes: Vec<u64>,
     typical: Vec<(Task, f64)>,
-    /// By type of task, for each node.
+    /// Cached scores by task type, one per node.
     scores: BTreeMap<Task, Vec<Scored>>,
 }
 
-/// What a type of task scores on a node.
+/// The cached score of a task type on a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scored {
-    /// Changes of the node when this was computed, and one: zero is never.
+    /// One more than the node's changes at the time of computation; 0 for no score yet.
     as_of: u64,
-    /// Score, and free thousandths of the device that a share comes from; `None` if it does not fit.
+    /// The score and the free thousandths of the device for a share; `None` if the task does not fit.
     best: Option<(i64, u16)>,
 }
 
 impl Fgd {
-    /// Over idle nodes, expecting work like `history`.
+    /// Starts with idle nodes; expects work like `history`.
     #[must_use]
     pub fn new(trace: &Trace, history: &[Task]) -> Self {
         let nodes = nodes(trace);
@@ -45,7 +45,7 @@ impl Fgd {
     }
 }
 
-/// The most popular types that together make up most tasks, and how likely each is.
+/// The most frequent task types, with their probabilities.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn typical(history: &[Task]) -> Vec<(Task, f64)> {
     let mut types = popularity(history);
@@ -58,7 +58,7 @@ fn typical(history: &[Task]) -> Vec<(Task, f64)> {
             break;
         }
         covered += count as f64;
-        // Fragmentation is about CPU and GPUs: memory has no part in it.
+        // Fragmentation counts CPU and GPUs, not memory.
         task.memory_mib = 0;
         kept.push((task, count as f64));
     }
@@ -68,7 +68,7 @@ fn typical(history: &[Task]) -> Vec<(Task, f64)> {
     kept
 }
 
-/// Thousandths of devices that a typical task cannot use, expected.
+/// Expected thousandths of free devices that a typical task cannot use.
 fn fragmentation(typical: &[(Task, f64)], shape: &Shape, free: &NodeState) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "thousandths of one node's devices")]
     let as_float = |milli: u64| milli as f64;
@@ -82,7 +82,7 @@ fn fragmentation(typical: &[(Task, f64)], shape: &Shape, free: &NodeState) -> f6
     typical.iter().map(|(task, part)| part * as_float(of(task))).sum()
 }
 
-/// The best way to put a task on a node: the score, and the level of the device that a share comes from.
+/// The best placement of a task on a node: its score, and the level of the device for a share.
 fn best(typical: &[(Task, f64)], node: &ScannedNode, before: f64, task: &Task) -> Option<(i64, u16)> {
     let mut best: Option<(i64, u16)> = None;
     for level in if node.fits(task) { node.levels(task) } else { Vec::new() } {

@@ -1,4 +1,4 @@
-//! Any node that fits, any device that fits.
+//! Places tasks on a random node and a random device that fit.
 
 use comity_core::packing::Task;
 
@@ -7,7 +7,7 @@ use super::scan::{ScannedNode, clear, nodes};
 use crate::random::Random;
 use crate::trace::Trace;
 
-/// Draws lots.
+/// The random policy.
 #[derive(Debug)]
 pub struct Arbitrary {
     nodes: Vec<ScannedNode>,
@@ -15,7 +15,7 @@ pub struct Arbitrary {
 }
 
 impl Arbitrary {
-    /// Over idle nodes.
+    /// Starts with idle nodes.
     #[must_use]
     pub fn new(trace: &Trace) -> Self {
         Self { nodes: nodes(trace), random: Random::new(0) }

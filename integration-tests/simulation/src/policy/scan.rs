@@ -1,10 +1,10 @@
-//! Nodes in order of name, all looked at for each task.
+//! Nodes in order of name, for policies that scan them all for each task.
 
 use comity_core::packing::{NodeState, Shape, Task};
 
 use crate::trace::Trace;
 
-/// A node and what is free on it.
+/// A node and its free resources.
 #[derive(Clone, Debug)]
 pub(super) struct ScannedNode {
     pub(super) shape: Shape,
@@ -16,7 +16,7 @@ impl ScannedNode {
         task.takes(self.shape.kind) && self.free.fits(task)
     }
 
-    /// Devices that a task may come from: distinct levels for one device, one entry for none or several.
+    /// Candidate device levels of a task: the distinct levels for one device, a single entry for none or several.
     pub(super) fn levels(&self, task: &Task) -> Vec<u16> {
         if task.devices == 1 { self.free.levels(task.milli).collect() } else { vec![0] }
     }

@@ -1,4 +1,4 @@
-//! The broker's state and planner, with local work and terms that change, and agents that do what they are asked.
+//! Drives the broker while local work and lending terms change, and records its reclaims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,25 +13,25 @@ use comity_core::scheduler::reclaims_at;
 use comity_core::{ClusterId, LeaseId, Millis, NodeId, Refusal, RequestId, Timestamp};
 
 use super::MINUTE;
-use super::judge::Donor;
+use super::checker::Donor;
 use super::report::ReclaimReport;
 use super::request::request;
 use super::terms::{DONORS, Terms, cluster, clusters, node, policy};
 use crate::broker::{Broker, Reclaimed};
 use crate::random::Random;
 
-/// Requests that wait before no more are submitted.
+/// Queue length at which no more requests are submitted.
 const BACKLOG: usize = 12;
 
-/// A federation in log time, and what is known of it beside the broker.
+/// A federation in simulated time, and independent records of it.
 pub(super) struct Federation {
     broker: Broker,
     terms: [Terms; DONORS.len()],
-    /// GPUs that local work takes of each node.
+    /// GPUs in local use by node.
     local: BTreeMap<(ClusterId, NodeId), usize>,
-    /// Leases that are being reclaimed: not to be stopped before this.
-    promised: BTreeMap<LeaseId, u64>,
-    /// Leases whose origin said that their work is saved.
+    /// Leases being reclaimed, and the earliest time in milliseconds at which they may stop.
+    notice_until: BTreeMap<LeaseId, u64>,
+    /// Leases whose origin reported saved work.
     saved: BTreeSet<LeaseId>,
     pub(super) report: ReclaimReport,
 }
@@ -49,22 +49,22 @@ impl Federation {
             broker,
             terms,
             local: BTreeMap::new(),
-            promised: BTreeMap::new(),
+            notice_until: BTreeMap::new(),
             saved: BTreeSet::new(),
             report: ReclaimReport { seed, ..ReclaimReport::default() },
         })
     }
 
-    /// Queues a request, if not too many wait.
+    /// Submits a request unless the queue is long.
     pub(super) fn submit(&mut self, random: &mut Random) -> Result<(), Refusal> {
         if self.broker.state.queued_len() < BACKLOG {
-            self.broker.ask(request(random)?)?;
+            self.broker.submit_spec(request(random)?)?;
         }
         Ok(())
     }
 
-    /// Local work of one donor takes more or less.
-    pub(super) fn work_locally(&mut self, random: &mut Random) -> Result<(), Refusal> {
+    /// Changes the local work of one donor.
+    pub(super) fn change_local_work(&mut self, random: &mut Random) -> Result<(), Refusal> {
         let cluster = cluster(DONORS[random.below(DONORS.len())].0)?;
         for (node, has) in self.broker.offered(&cluster).into_iter().flatten() {
             let takes = random.below(has.devices.len() + 1) * random.below(2);
@@ -73,7 +73,7 @@ impl Federation {
         Ok(())
     }
 
-    /// Each donor says what local work takes: of devices that are not lent first.
+    /// Advertises every donor's local use, which takes free devices first.
     fn advertise(&mut self) -> Result<(), Refusal> {
         for (name, ..) in DONORS {
             let cluster = cluster(name)?;
@@ -96,7 +96,7 @@ impl Federation {
         Ok(())
     }
 
-    /// The terms of one donor change.
+    /// Changes the terms of one donor.
     pub(super) fn change_terms(&mut self, random: &mut Random) -> Result<(), Refusal> {
         let at = random.below(DONORS.len());
         self.terms[at] = match random.below(5) {
@@ -107,7 +107,7 @@ impl Federation {
         self.broker.apply_policy(policy(&self.terms))
     }
 
-    /// Calls back, spares, places and moves until nothing more happens, as the leader's loops do.
+    /// Reclaims, spares, places and moves until the state is stable, as the leader's loops do.
     pub(super) fn settle(&mut self) -> Result<(), Refusal> {
         loop {
             let revision = self.broker.state.revision;
@@ -121,13 +121,13 @@ impl Federation {
             let plan = self.broker.plan(MAX_PLACEMENTS_PER_PLAN);
             let reserved = plan.reserved.map_or_else(Vec::new, |reserved| reserved.donors);
             let placed = if plan.placements.is_empty() { Vec::new() } else { self.place(plan.placements)? };
-            // A plan is proposed as a whole before any agent has prepared what it placed.
+            // The leader proposes a whole plan before any agent reports a lease ready.
             self.reclaim(Vec::new(), plan.reclaims)?;
             for lease in placed {
                 self.broker.report_ready(lease)?;
             }
             if self.broker.state.revision == revision {
-                self.look_who_could_move(&reserved)?;
+                self.count_missed_moves(&reserved)?;
                 return Ok(());
             }
         }
@@ -149,25 +149,25 @@ impl Federation {
             return Ok(());
         }
         for ((name, ..), terms) in DONORS.iter().zip(self.terms) {
-            for too_much in Donor::of(&self.broker.state, &cluster(name)?, terms).judge(&reclaims) {
+            for too_much in Donor::of(&self.broker.state, &cluster(name)?, terms).takes_too_much_by_set(&reclaims) {
                 self.report.sets_checked += 1;
                 self.report.more_than_needed += u64::from(too_much);
             }
         }
         let asked_to_spare = !spare.is_empty();
         let Reclaimed { leases, spared, refused } = self.broker.reclaim(spare, reclaims.clone())?;
-        // Sparing one lease may make the next one needed again; what is being reclaimed is right as it was proposed.
+        // Sparing one lease may make another reclaim necessary again; each was right when it was proposed.
         self.report.refused += if asked_to_spare { 0 } else { refused as u64 };
         self.report.spared += spared.len() as u64;
-        spared.iter().for_each(|lease| _ = self.promised.remove(lease));
+        spared.iter().for_each(|lease| _ = self.notice_until.remove(lease));
         for reclaim in reclaims.iter().filter(|reclaim| leases.contains(&reclaim.lease)) {
-            self.note_call(reclaim);
+            self.record_reclaim(reclaim);
         }
         Ok(())
     }
 
-    /// What the lease was promised, by the donor's terms and the request.
-    fn note_call(&mut self, reclaim: &ProposedReclaim) {
+    /// Records the notice period of a reclaimed lease, by the donor's terms and the request.
+    fn record_reclaim(&mut self, reclaim: &ProposedReclaim) {
         let Some(lease) = self.broker.state.leases.get(&reclaim.lease) else { return };
         let donor = lease.placement.donor.as_str();
         let minutes = DONORS.iter().find(|(name, ..)| *name == donor).map_or(0, |(_, _, minutes)| *minutes);
@@ -178,18 +178,18 @@ impl Federation {
         match reclaim.reason {
             ReclaimReason::LocalNeed => report.for_local_need += 1,
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
-            // Nothing fails here.
+            // This simulation has no failures.
             ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {}
             ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
             }
         }
-        self.promised.insert(reclaim.lease, self.broker.now().0 + notice);
+        self.notice_until.insert(reclaim.lease, self.broker.now().0 + notice);
     }
 
-    /// No lease stays without a new place where a donor, at which nobody else's room is being made, has one.
-    fn look_who_could_move(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
+    /// Counts reclaimed leases without a new place that fit on a donor outside `reserved`.
+    fn count_missed_moves(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         for ((name, ..), terms) in DONORS.iter().zip(self.terms) {
             let id = cluster(name)?;
             let donor = Donor::of(&self.broker.state, &id, terms);
@@ -209,8 +209,8 @@ impl Federation {
         Ok(())
     }
 
-    /// Some of the work that is being reclaimed and can say so is saved.
-    pub(super) fn save_some(&mut self, random: &mut Random) -> Result<(), Refusal> {
+    /// Reports saved work for some reclaimed leases that support checkpoints.
+    pub(super) fn report_some_saved(&mut self, random: &mut Random) -> Result<(), Refusal> {
         let says = |id: RequestId| {
             let spec = self.broker.state.requests.get(&id).map(|request| &request.spec);
             spec.and_then(|spec| spec.preemptible).is_some_and(|preemptible| preemptible.checkpoint)
@@ -222,26 +222,26 @@ impl Federation {
                 self.broker.report_saved(id)?;
             }
         }
-        self.note_ends();
+        self.record_ends();
         self.settle()
     }
 
-    /// Lets time pass, and what falls due in it happen. Some donors take their time to clear.
-    pub(super) fn pass(&mut self, span: Millis, random: &mut Random) -> Result<(), Refusal> {
+    /// Advances time by `span` and applies the events that become due; some donors tear down late.
+    pub(super) fn advance(&mut self, span: Millis, random: &mut Random) -> Result<(), Refusal> {
         let until = Timestamp(self.broker.now().0 + span.0);
-        while let Some(due) = self.broker.due(until) {
-            self.broker.pass(due);
+        while let Some(due) = self.broker.next_due_until(until) {
+            self.broker.advance_to(due);
             self.broker.expire()?;
-            self.note_ends();
-            self.clear_some(random)?;
+            self.record_ends();
+            self.report_some_teardowns(random)?;
             self.settle()?;
         }
-        self.broker.pass(until);
-        self.clear_some(random)?;
+        self.broker.advance_to(until);
+        self.report_some_teardowns(random)?;
         self.settle()
     }
 
-    fn clear_some(&mut self, random: &mut Random) -> Result<(), Refusal> {
+    fn report_some_teardowns(&mut self, random: &mut Random) -> Result<(), Refusal> {
         for id in self.broker.ending() {
             if random.below(4) > 0 {
                 self.broker.report(id, &LeaseOutcome::Clean)?;
@@ -250,16 +250,16 @@ impl Federation {
         Ok(())
     }
 
-    /// Looks at those that were reclaimed and are in force no more.
-    fn note_ends(&mut self) {
+    /// Records reclaimed leases that have ended since the last call.
+    fn record_ends(&mut self) {
         let over =
             |id: &LeaseId| self.broker.state.leases.get(id).is_none_or(|lease| lease.state != LeaseState::Reclaiming);
-        let over: Vec<LeaseId> = self.promised.keys().copied().filter(over).collect();
+        let over: Vec<LeaseId> = self.notice_until.keys().copied().filter(over).collect();
         for id in over {
-            let Some(promised) = self.promised.remove(&id) else { continue };
+            let Some(promised) = self.notice_until.remove(&id) else { continue };
             let Some(lease) = self.broker.state.leases.get(&id) else { continue };
             if !matches!(lease.end_reason, Some(EndReason::Reclaimed | EndReason::Preempted)) {
-                // Its term ran out before.
+                // Its duration ended first.
                 continue;
             }
             if self.saved.contains(&id) {

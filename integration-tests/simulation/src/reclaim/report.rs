@@ -1,4 +1,4 @@
-//! What came of it.
+//! The counts of a simulation of reclaims.
 
 use std::fmt::Write as _;
 
@@ -7,50 +7,50 @@ use serde::Serialize;
 /// Counts over a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReclaimReport {
-    /// Seed of all that was drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Leases reclaimed.
     pub reclaimed: u64,
-    /// Of these, for local work.
+    /// Leases reclaimed for local work.
     pub for_local_need: u64,
-    /// Because policy changed.
+    /// Leases reclaimed because the policy changed.
     pub for_policy: u64,
-    /// For a request of higher priority.
+    /// Leases reclaimed for a request of higher priority.
     pub for_requests: u64,
-    /// GPUs of all of these.
+    /// GPUs of all reclaimed leases.
     pub gpus_reclaimed: u64,
-    /// Requests that got the room that was made for them.
+    /// Requests placed on the capacity that was reclaimed for them.
     pub rooms_taken: u64,
-    /// Leases that stayed after all.
+    /// Leases whose reclaim was withdrawn.
     pub spared: u64,
     /// Leases that ended before their deadline because their work was saved.
     pub saved: u64,
     /// Leases that ended at their deadline.
     pub at_deadline: u64,
-    /// Of those that ended by it: whose request had another lease already.
+    /// Reclaimed leases whose request already had a new lease.
     pub moved: u64,
-    /// Of those that ended by it: whose request waited again, or had no time left to start.
+    /// Reclaimed leases whose request queued again or had no time left to start.
     pub waited_again: u64,
-    /// Sets of leases that were checked against all others.
+    /// Proposed sets of leases compared with all other sets.
     pub sets_checked: u64,
-    /// Leases that stopped before their notice was over though their work was not saved. Must be none.
+    /// Leases that stopped before their notice period with unsaved work. Must be 0.
     pub stopped_before_grace: u64,
-    /// Sets that took more than needed. Must be none.
+    /// Sets for which a cheaper one would have sufficed. Must be 0.
     pub more_than_needed: u64,
-    /// Looks at which a lease was reclaimed, had no new place, and another donor had room. Must be none.
+    /// Reclaimed leases without a new place while another donor had room, over all checks. Must be 0.
     pub could_have_moved: u64,
-    /// Calls back that apply refused though they were proposed from the same state. Must be none.
+    /// Reclaims that the state machine refused although they were proposed for the same state. Must be 0.
     pub refused: u64,
 }
 
 impl ReclaimReport {
-    /// Whether everything that must be none is none.
+    /// Whether all values that must be 0 are 0.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.stopped_before_grace + self.more_than_needed + self.could_have_moved + self.refused == 0
     }
 
-    /// For people.
+    /// The report as text.
     #[must_use]
     pub fn table(&self) -> String {
         let rows = [

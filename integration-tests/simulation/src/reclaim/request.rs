@@ -1,4 +1,4 @@
-//! What is asked for, drawn by a seed.
+//! Draws requests from a seed.
 
 use comity_core::demand::Preemptible;
 use comity_core::demand::{RequestSpec, Topology};
@@ -6,10 +6,10 @@ use comity_core::{Millis, PriorityName, Refusal, TenantId};
 
 use super::MINUTE;
 use super::terms::{ORIGINS, PRIORITIES, cluster};
-use crate::broker::spec::{asking, whole_gpus};
+use crate::broker::spec::{request_spec, whole_gpus};
 use crate::random::Random;
 
-/// Some request, of one to four GPUs for some hours.
+/// A random request for one to four GPUs and some hours.
 pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
     let origin = ORIGINS[random.below(ORIGINS.len())];
     let grace = Millis(random.bits() % (20 * MINUTE));
@@ -22,6 +22,6 @@ pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
         topology,
         priority: Some(priority),
         preemptible: (random.below(4) > 0).then_some(preemptible),
-        ..asking(TenantId::parse(origin, "tenant")?, cluster(origin)?, gpus, duration)
+        ..request_spec(TenantId::parse(origin, "tenant")?, cluster(origin)?, gpus, duration)
     })
 }

@@ -1,4 +1,4 @@
-//! Who lends on what terms.
+//! The members, their lending terms and their policy.
 
 use std::fmt::Write as _;
 
@@ -7,40 +7,40 @@ use comity_core::{ClusterId, Refusal};
 
 use crate::broker::hardware::h100s;
 
-/// Donors: nodes of four GPUs, and minutes of notice.
+/// Donors: name, number of nodes with four GPUs, minutes of notice.
 pub(crate) const DONORS: [(&str, usize, u64); 4] = [("north", 2, 5), ("east", 2, 30), ("south", 1, 1), ("west", 2, 10)];
-/// Clusters that borrow, with a tenant of the same name.
+/// Clusters that borrow; each has a tenant of the same name.
 pub(crate) const ORIGINS: [&str; 2] = ["campus", "clinic"];
 /// GPUs of a node.
 pub(super) const GPUS_PER_NODE: u64 = 4;
 /// Priority classes by value; the last may preempt.
 pub(super) const PRIORITIES: [(&str, u32); 3] = [("low", 1), ("normal", 10), ("urgent", 1_000)];
 
-/// A member by name.
+/// The cluster of a member.
 pub(crate) fn cluster(name: &str) -> Result<ClusterId, Refusal> {
     ClusterId::parse(name, "cluster")
 }
 
-/// All of them.
+/// The clusters of all members.
 pub(crate) fn clusters() -> Result<Vec<ClusterId>, Refusal> {
     DONORS.iter().map(|(name, ..)| *name).chain(ORIGINS).map(cluster).collect()
 }
 
-/// A node of a donor.
+/// An idle node of a donor.
 pub(crate) fn node() -> Node {
     h100s(usize::try_from(GPUS_PER_NODE).unwrap_or(0))
 }
 
-/// What a donor's terms say now.
+/// A donor's current lending terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// The most it lends, in GPUs.
+    /// Maximum number of lent GPUs.
     pub(super) most: Option<u64>,
-    /// Whether it lends nothing any more.
+    /// Whether it has stopped lending.
     pub(super) withdrawn: bool,
 }
 
-/// The policy under these terms. Handshakes are not simulated: a step of one may take as long as it likes.
+/// The policy bundle with these terms. `peeringStep` is long because handshakes are not simulated.
 pub(crate) fn policy(terms: &[Terms; DONORS.len()]) -> String {
     const HEAD: &str = "apiVersion: policy.comity.dev/v1\n";
     let members = DONORS.iter().map(|(name, ..)| *name).chain(ORIGINS);
@@ -80,7 +80,8 @@ pub(crate) fn policy(terms: &[Terms; DONORS.len()]) -> String {
         let preempts = value == PRIORITIES[2].1;
         let _ = write!(
             text,
-            "---\n{HEAD}kind: PriorityClass\nmetadata: {{name: {name}}}\nspec: {{value: {value}, mayPreempt: {preempts}}}\n"
+            "---\n{HEAD}kind: PriorityClass\nmetadata: {{name: {name}}}\n\
+             spec: {{value: {value}, mayPreempt: {preempts}}}\n"
         );
     }
     text

@@ -1,4 +1,4 @@
-//! What an agent costs a large cluster.
+//! `comity-bench agent`: the cost of an agent on a large cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,28 +17,28 @@ use serde_json::{Value, json};
 
 /// A donor of the example policy.
 const CLUSTER: &str = "ncc-main";
-/// The user whose requests are counted. The agent's kubeconfig is this user's; nobody else's is while it is measured.
+/// The user of the agent's kubeconfig. Only the agent uses it, so the audit log counts the agent's requests alone.
 const AGENT_USER: &str = "comity-bench-agent";
-/// GPUs of each node that has some.
+/// GPUs of each GPU node.
 const GPUS: u32 = 8;
-/// One node in so many has GPUs, and one pod in so many takes one.
+/// One node in four has GPUs, and one pod in four takes one.
 const WITH_GPUS: u32 = 4;
-/// Pods that are created or deleted at the same time.
+/// Concurrent pod creations or deletions.
 const AT_ONCE: usize = 32;
-/// Pods that come and go each second while the cluster is busy.
+/// Pods created, and deleted, per second while the cluster is busy.
 const CHURN: u32 = 10;
 /// Clock ticks of a second in /proc/PID/stat: `USER_HZ`, 100 on every Linux that Rust runs on.
 const TICKS: f64 = 100.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
-    /// Simulated nodes, a quarter of which has eight GPUs each
+    /// Simulated nodes; one in four has eight GPUs
     #[arg(long, default_value_t = 1_000, value_parser = whole::<u32>(4..=5_000))]
     nodes: u32,
-    /// Pods that run on them, a quarter of which takes a GPU while there are some
+    /// Running pods; one in four takes a GPU while any is free
     #[arg(long, default_value_t = 10_000, value_parser = whole::<u32>(0..=50_000))]
     pods: u32,
-    /// Seconds for which the agent is measured at rest, and again while pods come and go
+    /// Seconds of measurement at rest, and again while pods come and go
     #[arg(long, default_value_t = 60, value_parser = whole::<u32>(5..=3_600))]
     seconds: u32,
     /// Prints one JSON object instead of a table
@@ -46,19 +46,19 @@ pub(crate) struct AgentArgs {
     json: bool,
 }
 
-/// What a process has used so far.
+/// Resource use of the agent since its start.
 struct Usage {
     cpu_ticks: u64,
     requests: BTreeMap<String, u64>,
     at: Instant,
 }
 
-/// What it used in between.
+/// Resource use of the agent between two measurements.
 struct Cost {
     /// Percent of one core.
     cpu_percent: f64,
     requests_per_second: f64,
-    /// Verb and resource of the requests.
+    /// Number of requests by verb and resource.
     requests: BTreeMap<String, u64>,
     resident_bytes: u64,
 }
@@ -66,7 +66,7 @@ struct Cost {
 /// Measures and prints.
 ///
 /// # Errors
-/// When a part does not come up.
+/// When a process does not start.
 pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let binaries = Binaries::ensure(Needs::ControlPlane).await?;
@@ -97,13 +97,13 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     let offered_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let pid = federation.agent_pid(CLUSTER).context("the agent runs")?;
     let window = Duration::from_secs(arguments.seconds.into());
-    // What the start caused is over.
+    // Lets the work of the start finish.
     tokio::time::sleep(Duration::from_secs(10)).await;
 
     eprintln!("at rest, {} s", arguments.seconds);
     let before = usage(pid, &cluster)?;
     let start_requests: u64 = before.requests.values().sum();
-    ensure!(start_requests > 0, "the API server wrote no request of {AGENT_USER} down; nothing can be counted");
+    ensure!(start_requests > 0, "the audit log has no request of {AGENT_USER}, so none can be counted");
     tokio::time::sleep(window).await;
     let rest = cost(pid, &cluster, &before)?;
 
@@ -124,7 +124,7 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the start took.
+/// Cost of the agent's start.
 struct Start {
     offered_ms: u64,
     requests: u64,
@@ -142,7 +142,8 @@ fn print(arguments: &AgentArgs, start: &Start, peak: u64, rest: &Cost, busy: &Co
         };
         let result = json!({
             "nodes": arguments.nodes, "pods": arguments.pods, "seconds": arguments.seconds,
-            "first_offer_ms": start.offered_ms, "start_requests": start.requests, "peak_resident_bytes": peak, "rest": part(rest), "busy": part(busy),
+            "first_offer_ms": start.offered_ms, "start_requests": start.requests, "peak_resident_bytes": peak,
+            "rest": part(rest), "busy": part(busy),
         });
         println!("{result}");
         return;
@@ -169,7 +170,7 @@ fn node(number: u32) -> SimulatedNode {
     if number.is_multiple_of(WITH_GPUS) { SimulatedNode::h100(&name, GPUS) } else { SimulatedNode::without_gpus(&name) }
 }
 
-/// A pod that is on its node already: it is the agent that is measured, and not the scheduler.
+/// A pod already bound to its node, so that Kubernetes' scheduler does not affect the measurement.
 fn pod(number: u32, nodes: u32) -> Result<Pod> {
     let node = number % nodes;
     let has_gpu = node.is_multiple_of(WITH_GPUS) && number / nodes < GPUS;
@@ -180,7 +181,8 @@ fn pod(number: u32, nodes: u32) -> Result<Pod> {
     Ok(serde_json::from_value(json!({
         "metadata": { "name": format!("pod-{number}"), "labels": { "app": "bench" } },
         "spec": {
-            "nodeName": format!("node-{node}"), "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+            "nodeName": format!("node-{node}"), "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0,
             "containers": [{ "name": "work", "image": "registry.example/work:1", "resources": { "limits": limits } }],
         },
     }))?)
@@ -197,7 +199,7 @@ async fn make_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>, nodes: u32) ->
         .await
 }
 
-/// Simulated kubelets start pods one by one, and each start is an event for whoever watches.
+/// Waits until every pod runs: each start is a watch event, which must not fall into the measurement.
 async fn all_run(api: &Api<Pod>) -> Result<()> {
     until("all pods to run", Duration::from_secs(600), async || {
         let others = ListParams::default().fields("status.phase!=Running").limit(1);
@@ -240,7 +242,7 @@ fn cost(pid: u32, cluster: &ControlPlane, before: &Usage) -> Result<Cost> {
 /// Processor time of a process, in `USER_HZ` ticks: fields 14 and 15 of proc_pid_stat(5).
 fn cpu_ticks(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, the second field, may hold anything; what follows its bracket begins with field 3.
+    // The second field, the name in brackets, may hold any character; field 3 follows the last bracket.
     let fields: Vec<&str> = text.rsplit_once(") ").context("a bracket ends the name")?.1.split(' ').collect();
     let field = |number: usize| -> Result<u64> { Ok(fields.get(number - 3).context("too few fields")?.parse()?) };
     Ok(field(14)? + field(15)?)
@@ -250,11 +252,11 @@ fn cpu_ticks(pid: u32) -> Result<u64> {
 fn requests(audit_log: &Path) -> Result<BTreeMap<String, u64>> {
     let mut requests = BTreeMap::new();
     let text = match fs::read_to_string(audit_log) {
-        // The API server makes it with the first event.
+        // The API server creates the file with the first event.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         text => text?,
     };
-    // The last line may be half written.
+    // The last line may be incomplete.
     for event in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let verb = event["verb"].as_str().unwrap_or("?");
         let what = event["objectRef"]["resource"].as_str().or_else(|| event["requestURI"].as_str()).unwrap_or("?");
@@ -269,13 +271,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read() {
+    fn processor_ticks_are_read() {
         let pid = std::process::id();
         cpu_ticks(pid).unwrap();
     }
 
     #[test]
-    fn requests_are_counted_by_what_they_ask() {
+    fn requests_are_counted_by_verb_and_resource() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("audit.log");
         assert!(requests(&log).unwrap().is_empty());

@@ -1,9 +1,9 @@
-//! What placing together and moving aside bring.
+//! `comity-bench batching`: placing queued requests together, and migrating leases for them.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use comity_simulation::batching::{BatchingReport, BatchingTest, HEAD, Way, WayReport, campus, row};
+use comity_simulation::batching::{BatchingReport, BatchingTest, HEAD, Strategy, StrategyReport, campus, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
@@ -11,7 +11,7 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BatchingArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model; without it a campus of 64
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (their number) and model; without it a campus of 64
     /// GPUs
     #[arg(long, value_name = "CSV", requires = "pods")]
     nodes: Option<PathBuf>,
@@ -22,16 +22,16 @@ pub(crate) struct BatchingArgs {
     /// Seeds of the arrivals, first and last included
     #[arg(long, default_value = "42..51", value_name = "FIRST..LAST")]
     seeds: Seeds,
-    /// GPUs asked for at a time, in parts of what there is
+    /// Mean GPUs in demand, as a multiple of the capacity
     #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
     demand: f64,
-    /// Minutes from one time at which requests come to the next; the more, the more of them wait together
+    /// Minutes between arrivals; the longer, the more requests queue together
     #[arg(long, default_value_t = 10, value_parser = whole::<u64>(10..=1_440))]
     every_minutes: u64,
-    /// Days that are counted; one more passes before
+    /// Days to measure, after one day of warm-up
     #[arg(long, default_value_t = 7, value_parser = whole::<u64>(1..=60))]
     days: u64,
-    /// Requests of a hundred that say, where leases move, that theirs may (--preemptible --checkpoint)
+    /// Percent of the requests that allow migration (--preemptible --checkpoint), where leases move
     #[arg(long, default_value_t = 50, value_parser = whole::<u8>(0..=100))]
     preemptible_percent: u8,
     /// Prints one JSON object instead of a table
@@ -42,7 +42,7 @@ pub(crate) struct BatchingArgs {
 /// Simulates and prints.
 ///
 /// # Errors
-/// When a file cannot be used, the core refuses what it should not, or leases moved beyond what the broker promises.
+/// When a file cannot be used, the core refuses a command, or leases moved beyond what the broker promises.
 pub(crate) fn run(arguments: &BatchingArgs) -> Result<()> {
     let trace = match (&arguments.nodes, &arguments.pods) {
         (Some(nodes), Some(pods)) => Trace::read(nodes, pods)?,
@@ -57,25 +57,25 @@ pub(crate) fn run(arguments: &BatchingArgs) -> Result<()> {
     if !arguments.json {
         println!("{HEAD}");
     }
-    let mut ways = Vec::new();
-    for way in Way::ALL {
+    let mut strategies = Vec::new();
+    for strategy in Strategy::ALL {
         let mut seeds = Vec::new();
         for seed in arguments.seeds.iter() {
-            let result = test.run(&trace, way, seed).map_err(|refusal| {
-                anyhow!("the core refused what it should not have, so there are no figures: {refusal}")
+            let result = test.run(&trace, strategy, seed).map_err(|refusal| {
+                anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
             })?;
             if !arguments.json {
-                println!("{}", row(way, &seed.to_string(), &result.figures));
+                println!("{}", row(strategy, &seed.to_string(), &result.figures));
             }
             seeds.push(result);
         }
-        let report = WayReport::new(way, seeds);
+        let report = StrategyReport::new(strategy, seeds);
         if !arguments.json {
-            println!("{}", row(way, "mean", &report.mean));
+            println!("{}", row(strategy, "mean", &report.mean));
         }
-        ways.push(report);
+        strategies.push(report);
     }
-    let report = BatchingReport::new(&test, &trace, ways);
+    let report = BatchingReport::new(&test, &trace, strategies);
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

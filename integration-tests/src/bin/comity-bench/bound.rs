@@ -1,4 +1,4 @@
-//! How much of a cluster's GPUs any policy could get allocated.
+//! `comity-bench bound`: an upper bound on the GPU capacity that any policy allocates.
 
 use std::io::IsTerminal as _;
 
@@ -11,7 +11,7 @@ use super::workload::WorkloadArgs;
 pub(crate) struct BoundArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
-    /// Percent of the capacity asked for between two decisions; smaller is slower, and nearer to deciding task by task
+    /// Demand between two decisions, in percent of the capacity; smaller is slower and closer to single tasks
     #[arg(long, default_value_t = 2.0, value_parser = step)]
     step_percent: f64,
     /// Prints one JSON object instead of a table
@@ -27,7 +27,7 @@ fn step(text: &str) -> Result<f64, String> {
 /// Computes and prints.
 ///
 /// # Errors
-/// When a file cannot be read, or the programme is not solved.
+/// When a file cannot be read, or the linear programme has no solution.
 pub(crate) fn run(arguments: &BoundArgs) -> Result<()> {
     let trace = arguments.workload.read()?;
     let watched = !arguments.json && std::io::stderr().is_terminal();

@@ -1,4 +1,4 @@
-//! From a pod created on a cluster without GPUs to its container running on another's.
+//! `comity-bench burst`: from a pod on a cluster without GPUs to its running container on another cluster.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::json;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BurstArgs {
-    /// How often each is run
+    /// Runs of each kind: by hand, cold and warm
     #[arg(long, default_value_t = 5, value_parser = whole::<u32>(1..=100))]
     runs: u32,
-    /// Leaves out the comparison by hand, which takes half of the time: `liqoctl_peer_ms`, `slice_by_hand_ms` and
+    /// Skips the comparison by hand, which takes half of the time: `liqoctl_peer_ms`, `slice_by_hand_ms` and
     /// `pod_by_hand_ms` are null
     #[arg(long)]
     no_liqoctl: bool,
@@ -21,7 +21,7 @@ pub(crate) struct BurstArgs {
     json: bool,
 }
 
-/// The value in the middle; the lower one of two.
+/// The lower median; 0 of no values.
 fn median(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or_default()
@@ -38,7 +38,7 @@ fn medians(runs: &[Phases]) -> Vec<(&'static str, u64)> {
 /// Measures and prints.
 ///
 /// # Errors
-/// When a part does not come up, or a burst does not get through.
+/// When a process does not start, or a burst fails.
 pub(crate) async fn run(arguments: &BurstArgs) -> Result<()> {
     let config = BurstConfig { peering_idle: "5s", with_liqoctl: !arguments.no_liqoctl, ..BurstConfig::default() };
     let mut by_hand: Vec<ByHand> = Vec::new();

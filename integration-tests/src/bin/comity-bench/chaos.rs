@@ -1,4 +1,4 @@
-//! Many origins and donors, or the brokers alone, under random failures.
+//! `comity-bench chaos`: a federation, or its brokers alone, under random faults.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use comity_scenarios::chaos::schedule::Shape;
 use comity_scenarios::chaos::{self, ChaosConfig};
 use comity_scenarios::now_ms;
 
-/// Memory of one control plane with simulated nodes, roughly.
+/// Approximate memory of one control plane with simulated nodes.
 const CONTROL_PLANE_MIB: usize = 450;
-/// Memory that stays for brokers, agents and everything else.
+/// Memory reserved for brokers, agents and everything else.
 const OTHERS_MIB: usize = 4_096;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChaosArgs {
-    /// The brokers alone, with faults of lines, clocks and disks, and changes of members: root on Linux
+    /// Tests the brokers alone, with faults of networks, clocks and disks, and member changes; root on Linux
     #[arg(long, conflicts_with_all = ["origins", "donors", "leases", "control_planes"])]
     brokers: bool,
-    /// With --brokers: kinds of faults to leave out, with a comma between
+    /// With --brokers: kinds of faults to leave out, separated by commas
     #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "brokers")]
     without: Vec<FaultKind>,
     /// Clusters that borrow
     #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..=50))]
     origins: u32,
-    /// Clusters that lend, with 16 GPUs each; those of the last one are shared in four
+    /// Clusters that lend 16 GPUs each; the last one shares each GPU four ways
     #[arg(long, default_value_t = 5, value_parser = whole::<u32>(1..=20))]
     donors: u32,
-    /// Leases that are wanted at the same time
+    /// Concurrent leases to keep in demand
     #[arg(long, default_value_t = 50, value_parser = whole::<u32>(1..=500))]
     leases: u32,
-    /// How long faults come, in minutes
+    /// Minutes of faults
     #[arg(long, default_value_t = 15, value_parser = whole::<u32>(1..=1_440))]
     minutes: u32,
     /// Repeats the faults of an earlier run [default: the time]
     #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: Option<u64>,
-    /// Clusters with a real API server: the donors, then origins [default: as many as fit into the memory]
+    /// Clusters with a real API server: the donors, then origins [default: as many as the memory allows]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(0..=u32::MAX))]
     control_planes: Option<u32>,
     /// Prints one JSON object instead of a table
@@ -57,7 +57,7 @@ pub(crate) async fn run(arguments: &ChaosArgs) -> Result<()> {
     let (origins, donors) = (arguments.origins as usize, arguments.donors as usize);
     let control_planes = match arguments.control_planes {
         Some(wanted) => wanted as usize,
-        None => fitting(&std::fs::read_to_string("/proc/meminfo")?, donors, donors + origins),
+        None => affordable_control_planes(&std::fs::read_to_string("/proc/meminfo")?, donors, donors + origins),
     };
     let report = chaos::run(ChaosConfig {
         shape: Shape { donors, origins, control_planes },
@@ -96,8 +96,8 @@ async fn run_brokers(arguments: &ChaosArgs) -> Result<()> {
     Ok(())
 }
 
-/// Control planes for which there is memory, by /proc/meminfo.
-fn fitting(meminfo: &str, least: usize, most: usize) -> usize {
+/// Number of control planes that the available memory allows, from the text of /proc/meminfo.
+fn affordable_control_planes(meminfo: &str, least: usize, most: usize) -> usize {
     let available = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<usize>().ok());
@@ -107,14 +107,14 @@ fn fitting(meminfo: &str, least: usize, most: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::fitting;
+    use super::affordable_control_planes;
 
     #[test]
     fn memory_decides_and_each_donor_has_one() {
         let meminfo = |gib: usize| format!("MemTotal: 1 kB\nMemAvailable:   {} kB\n", gib << 20);
-        assert_eq!(fitting(&meminfo(2), 5, 15), 5);
-        assert_eq!(fitting(&meminfo(8), 5, 15), 9);
-        assert_eq!(fitting(&meminfo(64), 5, 15), 15);
-        assert_eq!(fitting("", 5, 15), 5);
+        assert_eq!(affordable_control_planes(&meminfo(2), 5, 15), 5);
+        assert_eq!(affordable_control_planes(&meminfo(8), 5, 15), 9);
+        assert_eq!(affordable_control_planes(&meminfo(64), 5, 15), 15);
+        assert_eq!(affordable_control_planes("", 5, 15), 5);
     }
 }

@@ -1,4 +1,4 @@
-//! Durable writes beside etcd.
+//! `comity-bench durable`: durable writes beside etcd.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use super::whole::whole;
 use anyhow::{Result, ensure};
 use comity_scenarios::durable::{self, DurableConfig};
 
-/// Calls of one user that a broker takes at the same time.
+/// Concurrent calls that a broker accepts from one user.
 const MOST_CLIENTS: usize = 64;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DurableArgs {
-    /// Clients that write at the same time, with a comma between: a row for each
+    /// Numbers of concurrent clients, separated by commas; one row each
     #[arg(long, value_delimiter = ',', default_value = "1,16,64", value_parser = whole::<usize>(1..=MOST_CLIENTS))]
     clients: Vec<usize>,
-    /// Measurements of each store for each row
+    /// Measurements of each store per row
     #[arg(long, default_value_t = 3, value_parser = whole::<usize>(1..=99))]
     pairs: usize,
-    /// Seconds that each takes
+    /// Seconds per measurement
     #[arg(long, default_value_t = 5, value_parser = whole::<u64>(1..=600))]
     seconds: u64,
     /// Prints one JSON object instead of a table
@@ -30,7 +30,7 @@ pub(crate) struct DurableArgs {
 /// # Errors
 /// When it cannot be run.
 pub(crate) async fn run(arguments: &DurableArgs) -> Result<()> {
-    ensure!(!arguments.clients.is_empty(), "no number of clients is given: write --clients 1,16,64");
+    ensure!(!arguments.clients.is_empty(), "--clients is empty: write --clients 1,16,64");
     let config = DurableConfig {
         clients: arguments.clients.clone(),
         pairs: arguments.pairs,

@@ -1,4 +1,4 @@
-//! Failover beside etcd.
+//! `comity-bench failover`: failover beside etcd.
 
 use super::whole::whole;
 use anyhow::{Result, ensure};
@@ -6,7 +6,7 @@ use comity_scenarios::failover;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FailoverArgs {
-    /// How often each leader is killed
+    /// Kills of each store's leader
     #[arg(long, default_value_t = 30, value_parser = whole::<u32>(1..=50))]
     kills: u32,
     /// Prints one JSON object instead of a table

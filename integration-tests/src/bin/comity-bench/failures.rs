@@ -1,4 +1,4 @@
-//! Devices, nodes and donors that fail at random.
+//! `comity-bench failures`: devices, nodes and donors that fail at random.
 
 use anyhow::{Result, anyhow, bail};
 use comity_simulation::failures::Failures;
@@ -7,10 +7,10 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FailuresArgs {
-    /// How often something fails or gets well before it ends
+    /// Failures and recoveries to simulate
     #[arg(long, default_value_t = 1_000, value_parser = whole::<u64>(1..=1_000_000))]
     events: u64,
-    /// Seed of all that is drawn
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Prints one JSON object instead of a table
@@ -21,15 +21,15 @@ pub(crate) struct FailuresArgs {
 /// Simulates and prints.
 ///
 /// # Errors
-/// When the core refuses what it should not, or what must hold did not.
+/// When the core refuses a command, or an invariant is violated.
 pub(crate) fn run(arguments: &FailuresArgs) -> Result<()> {
-    let report = Failures { seed: arguments.seed, events: arguments.events }
-        .run()
-        .map_err(|refusal| anyhow!("the core refused what it should not have, so there are no figures: {refusal}"))?;
+    let report = Failures { seed: arguments.seed, events: arguments.events }.run().map_err(|refusal| {
+        anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
+    })?;
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print!("{}", report.table());
     }
-    if report.holds() { Ok(()) } else { bail!("what must hold where something fails did not") }
+    if report.holds() { Ok(()) } else { bail!("an invariant of failures was violated; see the report") }
 }

@@ -1,4 +1,4 @@
-//! Shares and waits in a simulated month.
+//! `comity-bench fairness`: shares and waiting times over a simulated month.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FairnessArgs {
-    /// Days in all; the last third of them with a backlog
+    /// Total days; every tenant is backlogged in the last third
     #[arg(long, default_value_t = 30, value_parser = whole::<u64>(6..=366))]
     days: u64,
-    /// Months with what institutions lend of dealt to them in other ways, the first as it is: 60 are all ways, which
-    /// tells what lending is worth whatever side of the world one is on
+    /// Months to simulate, each with another assignment of lent nodes to institutions; 60 are all assignments, which
+    /// separates the value of lending from that of the time zone
     #[arg(long, default_value_t = 1, value_parser = whole::<u8>(1..=ARRANGEMENTS))]
     arrangements: u8,
-    /// Seed of all that is drawn
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 7, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
-    /// Writes who held how much, hour by hour, as an SVG
+    /// Writes an SVG of the GPUs that each institution held, by hour
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
     /// Prints one JSON object instead of tables
@@ -31,7 +31,7 @@ pub(crate) struct FairnessArgs {
 /// Simulates and prints.
 ///
 /// # Errors
-/// When the core refuses what it should not, or the plot cannot be written.
+/// When the core refuses a command, or the plot cannot be written.
 pub(crate) fn run(arguments: &FairnessArgs) -> Result<()> {
     let backlog_days = arguments.days / 3;
     let month = Month { seed: arguments.seed, peak_days: arguments.days - backlog_days, backlog_days };
@@ -42,7 +42,9 @@ pub(crate) fn run(arguments: &FairnessArgs) -> Result<()> {
                 eprint!("\r\x1b[K{done} of {} months", arguments.arrangements);
             }
         })
-        .map_err(|refusal| anyhow!("the core refused what it should not have, so there are no figures: {refusal}"))?;
+        .map_err(|refusal| {
+            anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
+        })?;
     if watched && arguments.arrangements > 1 {
         eprint!("\r\x1b[K");
     }

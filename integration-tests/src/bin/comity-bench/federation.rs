@@ -1,4 +1,4 @@
-//! What a federation is good for.
+//! `comity-bench federation`: the gain of institutions that lend to each other.
 
 use std::path::PathBuf;
 
@@ -10,26 +10,27 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FederationArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (their number) and model
     #[arg(long, value_name = "CSV")]
     nodes: PathBuf,
     /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
     /// gpu_spec
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
-    /// Institutions of one cluster each; the nodes are dealt out in order of name
+    /// Institutions with one cluster each; nodes are assigned round-robin in order of name
     #[arg(long, default_value_t = 20, value_parser = whole::<u16>(2..=100))]
     clusters: u16,
-    /// How the work falls on them: capacity (by what each has) or zipf (the first asks for twice as much as the second)
+    /// Distribution of the tasks: capacity (by each one's GPUs) or zipf (the first requests twice as much as the
+    /// second)
     #[arg(long, default_value = "capacity")]
     skew: Skew,
-    /// How much is asked for, in parts of the GPU capacity
+    /// Demand as a multiple of the GPU capacity
     #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
     inflate: f64,
-    /// Seed of the arrivals, and of whose they are
+    /// Seed of the arrivals and of their institutions
     #[arg(long, default_value_t = 42, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
-    /// Writes what is stranded at each institution, and what its people wait for, as an SVG
+    /// Writes an SVG of each institution's stranded GPUs and unplaced demand
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
     /// Prints one JSON object instead of a table
@@ -40,7 +41,7 @@ pub(crate) struct FederationArgs {
 /// Replays and prints.
 ///
 /// # Errors
-/// When a file cannot be read or written, or the core refuses what it should not.
+/// When a file cannot be read or written, or the core refuses a command.
 pub(crate) fn run(arguments: &FederationArgs) -> Result<()> {
     let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
     let test = FederationTest {

@@ -1,4 +1,4 @@
-//! How large a federation one broker holds.
+//! `comity-bench growth`: the largest federation that one broker holds.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -10,17 +10,16 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct GrowthArgs {
-    /// GPUs of all donors together, eight on each node
+    /// Total GPUs of all donors, eight per node
     #[arg(long, default_value_t = 1_000_000, value_parser = whole::<u32>(8..=10_000_000))]
     gpus: u32,
-    /// Leases that are active in the end, from a quarter of a GPU to a whole node each; five GPUs must be there for
-    /// each
+    /// Active leases to reach, from a quarter of a GPU to a whole node each; needs five GPUs per lease
     #[arg(long, default_value_t = 100_000, value_parser = whole::<u32>(1..=MAX_LEASES))]
     leases: u32,
-    /// Nodes that each donor offers; the last one has what is left
+    /// Nodes of each donor; the last one has the rest
     #[arg(long, default_value_t = 5_000, value_name = "N", value_parser = whole::<u32>(1..=MAX_NODES_PER_CLUSTER))]
     nodes_per_cluster: u32,
-    /// Log entries between two snapshots of the broker, as its own --snapshot-every
+    /// Log entries between two snapshots: the broker's --snapshot-every
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = whole::<u64>(100..=1_000_000))]
     snapshot_every: u64,
     /// Prints one JSON object instead of a table
@@ -31,7 +30,7 @@ pub(crate) struct GrowthArgs {
 /// Measures and prints.
 ///
 /// # Errors
-/// When sizes do not go together, a part does not come up, or something is missing in the end.
+/// When the sizes contradict each other, a process does not start, or a lease is missing at the end.
 pub(crate) async fn run(arguments: &GrowthArgs) -> Result<()> {
     let watched = !arguments.json && std::io::stderr().is_terminal();
     let config = GrowthConfig {

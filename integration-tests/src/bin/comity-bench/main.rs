@@ -1,4 +1,4 @@
-//! Measures Comity beside its peers. Figures come from one run on one machine; they are ratios, not records.
+//! Measures Comity beside its peers. Each result comes from one machine: compare ratios, not absolute numbers.
 
 mod agent;
 mod batching;
@@ -22,15 +22,35 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-/// The broker's: its core is measured with it.
+/// The broker's allocator, because the benchmarks measure its core.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
+
+const EXAMPLES: &str = "Examples:
+  comity-bench burst --runs 5
+  comity-bench burst --runs 5 --json
+  comity-bench agent --nodes 1000 --pods 10000
+  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json
+  comity-bench chaos --brokers --minutes 15 --json
+  comity-bench failover --kills 30 --json
+  comity-bench durable --clients 1,16,64 --json
+  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity
+  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd
+  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64
+  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg
+  comity-bench bound --nodes nodes.csv --pods pods.csv
+  comity-bench fairness --days 30 --plot month.svg
+  comity-bench batching --days 14
+  comity-bench reclaim --reclaims 1000 --seed 1 --json
+  comity-bench failures --events 1000 --seed 1 --json
+  comity-bench growth --gpus 1000000 --leases 100000
+";
 
 /// Measures Comity beside its peers
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Examples:\n  comity-bench burst --runs 5\n  comity-bench burst --runs 5 --json\n  comity-bench agent --nodes 1000 --pods 10000\n  comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json\n  comity-bench chaos --brokers --minutes 15 --json\n  comity-bench failover --kills 30 --json\n  comity-bench durable --clients 1,16,64 --json\n  comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity\n  comity-bench place --nodes nodes.csv --pods pods.csv --cpu-only-percent 25 --policy fgd\n  comity-bench match --nodes nodes.csv --pods pods.csv --scale 1,8,64\n  comity-bench federation --nodes nodes.csv --pods pods.csv --clusters 20 --plot federation.svg\n  comity-bench bound --nodes nodes.csv --pods pods.csv\n  comity-bench fairness --days 30 --plot month.svg\n  comity-bench batching --days 14\n  comity-bench reclaim --reclaims 1000 --seed 1 --json\n  comity-bench failures --events 1000 --seed 1 --json\n  comity-bench growth --gpus 1000000 --leases 100000\n"
+    after_help = EXAMPLES
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -39,132 +59,127 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Benchmark {
-    /// Time from a pod created on a cluster without GPUs to its container running on another's
+    /// Time from a pod on a cluster without GPUs to its running container on another cluster
     ///
-    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux) and measures, again for each
-    /// run, what an administrator of both does by hand: `liqoctl peer`, then a ResourceSlice, then a pod on its virtual
-    /// node. Then starts a federation over such a pair and runs untouched Jobs: cold (no peering before) and warm (a
-    /// new lease on a peering that stands). Medians. A run takes about two minutes.
+    /// Starts two clusters with real kubelets and Liqo on this machine (root on Linux). Each run first measures the
+    /// manual steps of an administrator: `liqoctl peer`, a ResourceSlice, and a pod on its virtual node. Then it starts
+    /// a federation over two such clusters and runs unmodified Jobs: cold (no peering yet) and warm (a new lease on an
+    /// open peering). Prints medians. A run takes about two minutes.
     Burst(burst::BurstArgs),
-    /// What an agent costs a large cluster: memory, processor time, requests to the API server
+    /// Cost of an agent on a large cluster: memory, processor time, requests to the API server
     ///
-    /// Starts a control plane with simulated nodes and pods on this machine, a federation of one broker, and an agent
-    /// that observes the cluster; measures the agent at rest, while the simulated kubelets send their heartbeats, and
-    /// then while pods come and go. Linux; five minutes at the usual size.
+    /// Starts a control plane with simulated nodes and pods, one broker, and an agent that observes the cluster.
+    /// Measures the agent at rest, with only the heartbeats of the simulated kubelets, and again while pods come and
+    /// go. Linux; five minutes at the default size.
     Agent(agent::AgentArgs),
-    /// Many origins and donors while brokers, agents, lines and API servers fail at random
+    /// Many origins and donors while brokers, agents, networks and API servers fail at random
     ///
-    /// Starts real brokers, agents and control planes with simulated nodes on this machine; tenants borrow, release,
-    /// cancel and let leases run out, and faults come by a seed. From the outside it is checked, from first to last,
-    /// that no GPU is lent twice and no donor grants more than it has; in the end, that nothing is left on any broker,
-    /// agent or API server. Ends with an error if anything was violated. With COMITY_CHAOS_LOGS=DIR the logs of such a
-    /// run are kept there.
+    /// Starts real brokers, agents and control planes with simulated nodes on this machine. Tenants borrow, release,
+    /// cancel and let leases expire while a seed draws faults. An outside observer checks throughout that no GPU is
+    /// lent twice and no donor grants more than it has, and at the end that nothing is left on any broker, agent or API
+    /// server. Fails on any violation; COMITY_CHAOS_LOGS=DIR keeps the logs of a failed run.
     ///
-    /// With --brokers it is three brokers alone, each in a network namespace with a clock and a disk of its own (root
-    /// on Linux, libfaketime, a C compiler), and requests that wait. Processes are killed and stopped, lines between
-    /// brokers are cut both ways, one way and again and again, clocks jump, disks are full, slow, read-only, or lost.
-    /// Clients note what they did and saw: in the end it is checked whether that is linearizable, whether all brokers
-    /// have the same state, and whether each has every request that was accepted.
+    /// With --brokers it runs three brokers alone, each in a network namespace with its own clock and disk (root on
+    /// Linux, libfaketime, a C compiler), and queued requests. Processes are killed and stopped; connections between
+    /// brokers are cut in both directions, in one direction and repeatedly; clocks jump; disks are full, slow,
+    /// read-only or lost. Clients record their history. At the end it checks that the history is linearizable, that all
+    /// brokers have the same state, and that each has every acknowledged request.
     Chaos(chaos::ChaosArgs),
-    /// How long nobody can write when the leader dies, beside etcd
+    /// Time without writes after the leader dies, beside etcd
     ///
-    /// Starts three brokers and a group of three etcd members with mutual TLS on this machine, on the same disk. A few
-    /// clients write; the leader gets SIGKILL, first Comity's, then etcd's; what counts is the time until the next
-    /// write is acknowledged that began after the kill, by any member: clients go on to another one by themselves. Then
-    /// the leader is started again, and once all members agree it goes on. In the end each member is asked for all
-    /// writes that were acknowledged: `lost` are those that one of them does not have. Exit code 1 if Comity lost any.
-    /// With 30 kills the 99th percentile is the longest. Use a release build; some five minutes. TMPDIR says which
-    /// disk.
+    /// Starts three brokers and three etcd members with mutual TLS on this machine, on the same disk. While clients
+    /// write, the leader gets SIGKILL: first Comity's, then etcd's. The result is the time until any member
+    /// acknowledges a write that began after the kill; clients try the next member by themselves. The leader then
+    /// restarts, and the next kill follows once all members agree. At the end every member is asked for all
+    /// acknowledged writes; `lost` counts those that some member lacks. Exit code 1 if Comity lost any. With 30 kills
+    /// the 99th percentile is the maximum. Use a release build; about five minutes. TMPDIR selects the disk.
     Failover(failover::FailoverArgs),
-    /// How many durable writes a second, and how long each takes, beside etcd
+    /// Durable writes per second and their latency, beside etcd
     ///
-    /// Starts three brokers on this machine and clients that each submit one request after the other to the leader and
-    /// wait for its answer: one that is accepted, waits in the queue and is on the disks of a majority. The same with
-    /// three members of etcd with mutual TLS on the same disk, where the same bytes are put under a key of their own.
-    /// Each client has a connection of its own. Stores are new for each measurement, and which comes first alternates.
-    /// Prints medians over the pairs, and which share of the processor time that clients and members take is the
-    /// clients'. Use a release build; some three minutes. TMPDIR says which disk.
+    /// Starts three brokers on this machine. Each client submits one request after another to the leader and waits
+    /// until it is accepted: queued, and on the disks of a majority. Then three etcd members with mutual TLS on the
+    /// same disk store the same bytes under a new key each. Each client has its own connection. Stores are new for each
+    /// measurement, and their order alternates. Prints medians over the pairs, and the clients' share of the processor
+    /// time of clients and members. Use a release build; about three minutes. TMPDIR selects the disk.
     Durable(durable::DurableArgs),
-    /// How much of a cluster's GPUs gets allocated when a trace of tasks is placed on it, by Comity or by another
-    /// policy
+    /// GPU capacity that Comity or another policy allocates when a trace of tasks is placed on a cluster
     ///
-    /// Replays the tasks of a trace, shuffled and then sampled again until the demand is reached, one after the other,
-    /// for good. Prints for each seed, and as a mean: GPU capacity allocated when 100 % and 130 % of it has been asked
-    /// for; the demand at which a task with GPUs was refused first; tasks refused; decisions in a second; `-` for what
-    /// was never reached, in the mean where that is so of any seed. Decisions and their times are those of a first
-    /// pass, in which tables are filled: `comity-bench match` says how fast placing is once they are. The files are in
-    /// the format of Alibaba's cluster-trace-gpu-v2023 (github.com/alibaba/clusterdata). Policies: comity is the value
-    /// function of the broker's core; fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023); best-fit
-    /// and random are what they say. --sharing-percent and --cpu-only-percent make other workloads of the trace's own
-    /// tasks, always the same. Exit code 1 and a sentence if a file cannot be used.
+    /// Replays the tasks of a trace, shuffled and then sampled again up to the demand, one after another; none ends.
+    /// Prints, for each seed and as a mean: the GPU capacity allocated at 100 % and 130 % demand, the demand at the
+    /// first refusal of a GPU task, refused tasks, and decisions per second. `-` marks a value that was never reached;
+    /// a mean is `-` if any seed never reached it. Decision rates are those of a first pass, which fills caches;
+    /// `comity-bench match` measures placement with warm caches. Files have the format of Alibaba's
+    /// cluster-trace-gpu-v2023 (github.com/alibaba/clusterdata). Policies: comity is the value function of the broker's
+    /// core, fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023), and best-fit and random are the
+    /// usual heuristics. --sharing-percent and --cpu-only-percent derive other workloads from the trace, always the
+    /// same ones. Exit code 1 and a message if a file is unusable.
     Place(place::PlaceArgs),
-    /// How many placements a second the broker's planner and state machine make, on one core and in memory
+    /// Placements per second of the broker's planner and state machine, on one core and in memory
     ///
-    /// Queues the trace's tasks in batches, plans and places each batch: once to fill the tables of node states, then
-    /// to measure, then one request after the other for the percentiles. Nodes and tasks are taken several times over;
-    /// more than 10,000 nodes are several donors. Prints for each scale: placements that the planner finds in a second,
-    /// leases that come of them (each checked again) in a second, the planner's rate while the tables are filled, FGD's
-    /// rate (looking at every node as its authors' simulator does), and the time from a queued request to its lease.
-    /// Use a release build.
+    /// Queues the trace's tasks in batches, then plans and places each batch: once to warm the caches of node states,
+    /// then to measure, and then one request at a time for the percentiles. --scale multiplies nodes and tasks; more
+    /// than 10,000 nodes become several donors. Prints for each scale: placements planned per second, leases made per
+    /// second (the state machine checks each again), the planner's rate with cold caches, the rate of FGD (which scans
+    /// every node, as its authors' simulator does), and the time from a queued request to its lease. Use a release
+    /// build.
     Match(speed::MatchArgs),
-    /// What institutions gain by lending to each other: a trace's nodes and tasks dealt out to them
+    /// Gain of institutions that lend to each other, with the nodes and tasks of a trace divided among them
     ///
     /// Replays the same arrivals three times: each institution keeps to itself; each asks the broker for what does not
-    /// fit at home; all nodes are one cluster. Prints for each institution its GPUs, what its people ask for and what
-    /// it lends; and for each of the three the GPUs of its own that nobody uses in the end (stranded), its tasks that
-    /// found no place (waiting) and the GPUs that those ask for (unplaced). Borrowing goes through the broker's state
-    /// machine and planner. Tasks without GPUs run at home or not at all, but in one cluster. Nothing ends.
+    /// fit at home; all nodes form one cluster. Prints each institution's GPUs, demand and lent GPUs, and for each of
+    /// the three cases its GPUs that stay unused (stranded), its tasks without a place (waiting) and the GPUs that
+    /// those request (unplaced). Borrowing goes through the broker's state machine and planner. Tasks without GPUs run
+    /// at home only, except in the one-cluster case. No task ends.
     Federation(federation::FederationArgs),
-    /// How much of a cluster's GPUs any policy could get allocated: a bound by linear programming
+    /// Upper bound, by linear programming, on the GPU capacity that any policy allocates
     ///
-    /// Prints, for 100 % and 130 % demand, what a scheduler could allocate that takes whatever can be made to fit and
-    /// may move all tasks at any time (work-conserving), and one that may refuse what it likes (free choice). Tasks are
-    /// divisible and come in the trace's proportions, nodes of one shape are one, devices stay whole: what is relaxed
-    /// only adds room. The files are those of `comity-bench place`. A minute or so.
+    /// Prints, for 100 % and 130 % demand, the allocation of a scheduler that takes every task it can fit and may
+    /// migrate all tasks at any time (work-conserving), and of one that may refuse tasks (free choice). The relaxation
+    /// only adds capacity: tasks are divisible and arrive in the trace's proportions, nodes of one shape are merged,
+    /// devices stay whole. Files as for `comity-bench place`. About a minute.
     Bound(bound::BoundArgs),
-    /// Who gets how much, and who waits how long, in a simulated month of five institutions on all sides of the world
+    /// Shares and waiting times over a simulated month of five institutions in different time zones
     ///
-    /// Runs the broker's state machine and planner in log time, with agents that do at once what they are asked. First
-    /// local work and demand follow each institution's day and night: how long requests wait, beside how much each
-    /// institution lends. Then, for a third of the time, all tenants have requests waiting: each tenant's part of the
-    /// GPU-hours, beside the part that weights and reciprocity entitle it to. A seed gives one report. Minutes with a
-    /// release build.
+    /// Runs the broker's state machine and planner in simulated time; agents carry out every order at once. First,
+    /// local work and demand follow each institution's day and night: compare waiting times with how much each
+    /// institution lends. Then, for a third of the time, every tenant has queued requests: compare each tenant's share
+    /// of the GPU-hours with its entitlement by weights and reciprocity. A seed determines the report. Takes minutes
+    /// with a release build.
     Fairness(fairness::FairnessArgs),
-    /// What it brings that requests which wait are placed together, and that leases move aside for them
+    /// Effect of placing queued requests together, and of migrating leases for them
     ///
-    /// Runs the broker's state machine and planner in log time, over a campus of eight nodes with eight GPUs or over a
-    /// trace. The same requests come in the same order and are served in three ways: one in each plan; all that wait in
-    /// one plan; and that with a share of requests that say that their leases may move. What is asked for is as much as
-    /// there is (--demand), for 1 to 24 hours each; who is not placed within four hours goes away. Prints how many came
-    /// and got in, the same of gangs (those that ask for more than one GPU), what was allocated and what stood idle
-    /// while requests asked for it, and the leases that moved. Exit code 1 if more moved for a request than the broker
-    /// promises, one that had moved or begun less than an hour before, or one whose work had no other place. A seed
-    /// gives one report.
+    /// Runs the broker's state machine and planner in simulated time over a campus of eight nodes with eight GPUs, or
+    /// over a trace. The same arrivals are served in three ways: one request per plan; all queued requests in one plan;
+    /// and the latter with a percentage of preemptible requests. Requests last 1 to 24 hours, demand follows --demand,
+    /// and a request that is not placed within four hours gives up. Prints requests and gangs (requests for more than
+    /// one GPU), in total and placed; allocated GPUs; GPUs that stayed idle while requests needed them; and migrated
+    /// leases. Exit code 1 if more leases moved for a request than the broker promises, if one moved within an hour of
+    /// its start or last move, or if one was stopped without a new place. A seed determines the report.
     Batching(batching::BatchingArgs),
-    /// Leases reclaimed at random: with notice, no more than needed, and moved where there is a place
+    /// Leases reclaimed at random: with notice, no more than needed, and migrated where possible
     ///
-    /// Runs the broker's state machine and planner in log time while local work, terms and demand change at random,
-    /// until so many leases were reclaimed. Beside it, by arithmetic of its own, it is checked that none stopped before
-    /// its notice unless its work was saved, that no other set of leases of the donor would have done with less (all
-    /// sets are tried), and that no lease was left where another donor had room for it. Exit code 1 if any of that is
-    /// wrong. A seed gives one report.
+    /// Runs the broker's state machine and planner in simulated time while local work, lending terms and demand change
+    /// at random, until --reclaims leases were reclaimed. An independent checker verifies that no lease stopped before
+    /// its notice period unless its work was saved, that no smaller set of the donor's leases would have sufficed (it
+    /// tries all sets), and that no lease was stopped while another donor had room for it. Exit code 1 on any
+    /// violation. A seed determines the report.
     Reclaim(reclaim::ReclaimArgs),
-    /// Devices, nodes and donors that fail at random: nothing is placed on them, and what they hit goes on elsewhere
+    /// Devices, nodes and donors that fail at random: nothing is placed on them, and affected leases continue elsewhere
     ///
-    /// Runs the broker's state machine and planner in log time while devices fall ill and get well, nodes stop
-    /// answering, go and come back, and donors fall silent, so many times. Beside it, by a list of its own of what is
-    /// ill and of what failed too often lately, it is checked that nothing was placed on that, that no lease was left
-    /// on it, that what was hit had another place wherever there was one, and that none with notice stopped before it
-    /// was over. Exit code 1 if any of that is wrong. A seed gives one report.
+    /// Runs the broker's state machine and planner in simulated time while devices fail and recover, nodes stop
+    /// answering, leave and return, and donors fall silent, for --events events. An independent checker, with its own
+    /// list of failed and recently flapping hardware, verifies that nothing is placed or left there, that affected
+    /// leases move wherever another donor has room, and that no lease with notice stops before its end. Exit code 1 on
+    /// any violation. A seed determines the report.
     Failures(failures::FailuresArgs),
-    /// How large a federation one broker holds: memory, snapshot and restore with so many GPUs and active leases
+    /// Largest federation that one broker holds: memory, snapshot and restore by GPUs and active leases
     ///
-    /// Starts a broker on this machine; donors join, offer their nodes, and tenants of twenty institutions borrow until
-    /// all leases are active. The clusters are simulated down to their streams: each says what an agent says, and sets
-    /// nothing up. Measures the broker's memory at rest and at its most, lists, renewals and snapshots; kills it
-    /// (SIGKILL), starts it again, counts the leases; lets all clusters connect and offer again; and in the end
-    /// releases everything. Needs comity-broker and comity beside it; use a release build. Some ten minutes and four GB
-    /// of memory at the usual size.
+    /// Starts a broker on this machine. Donors join and offer their nodes, and tenants of twenty institutions borrow
+    /// until --leases leases are active. Clusters are simulated up to their streams: each speaks an agent's protocol
+    /// and provisions nothing. Measures the broker's memory at rest and at its peak, lists, renewals and snapshots;
+    /// kills it (SIGKILL), restarts it and counts the leases; lets all clusters reconnect and offer again; and finally
+    /// releases everything. Needs comity-broker and comity in its own folder; use a release build. About ten minutes
+    /// and 4 GB of memory at the default size.
     Growth(growth::GrowthArgs),
 }
 

@@ -1,4 +1,4 @@
-//! How much of a cluster's GPUs a policy gets allocated.
+//! `comity-bench place`: the GPU capacity that a policy allocates.
 
 use std::path::PathBuf;
 
@@ -20,16 +20,16 @@ pub(crate) struct PlaceArgs {
     /// Seeds of the arrivals, first and last included
     #[arg(long, default_value = "42..51", value_name = "FIRST..LAST")]
     seeds: Seeds,
-    /// How much is asked for, in parts of the GPU capacity; above 1 there is more than can be served
+    /// Demand as a multiple of the GPU capacity; above 1 it exceeds the capacity
     #[arg(long, default_value_t = 1.3, value_parser = inflate)]
     inflate: f64,
-    /// Who decides: comity, fgd, best-fit or random
+    /// Placement policy: comity, fgd, best-fit or random
     #[arg(long, default_value_t = PolicyName::Comity)]
     policy: PolicyName,
-    /// CSV of pods that comity and fgd know as history, instead of the pods that are replayed
+    /// CSV of pods from which comity and fgd learn, instead of the replayed pods
     #[arg(long, value_name = "CSV")]
     history: Option<PathBuf>,
-    /// Percent of the history that they know, drawn at random
+    /// Percent of the history from which they learn, drawn at random
     #[arg(long, default_value_t = 100, value_parser = whole::<u8>(1..=100))]
     known_percent: u8,
     /// Prints one JSON object instead of a table
@@ -45,7 +45,7 @@ pub(crate) fn inflate(text: &str) -> Result<f64, String> {
 /// Replays and prints.
 ///
 /// # Errors
-/// When a file cannot be read or holds nothing to place.
+/// When a file cannot be read or holds no tasks.
 pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
     let learns = matches!(arguments.policy, PolicyName::Comity | PolicyName::Fgd);
     let told = arguments.history.is_some() || arguments.known_percent < 100;
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
         None => trace.tasks.clone(),
     };
     let history = known(history, arguments.known_percent);
-    ensure!(!history.is_empty(), "{} % of the history are no task; know more of it", arguments.known_percent);
+    ensure!(!history.is_empty(), "--known-percent {} leaves no task of the history; raise it", arguments.known_percent);
     let mut policy = arguments.policy.start(&trace, &history)?;
     if !arguments.json {
         println!("{HEAD}");
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
     });
     let results = seeds.collect();
     if let Some(fault) = policy.fault() {
-        bail!("the core refused what it should not have, so these figures mean nothing: {fault}");
+        bail!("the core refused a command of the simulation, so these results are invalid: {fault}");
     }
     let report = Report::new(arguments.policy, &trace, results);
     if arguments.json {

@@ -1,4 +1,4 @@
-//! How fast the broker's core places.
+//! `comity-bench match`: placements per second of the broker's core.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -12,23 +12,29 @@ use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MatchArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (their number) and model
     #[arg(long, value_name = "CSV")]
     nodes: PathBuf,
     /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
     /// gpu_spec
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
-    /// How many times the nodes and the tasks there are: one run for each
-    #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "TIMES,...", value_parser = whole::<u16>(1..=256))]
+    /// Multiples of the trace's nodes and tasks, separated by commas; one run each
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,64",
+        value_name = "TIMES,...",
+        value_parser = whole::<u16>(1..=256)
+    )]
     scale: Vec<u16>,
-    /// Requests that are queued before each plan
+    /// Requests queued before each plan
     #[arg(long, default_value_t = 2_048, value_parser = whole::<u16>(1..=2_048))]
     batch: u16,
-    /// Most tasks of a run; a broker keeps at most 200,000 leases
+    /// Maximum tasks per run; a broker keeps at most 200,000 leases
     #[arg(long, default_value_t = 200_000, value_parser = whole::<u32>(1..=200_000))]
     tasks: u32,
-    /// Most passes that are measured: as many as it takes for three seconds, and the median counts
+    /// Maximum measured passes; passes repeat for three seconds, and the median counts
     #[arg(long, default_value_t = 25, value_parser = whole::<u8>(1..=u8::MAX))]
     passes: u8,
     /// Seed of the arrivals
@@ -42,7 +48,7 @@ pub(crate) struct MatchArgs {
 /// Measures and prints.
 ///
 /// # Errors
-/// When a file cannot be read, or the core refuses what it should not.
+/// When a file cannot be read, or the core refuses a command.
 pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
     // As the broker does.
     use_small_pages();
@@ -67,7 +73,7 @@ pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
                 }
             })
             .map_err(|refusal| {
-                anyhow!("the core refused what it should not have, so there are no figures: {refusal}")
+                anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
             })?;
         if watched {
             eprint!("\r\x1b[K");

@@ -1,10 +1,10 @@
-//! Whole numbers on the command line.
+//! Parses bounded whole numbers on the command line.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// A reader of numbers in `range`, whose error says which there are.
+/// A clap value parser for numbers in `range`; its error names the range.
 pub(crate) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,

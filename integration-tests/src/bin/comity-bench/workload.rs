@@ -1,4 +1,4 @@
-//! Which nodes, and which work for them.
+//! Flags that select a trace of nodes and tasks.
 
 use std::path::PathBuf;
 
@@ -8,21 +8,20 @@ use comity_simulation::trace::Trace;
 
 use super::whole::whole;
 
-/// A trace's files, and what is made of its tasks.
+/// A trace's files, and changes to its mix of tasks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkloadArgs {
-    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (how many) and model
+    /// CSV of nodes with the columns sn, cpu_milli, memory_mib, gpu (their number) and model
     #[arg(long, value_name = "CSV")]
     pub(crate) nodes: PathBuf,
     /// CSV of pods with the columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU) and, where models matter,
     /// gpu_spec
     #[arg(long, value_name = "CSV")]
     pods: PathBuf,
-    /// Tasks of whole GPUs are exchanged for shares, until shares ask for so many percent of the GPUs that are asked
-    /// for
+    /// Replaces tasks of whole GPUs by tasks of GPU shares, until shares make up this percentage of the GPU demand
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(1..=100))]
     sharing_percent: Option<u8>,
-    /// Tasks without GPUs are drawn again, until they are so many percent of all tasks
+    /// Resamples tasks without GPUs until they make up this percentage of all tasks
     #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=90))]
     cpu_only_percent: Option<u8>,
 }
@@ -31,7 +30,7 @@ impl WorkloadArgs {
     /// Reads the files.
     ///
     /// # Errors
-    /// When one cannot be used, or has no such tasks to draw.
+    /// When a file is unusable, or the trace has no task of the kind to draw.
     pub(crate) fn read(&self) -> Result<Trace> {
         let mut trace = Trace::read(&self.nodes, &self.pods)?;
         if let Some(percent) = self.sharing_percent {

@@ -1,4 +1,4 @@
-//! Changes of the members, as a maintainer makes them, while clients are at work.
+//! Changes members as a maintainer would, while clients run.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use super::super::schedule::Fault;
 use super::{Injector, next};
 use crate::wait::until;
 
-/// A change must be done within this time, however often it is asked for.
+/// Timeout of a member change, including retries.
 const DONE: Duration = Duration::from_secs(60);
 
 /// Who gets SIGKILL in the middle of a replacement.
 #[derive(Clone, Copy)]
 pub(super) enum Victim {
-    /// The broker that comes.
+    /// The new broker.
     Successor,
-    /// Who leads then, perhaps the broker that goes.
+    /// The current leader, perhaps the replaced broker.
     Leader,
 }
 
 impl Injector<'_> {
-    /// Has the next seat lead, then the member whose log is furthest.
+    /// Transfers leadership to the next seat, then to the member with the longest log.
     pub(super) async fn transfer(&mut self, fault: &Fault, from: u64) -> Result<()> {
         let named = next(from);
         let led = self.leads(self.group.member(named)?, |leader| leader == named).await;
         self.noted("the leader that was named leads", led);
         self.hold(fault).await?;
-        // Number 0 stands for whose log is furthest.
+        // Number 0 selects the member with the longest log.
         let led = self.leads(0, |leader| leader != named).await;
         self.noted("the leader hands over", led);
         Ok(())
@@ -48,8 +48,7 @@ impl Injector<'_> {
         .await
     }
 
-    /// Another broker takes the place of the member on a seat. Where somebody is killed meanwhile, who asked for it
-    /// begins again.
+    /// Replaces the member on a seat. Starts again if `victim` is killed meanwhile.
     pub(super) async fn replace(&mut self, fault: &Fault, seat: u64, victim: Option<Victim>) -> Result<()> {
         let successor = self.group.seat_successor(seat).await?;
         let changes = successor.changes();
@@ -83,7 +82,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Asks for a change until it is done.
+    /// Repeats a change until it succeeds.
     async fn changed(&mut self, change: &Change) {
         let done = until("the change", DONE, async || {
             Group::change(self.group.channel_from("admin", 0)?, change.clone()).await.map(Some)

@@ -1,4 +1,4 @@
-//! A lease as `comity lease list -o json` tells it.
+//! A lease as printed by `comity lease list -o json`.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub struct Part {
     pub milli: u64,
 }
 
-/// What the ledger wants to know of a lease.
+/// The fields of a lease that the ledger checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseFacts {
     /// "lease-N".
@@ -25,9 +25,9 @@ pub struct LeaseFacts {
     pub request: String,
     /// Its donor.
     pub donor: String,
-    /// What it takes.
+    /// Its devices.
     pub parts: Vec<Part>,
-    /// How many GPUs that is for Kubernetes.
+    /// Its number of GPUs in Kubernetes.
     pub count: u64,
     /// Its fencing token.
     pub fencing_token: u64,
@@ -42,10 +42,10 @@ pub struct LeaseFacts {
 }
 
 impl LeaseFacts {
-    /// Reads one.
+    /// Parses a lease.
     ///
     /// # Errors
-    /// Which field is not there.
+    /// Names the missing field.
     pub fn read(lease: &Value) -> Result<Self> {
         let text = |value: &Value, name: &str| value[name].as_str().map(str::to_owned);
         let id = text(lease, "id").context("a lease has an id")?;
@@ -74,18 +74,18 @@ impl LeaseFacts {
         })
     }
 
-    /// Whether its GPUs are certainly taken. While it ends the donor may have given them back already.
+    /// Whether its GPUs are certainly in use. While it ends, the donor may already have freed them.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !matches!(self.state.as_str(), "ending" | "ended")
     }
 
-    /// How far it has come; it never goes back. `None` for a state that this ledger does not know.
+    /// Progress of its state, which never decreases; `None` for an unknown state.
     fn progress(&self) -> Option<u8> {
         match self.state.as_str() {
             "placed" => Some(0),
             "connecting" => Some(1),
-            // What is being reclaimed is still in force, and stays if the reason for it goes away.
+            // A lease being reclaimed is still active, and may stay active.
             "active" | "suspect" | "reclaiming" => Some(2),
             "ending" => Some(3),
             "ended" => Some(4),
@@ -93,7 +93,7 @@ impl LeaseFacts {
         }
     }
 
-    /// What a later look at the same lease cannot be.
+    /// Contradictions between this and a later observation of the same lease.
     pub(super) fn contradicts(&self, later: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if (&self.donor, &self.parts, self.fencing_token, &self.request)

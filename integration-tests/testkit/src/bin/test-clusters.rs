@@ -1,5 +1,5 @@
-//! Starts test clusters, says how to reach them, and ends them at Ctrl-C; makes the line between them as bad as wanted.
-//! For looking around, and for tests that kill it.
+//! Starts test clusters until Ctrl-C and prints how to reach them; impairs the network between them. For manual tests,
+//! and for tests that kill it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use comity_testkit::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Real Kubernetes clusters on this machine, until Ctrl-C.
+/// Runs real Kubernetes clusters on this machine until Ctrl-C.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -21,28 +21,28 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Kind {
-    /// Get the programs and end: found, downloaded or built.
+    /// Get the programs (find, download or build them) and exit.
     Fetch {
-        /// Also what real nodes need.
+        /// Also get the programs of real nodes.
         #[arg(long)]
         kubelets: bool,
-        /// Also CoreDNS and Liqo.
+        /// Also get CoreDNS and Liqo.
         #[arg(long)]
         liqo: bool,
-        /// Also what benchmarks compare with.
+        /// Also get the programs that benchmarks compare with.
         #[arg(long)]
         bench: bool,
     },
-    /// A control plane with two simulated nodes. Needs no root.
+    /// Run a control plane with two simulated nodes. Needs no root.
     Simulated {
-        /// A folder for its state, which must not hold anything else.
+        /// Folder of its state, with no other files.
         #[arg(long)]
         dir: PathBuf,
         /// GPUs of each node.
         #[arg(long, default_value_t = 8)]
         gpus: u32,
     },
-    /// Two clusters with real kubelets and containers. Needs root.
+    /// Run two clusters with real kubelets and containers. Needs root.
     Real {
         /// GPUs of the donor's node.
         #[arg(long, default_value_t = 4)]
@@ -56,38 +56,38 @@ enum Kind {
         /// Nodes of the donor, 1 to 3.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
         donor_nodes: u32,
-        /// CoreDNS in both.
+        /// Run CoreDNS in both clusters.
         #[arg(long)]
         dns: bool,
-        /// CoreDNS and Liqo in both.
+        /// Run CoreDNS and Liqo in both clusters.
         #[arg(long)]
         liqo: bool,
-        /// Seconds that a node of the origin may be silent until it counts as not ready.
+        /// Seconds of silence after which a node of the origin is not ready.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         node_grace: u64,
     },
-    /// Cuts or impairs the line between two clusters that run, or makes it whole again. Needs root.
+    /// Cut, impair or restore the network between two running clusters. Needs root.
     Line {
-        /// The folder that `real` printed before `ready`.
+        /// Folder that `real` printed before `ready`.
         dir: PathBuf,
         #[command(flatten)]
         line: LineArgs,
     },
 }
 
-/// Without an option the line is as it was at first.
+/// Without options, restores the network.
 #[derive(clap::Args)]
 struct LineArgs {
-    /// Nothing passes.
+    /// Drop all packets.
     #[arg(long, conflicts_with_all = ["delay_ms", "jitter_ms", "loss"])]
     cut: bool,
-    /// Milliseconds that a packet takes, each way.
+    /// Delay in milliseconds, each way.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
     delay_ms: u64,
-    /// Milliseconds that it may take longer.
+    /// Jitter in milliseconds.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
     jitter_ms: u64,
-    /// Percent of the packets that are lost, each way.
+    /// Packet loss in percent, each way.
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
 }

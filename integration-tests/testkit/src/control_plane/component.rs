@@ -43,7 +43,7 @@ impl Component {
     }
 }
 
-/// Where everything of one control plane is.
+/// Paths and ports of one control plane.
 pub(super) struct Layout<'a> {
     pub(super) config: &'a ControlPlaneConfig,
     pub(super) binaries: &'a Binaries,
@@ -90,7 +90,7 @@ impl Layout<'_> {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=etcd={peer}"),
-            // Loopback is open to every user of the machine; secrets are in there.
+            // Every user of the machine can reach loopback, and etcd holds secrets.
             "--client-cert-auth".into(),
             "--peer-client-cert-auth".into(),
         ];
@@ -133,7 +133,8 @@ impl Layout<'_> {
         if let Some(user) = &self.config.audited_user {
             let policy = self.config.dir.join("audit-policy.yaml");
             let rules = format!(
-                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n  - {{level: Metadata, users: [{user}]}}\n  - {{level: None}}\n"
+                "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n  \
+                 - {{level: Metadata, users: [{user}]}}\n  - {{level: None}}\n"
             );
             fs::write(&policy, rules).map_err(|source| file_error(self.config, &policy, source))?;
             args.push(format!("--audit-policy-file={}", policy.display()));
@@ -145,7 +146,7 @@ impl Layout<'_> {
     fn controller_manager(&self) -> Vec<String> {
         vec![
             self.file("--kubeconfig", "controller-manager.kubeconfig"),
-            // Nobody asks it anything, so it need not serve.
+            // It needs no port because nobody queries it.
             "--secure-port=0".into(),
             "--leader-elect=false".into(),
             "--use-service-account-credentials=true".into(),

@@ -1,4 +1,4 @@
-//! The folder of a control plane.
+//! The folder of a control plane, and its removal.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::keep_files;
 
-/// What a kept state holds and a discarded one removes.
+/// Names of the files that make up the state.
 pub(super) const FOLDERS: [&str; 5] = ["etcd", "pki", "run", "log", "kubectl-cache"];
 const FILES: [&str; 3] = ["admin.kubeconfig", "kwok.yaml", "ports.json"];
 
@@ -18,7 +18,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Removes what is ours and the folder itself if nothing else is in it.
+    /// Removes our files, and the folder if it is empty then.
     pub(super) fn remove(&self) -> io::Result<()> {
         if !self.keep && !keep_files() {
             self.remove_state();

@@ -1,4 +1,4 @@
-//! Waiting for a control plane to be of use.
+//! Waits until a control plane is ready.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::daemon::Daemon;
 use crate::simulated_node::SimulatedNode;
 
 const POLL: Duration = Duration::from_millis(50);
-/// One question to an API server that may be starting.
+/// Timeout of one query to an API server that may be starting.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
 
-/// One start: its client and its clock.
+/// The wait of one start, with its client and deadline.
 pub(super) struct Waiting<'a> {
     config: &'a ControlPlaneConfig,
     client: Client,
@@ -47,7 +47,7 @@ impl<'a> Waiting<'a> {
         self.client
     }
 
-    /// Until /readyz says ok.
+    /// Waits until /readyz answers ok.
     pub(super) async fn for_api_server(&self, daemons: &BTreeMap<Component, Daemon>) -> Result<(), ControlPlaneError> {
         self.until("the API server to be ready", Component::ApiServer, daemons, || async {
             let request = http::Request::get("/readyz").body(Vec::new()).ok()?;
@@ -56,7 +56,7 @@ impl<'a> Waiting<'a> {
         .await
     }
 
-    /// Creates the nodes; one that is there already, from a kept state, stays.
+    /// Creates the nodes, except those of a kept state.
     pub(super) async fn create_nodes(&self, nodes: &[SimulatedNode]) -> Result<(), ControlPlaneError> {
         let api: Api<Node> = Api::all(self.client.clone());
         for node in nodes {
@@ -75,7 +75,7 @@ impl<'a> Waiting<'a> {
         Ok(())
     }
 
-    /// Until every node is Ready and pods can be made in the namespace `default`.
+    /// Waits until every node is Ready and the namespace `default` accepts pods.
     pub(super) async fn for_nodes_and_accounts(
         &self,
         daemons: &BTreeMap<Component, Daemon>,
@@ -94,7 +94,7 @@ impl<'a> Waiting<'a> {
         .await
     }
 
-    /// Asks again and again until there is an answer, a daemon has ended or patience is at an end.
+    /// Retries until there is an answer, a daemon has ended or the timeout is exceeded.
     async fn until<T>(
         &self,
         what: &str,
@@ -133,7 +133,8 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Ready and free of the taint that the controller manager removes a moment later: only then do pods fit.
+/// Whether a node is Ready and free of the taint that the controller manager removes slightly later; only then do pods
+/// fit.
 fn usable(node: &Node) -> bool {
     let ready = node
         .status

@@ -1,4 +1,4 @@
-//! One of the two clusters, once it runs.
+//! One of the two running clusters.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::pki::write_private;
 
 const METRICS_SERVER: &str = include_str!("../../kubernetes/metrics-server.yaml");
 const METRICS_IMAGE: &str = "comity.local/metrics-server:1";
-/// How long an API server that was started again may take; 2 s is usual.
+/// Timeout of an API server's restart; 2 s is usual.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
 /// One of the two clusters.
@@ -31,7 +31,7 @@ pub struct RealCluster {
 }
 
 impl RealCluster {
-    /// A cluster that runs, whose files are in the folder of its name in `dir`.
+    /// Opens a running cluster, whose files are in the folder of its name in `dir`.
     pub(super) fn open(
         settings: NodeSettings,
         dir: &Path,
@@ -63,7 +63,7 @@ impl RealCluster {
         self.settings.name
     }
 
-    /// How many nodes it has.
+    /// Number of nodes.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.settings.nodes
@@ -99,13 +99,13 @@ impl RealCluster {
         self.settings.node_ip
     }
 
-    /// The API server's address, good in every network of the two clusters.
+    /// URL of the API server, valid in every network of the two clusters.
     #[must_use]
     pub fn server_url(&self) -> String {
         self.settings.server_url()
     }
 
-    /// The same as address and port.
+    /// The API server's address and port.
     #[must_use]
     pub fn api_server(&self) -> String {
         self.settings.api_server()
@@ -135,7 +135,7 @@ impl RealCluster {
         self.settings.gateway
     }
 
-    /// A kubeconfig with every right, good in every network of the two clusters.
+    /// A kubeconfig with all rights, valid in every network of the two clusters.
     #[must_use]
     pub fn admin_kubeconfig_path(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
@@ -182,16 +182,16 @@ impl RealCluster {
         command
     }
 
-    /// Runs kubectl on the node as administrator and gives its standard output.
+    /// Runs kubectl on the node as administrator; returns its standard output.
     ///
     /// # Errors
     ///
-    /// With kubectl's exit status and standard error, or when it does not end in two minutes.
+    /// With kubectl's exit status and standard error, or after two minutes.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String, KubectlError> {
         self.kubectl_with_input(args, "").await
     }
 
-    /// Runs kubectl with `input` on its standard input, as `kubectl apply -f -` wants it.
+    /// Runs kubectl with `input` on its standard input, as for `kubectl apply -f -`.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl RealCluster {
         self.kubectl_as(&self.admin_kubeconfig_path(), args, input).await
     }
 
-    /// Runs kubectl on the node with another kubeconfig, a tenant's for one.
+    /// Runs kubectl on the node with another kubeconfig, such as a tenant's.
     ///
     /// # Errors
     ///
@@ -212,7 +212,7 @@ impl RealCluster {
         kubectl::run(command, args, input).await
     }
 
-    /// Runs a command on the first node, in all its namespaces, and gives its standard output.
+    /// Runs a command in all namespaces of the first node; returns its standard output.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl RealCluster {
         self.output(command, &words.join(" ")).await
     }
 
-    /// Gives every node an image, out of an archive that [`crate::image`] wrote.
+    /// Imports an image on every node, from an archive of [`crate::image`].
     ///
     /// # Errors
     ///
@@ -248,12 +248,12 @@ impl RealCluster {
         Ok(())
     }
 
-    /// Gives the cluster a metrics-server, which has nothing to say for its first half minute. Its program must have
-    /// been got for [`Needs::Liqo`](crate::Needs::Liqo).
+    /// Installs a metrics-server, which has no data for half a minute. Needs the programs of
+    /// [`Needs::Liqo`](crate::Needs::Liqo).
     ///
     /// # Errors
     ///
-    /// When its image cannot be made or its objects cannot be applied.
+    /// When its image cannot be built or its objects cannot be applied.
     pub async fn add_metrics_server(&self, binaries: &Binaries) -> Result<(), RealClustersError> {
         let (archive, program) = (self.dir.join("metrics-server.tar"), binaries.program("metrics-server"));
         let image =
@@ -277,7 +277,7 @@ impl RealCluster {
         self.script("signal", daemon, &[signal]).await
     }
 
-    /// Starts a daemon again that has been killed, with the same arguments.
+    /// Restarts a killed daemon with the same arguments.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What can go wrong between and in the clusters, on purpose.
+//! Injects faults in the clusters and in the network between them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use super::{RealCluster, RealClusters, RealClustersError, Where};
 
-/// The line between the two clusters. What runs in the router reaches the origin whatever it is like, and the donor
-/// unless it is cut.
+/// The quality of the network between the two clusters. Processes in the router always reach the origin, and the donor
+/// unless the network is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Line {
-    /// As it was at first.
+    /// Without impairment.
     Whole,
-    /// Nothing passes.
+    /// Drops all packets.
     Cut,
-    /// As lines between institutions are, each way. In order: nothing overtakes.
+    /// Delay, jitter and loss in each direction, without reordering.
     Impaired {
-        /// How long a packet takes; 10 s at most.
+        /// Delay of each packet, at most 10 s.
         delay: Duration,
-        /// How much longer one may take, evenly spread; 10 s at most.
+        /// Maximum additional delay, uniformly distributed, at most 10 s.
         jitter: Duration,
-        /// Percent of the packets that are lost, each by itself.
+        /// Independent packet loss in percent.
         loss_percent: f64,
     },
 }
 
 impl Line {
-    /// Makes the line of running clusters so, which have their files in `dir`.
+    /// Applies this quality to running clusters, whose files are in `dir`.
     ///
     /// # Errors
     ///
-    /// When the router has gone, or a delay, jitter or loss is out of its bounds.
+    /// When the router is gone, or a value is out of its bounds.
     pub async fn set(self, dir: &Path) -> Result<(), RealClustersError> {
         let words = match self {
             Self::Whole => vec!["restore".to_owned()],
@@ -58,7 +58,7 @@ impl Line {
 }
 
 impl RealClusters {
-    /// Makes the line between the clusters so.
+    /// Sets the quality of the network between the clusters.
     ///
     /// # Errors
     ///
@@ -67,8 +67,7 @@ impl RealClusters {
         line.set(self.dir()).await
     }
 
-    /// Kills a cluster's API server, without warning. Its containers run on. Nothing happens in the router, which has
-    /// none.
+    /// Kills a cluster's API server with SIGKILL; its containers keep running. Does nothing for the router.
     ///
     /// # Errors
     ///
@@ -80,11 +79,11 @@ impl RealClusters {
         }
     }
 
-    /// Starts an API server that was killed, and waits until it answers.
+    /// Restarts a killed API server and waits until it answers.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, or does not answer in two minutes.
+    /// When it cannot be started or does not answer within two minutes.
     pub async fn start_api_server(&self, place: Where) -> Result<(), RealClustersError> {
         let Some(cluster) = self.cluster(place) else { return Ok(()) };
         cluster.start_daemon("kube-apiserver").await?;

@@ -1,4 +1,4 @@
-//! A port of the host that leads to an API server inside the clusters.
+//! Forwards a host port to an API server inside the clusters.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

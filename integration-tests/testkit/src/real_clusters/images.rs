@@ -1,4 +1,4 @@
-//! The images that every node has from the start. Their archives are written once for a machine.
+//! Provides the images that every node starts with; a machine writes each archive once.
 
 use std::fs;
 use std::io;
@@ -8,17 +8,15 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use super::{PAUSE_IMAGE, PROBE_IMAGE, RealClustersConfig, RealClustersError, liqo, private_folder};
+use super::{DNS_IMAGE, PAUSE_IMAGE, PROBE_IMAGE, RealClustersConfig, RealClustersError, liqo, private_folder};
 use crate::binaries::Binaries;
 use crate::image::{self, Image};
 use crate::port::random;
 
-/// The image of the clusters' DNS.
-pub(super) const DNS_IMAGE: &str = "comity.local/coredns:1";
-/// An archive of a program that has been replaced goes after this time: until then a start may be reading it.
+/// Age at which archives of old program versions are removed; younger ones may still be read by a start.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// Puts the archives of what `config` needs into `folder`, as links to the ones that the machine keeps in `kept`.
+/// Links the archives of all images that `config` needs into `folder`; the archives themselves are in `kept`.
 pub(super) fn provide(
     folder: &Path,
     kept: &Path,
@@ -55,7 +53,7 @@ pub(super) fn provide(
     Ok(())
 }
 
-/// The archive of an image, written if it is not there yet. Its name tells apart what is in it.
+/// Path of an image's archive, whose name depends on its content. Writes the archive if it is missing.
 fn keep(kept: &Path, program: &str, image: &Image<'_>) -> io::Result<PathBuf> {
     let file = fs::metadata(image.program)?;
     let written = (file.len(), file.mtime(), file.mtime_nsec());

@@ -1,4 +1,4 @@
-//! Liqo in both clusters: its own chart with values of ours, rendered before the clusters start.
+//! Renders Liqo's chart for both clusters before they start.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::binaries::{Binaries, LiqoVersion};
 
 /// Its programs, as its chart names them; their files in images have the same names.
 pub(super) const PROGRAMS: [&str; 4] = ["liqo-controller-manager", "crd-replicator", "webhook", "virtual-kubelet"];
-/// Where it is installed.
+/// Liqo's namespace.
 pub const LIQO_NAMESPACE: &str = "liqo";
 
-/// How Liqo counts what offloaded pods use against what was granted.
+/// How Liqo counts offloaded pods against their quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LimitsEnforcement {
     /// Requests count; a pod without requests counts nothing.
@@ -48,16 +48,16 @@ pub struct LiqoCluster {
     pub virtual_kubelet_args: Vec<String>,
 }
 
-/// Liqo in both clusters, without its network: the clusters' pods reach each other in a way of their own.
+/// Liqo in both clusters, without its network module: pods of different clusters communicate without Liqo.
 #[derive(Debug, Clone)]
 pub struct LiqoConfig {
-    /// The version of both. Its programs must have been got.
+    /// The version of both, whose programs must be installed.
     pub version: LiqoVersion,
     /// Liqo in the origin.
     pub origin: LiqoCluster,
     /// Liqo in the donor.
     pub donor: LiqoCluster,
-    /// How both count.
+    /// How both clusters count pods.
     pub limits: LimitsEnforcement,
 }
 
@@ -154,7 +154,8 @@ pub(super) fn render(
     fs::write(&objects, list.to_string()).map_err(io(&objects))
 }
 
-/// The chart renders a few objects of Liqo's network although it is off. Nobody would look after them.
+/// Removes the objects of Liqo's network, which the chart renders although the network is off and no controller handles
+/// them.
 fn without_network(mut list: serde_json::Value) -> serde_json::Value {
     if let Some(items) = list.get_mut("items").and_then(|items| items.as_array_mut()) {
         items.retain(|item| {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chart_gets_what_the_clusters_are() {
+    fn the_chart_gets_the_clusters_settings() {
         let config = LiqoConfig { limits: LimitsEnforcement::Hard, ..LiqoConfig::default() };
         let values = config.origin.values(config.version, config.limits);
         assert_eq!(values["tag"], "v1.2.0");

@@ -1,11 +1,11 @@
-//! What a machine needs in order to run real clusters.
+//! Requirements of a machine for real clusters.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What has to be installed; `scripts/system-packages` installs it on Debian.
+/// Required programs; `scripts/system-packages` installs them on Debian.
 const PROGRAMS: [&str; 14] = [
     "bash",
     "containerd",
@@ -27,7 +27,7 @@ const PROGRAM_FOLDERS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/s
 /// Where distributions put the CNI plugins.
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
-/// What this machine lacks, each with its remedy.
+/// Missing requirements of this machine, each with its remedy.
 pub(super) fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     if !cfg!(target_os = "linux") {

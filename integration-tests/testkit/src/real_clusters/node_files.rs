@@ -1,43 +1,42 @@
-//! What one real node is, and the files that its daemons read.
+//! Settings of real nodes, and the files that their daemons read.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use super::images::DNS_IMAGE;
-use super::{PAUSE_IMAGE, RealClustersError};
+use super::{DNS_IMAGE, PAUSE_IMAGE, RealClustersError};
 use crate::kubeconfig;
 use crate::pki::{Authority, write_private};
 use crate::simulated_node::H100;
 
 const DNS: &str = include_str!("../../kubernetes/coredns.yaml");
 
-/// Nodes that a cluster may have: its pods' network has room for four.
+/// Maximum nodes of a cluster; its pod network has room for four.
 pub(super) const MAX_NODES: u32 = 3;
 
-/// One cluster's place in the network. The addresses are from the blocks for documentation (RFC 5737).
+/// Names, addresses and size of one cluster. Node addresses are from the documentation blocks (RFC 5737).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeSettings {
     pub(super) name: &'static str,
-    /// Of the first node; further ones have the addresses behind it.
+    /// Address of the first node; the others have the following ones.
     pub(super) node_ip: &'static str,
     pub(super) gateway: &'static str,
-    /// Of the first node, a /24; further ones have the networks behind it.
+    /// Pod network of the first node, a /24; the others have the following ones.
     pub(super) pod_network: &'static str,
-    /// Of all nodes, where there are several.
+    /// Pod network of all nodes, if there are several.
     pub(super) pod_networks: &'static str,
     pub(super) service_network: &'static str,
     /// The first address of the service network: the API server, for pods.
     pub(super) service_ip: Ipv4Addr,
     /// The address of the DNS Service, where the cluster has one.
     pub(super) dns_ip: &'static str,
-    /// Of each node.
+    /// GPUs of each node.
     pub(super) gpus: u32,
-    /// How many.
+    /// Number of nodes.
     pub(super) nodes: u32,
     /// Whether the Node objects name their pods' networks.
     pub(super) names_pod_networks: bool,
-    /// How long a node may be silent until it counts as not ready, in seconds.
+    /// Seconds of silence after which a node is not ready.
     pub(super) node_grace: u64,
 }
 
@@ -106,7 +105,7 @@ impl NodeSettings {
     }
 }
 
-/// Writes the certificates and configuration of one cluster into folders of `root`, one for each node.
+/// Writes the certificates and configuration of one cluster into `root`, one folder per node.
 pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str, dns: bool) -> Result<(), RealClustersError> {
     let pki = root.join(cluster.name).join("pki");
     let authority = Authority::open(&pki)?;
@@ -161,7 +160,7 @@ fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Resul
         let text = kubeconfig::render(node.name, &node.server_url(), authority.ca_pem(), &identity);
         write_private(&authority.path(&format!("{file}.kubeconfig")), &text)?;
     }
-    // Another authority: whoever it signs is believed about who somebody else is.
+    // A separate authority: clients with its certificates may impersonate any user.
     let front_proxy = Authority::open(&authority.path("front-proxy"))?;
     front_proxy.client("client", "front-proxy-client", None)?;
     let admin = authority.client("admin", "admin", Some("system:masters"))?;
@@ -170,7 +169,7 @@ fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Resul
     Ok(())
 }
 
-/// Read by the script `real-clusters`.
+/// Environment file for the script `real-clusters`.
 fn node_env(node: &NodeSettings, number: u32) -> String {
     let labels: Vec<String> = match node.gpus {
         0 => Vec::new(),

@@ -1,4 +1,4 @@
-//! The script `real-clusters` as a process: started, told to end, and run to sweep up after others.
+//! Runs the script `real-clusters`: starts and stops clusters, and removes leftovers of killed runs.
 
 use std::fs;
 use std::io::{Read, Seek};
@@ -12,10 +12,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use super::{RealClustersError, SCRIPT};
 use crate::daemon::{last_lines, spawn};
 
-/// How long the teardown may take; 0.3 to 4 s is usual.
+/// Timeout of the teardown; 0.3 to 4 s is usual.
 const DOWN_WITHIN: Duration = Duration::from_secs(40);
 
-/// How often its log is looked at while it starts.
+/// Polling interval of its log during the start.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The script that made the clusters and waits for its standard input to close.
@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(super) struct Supervisor {
     pub(super) dir: PathBuf,
     child: Child,
-    /// Held open for as long as the clusters are wanted.
+    /// Kept open while the clusters should run.
     lifeline: Option<ChildStdin>,
     /// Open, because the teardown removes the file before anybody can read why there was one.
     log: fs::File,
@@ -79,7 +79,7 @@ impl Supervisor {
         RealClustersError::Supervisor { what: what.to_owned(), log: last_lines(&text) }
     }
 
-    /// Closes the lifeline and waits until everything has gone.
+    /// Closes the script's standard input and waits until the teardown is done.
     pub(super) fn end(&mut self) -> Result<(), RealClustersError> {
         drop(self.lifeline.take());
         let deadline = Instant::now() + DOWN_WITHIN;
@@ -106,7 +106,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// Passes on what the supervisor says while it starts the clusters, a line at a time.
+/// Prints the supervisor's log line by line while the clusters start.
 async fn relay(log: &Path) -> std::convert::Infallible {
     let mut passed = 0;
     loop {
@@ -120,7 +120,7 @@ async fn relay(log: &Path) -> std::convert::Infallible {
     }
 }
 
-/// Takes down what runs that were killed left in the root folder.
+/// Removes leftovers of killed runs in the root folder.
 pub(super) async fn sweep(root: &Path) -> Result<(), RealClustersError> {
     // The script as an argument, not as a file that another process may be replacing.
     let output = tokio::process::Command::new("bash")

@@ -1,4 +1,4 @@
-//! What is left when a cluster has been stopped, dropped, or its owner killed: nothing.
+//! Clusters leave nothing behind when they are stopped or dropped, or their owner is killed.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -24,7 +24,7 @@ pub(crate) fn processes_of(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Waits until `left` finds nothing, and says how long it took.
+/// Waits until `left` is empty; returns the duration.
 pub(crate) fn wait_until_gone(left: impl Fn() -> BTreeSet<String>) -> Duration {
     let began = Instant::now();
     loop {
@@ -37,7 +37,7 @@ pub(crate) fn wait_until_gone(left: impl Fn() -> BTreeSet<String>) -> Duration {
     }
 }
 
-/// Starts clusters in a process of their own, to be killed; gives it and what it printed up to "ready".
+/// Starts clusters in their own process; returns it and its output up to "ready".
 pub(crate) fn owner(args: &[&str]) -> (Child, Vec<String>) {
     let mut child =
         Command::new(env!("CARGO_BIN_EXE_test-clusters")).args(args).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Two clusters with DNS and Liqo, and what can go wrong between them.
+//! Two clusters with DNS and Liqo, and faults between them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,16 +1,16 @@
-//! What must hold when nothing more happens, by the list of what is ill.
+//! Checks the invariants of a stable state against the list of failures.
 
 use comity_core::demand::RequestSpec;
 use comity_core::lease::{Lease, LeaseState};
 use comity_core::{ClusterId, NodeId, Refusal, RequestId};
 
 use super::federation::Federation;
-use super::truth::DONOR_LOST_AFTER;
+use super::ground_truth::DONOR_LOST_AFTER;
 use crate::reclaim::{DONORS, cluster};
 
 impl Federation {
-    /// Nothing is left to be done that could be.
-    pub(super) fn look(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
+    /// Checks that no lease stays on failed hardware and no affected request waits beside free capacity.
+    pub(super) fn check_invariants(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         let missed = self.broker.state.live_leases().filter(|(_, lease)| self.is_missed(lease)).count();
         self.report.missed += missed as u64;
         let chains = self.broker.state.requests.values().flat_map(|request| request.chains(&self.broker.state));
@@ -25,7 +25,7 @@ impl Federation {
                 let lent = self.broker.state.occupancy().node(&donor, &place.1);
                 let is_free = |index: &usize| {
                     let at = u32::try_from(*index).unwrap_or(u32::MAX);
-                    self.truth.is_well(&place, *index, self.now())
+                    self.truth.is_usable(&place, *index, self.now())
                         && !lent.is_some_and(|lent| lent.devices.contains_key(&at))
                 };
                 free.push((0..4).filter(is_free).count());
@@ -49,13 +49,13 @@ impl Federation {
                 };
                 (request.waits() || moves()) && fits(&request.spec)
             };
-            self.report.could_have_gone_on += self.hit.iter().filter(lacks).count() as u64;
+            self.report.could_have_gone_on += self.affected.iter().filter(lacks).count() as u64;
         }
         self.report.most_quarantined = self.report.most_quarantined.max(quarantined);
         Ok(())
     }
 
-    /// Whether a lease goes on where something has failed.
+    /// Whether a lease stays on failed hardware.
     fn is_missed(&self, lease: &Lease) -> bool {
         let donor = &lease.placement.donor;
         if matches!(lease.state, LeaseState::Reclaiming | LeaseState::Ending) {
@@ -67,11 +67,11 @@ impl Federation {
         lease.placement.nodes.iter().any(|(node, part)| {
             let place = (donor.clone(), node.clone());
             if self.truth.gone.contains_key(&place) {
-                // Its agent has to have said so for a minute, and of a part of its nodes only.
+                // The broker waits until the agent has omitted the node for a minute.
                 return false;
             }
-            let ill = part.devices.keys().any(|index| self.truth.is_ill(&place, *index as usize));
-            ill || self.truth.not_ready.contains(&place)
+            let failed = part.devices.keys().any(|index| self.truth.is_failed(&place, *index as usize));
+            failed || self.truth.not_ready.contains(&place)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counts requests, placements and moves of one run.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use super::arrivals::Arrival;
 use super::report::Figures;
 use super::{HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES};
 
-/// A request as it came.
-struct Asked {
+/// A submitted request.
+struct Submitted {
     at: u64,
     lasts: u64,
     milli: u64,
     is_gang: bool,
-    /// Whether it counts: it came neither too early nor too late.
+    /// Whether it arrived during the measured days.
     counts: bool,
 }
 
-/// Counts of one run.
-pub(super) struct Books {
+/// The counters of one run.
+pub(super) struct Counters {
     capacity_milli: u64,
     counts_from: u64,
     counts_until: u64,
-    asked: BTreeMap<RequestId, Asked>,
-    /// Leases that are being reclaimed, and for which request.
+    submitted: BTreeMap<RequestId, Submitted>,
+    /// Leases being reclaimed, each with the request that needs its place.
     moving: BTreeMap<LeaseId, RequestId>,
-    /// Leases that moved for each request that waits.
+    /// Number of leases that moved for each queued request.
     moves: BTreeMap<RequestId, u64>,
     waited: u64,
     lent_milli_time: u128,
@@ -37,13 +37,13 @@ pub(super) struct Books {
     figures: Figures,
 }
 
-impl Books {
+impl Counters {
     pub(super) fn new(capacity_milli: u64, counts_from: u64, counts_until: u64) -> Self {
         Self {
             capacity_milli,
             counts_from,
             counts_until,
-            asked: BTreeMap::new(),
+            submitted: BTreeMap::new(),
             moving: BTreeMap::new(),
             moves: BTreeMap::new(),
             waited: 0,
@@ -57,8 +57,8 @@ impl Books {
         (self.counts_from..self.counts_until).contains(&at)
     }
 
-    /// A request came.
-    pub(super) fn asked(&mut self, id: RequestId, arrival: &Arrival<'_>, now: u64) {
+    /// Counts a submitted request.
+    pub(super) fn submitted(&mut self, id: RequestId, arrival: &Arrival<'_>, now: u64) {
         let (counts, milli) = (self.counts(now), arrival.task.device_milli());
         let is_gang = arrival.task.devices > 1;
         if counts {
@@ -66,25 +66,25 @@ impl Books {
             self.figures.gangs += f64::from(u8::from(is_gang));
             self.figures.gpu_hours_asked += gpu_hours(u128::from(milli) * u128::from(arrival.lasts));
         }
-        self.asked.insert(id, Asked { at: now, lasts: arrival.lasts, milli, is_gang, counts });
+        self.submitted.insert(id, Submitted { at: now, lasts: arrival.lasts, milli, is_gang, counts });
     }
 
-    /// It has its lease; how long its work takes.
+    /// Counts a placed request; returns the duration of its work in milliseconds.
     pub(super) fn placed(&mut self, id: RequestId, now: u64) -> Option<u64> {
         let moves = self.moves.remove(&id);
-        let asked = self.asked.get(&id)?;
-        if asked.counts {
+        let submitted = self.submitted.get(&id)?;
+        if submitted.counts {
             let figures = &mut self.figures;
             figures.requests_let_in += 1.0;
-            figures.gangs_let_in += f64::from(u8::from(asked.is_gang));
-            figures.gpu_hours_let_in += gpu_hours(u128::from(asked.milli) * u128::from(asked.lasts));
+            figures.gangs_let_in += f64::from(u8::from(submitted.is_gang));
+            figures.gpu_hours_let_in += gpu_hours(u128::from(submitted.milli) * u128::from(submitted.lasts));
             figures.let_in_by_moving += f64::from(u8::from(moves.is_some()));
-            self.waited += now - asked.at;
+            self.waited += now - submitted.at;
         }
-        Some(asked.lasts)
+        Some(submitted.lasts)
     }
 
-    /// What is to be reclaimed, looked at before it is: whether each has been where it is for long enough.
+    /// Counts proposed reclaims that break the broker's bound: no repair, or too soon after the lease started or moved.
     pub(super) fn proposed(&mut self, state: &State, reclaims: &[ProposedReclaim]) {
         for reclaim in reclaims {
             let since = state.leases.get(&reclaim.lease).and_then(|lease| lease.active_at);
@@ -94,7 +94,7 @@ impl Books {
         }
     }
 
-    /// Those of them that were.
+    /// Remembers which of the proposed `reclaims` took effect.
     pub(super) fn reclaimed(&mut self, leases: &[LeaseId], reclaims: &[ProposedReclaim]) {
         for reclaim in reclaims.iter().filter(|reclaim| leases.contains(&reclaim.lease)) {
             let Some(by) = reclaim.reason.for_request() else { continue };
@@ -102,15 +102,15 @@ impl Books {
         }
     }
 
-    /// Those stay after all.
+    /// Counts leases whose reclaim was withdrawn.
     pub(super) fn spared(&mut self, leases: &[LeaseId]) {
         for lease in leases {
             self.figures.spared += f64::from(u8::from(self.moving.remove(lease).is_some()));
         }
     }
 
-    /// Leases that were reclaimed and are in force no more have moved, or their work has stopped.
-    pub(super) fn look(&mut self, state: &State) {
+    /// Counts reclaimed leases that ended since the last call, as moved or as stopped.
+    pub(super) fn record_finished_moves(&mut self, state: &State) {
         let over = |id: &LeaseId| state.leases.get(id).is_none_or(|lease| lease.state != LeaseState::Reclaiming);
         let over: Vec<LeaseId> = self.moving.keys().copied().filter(over).collect();
         for id in over {
@@ -118,7 +118,7 @@ impl Books {
             let request = state.leases.get(&id).and_then(|lease| state.requests.get(&lease.request));
             let moved = request.is_some_and(|request| request.lease.is_some_and(|now| now != id));
             self.figures.stopped += f64::from(u8::from(!moved));
-            if self.asked.get(&by).is_some_and(|asked| asked.counts) {
+            if self.submitted.get(&by).is_some_and(|submitted| submitted.counts) {
                 self.figures.leases_moved += f64::from(u8::from(moved));
             }
             let moves = self.moves.entry(by).or_default();
@@ -128,14 +128,14 @@ impl Books {
         }
     }
 
-    /// As it stands after all that happens now, for so long.
+    /// Adds the current allocation and stranded GPUs, which last for `span` milliseconds.
     pub(super) fn sample(&mut self, state: &State, donor: &ClusterId, now: u64, span: u64) {
         if !self.counts(now) {
             return;
         }
         let lent = state.occupancy().lent_milli(donor);
         let free = self.capacity_milli.saturating_sub(lent);
-        let waiting = state.queued().filter_map(|(id, _)| Some(self.asked.get(&id)?.milli));
+        let waiting = state.queued().filter_map(|(id, _)| Some(self.submitted.get(&id)?.milli));
         let wanted: u64 = waiting.filter(|milli| *milli <= free).sum();
         self.lent_milli_time += u128::from(lent) * u128::from(span);
         self.stranded_milli_time += u128::from(wanted.min(free)) * u128::from(span);
@@ -144,7 +144,7 @@ impl Books {
     pub(super) fn figures(mut self) -> Figures {
         let counted = real(self.counts_until - self.counts_from);
         let hours = counted / real(HOUR);
-        let counts = |id: &RequestId| self.asked.get(id).is_some_and(|asked| asked.counts);
+        let counts = |id: &RequestId| self.submitted.get(id).is_some_and(|submitted| submitted.counts);
         let in_vain: u64 = self.moves.iter().filter(|(id, _)| counts(id)).map(|(_, moves)| moves).sum();
         let figures = &mut self.figures;
         figures.moved_in_vain = real(in_vain);
@@ -155,7 +155,7 @@ impl Books {
     }
 }
 
-/// Thousandths of GPUs by milliseconds.
+/// Converts thousandths of GPUs times milliseconds.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn gpu_hours(milli_time: u128) -> f64 {
     milli_time as f64 / 1_000.0 / real(HOUR)

@@ -1,14 +1,13 @@
-//! What a cluster has to say about its desired state: the steps of a peering and of a lease, with keys and secrets of
-//! nobody.
+//! The messages of a simulated cluster: the steps of peerings and leases, with dummy keys and secrets.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::{lease_report, peering_report};
 
-/// Something that is said once: what, of which peering or lease, and in which epoch.
-pub(super) type Word = (Step, String, u32);
+/// Key of a message that is sent once: its step, the id of the peering or lease, and the epoch.
+pub(super) type MessageKey = (Step, String, u32);
 
-/// What is said.
+/// The step of a peering or lease that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Keys,
@@ -23,8 +22,8 @@ pub(super) enum Step {
     Clean,
 }
 
-/// Everything that a cluster would say now.
-pub(super) fn wanted(cluster: &str, identity_key: &str, desired: &v1::DesiredState) -> Vec<(Word, Body)> {
+/// All messages that a cluster would send for its desired state.
+pub(super) fn pending(cluster: &str, identity_key: &str, desired: &v1::DesiredState) -> Vec<(MessageKey, Body)> {
     let mut all = Vec::new();
     for peering in desired.peerings.iter().filter_map(|directive| directive.peering.as_ref()) {
         of_peering(cluster, identity_key, peering, &mut all);
@@ -38,7 +37,7 @@ pub(super) fn wanted(cluster: &str, identity_key: &str, desired: &v1::DesiredSta
     all
 }
 
-fn of_peering(cluster: &str, identity_key: &str, peering: &v1::Peering, all: &mut Vec<(Word, Body)>) {
+fn of_peering(cluster: &str, identity_key: &str, peering: &v1::Peering, all: &mut Vec<(MessageKey, Body)>) {
     use v1::PeeringState as S;
     let is_donor = peering.donor == cluster;
     let word = |step| (step, peering.id.clone(), peering.epoch);
@@ -88,11 +87,11 @@ fn keys(cluster: &str, identity_key: &str, peering: &v1::Peering) -> v1::KeyBund
     }
 }
 
-fn of_envelope(cluster: &str, received: &v1::Envelope, all: &mut Vec<(Word, Body)>) {
+fn of_envelope(cluster: &str, received: &v1::Envelope, all: &mut Vec<(MessageKey, Body)>) {
     let about = if received.lease.is_empty() { &received.peering } else { &received.lease };
     let word = |step| (step, received.peering.clone(), received.epoch);
     match received.step.as_str() {
-        // Opening the key makes the proof; the donor's word on the proof moves the peering.
+        // The origin's proof shows that it opened the key; the donor's confirmation advances the peering.
         "psk" => {
             let proof = envelope(cluster, &received.from, (&received.peering, received.epoch), "", "proof");
             all.push((word(Step::Proof), Body::Envelope(proof)));
@@ -115,7 +114,7 @@ fn of_envelope(cluster: &str, received: &v1::Envelope, all: &mut Vec<(Word, Body
     all.push(((Step::Acknowledged, about.clone(), received.epoch), Body::EnvelopeAck(acknowledgement)));
 }
 
-fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &mut Vec<(Word, Body)>) {
+fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &mut Vec<(MessageKey, Body)>) {
     let is_donor = lease.origin != cluster;
     let word = |step| (step, lease.id.clone(), 0);
     let report = |outcome| {
@@ -145,7 +144,7 @@ fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &
     all.push((word(Step::Ready), report(lease_report::Outcome::Ready(ready))));
 }
 
-/// An envelope of a realistic size: a sealed kubeconfig has about so many bytes.
+/// An envelope with the typical size of a sealed kubeconfig.
 fn envelope(from: &str, to: &str, peering: (&str, u32), lease: &str, step: &str) -> v1::Envelope {
     v1::Envelope {
         peering: peering.0.to_owned(),

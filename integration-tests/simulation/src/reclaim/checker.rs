@@ -1,5 +1,5 @@
-//! Arithmetic of its own about a donor whose nodes have whole GPUs: what is short, what fits, and which set of leases
-//! is the cheapest, by trying them all.
+//! An independent checker of reclaims: computes a donor's shortage and free GPUs, and finds the cheapest set of leases
+//! by brute force.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use comity_core::{ClusterId, LeaseId, NodeId, RequestId, State};
 
 use super::terms::{GPUS_PER_NODE, PRIORITIES, Terms};
 
-/// A donor as it stands.
+/// The current state of one donor.
 pub(super) struct Donor<'s> {
     state: &'s State,
     terms: Terms,
-    /// GPUs that local work leaves, by node.
+    /// GPUs not used by local work, by node.
     left: BTreeMap<&'s NodeId, u64>,
     leases: Vec<(LeaseId, &'s Lease)>,
 }
@@ -36,7 +36,7 @@ impl<'s> Donor<'s> {
         }
     }
 
-    /// GPUs lent by node once those are gone.
+    /// GPUs lent by node, without the leases in `gone`.
     fn lent(&self, gone: &BTreeSet<LeaseId>) -> BTreeMap<&NodeId, u64> {
         let mut lent = BTreeMap::new();
         for (_, lease) in self.leases.iter().filter(|(id, _)| !gone.contains(id)) {
@@ -47,7 +47,7 @@ impl<'s> Donor<'s> {
         lent
     }
 
-    /// GPUs that leases hold beyond what local work leaves.
+    /// GPUs that leases hold but local work needs, without the leases in `gone`.
     fn short(&self, gone: &BTreeSet<LeaseId>) -> u64 {
         let lent = self.lent(gone);
         lent.into_iter().map(|(node, lent)| lent.saturating_sub(self.left.get(node).copied().unwrap_or(0))).sum()
@@ -58,7 +58,7 @@ impl<'s> Donor<'s> {
         self.terms.most.map_or(0, |most| lent.saturating_sub(most))
     }
 
-    /// Whether so many GPUs, of one node if they must be, are free under the donor's terms.
+    /// Whether a request fits under the donor's terms, on one node if its topology demands that.
     pub(super) fn fits(&self, spec: &RequestSpec, gone: &BTreeSet<LeaseId>, uncounted: Option<LeaseId>) -> bool {
         let lent = self.lent(gone);
         let free = self.left.iter().map(|(node, left)| left.saturating_sub(lent.get(node).copied().unwrap_or(0)));
@@ -80,7 +80,7 @@ impl<'s> Donor<'s> {
         self.going(true).is_empty()
     }
 
-    /// Leases that end or are being reclaimed: for a request, or for anything else.
+    /// Leases that end, and leases being reclaimed for a request or for other reasons, as `for_a_request` says.
     fn going(&self, for_a_request: bool) -> BTreeSet<LeaseId> {
         let waits = |lease: &Lease| match lease.reclaim.as_ref().map(|reclaim| &reclaim.reason) {
             Some(ReclaimReason::Preempted { by } | ReclaimReason::Repair { by }) => {
@@ -100,7 +100,7 @@ impl<'s> Donor<'s> {
         (value, request.is_none_or(|request| request.spec.preemptible.is_none()))
     }
 
-    /// GPUs by rank, the highest first: the lower costs less.
+    /// GPUs by rank, highest rank first. A lexicographically lower list is cheaper.
     fn cost(&self, set: &[LeaseId]) -> Vec<((u32, bool), u64)> {
         let mut by_rank: BTreeMap<(u32, bool), u64> = BTreeMap::new();
         for (_, lease) in self.leases.iter().filter(|(id, _)| set.contains(id)) {
@@ -109,8 +109,8 @@ impl<'s> Donor<'s> {
         by_rank.into_iter().rev().collect()
     }
 
-    /// Sets that were proposed here, each with whether it takes more than needed: some set that costs less would do.
-    pub(super) fn judge(&self, proposed: &[ProposedReclaim]) -> Vec<bool> {
+    /// For each proposed set of this donor, whether a cheaper set would have sufficed.
+    pub(super) fn takes_too_much_by_set(&self, proposed: &[ProposedReclaim]) -> Vec<bool> {
         let of = |wanted: &dyn Fn(&ReclaimReason) -> bool| -> Vec<LeaseId> {
             let here = proposed.iter().filter(|reclaim| self.leases.iter().any(|(id, _)| *id == reclaim.lease));
             here.filter(|reclaim| wanted(&reclaim.reason)).map(|reclaim| reclaim.lease).collect()
@@ -144,7 +144,7 @@ impl<'s> Donor<'s> {
         judged
     }
 
-    /// Whether the set does not do, or one that costs less does as well.
+    /// Whether the set does not suffice, or a cheaper set does.
     fn takes_too_much(
         &self,
         set: &[LeaseId],

@@ -1,0 +1,67 @@
+//! The configuration of a federation and of its agents.
+
+use std::path::{Path, PathBuf};
+
+use crate::place::Place;
+
+/// The parameters of a federation.
+pub struct FederationConfig {
+    /// Number of brokers, one or three.
+    pub brokers: u64,
+    /// Directory of policy documents.
+    pub policy: PathBuf,
+    /// Where the brokers and the `comity` command run.
+    pub place: Place,
+    /// Log entries between two snapshots of a broker.
+    pub snapshot_every: u64,
+    /// Lifetime of cluster certificates in seconds.
+    pub cluster_certificates_s: u64,
+}
+
+impl FederationConfig {
+    /// Three brokers on this host with the example policy.
+    #[must_use]
+    pub fn with_example_policy() -> Self {
+        let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
+        Self { brokers: 3, policy, place: Place::here(), snapshot_every: 10_000, cluster_certificates_s: 86_400 }
+    }
+}
+
+/// The source of an agent's inventory.
+pub enum Donor {
+    /// A Kubernetes cluster, by kubeconfig.
+    Kubernetes(PathBuf),
+    /// An inventory file on a host without Kubernetes; the echo API stands in for an API server.
+    File(PathBuf),
+}
+
+/// The parameters of an agent.
+pub struct AgentSpec {
+    /// Cluster id, named in the policy.
+    pub cluster: String,
+    /// Source of its inventory.
+    pub inventory: Donor,
+    /// Where it runs.
+    pub place: Place,
+    /// Value of `COMITY_AGENT_CRASH_AT`, to make it crash once.
+    pub crash_at: Option<String>,
+    /// Mode of its fabric.
+    pub fabric_mode: &'static str,
+    /// Additional sections of its configuration, in YAML.
+    pub more: String,
+}
+
+impl AgentSpec {
+    /// An agent on this host.
+    #[must_use]
+    pub fn new(cluster: &str, inventory: Donor) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            inventory,
+            place: Place::here(),
+            crash_at: None,
+            fabric_mode: "netstack",
+            more: String::new(),
+        }
+    }
+}
