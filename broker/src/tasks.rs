@@ -6,8 +6,8 @@
 mod begin_term;
 mod expirer;
 mod failure_detector;
-mod scheduler_loop;
 mod reclaimer;
+mod scheduler_loop;
 mod survey;
 
 use comity_core::Command;

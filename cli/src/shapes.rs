@@ -1,7 +1,6 @@
 //! What commands print: the stable shapes for scripts (JSON and YAML, camelCase, ids as text, times in milliseconds
 //! since 1970, `null` for what is not there), and the tables for people.
 
-mod reclaims;
 mod cluster;
 mod delivery;
 mod device;
@@ -13,6 +12,7 @@ mod placement;
 mod policy;
 mod raft;
 mod reclaim;
+mod reclaims;
 mod request;
 mod spec;
 mod verdict;

@@ -7,8 +7,6 @@ mod broker_drills;
 mod brokers_fail;
 #[path = "scenarios/burst.rs"]
 mod burst;
-#[path = "scenarios/reclaimed.rs"]
-mod reclaimed;
 #[path = "scenarios/chaos.rs"]
 mod chaos;
 #[path = "scenarios/clocks.rs"]
@@ -41,6 +39,8 @@ mod pods;
 mod pods_burst;
 #[path = "scenarios/real_kubelets.rs"]
 mod real_kubelets;
+#[path = "scenarios/reclaimed.rs"]
+mod reclaimed;
 #[path = "scenarios/restart.rs"]
 mod restart;
 #[path = "scenarios/secrets.rs"]

@@ -5,8 +5,6 @@
 mod batch;
 #[path = "core/boxes.rs"]
 mod boxes;
-#[path = "core/reclaims.rs"]
-mod reclaims;
 #[path = "core/chains.rs"]
 mod chains;
 #[path = "core/copies.rs"]
@@ -37,6 +35,8 @@ mod queue;
 mod reasons;
 #[path = "core/reclaim.rs"]
 mod reclaim;
+#[path = "core/reclaims.rs"]
+mod reclaims;
 #[path = "core/refusals.rs"]
 mod refusals;
 #[path = "core/repair.rs"]

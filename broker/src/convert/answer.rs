@@ -1,7 +1,7 @@
 //! Answers about requests: why one waits, and what would happen to one.
 
 use comity_core::demand::RequestSpec;
-use comity_core::scheduler::{Reclaims, ReclaimedLease, DonorVerdict, Explanation, Standing};
+use comity_core::scheduler::{DonorVerdict, Explanation, ReclaimedLease, Reclaims, Standing};
 use comity_core::{ClusterId, LeaseId, TenantId, Timestamp};
 use comity_proto::v1;
 
@@ -33,10 +33,7 @@ pub fn standing_to_proto(standing: &Standing, spec: &RequestSpec) -> v1::QueueSt
 /// For the API; `seen` gives the tenant of a lease that the caller may see: of others nobody is told which and whose
 /// they are.
 #[must_use]
-pub fn reclaims_to_proto<'s>(
-    reclaims: &Reclaims,
-    seen: impl Fn(LeaseId) -> Option<&'s TenantId>,
-) -> v1::Reclaims {
+pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Option<&'s TenantId>) -> v1::Reclaims {
     let told = |told: &ReclaimedLease| {
         let tenant = seen(told.lease);
         v1::ReclaimedLease {

@@ -165,10 +165,7 @@ impl Requests {
                 summary: waiting.explanation.summary,
                 revision: state.revision,
                 standing: waiting.standing.as_ref().map(|it| answer::standing_to_proto(it, &held.spec)),
-                reclaims: waiting
-                    .reclaims
-                    .as_ref()
-                    .map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
+                reclaims: waiting.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await

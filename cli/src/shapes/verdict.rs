@@ -3,8 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::reclaims::Reclaims;
 use super::placement::Placement;
+use super::reclaims::Reclaims;
 use super::request::Request;
 use super::{text, time};
 use crate::output::{Answer, columns, fields};
@@ -136,10 +136,7 @@ impl Standing {
             ("Place", place),
             ("Share", format!("{} of {} entitled", percent(self.share_ppm), percent(self.entitled_ppm))),
             ("Reserved", reserved.unwrap_or_default()),
-            (
-                "Earliest",
-                earliest((self.earliest_ms, self.earliest_donor.as_deref()), self.too_late, reclaims, now_ms),
-            ),
+            ("Earliest", earliest((self.earliest_ms, self.earliest_donor.as_deref()), self.too_late, reclaims, now_ms)),
         ]
     }
 }

@@ -17,8 +17,8 @@ use comity_core::demand::{Delivery, RequestSpec};
 use comity_core::inventory::{NodeMap, Offer};
 use comity_core::lease::LeaseState;
 use comity_core::log::LOG_FORMAT;
-use comity_core::scheduler::{Plan, Planner};
 use comity_core::refusal::Code;
+use comity_core::scheduler::{Plan, Planner};
 use comity_core::{
     Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, Refusal, ReplyBody, RequestId, State, TenantId,
     Timestamp,

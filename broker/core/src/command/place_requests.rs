@@ -9,11 +9,11 @@ use crate::id::{InstitutionId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState, SideState};
 use crate::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
 use crate::log::{Reply, ReplyBody};
-use crate::scheduler::{self, Grant};
 use crate::peering::PeeringState;
 use crate::placement::Placement;
 use crate::refusal::{Code, Refusal};
 use crate::request::{Request, RequestState};
+use crate::scheduler::{self, Grant};
 use crate::transition::Transition;
 
 /// One placement of a plan.

@@ -7,9 +7,9 @@ use crate::id::LeaseId;
 use crate::lease::LeaseState;
 use crate::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::log::{Reply, ReplyBody};
-use crate::scheduler;
 use crate::reclaim::{Reclaim, ReclaimReason, notice};
 use crate::refusal::{Code, Refusal};
+use crate::scheduler;
 use crate::time::Millis;
 use crate::transition::Transition;
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::reclaims::Reclaims;
 use super::cutting::Worths;
 use super::fit::{Wanted, fit};
 use super::outlook::as_asked;
 use super::plan::donors;
 use super::reclaim::{Repair, repair_for};
+use super::reclaims::Reclaims;
 use super::reserve::Reserved;
 use super::spread::{gather, members_in};
 use super::standing::{Standing, standing};

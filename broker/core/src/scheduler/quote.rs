@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::reclaims::Reclaims;
 use super::explain::{Explanation, explain_beside, not_before_reserved};
 use super::order::AsIf;
 use super::outlook::{as_asked, beside_kept};
 use super::plan::{Placed, Plan, Planner, Run};
+use super::reclaims::Reclaims;
 use super::verdict::Candidate;
 use crate::demand::RequestSpec;
 use crate::id::{ClassName, ClusterId, RequestId};

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reclaims::Reclaims;
 use super::order::Order;
 use super::outlook::{alone, beside_kept};
 use super::plan::{Plan, Planner};
+use super::reclaims::Reclaims;
 use super::reserve::{Reserved, held_after};
 use super::view::View;
 use crate::fairness::{Amounts, Shares};

@@ -12,7 +12,8 @@ use comity_core::keys::Side;
 use comity_core::log::{Idempotency, LOG_FORMAT};
 use comity_core::network::ClusterNetwork;
 use comity_core::{
-    Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, scheduler, snapshot,
+    Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, scheduler,
+    snapshot,
 };
 use proptest::prelude::*;
 

@@ -5,9 +5,9 @@ use comity_core::demand::{NvLink, RequestSpec, Share, Topology};
 use comity_core::health::{FIRST_QUARANTINE, FORGOTTEN_AFTER, GONE_AFTER, LONGEST_QUARANTINE};
 use comity_core::inventory::{Device, Fault, FaultClass, Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::scheduler::{self, Reclaimer, reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
+use comity_core::scheduler::{self, Reclaimer, reclaims_at, spared};
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, State, Timestamp, snapshot};
 
 use super::boxes::obstacle;

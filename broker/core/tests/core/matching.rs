@@ -7,8 +7,8 @@ use comity_core::command::{
 };
 use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, Offer, Sharing};
-use comity_core::scheduler::{self, Plan, Planner};
 use comity_core::refusal::Code;
+use comity_core::scheduler::{self, Plan, Planner};
 use comity_core::{Command, Millis, ReplyBody};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use comity_core::command::{Expire, LeaseOutcome, PlaceRequests, ReleaseLease, check_submission};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::Sharing;
-use comity_core::scheduler::{self, OVERDUE_AFTER, Planner};
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
+use comity_core::scheduler::{self, OVERDUE_AFTER, Planner};
 use comity_core::{Command, LeaseId, Millis, PriorityName, RequestId, TenantId, Timestamp};
 use proptest::prelude::*;
 

@@ -6,10 +6,10 @@ use comity_core::command::{
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::{Offer, Sharing};
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::scheduler::{self, Planner, reclaims_at, spared};
 use comity_core::reclaim::{Preemptible, ReclaimReason};
 use comity_core::refusal::Code;
 use comity_core::request::RequestState;
+use comity_core::scheduler::{self, Planner, reclaims_at, spared};
 use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId};
 use proptest::prelude::*;
 

@@ -5,8 +5,8 @@ use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests, P
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::Sharing;
 use comity_core::lease::LeaseState;
-use comity_core::scheduler::{self, Reclaims, Quote, Waiting};
 use comity_core::request::RequestState;
+use comity_core::scheduler::{self, Quote, Reclaims, Waiting};
 use comity_core::{Command, LeaseId, Millis, RequestId, Timestamp};
 use proptest::prelude::*;
 

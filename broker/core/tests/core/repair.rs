@@ -8,9 +8,9 @@ use comity_core::command::{
 use comity_core::demand::{RequestSpec, Share, Topology};
 use comity_core::inventory::Sharing;
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::scheduler::{self, Planner, spared};
 use comity_core::reclaim::{Preemptible, ReclaimReason};
 use comity_core::request::RequestState;
+use comity_core::scheduler::{self, Planner, spared};
 use comity_core::{Command, LeaseId, Millis, NodeId, PriorityName, ReplyBody, RequestId};
 use proptest::prelude::*;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use comity_core::command::{AdvertiseOffer, PlaceRequests, ReviseOffer};
 use comity_core::demand::Share;
 use comity_core::inventory::{Offer, Sharing};
-use comity_core::scheduler::Planner;
 use comity_core::refusal::Code;
+use comity_core::scheduler::Planner;
 use comity_core::{Command, snapshot};
 
 use litemap::LiteMap;

@@ -4,8 +4,8 @@ use comity_core::Command;
 use comity_core::command::{Aim, PlaceRequests, ProposedPlacement};
 use comity_core::demand::{Members, NvLink, RequestSpec, Topology};
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts};
-use comity_core::scheduler;
 use comity_core::placement::NodePlacement;
+use comity_core::scheduler;
 
 use super::boxes::{
     GIB, aligned, asking, devices, dgx_a100, end, federation, hgx_h100, l40s, nvlink, obstacle, offering,

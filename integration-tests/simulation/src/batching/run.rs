@@ -6,9 +6,9 @@ use comity_core::command::{LeaseOutcome, ReleaseLease};
 use comity_core::demand::RequestSpec;
 use comity_core::lease::LeaseState;
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
-use comity_core::scheduler::spared;
 use comity_core::packing::Task;
 use comity_core::reclaim::Preemptible;
+use comity_core::scheduler::spared;
 use comity_core::{Command, LeaseId, Millis, Refusal, RequestId, Timestamp};
 
 use super::arrivals::Arrival;

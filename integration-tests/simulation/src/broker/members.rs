@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use comity_core::command::{LeaseOutcome, ReleaseLease, ReviseOffer};
 use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Node, NodeMap, Sharing};
-use comity_core::scheduler::Planner;
 use comity_core::packing::{Shape, Task};
+use comity_core::scheduler::Planner;
 use comity_core::work::{WorkMix, WorkType};
 use comity_core::{ClusterId, Command, LeaseId, Millis, NodeId, Refusal, RequestId, State, TenantId, Timestamp};
 

@@ -6,8 +6,8 @@ use comity_core::command::{LeaseOutcome, ProposedPlacement};
 use comity_core::demand::RequestSpec;
 use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_PLACEMENTS_PER_PLAN, MAX_RECLAIMS_PER_COMMAND};
-use comity_core::scheduler::{reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
+use comity_core::scheduler::{reclaims_at, spared};
 use comity_core::{LeaseId, Millis, PriorityName, Refusal, RequestId, Timestamp};
 
 use super::MINUTE;

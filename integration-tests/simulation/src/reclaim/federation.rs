@@ -6,8 +6,8 @@ use comity_core::command::{LeaseOutcome, ProposedPlacement, ProposedReclaim};
 use comity_core::inventory::{Device, NodeMap};
 use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_PLAN};
-use comity_core::scheduler::{reclaims_at, spared};
 use comity_core::reclaim::ReclaimReason;
+use comity_core::scheduler::{reclaims_at, spared};
 use comity_core::{ClusterId, LeaseId, Millis, NodeId, Refusal, RequestId, Timestamp};
 
 use super::MINUTE;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::id::ClusterId;
 use crate::inventory::{Device, Node, Sharing};
 use crate::limits::WHOLE_MILLI;
-use crate::scheduler::verdict::{Obstacle, obstacle};
-use crate::scheduler::view::View;
 use crate::occupancy::NodeOccupancy;
 use crate::placement::Placement;
+use crate::scheduler::verdict::{Obstacle, obstacle};
+use crate::scheduler::view::View;
 use crate::usable::Usable;
 
 /// Whether two devices of a node count as one pool: where slots are known, each device is known by itself.

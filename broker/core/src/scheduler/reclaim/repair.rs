@@ -15,13 +15,13 @@ use crate::demand::RequestSpec;
 use crate::gang;
 use crate::id::{ClusterId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState};
+use crate::request::Request;
 use crate::scheduler::cutting::Worths;
 use crate::scheduler::fit::{Wanted, fit};
 use crate::scheduler::plan::{best, donors, promising_nothing};
 use crate::scheduler::spread::Found;
 use crate::scheduler::verdict::Candidate;
 use crate::scheduler::view::View;
-use crate::request::Request;
 use crate::state::State;
 use crate::time::Millis;
 

@@ -7,11 +7,11 @@ use super::choose::{Cost, Victim, choose};
 use crate::demand::RequestSpec;
 use crate::id::{ClusterId, LeaseId, NodeId, RequestId};
 use crate::lease::{Lease, LeaseState};
+use crate::request::Request;
 use crate::scheduler::plan::donors;
 use crate::scheduler::reserve::released;
 use crate::scheduler::verdict::Candidate;
 use crate::scheduler::view::{Held, View};
-use crate::request::Request;
 use crate::state::State;
 use crate::time::Timestamp;
 

@@ -11,9 +11,9 @@ use super::terms::withdrawn;
 use crate::command::ProposedReclaim;
 use crate::id::{ClusterId, LeaseId, RequestId};
 use crate::lease::{Lease, LeaseState};
-use crate::scheduler::view::View;
 use crate::reclaim::ReclaimReason;
 use crate::refusal::{Code, Refusal};
+use crate::scheduler::view::View;
 use crate::state::State;
 
 /// For each proposal, in order, whether it is right beside the others: its lease is in force and not reclaimed yet, its
