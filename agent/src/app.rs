@@ -10,27 +10,27 @@ use comity_runtime::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::burst::{self, BrokerRequests, BurstContext};
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::delivery::{
-    DeliveryError, DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret,
-};
-use crate::desired::Update;
-use crate::execute::Executor;
+use crate::delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
+use crate::enrollment::join::{JoinError, Membership, join_or_load};
+use crate::enrollment::renew::Renewal;
 use crate::fabric::{Fabric, FabricConfig, FabricError, ForwardTarget};
-use crate::fault::{CrashPoint, CrashPointError};
-use crate::join::{JoinError, Membership, join_or_load};
-use crate::kubernetes_api::{KubernetesApi, KubernetesApiError, KubernetesSource};
-use crate::local_api::{self, LocalApiError};
-use crate::measured;
+use crate::kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use crate::metrics::Metrics;
-use crate::node_service::Prepared;
-use crate::nodes::gateway;
-use crate::observe::{self, Inventory, InventorySettings, NodeSalt, NodeSaltError};
-use crate::renew::Renewal;
-use crate::steps::Context;
-use crate::store::{Store, StoreError};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::desired::Update;
+use crate::model::node_id::{NodeSalt, NodeSaltError};
+use crate::observe::{self, Inventory, InventorySettings};
+use crate::reconcile::execute::Executor;
+use crate::reconcile::fault::{CrashPoint, CrashPointError};
+use crate::reconcile::steps::Context;
+use crate::services::local_api::{self, LocalApiError};
+use crate::services::measured;
+use crate::services::node_service::Prepared;
+use crate::services::nodes::gateway;
+use crate::state::store::{Store, StoreError};
 use crate::uplink::Uplink;
+use crate::workload::burst::{self, BrokerRequests, BurstContext};
 
 /// Until a broker has said otherwise.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;

@@ -10,9 +10,10 @@ use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_f
 
 use crate::app::{Agent, AgentError};
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
-use crate::join::{JoinError, join_or_load};
-use crate::kubernetes_api::{KubernetesApiError, KubernetesSource};
-use crate::nodes::follower::{self, FollowerConfig};
+use crate::enrollment::join::{JoinError, join_or_load};
+use crate::kubernetes::api::{KubernetesApiError, KubernetesSource};
+use crate::model::settings::{InvalidSetting, InvalidSettings};
+use crate::services::nodes::follower::{self, FollowerConfig, FollowerError};
 
 /// `sysexits.h`: the command was used wrongly.
 const USAGE: u8 = 64;
@@ -136,6 +137,17 @@ impl From<AgentError> for Failure {
     }
 }
 
+impl From<FollowerError> for Failure {
+    fn from(error: FollowerError) -> Self {
+        Self::from(match error {
+            FollowerError::Kubernetes(error) => AgentError::from(error),
+            FollowerError::Fabric(error) => AgentError::from(error),
+            FollowerError::Admin(error) => AgentError::from(error),
+            FollowerError::Metrics(error) => AgentError::from(error),
+        })
+    }
+}
+
 impl Failure {
     fn code(&self) -> u8 {
         let usage = match self {
@@ -196,10 +208,8 @@ impl Settings {
             config.admin_listen = listen;
         }
         if let Some(format) = self.log_format {
-            let refused = |error: TelemetryError| ConfigError::Value {
-                field: "log-format",
-                value: format.clone(),
-                reason: error.to_string(),
+            let refused = |error: TelemetryError| {
+                InvalidSettings::from(InvalidSetting::new("log-format", &format, error.to_string()))
             };
             config.log.format = format.parse::<LogFormat>().map_err(refused)?;
         }
@@ -301,7 +311,9 @@ async fn follow(settings: NodeSettings) -> Result<(), Failure> {
     let is_device = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if settings.device.is_empty() || settings.device.len() > 15 || !settings.device.chars().all(is_device) {
         let reason = "want 1 to 15 letters, digits, '-', '_' or '.', as in comity0v".to_owned();
-        return Err(ConfigError::Value { field: "device", value: settings.device, reason }.into());
+        return Err(
+            ConfigError::from(InvalidSettings::from(InvalidSetting::new("device", settings.device, reason))).into()
+        );
     }
     let _telemetry = telemetry::init(&TelemetryConfig {
         service: "comity-agent-node".to_owned(),

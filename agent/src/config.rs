@@ -4,7 +4,6 @@ mod access;
 mod address;
 mod data;
 mod liqo;
-pub(crate) mod problems;
 mod rdma;
 #[cfg(test)]
 mod tests;
@@ -21,15 +20,15 @@ use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
 pub use data::DataSettings;
-pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings, PodMetricsSettings};
+pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 
 use address::is_host_port;
-use problems::Problems;
 
-use crate::burst::BurstSettings;
 use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
-use crate::local_policy::LocalPolicy;
+use crate::model::local_policy::LocalPolicy;
+use crate::model::settings::{InvalidSettings, SettingChecks};
 use crate::observe::{LocalReserve, RdmaResource};
+use crate::workload::burst::BurstSettings;
 
 /// Bytes of the file that are read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -52,19 +51,9 @@ pub enum ConfigError {
         /// What is wrong, with line and column.
         reason: String,
     },
-    /// A value that cannot be.
-    #[error("{field} {value:?} is refused: {reason}")]
-    Value {
-        /// Which field.
-        field: &'static str,
-        /// What it says.
-        value: String,
-        /// What is wrong and what to write.
-        reason: String,
-    },
-    /// Several of them.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; also "))]
-    Several(Vec<ConfigError>),
+    /// Values that settings cannot have.
+    #[error(transparent)]
+    Invalid(#[from] InvalidSettings),
 }
 
 /// Where the Kubernetes API server of this cluster is.
@@ -225,49 +214,49 @@ impl Config {
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for a field that is wrong, [`ConfigError::Several`] for several.
+    /// [`ConfigError::Invalid`], with all invalid values.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let mut problems = Problems::default();
+        let mut checks = SettingChecks::default();
         match (&self.kubernetes, &self.inventory_file) {
             (None, None) => {
-                problems.refuse("kubernetes", "", "say what this cluster is: kubernetes, or inventoryFile");
+                checks.refuse("kubernetes", "", "say what this cluster is: kubernetes, or inventoryFile");
             }
             (Some(_), Some(file)) => {
-                problems.refuse("inventoryFile", file.display(), "kubernetes is given too; leave one of them out");
+                checks.refuse("inventoryFile", file.display(), "kubernetes is given too; leave one of them out");
             }
             _ => {}
         }
         if !self.brokers.is_empty()
             && let Err(error) = BrokerEndpoints::new(&self.brokers)
         {
-            problems.refuse("brokers", self.brokers.join(","), error.to_string());
+            checks.refuse("brokers", self.brokers.join(","), error.to_string());
         }
         if self.fabric.endpoints.len() > MAX_ENDPOINTS {
             let reason = format!("name at most {MAX_ENDPOINTS}, best first");
-            problems.refuse("fabric.endpoints", self.fabric.endpoints.len(), reason);
+            checks.refuse("fabric.endpoints", self.fabric.endpoints.len(), reason);
         }
         for endpoint in self.fabric.endpoints.iter().filter(|endpoint| !is_host_port(endpoint)).take(MAX_ENDPOINTS) {
-            problems.refuse("fabric.endpoints", endpoint, "write host:port, as in gateway.example.org:51871");
+            checks.refuse("fabric.endpoints", endpoint, "write host:port, as in gateway.example.org:51871");
         }
         let keepalive = self.fabric.keepalive_seconds;
         if keepalive == 0 || keepalive > 120 {
-            problems.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
+            checks.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
         }
-        rdma::check(&self.rdma, self.kubernetes.is_some(), &mut problems);
-        self.data.check(&mut problems);
-        self.access.check(&mut problems);
-        self.liqo.check(self.kubernetes.is_some(), &mut problems);
-        self.burst.gather(&mut problems);
+        rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
+        self.data.check(&mut checks);
+        self.access.check(&mut checks);
+        self.liqo.check(self.kubernetes.is_some(), &mut checks);
+        self.burst.gather(&mut checks);
         if self.burst.enabled && !self.liqo.enabled {
             let reason = "pods go away on virtual nodes; set liqo.enabled too";
-            problems.refuse("burst.enabled", self.burst.enabled, reason);
+            checks.refuse("burst.enabled", self.burst.enabled, reason);
         }
-        problems.take(self.fabric.tun.check());
-        address::check_listeners(self, &mut problems);
+        checks.take(self.fabric.tun.check());
+        address::check_listeners(self, &mut checks);
         if let Err(error) = telemetry::check_filter(&self.log.filter) {
-            problems.refuse("log.filter", &self.log.filter, error.to_string());
+            checks.refuse("log.filter", &self.log.filter, error.to_string());
         }
-        problems.done()
+        Ok(checks.finish()?)
     }
 
     /// Where others reach the fabric that listens here.

@@ -5,12 +5,10 @@
 //! Kubernetes. Implementations live beside this file. What no implementation ever does: give a credential that reaches
 //! beyond its lease's namespace, or tear down what the caller did not name.
 
-pub(crate) mod call;
 mod credential;
 pub mod echo;
 mod https;
 mod kubeconfig;
-mod lease_id;
 pub mod namespace;
 pub mod origin_file;
 pub mod origin_secret;
@@ -27,11 +25,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::fabric::ForwardTarget;
 pub use crate::liqo::donor::{Grant, Grants};
+use crate::model::delivery_error::DeliveryError;
 
 pub use crate::fabric::API_PORT;
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
-pub(crate) use lease_id::check_lease_id;
 pub use namespace::NamespaceDelivery;
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
@@ -39,16 +37,8 @@ pub use virtual_node::{
     Authentication, LentNode, NodeLender, NodeService, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes,
 };
 
-/// Label of everything that is made for a lease; its value is the lease's id.
-pub const LEASE_LABEL: &str = "comity.dev/lease";
 /// Label with the tenant.
 pub(crate) const TENANT_LABEL: &str = "comity.dev/tenant";
-
-/// The namespace of a lease on the donor, and the name of its Secret on the origin.
-#[must_use]
-pub fn namespace_name(lease_id: &str) -> String {
-    format!("comity-{lease_id}")
-}
 
 /// How a lease reaches the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,39 +128,6 @@ pub struct Accepted {
     pub secret_name: String,
     /// The kubeconfig itself, for the agent's local API.
     pub kubeconfig: SecretString,
-}
-
-/// Why a delivery could not be carried out. Never holds a secret.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeliveryError {
-    /// May go away by itself: tried again with growing pauses until the lease's hold ends.
-    #[error("cannot {operation}: {reason}")]
-    Temporary {
-        /// What was tried, as in "create namespace comity-lease-7".
-        operation: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// Trying again is of no use: reported to the broker.
-    #[error("{message}")]
-    Permanent {
-        /// Stable code, as in "quota-refused".
-        code: &'static str,
-        /// For people.
-        message: String,
-    },
-}
-
-impl DeliveryError {
-    /// An error that may go away.
-    pub fn temporary(operation: impl Into<String>, reason: impl ToString) -> Self {
-        Self::Temporary { operation: operation.into(), reason: reason.to_string() }
-    }
-
-    /// An error that will not.
-    pub fn permanent(code: &'static str, message: impl Into<String>) -> Self {
-        Self::Permanent { code, message: message.into() }
-    }
 }
 
 /// What the donor's agent does for a lease on its own cluster, as a namespace.

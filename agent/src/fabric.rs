@@ -27,10 +27,8 @@
 
 mod address;
 mod demux;
-mod device;
 mod error;
 mod forward;
-mod inner_packet;
 mod key;
 mod limiter;
 mod mode;
@@ -38,6 +36,8 @@ mod netstack;
 mod netstack_stream;
 mod path;
 mod peer;
+mod peer_config;
+mod peer_handle;
 mod receive;
 mod registry;
 mod stream;
@@ -55,12 +55,13 @@ use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use address::{FabricAddresses, fabric_addresses};
+pub use address::{API_PORT, FabricAddresses, fabric_addresses};
 pub use error::FabricError;
 pub use forward::{Exposure, ForwardTarget, LocalForward, expose, forward_local, lead_api};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
-pub use peer::{PeerConfig, PeerHandle, PeerStatus, Role};
+pub use peer_config::{PeerConfig, Role};
+pub use peer_handle::{PeerHandle, PeerStatus};
 pub use stream::{TunnelListener, TunnelStream};
 pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
 pub use tunnel::Handshake;
@@ -72,11 +73,6 @@ use wire::{UdpWire, Wire};
 
 /// The UDP port of a fabric when nothing else is said.
 pub const DEFAULT_FABRIC_PORT: u16 = 51871;
-
-/// The port of the fabric's addresses that leads to the donor's API: on the donor, and in mode `tun` on the origin,
-/// where its pods are led to. Not 6443: in mode `tun` it is a port of the node's, and an API server on the same node
-/// has that one on every address.
-pub const API_PORT: u16 = 7482;
 
 /// What the socket is asked to hold while this process is busy; the system
 /// gives less where `net.core.rmem_max` says so.

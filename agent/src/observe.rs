@@ -7,16 +7,11 @@ pub mod file;
 mod fold;
 mod functions;
 mod gpu_pool;
-pub(crate) mod gpu_resource;
 mod health;
 pub mod kubernetes;
 mod lean;
-pub(crate) mod mirror;
 mod node_facts;
-mod node_id;
 mod pod_facts;
-pub(crate) mod pod_request;
-pub(crate) mod quantity;
 mod topology;
 mod topology_watch;
 pub(crate) mod wiring;
@@ -28,8 +23,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use functions::RdmaResource;
-pub use node_id::{NodeSalt, NodeSaltError};
 use serde::{Deserialize, Serialize};
+
+use crate::model::node_id::NodeSalt;
 
 /// What stays for local work, on every node: the offer shows it as in use, whether or not it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 //! the old one goes. Nothing is lost in between: what is not acknowledged is in the outbox, and the desired state is
 //! always whole.
 
+mod acks;
 mod offer;
 mod session;
 
@@ -17,9 +18,9 @@ use comity_runtime::{Backoff, BrokerEndpoints, ClientTls, ReadinessGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::desired::Update;
+use crate::model::desired::Update;
 use crate::observe::Nodes;
-use crate::steps::Context;
+use crate::reconcile::steps::Context;
 
 pub use offer::{OfferState, Offered};
 

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use comity_agent::config::{Config, PodMetricsSettings};
+use comity_agent::config::Config;
+use comity_agent::liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_scenarios::deploy;
 use serde_json::{Value, json};
 

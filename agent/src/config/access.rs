@@ -1,11 +1,10 @@
 //! The section `access` of the agent's configuration.
 
+use crate::model::settings::SettingChecks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
-
-use super::problems::Problems;
 
 /// Where tenants of this origin reach the namespaces that it leases: one TCP port for each lease, which leads to the
 /// donor's API server. Who reaches the port is nobody there without the lease's token.
@@ -36,15 +35,15 @@ impl AccessSettings {
         }
     }
 
-    pub(super) fn check(&self, problems: &mut Problems) {
+    pub(super) fn check(&self, checks: &mut SettingChecks) {
         match &self.host {
             Some(host) if ServerName::try_from(host.as_str()).is_err() => {
                 let reason = "write a name or an address without a port, as in comity-agent.comity-system.svc";
-                problems.refuse("access.host", host, reason);
+                checks.refuse("access.host", host, reason);
             }
             None if self.listen.is_unspecified() => {
                 let reason = "no client can use it as an address; say in access.host what kubeconfigs are to have";
-                problems.refuse("access.listen", self.listen, reason);
+                checks.refuse("access.listen", self.listen, reason);
             }
             _ => {}
         }

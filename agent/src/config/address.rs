@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use rustls_pki_types::ServerName;
 
-use super::problems::Problems;
 use super::{Config, FabricModeName};
 use crate::fabric::API_PORT;
+use crate::model::settings::SettingChecks;
 
 /// Whether the text is "host:port", its host a name or an address (an IPv6 one in brackets).
 pub(super) fn is_host_port(text: &str) -> bool {
@@ -20,7 +20,7 @@ pub(super) fn is_host_port(text: &str) -> bool {
 }
 
 /// Refuses two listeners of one protocol at one address.
-pub(super) fn check_listeners(config: &Config, problems: &mut Problems) {
+pub(super) fn check_listeners(config: &Config, checks: &mut SettingChecks) {
     let is_tun = config.fabric.mode == FabricModeName::Tun;
     let at_all = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
     let mut tcp = vec![("adminListen", config.admin_listen)];
@@ -36,7 +36,7 @@ pub(super) fn check_listeners(config: &Config, problems: &mut Problems) {
     for (protocol, listeners) in [("TCP", tcp), ("UDP", udp)] {
         for (at, (field, address)) in listeners.iter().enumerate() {
             if let Some((other, _)) = listeners[..at].iter().find(|(_, other)| is_same(*other, *address)) {
-                problems.refuse(field, address, format!("{other} has the same {protocol} port; give it another"));
+                checks.refuse(field, address, format!("{other} has the same {protocol} port; give it another"));
             }
         }
     }

@@ -1,11 +1,10 @@
 //! What data the cluster holds.
 
+use crate::model::settings::SettingChecks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_proto::v1;
 use serde::{Deserialize, Serialize};
-
-use super::problems::Problems;
 
 /// Datasets that an offer may name.
 const MAX_DATASETS: usize = 1_024;
@@ -36,25 +35,25 @@ impl Default for DataSettings {
 }
 
 impl DataSettings {
-    pub(super) fn check(&self, problems: &mut Problems) {
+    pub(super) fn check(&self, checks: &mut SettingChecks) {
         if self.datasets.len() > MAX_DATASETS {
             let reason = format!("name the {MAX_DATASETS} that others ask for most");
-            problems.refuse("data.datasets", self.datasets.len(), reason);
+            checks.refuse("data.datasets", self.datasets.len(), reason);
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
         let odd = |name: &&String| name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain);
         if let Some(name) = self.datasets.iter().find(odd) {
             let reason = format!("use 1 to {MAX_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k");
-            problems.refuse("data.datasets", name, reason);
+            checks.refuse("data.datasets", name, reason);
         }
         if self.egress_mbits > MAX_MBITS {
-            problems.refuse("data.egressMbits", self.egress_mbits, format!("use at most {MAX_MBITS} Mbit/s"));
+            checks.refuse("data.egressMbits", self.egress_mbits, format!("use at most {MAX_MBITS} Mbit/s"));
         }
         if let Some((to, mbits)) = self.egress_mbits_to.iter().find(|(_, mbits)| !(1..=MAX_MBITS).contains(*mbits)) {
-            problems.refuse("data.egressMbitsTo", format!("{to}: {mbits}"), format!("use 1 to {MAX_MBITS} Mbit/s"));
+            checks.refuse("data.egressMbitsTo", format!("{to}: {mbits}"), format!("use 1 to {MAX_MBITS} Mbit/s"));
         }
-        if let Some(name) = self.egress_mbits_to.keys().find(|name| !crate::dns_label::is_dns_label(name)) {
-            problems.refuse("data.egressMbitsTo", name, "name clusters of the federation, as in polytech-campus");
+        if let Some(name) = self.egress_mbits_to.keys().find(|name| !crate::kubernetes::dns_label::is_dns_label(name)) {
+            checks.refuse("data.egressMbitsTo", name, "name clusters of the federation, as in polytech-campus");
         }
     }
 

@@ -1,23 +1,19 @@
 //! The section `liqo` of the agent's configuration.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::address::is_host_port;
-use super::problems::Problems;
-use crate::burst::settings::ServiceName;
-use crate::dns_label::is_dns_label;
+use crate::kubernetes::dns_label::is_dns_label;
+use crate::liqo::donor::pod_metrics::PodMetricsSettings;
 use crate::liqo::network::GatewaySettings;
+use crate::model::settings::SettingChecks;
 
 /// Pod CIDRs that a key bundle carries, and networks that peers may have.
 const MAX_POD_CIDRS: usize = 8;
 const MAX_PEER_NETWORKS: usize = 64;
 /// The widest network that pods of one cluster have.
 const WIDEST_POD_CIDR: u8 = 8;
-/// Beside those of the fabric (7482) and of the webhook (7483).
-const POD_METRICS_PORT: u16 = 7484;
 
 /// Least and most seconds between two tokens of an origin: below, brokers would carry little else; above, a token is no
 /// longer short-lived.
@@ -83,26 +79,6 @@ pub struct LiqoSettings {
     pub pod_metrics: Option<PodMetricsSettings>,
 }
 
-/// Where metrics of offloaded pods are served to this cluster's API server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct PodMetricsSettings {
-    /// Where HTTPS is served.
-    pub listen: SocketAddr,
-    /// The Service in front of the agent's pod.
-    pub service: ServiceName,
-}
-
-impl Default for PodMetricsSettings {
-    fn default() -> Self {
-        let (namespace, name) = ("comity-system".to_owned(), "comity-agent-pod-metrics".to_owned());
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, POD_METRICS_PORT)),
-            service: ServiceName { namespace, name, port: 443 },
-        }
-    }
-}
-
 impl Default for LiqoSettings {
     fn default() -> Self {
         Self {
@@ -124,15 +100,15 @@ impl Default for LiqoSettings {
 }
 
 impl LiqoSettings {
-    pub(super) fn check(&self, has_kubernetes: bool, problems: &mut Problems) {
+    pub(super) fn check(&self, has_kubernetes: bool, checks: &mut SettingChecks) {
         if self.enabled && !has_kubernetes {
             let reason = "there is no Kubernetes here (inventoryFile is given); leave it out";
-            problems.refuse("liqo.enabled", self.enabled, reason);
+            checks.refuse("liqo.enabled", self.enabled, reason);
         }
         for (field, name) in [("liqo.namespace", &self.namespace), ("liqo.agentNamespace", &self.agent_namespace)] {
             if !is_dns_label(name) {
                 let reason = "want the name of a namespace: lower-case letters and digits, with '-' between them";
-                problems.refuse(field, name, reason);
+                checks.refuse(field, name, reason);
             }
         }
         for (field, networks, most) in [
@@ -140,35 +116,35 @@ impl LiqoSettings {
             ("liqo.peerNetworks", &self.peer_networks, MAX_PEER_NETWORKS),
         ] {
             if networks.len() > most {
-                problems.refuse(field, networks.len(), format!("name at most {most}"));
+                checks.refuse(field, networks.len(), format!("name at most {most}"));
             }
             if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
-                problems.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
+                checks.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
             }
         }
         if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < WIDEST_POD_CIDR) {
             let reason =
                 format!("no cluster's pods have so many addresses; write its own networks, /{WIDEST_POD_CIDR} at most");
-            problems.refuse("liqo.podCidrs", wide, reason);
+            checks.refuse("liqo.podCidrs", wide, reason);
         }
         if self.network == LiqoNetworkName::Liqo && !self.pod_cidrs.is_empty() {
             let reason = "with network: liqo it is Liqo that knows them (ipam.podCIDR of its chart); leave it out";
-            problems.refuse("liqo.podCidrs", self.pod_cidrs.len(), reason);
+            checks.refuse("liqo.podCidrs", self.pod_cidrs.len(), reason);
         }
-        problems.take(self.gateway.check());
+        checks.take(self.gateway.check());
         if !TOKEN_ROTATION.contains(&self.token_rotation_seconds) {
             let (least, most) = TOKEN_ROTATION.into_inner();
             let reason = format!("want {least} to {most} seconds");
-            problems.refuse("liqo.tokenRotationSeconds", self.token_rotation_seconds, reason);
+            checks.refuse("liqo.tokenRotationSeconds", self.token_rotation_seconds, reason);
         }
         if let Some(PodMetricsSettings { service, .. }) = &self.pod_metrics
             && !(is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0)
         {
             let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
-            problems.refuse("liqo.podMetrics.service", text, "write DNS labels and a port from 1 to 65535");
+            checks.refuse("liqo.podMetrics.service", text, "write DNS labels and a port from 1 to 65535");
         }
         if !self.api_server.is_empty() && (!is_host_port(&self.api_server) || self.api_server.ends_with(":0")) {
-            problems.refuse("liqo.apiServer", &self.api_server, "write host:port, as in api.example.org:6443");
+            checks.refuse("liqo.apiServer", &self.api_server, "write host:port, as in api.example.org:6443");
         }
     }
 }

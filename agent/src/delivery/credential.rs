@@ -6,7 +6,7 @@ use comity_runtime::SecretString;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::DeliveryError;
+use crate::model::delivery_error::DeliveryError;
 
 /// Longest credential in bytes: what an envelope carries, less its JSON and its seal.
 pub const MAX_CREDENTIAL_BYTES: usize = 60 << 10;

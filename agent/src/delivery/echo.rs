@@ -30,10 +30,10 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use self::leases::{LeaseRecord, Leases};
-use super::{
-    API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, Prepared, namespace_name,
-};
+use crate::delivery::{API_PORT, ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
 use crate::fabric::ForwardTarget;
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::namespace_name;
 
 /// A running echo API. Dropping it ends it; its leases are on disk.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_runtime::secret::SecretString;
 
-use super::ApiCredential;
+use crate::delivery::ApiCredential;
 
 /// YAML in which every value is quoted as JSON, so that no value can change the structure.
 pub(crate) fn render(lease_id: &str, credential: &ApiCredential, server: &str) -> SecretString {

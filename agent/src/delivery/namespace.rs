@@ -28,14 +28,13 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
-use super::call::{apply, call, call_opt, creating};
-use super::{
-    API_PORT, ApiCredential, CredentialKind, DeliveryError, DonorDelivery, DonorLease, LEASE_LABEL, Prepared,
-    check_lease_id, namespace_name,
-};
+use crate::delivery::{API_PORT, ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
 use crate::fabric::ForwardTarget;
-use crate::kubernetes_api::KubernetesApi;
-use crate::observe::gpu_resource;
+use crate::kubernetes::api::KubernetesApi;
+use crate::kubernetes::call::{apply, call, call_opt, creating};
+use crate::kubernetes::gpu_resource;
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::{LEASE_LABEL, check_lease_id, namespace_name};
 
 /// Shortest token that an API server issues. A lease that ends earlier is ended by the Secret, not by the token.
 const LEAST_TOKEN: Duration = Duration::from_secs(600);

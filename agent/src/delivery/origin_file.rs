@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use comity_runtime::atomic_file;
 use futures::future::BoxFuture;
 
-use super::{Accepted, ApiCredential, DeliveryError, OriginDelivery, OriginLease, check_lease_id, kubeconfig, probe};
+use crate::delivery::{Accepted, ApiCredential, OriginDelivery, OriginLease, kubeconfig, probe};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::check_lease_id;
 
 const SUFFIX: &str = ".kubeconfig";
 /// Files in the folder that are looked at: more leases than one origin holds.

@@ -17,12 +17,11 @@ use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 
 use self::ledger::Ledger;
-use super::call::{apply, call, call_opt, creating, own_labels};
-use super::{
-    Accepted, ApiCredential, DeliveryError, LEASE_LABEL, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig,
-    namespace_name, probe,
-};
-use crate::kubernetes_api::KubernetesApi;
+use crate::delivery::{Accepted, ApiCredential, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig, probe};
+use crate::kubernetes::api::KubernetesApi;
+use crate::kubernetes::call::{apply, call, call_opt, creating, own_labels};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::{LEASE_LABEL, namespace_name};
 
 /// Label with the cluster that lends.
 const DONOR_LABEL: &str = "comity.dev/donor";

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::https::HttpsServer;
-use super::{ApiCredential, DeliveryError};
+use crate::delivery::ApiCredential;
+use crate::delivery::https::HttpsServer;
+use crate::model::delivery_error::DeliveryError;
 
 /// Bytes of an answer that are told when it is not what was hoped for.
 const QUOTE: usize = 200;

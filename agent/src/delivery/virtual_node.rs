@@ -19,10 +19,11 @@ use ipnet::Ipv4Net;
 pub use donor::NodeLender;
 pub use resources::granted;
 
-use super::{DeliveryError, DonorLease, Grant, OriginLease, VirtualNodeGrant};
+use crate::delivery::{DonorLease, Grant, OriginLease, VirtualNodeGrant};
 use crate::liqo::donor::Minted;
 use crate::liqo::network::LiqoNetwork;
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+use crate::model::delivery_error::DeliveryError;
 
 /// What a donor has for the virtual node of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

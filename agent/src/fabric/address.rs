@@ -4,6 +4,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 
+/// The port of the fabric's addresses that leads to the donor's API: on the donor, and in mode `tun` on the origin,
+/// where its pods are led to. Not 6443: in mode `tun` it is a port of the node's, and an API server on the same node
+/// has that one on every address.
+pub const API_PORT: u16 = 7482;
+
 /// Separates this use of SHA-256 from every other one.
 const DOMAIN: &[u8] = b"comity-fabric-v1";
 const DOMAIN_V4: &[u8] = b"comity-fabric-v4-1";

@@ -19,7 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{API_PORT, FabricError, PeerHandle, TunnelListener, TunnelStream};
+use super::address::API_PORT;
+use super::{FabricError, PeerHandle, TunnelListener, TunnelStream};
 
 /// Bytes on their way in one direction of one connection.
 const SPLICE_BYTES: usize = 32 * 1024;

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use crate::model::settings::InvalidSetting;
+
 /// The device's name when nothing else is said.
 const DEFAULT_DEVICE: &str = "comity0";
 /// WireGuard takes at most 80 bytes of a packet, and most paths carry 1500.
@@ -80,31 +82,31 @@ impl Default for TunSettings {
 }
 
 impl TunSettings {
-    /// The first field that cannot be: its name, its value and what to write.
-    pub(crate) fn check(&self) -> Result<(), (&'static str, String, String)> {
+    /// Refuses the first invalid value.
+    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         // The overlay's device has one letter more.
         let longest = LONGEST_NAME - usize::from(self.overlay.enabled);
         if self.name.is_empty() || self.name.len() > longest || !self.name.chars().all(plain) {
             let reason = format!("want 1 to {longest} letters, digits, '-', '_' or '.', as in {DEFAULT_DEVICE}");
-            return Err(("fabric.tun.name", self.name.clone(), reason));
+            return Err(InvalidSetting::new("fabric.tun.name", self.name.clone(), reason));
         }
         if !(SMALLEST_MTU..=LARGEST_MTU).contains(&self.mtu) {
             let reason =
                 format!("want {SMALLEST_MTU} to {LARGEST_MTU}: 80 less than the path to other clusters carries");
-            return Err(("fabric.tun.mtu", self.mtu.to_string(), reason));
+            return Err(InvalidSetting::new("fabric.tun.mtu", self.mtu.to_string(), reason));
         }
         if self.overlay.vni == 0 || self.overlay.vni > MAX_VNI {
             let reason = format!("want 1 to {MAX_VNI}, and none that another vxlan of the nodes has");
-            return Err(("fabric.tun.overlay.vni", self.overlay.vni.to_string(), reason));
+            return Err(InvalidSetting::new("fabric.tun.overlay.vni", self.overlay.vni.to_string(), reason));
         }
         if self.overlay.port == 0 {
             let reason = "want a UDP port that is free on every node".to_owned();
-            return Err(("fabric.tun.overlay.port", self.overlay.port.to_string(), reason));
+            return Err(InvalidSetting::new("fabric.tun.overlay.port", self.overlay.port.to_string(), reason));
         }
         if self.own_networks.len() > MAX_OWN_NETWORKS {
             let reason = format!("name at most {MAX_OWN_NETWORKS}; join neighbours into one");
-            return Err(("fabric.tun.ownNetworks", self.own_networks.len().to_string(), reason));
+            return Err(InvalidSetting::new("fabric.tun.ownNetworks", self.own_networks.len().to_string(), reason));
         }
         Ok(())
     }

@@ -6,6 +6,9 @@
 //! buffers, is made for a connection only when its SYN arrives, so there is no
 //! backlog of listening sockets and one bound for everything.
 
+mod device;
+pub(super) mod inner_packet;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
 use std::task::{Context, Poll, Waker};
@@ -15,8 +18,8 @@ use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 
-use super::device::TunnelDevice;
-use super::inner_packet::{self, Segment};
+use device::TunnelDevice;
+use inner_packet::Segment;
 
 /// Connections of one peering, in either direction and in every state.
 pub(super) const MAX_CONNECTIONS: usize = 256;

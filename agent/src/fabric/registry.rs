@@ -5,8 +5,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use super::demux::{Demux, Message};
+use super::error::FabricError;
 use super::peer::Peer;
-use super::{FabricError, PeerConfig};
+use super::peer_config::PeerConfig;
 
 /// Peerings of one agent: a cluster peers with clusters, not with nodes.
 pub(super) const MAX_PEERINGS: usize = 1024;

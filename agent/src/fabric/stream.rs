@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::FabricError;
 use super::netstack_stream::{NetstackListener, NetstackStream};
-use super::tun::{KernelListener, KernelStream};
+use super::tun::sockets::{KernelListener, KernelStream};
 
 /// A TCP connection inside a tunnel.
 ///

@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
-use super::inner_packet::tests::syn;
 use super::netstack::MAX_CONNECTIONS;
+use super::netstack::inner_packet::tests::syn;
 use super::*;
 
 const SOON: Duration = Duration::from_secs(5);

@@ -14,6 +14,7 @@ mod checksum;
 mod coalesce;
 mod device;
 mod firewall;
+pub(super) mod kernel_side;
 mod layout;
 mod netlink;
 mod overlay;
@@ -21,7 +22,7 @@ mod overlay;
 mod packets;
 mod ruleset;
 mod segment;
-mod sockets;
+pub(super) mod sockets;
 mod sysctl;
 mod threads;
 mod udp;
@@ -39,12 +40,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::Notify;
 
 pub use overlay::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
-pub(super) use sockets::{KernelListener, KernelSide, KernelStream, connect, listen};
 pub(super) use udp::UdpLink;
 
+use super::error::FabricError;
+use super::mode::{Reach, TunSettings};
 use super::peer::Peer;
+use super::peer_config::{PeerConfig, Role};
 use super::registry::{Added, SharedRegistry};
-use super::{FabricError, PeerConfig, Reach, Role, TunSettings};
 use allowed::{RouteTable, SharedRouteTable};
 use device::TunDevice;
 use layout::Layout;
@@ -93,7 +95,7 @@ impl TunEngine {
         settings: TunSettings,
         registry: SharedRegistry,
     ) -> Result<Self, FabricError> {
-        settings.check().map_err(|(field, value, reason)| FabricError::Setting { field, value, reason })?;
+        settings.check().map_err(|it| FabricError::Setting { field: it.field, value: it.value, reason: it.reason })?;
         let name = settings.name.clone();
         let failed = |source| FabricError::Device { device: name.clone(), source };
         let link = Arc::new(UdpLink::new(socket).map_err(failed)?);

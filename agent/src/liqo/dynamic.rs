@@ -4,8 +4,8 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{FIELD_MANAGER, call};
+use crate::kubernetes::call::{FIELD_MANAGER, call};
+use crate::model::delivery_error::DeliveryError;
 
 /// Objects of a kind in a namespace.
 pub(super) fn namespaced(client: &Client, kind: &ApiResource, namespace: &str) -> Api<DynamicObject> {

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::delivery::DeliveryError;
+use crate::model::delivery_error::DeliveryError;
 
 /// Longest message in bytes: what an envelope carries, less its seal.
 pub const MAX_MESSAGE_BYTES: usize = 60 << 10;

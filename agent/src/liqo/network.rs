@@ -32,12 +32,14 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use zeroize::Zeroize as _;
 
-use super::own_rights::TenantRole;
-use super::version::Version;
-use super::{LiqoPeer, PEERING_LABEL, configuration, connection, dynamic, gateway_client, gateway_server, public_key};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{MANAGED_BY, call_opt};
-use crate::record::Side;
+use crate::kubernetes::call::{MANAGED_BY, call_opt};
+use crate::liqo::own_rights::TenantRole;
+use crate::liqo::version::Version;
+use crate::liqo::{
+    LiqoPeer, PEERING_LABEL, configuration, connection, dynamic, gateway_client, gateway_server, public_key,
+};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::side::Side;
 
 pub use settings::{GatewayServiceType, GatewaySettings};
 pub use state::{GatewayEndpoint, NetworkState};
@@ -96,6 +98,9 @@ impl NetworkStanding {
         }
     }
 }
+
+/// Networks by the peering that carries them.
+pub type Networks = std::collections::BTreeMap<String, NetworkSeen>;
 
 /// What was seen of the network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

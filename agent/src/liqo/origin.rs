@@ -30,14 +30,14 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use tokio::sync::{Mutex, OnceCell};
 
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call;
-use crate::dns_label::is_dns_label;
+use crate::kubernetes::call::call;
+use crate::kubernetes::dns_label::is_dns_label;
 use crate::liqo::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
+use crate::model::delivery_error::DeliveryError;
 
 pub use network::{OwnNetwork, own_network};
+pub use objects::SliceRequest;
 pub use tend::{Line, TendSettings};
-pub use virtual_nodes::SliceRequest;
 
 /// The ConfigMap with this cluster's Liqo id.
 const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";

@@ -9,9 +9,9 @@ use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 
-use super::own_user_name;
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{apply, call, own_labels};
+use crate::kubernetes::call::{apply, call, own_labels};
+use crate::liqo::own_user_name;
+use crate::model::delivery_error::DeliveryError;
 
 /// Looks at the rights after binding them: a second in all, where some milliseconds were seen.
 const RIGHTS_LOOKS: usize = 50;

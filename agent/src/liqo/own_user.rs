@@ -4,8 +4,8 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call;
+use crate::kubernetes::call::call;
+use crate::model::delivery_error::DeliveryError;
 
 /// The user name by which the API server knows this agent: policies trust it, and bindings name it.
 ///

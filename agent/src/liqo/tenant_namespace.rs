@@ -3,9 +3,9 @@
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ObjectMeta;
 
-use super::{LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
-use crate::delivery::call::own_labels;
-use crate::dns_label;
+use crate::kubernetes::call::own_labels;
+use crate::kubernetes::dns_label;
+use crate::liqo::{LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
 /// What Liqo writes before a cluster's Liqo id to name its tenant namespace.
 pub(crate) const TENANT_NAMESPACE_PREFIX: &str = "liqo-tenant-";

@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-use crate::delivery::DeliveryError;
+use crate::model::delivery_error::DeliveryError;
 
 /// What a look at an object told.
 pub(super) enum Seen<T> {

@@ -14,7 +14,9 @@ use serde_saphyr::Spanned;
 use tokio::sync::watch;
 
 use super::health::WrittenFault;
-use super::{Inventory, InventorySettings, LocalReserve, NodeSalt, quantity};
+use super::{Inventory, InventorySettings, LocalReserve};
+use crate::kubernetes::quantity;
+use crate::model::node_id::NodeSalt;
 
 /// How often the file is looked at.
 const POLL: Duration = Duration::from_secs(1);

@@ -15,9 +15,9 @@ use super::gpu_pool::{self, GpuPool, LeftOut, mig_sharing};
 use super::health;
 use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
-use super::pod_request::{Amounts, CPU, MEMORY};
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
+use crate::kubernetes::pod_request::{Amounts, CPU, MEMORY};
 
 /// Nodes of one offer, as the broker bounds it.
 const MAX_NODES: usize = 10_000;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::gpu_pool::LeftOut;
 use super::node_facts::NodeFacts;
-use super::pod_request::Amounts;
 use super::wiring::{MAX_GBITS, MAX_NETWORKS};
+use crate::kubernetes::pod_request::Amounts;
 
 /// A Kubernetes resource that counts virtual functions of one network, as the SR-IOV network device plugin and the
 /// shared RDMA device plugin do.

@@ -5,8 +5,8 @@
 
 use comity_proto::v1::{Device, Sharing, sharing};
 
-use super::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX};
 use super::node_facts::NodeFacts;
+use crate::kubernetes::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX};
 
 /// Compute slices of a device that can be cut by MIG.
 const MIG_SLICES: u64 = 7;

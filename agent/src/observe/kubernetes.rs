@@ -21,14 +21,14 @@ use tokio::time::Instant;
 use super::fold::fold;
 use super::gpu_pool::LeftOut;
 use super::lean::Lean;
-use super::mirror::Mirror;
 use super::node_facts::NodeFacts;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
 use super::{Inventory, InventorySettings, Nodes};
-use crate::delivery::LEASE_LABEL;
-use crate::kubernetes_api::KubernetesApi;
+use crate::kubernetes::api::KubernetesApi;
+use crate::kubernetes::mirror::Mirror;
 use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
+use crate::model::lease_id::LEASE_LABEL;
 
 /// How long changes are gathered before they are folded: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -158,7 +158,7 @@ fn pod_entry(Lean(pod): &Lean<Pod>, names: &mut Names) -> Option<(String, Option
 fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
     let name = namespace.metadata.name.clone()?;
     let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));
-    let is_ours = lease.is_some_and(|lease| crate::delivery::namespace_name(lease) == name);
+    let is_ours = lease.is_some_and(|lease| crate::model::lease_id::namespace_name(lease) == name);
     Some((name.clone(), is_ours.then_some(name)))
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::gpu_resource;
-use super::pod_request::{Amounts, CPU};
-use super::{health, quantity, wiring};
+use super::{health, wiring};
+use crate::kubernetes::gpu_resource;
+use crate::kubernetes::pod_request::{Amounts, CPU};
+use crate::kubernetes::quantity;
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::pod_request::effective_request;
+use crate::kubernetes::pod_request::effective_request;
 
 /// What is kept of a pod that takes something of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

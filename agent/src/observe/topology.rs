@@ -10,9 +10,9 @@ use comity_proto::v1::{Device, NumaAmounts, sharing};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::pod_request::{CPU, MEMORY};
-use super::quantity;
 use super::wiring::MAX_NUMA_NODES;
+use crate::kubernetes::pod_request::{CPU, MEMORY};
+use crate::kubernetes::quantity;
 
 const MIB: u64 = 1 << 20;
 /// Longest list of resources of one NUMA node that is read.

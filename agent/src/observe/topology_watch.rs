@@ -13,8 +13,8 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
 
-use super::mirror::Mirror;
 use super::topology::NodeTopology;
+use crate::kubernetes::mirror::Mirror;
 
 const GROUP: &str = "topology.node.k8s.io";
 const VERSION: &str = "v1alpha2";

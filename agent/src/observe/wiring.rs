@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use comity_proto::v1::{Device, NumaAmounts, RdmaBandwidth};
 use serde::Deserialize;
 
-use super::node_id::NodeSalt;
-use super::quantity;
+use crate::kubernetes::quantity;
+use crate::model::node_id::NodeSalt;
 
 /// Annotation of a node; YAML or JSON.
 pub(crate) const ANNOTATION: &str = "comity.dev/wiring";

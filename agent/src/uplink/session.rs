@@ -15,9 +15,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, MAX_MESSAGE_BYTES, Offered, Shared};
-use crate::acks;
-use crate::desired::Update;
-use crate::store::StoreError;
+use crate::model::desired::Update;
+use crate::state::store::StoreError;
+use crate::uplink::acks;
 
 /// Messages between this loop and the transport; the transport's own window is behind it.
 const SENDING: usize = 32;

@@ -1,6 +1,7 @@
 //! What the cluster offers, watched on a real API server.
 
-use comity_agent::observe::{self, InventorySettings, LocalReserve, NodeSalt};
+use comity_agent::model::node_id::NodeSalt;
+use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_proto::v1::Node;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;

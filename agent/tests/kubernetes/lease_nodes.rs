@@ -6,7 +6,7 @@ use std::sync::Arc;
 use comity_agent::delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
 use comity_agent::liqo::LiqoPeer;
 use comity_agent::liqo::donor::{DonorSettings, LiqoDonor};
-use comity_agent::observe::NodeSalt;
+use comity_agent::model::node_id::NodeSalt;
 use comity_proto::v1;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};

@@ -10,9 +10,9 @@ mod lab;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use comity_agent::delivery::DeliveryError;
 use comity_agent::liqo::donor::{Grants, POLICY_NAMES, PolicyKeeper, slice_user};
 use comity_agent::liqo::{LiqoPeer, TenantRequest};
+use comity_agent::model::delivery_error::DeliveryError;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;

@@ -14,7 +14,7 @@ use comity_agent::liqo::{
     LiqoPeer, configuration, foreign_cluster, gateway_client, gateway_server, ipam_network, public_key,
     wg_gateway_client, wg_gateway_server,
 };
-use comity_agent::record::Side;
+use comity_agent::model::side::Side;
 use comity_testkit::{
     Binaries, Component, ControlPlane, ControlPlaneConfig, LiqoControllers, LiqoControllersConfig, LiqoVersion, Needs,
     SimulatedNode,

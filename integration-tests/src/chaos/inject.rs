@@ -264,7 +264,7 @@ async fn answers(comity: Comity) -> Result<()> {
 /// Waits until an agent has its stream and the brokers count it as connected.
 async fn is_heard(comity: Comity, id: String, socket: PathBuf) -> Result<()> {
     retried(&format!("{id} to be heard"), || async {
-        if !comity_agent::local_api::fetch_status(&socket).await?.connected {
+        if !comity_agent::services::local_api::fetch_status(&socket).await?.connected {
             bail!("its agent has no stream");
         }
         Ok(comity.json("admin", &["cluster", "show", &id]).await?["connected"] == true)

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use comity_agent::local_api::fetch_status;
-use comity_agent::store::Store;
+use comity_agent::services::local_api::fetch_status;
+use comity_agent::state::store::Store;
 
 use super::grants::{SharedLedger, with};
 use super::inject::check_invariants;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comity_agent::plan::STEP_NAMES;
+use comity_agent::reconcile::plan::STEP_NAMES;
 use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 
 use crate::OrLogs as _;
@@ -68,7 +68,8 @@ async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
     for cluster in ["polytech-campus", "ncc-main"] {
         until(&format!("{cluster} to have nothing left"), PATIENCE, async || {
             let status =
-                comity_agent::local_api::fetch_status(&federation.agent_dir(cluster).join("agent.sock")).await?;
+                comity_agent::services::local_api::fetch_status(&federation.agent_dir(cluster).join("agent.sock"))
+                    .await?;
             anyhow::ensure!(status.lent.is_empty() && status.borrowed.is_empty(), "{cluster} still has {status:?}");
             Ok(Some(()))
         })

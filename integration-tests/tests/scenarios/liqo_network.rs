@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use comity_agent::local_api::fetch_status;
+use comity_agent::services::local_api::fetch_status;
 use comity_scenarios::burst::copy_policy;
 use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 use comity_testkit::{

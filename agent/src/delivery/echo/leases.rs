@@ -15,7 +15,8 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
-use crate::delivery::{DeliveryError, DonorLease};
+use crate::delivery::DonorLease;
+use crate::model::delivery_error::DeliveryError;
 
 const FILE: &str = "leases.json";
 const MAX_BYTES: u64 = 4 << 20;

@@ -9,8 +9,9 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
-use crate::delivery::call::own_labels;
-use crate::delivery::{DonorLease, LEASE_LABEL, TENANT_LABEL, namespace_name};
+use crate::delivery::{DonorLease, TENANT_LABEL};
+use crate::kubernetes::call::own_labels;
+use crate::model::lease_id::{LEASE_LABEL, namespace_name};
 
 /// Label with the cluster that borrows.
 const ORIGIN_LABEL: &str = "comity.dev/origin";

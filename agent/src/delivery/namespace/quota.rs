@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, Res
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
-use crate::delivery::{DeliveryError, DonorLease};
+use crate::delivery::DonorLease;
+use crate::model::delivery_error::DeliveryError;
 
 /// Name of the quota; the origin reads it to see that the lease is usable.
 pub(crate) const QUOTA_NAME: &str = "gpus";
@@ -150,7 +151,7 @@ mod tests {
     use comity_proto::v1;
 
     use super::*;
-    use crate::observe::gpu_resource::all_known;
+    use crate::kubernetes::gpu_resource::all_known;
 
     fn lease(resource: &str, count: u64, cpu_milli: u64) -> DonorLease {
         DonorLease {

@@ -8,8 +8,9 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 
 use super::{NamespaceDelivery, check_owner, objects};
-use crate::delivery::call::{call, call_opt};
-use crate::delivery::{DeliveryError, check_lease_id, namespace_name};
+use crate::kubernetes::call::{call, call_opt};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::{check_lease_id, namespace_name};
 
 /// How long one call waits for the namespace to go: pods have half a minute to end. The caller tries again after that.
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use comity_runtime::atomic_file;
 
-use crate::delivery::DeliveryError;
+use crate::model::delivery_error::DeliveryError;
 
 const FILE: &str = "origin-secrets.json";
 /// Far more leases than one origin holds.

@@ -9,10 +9,11 @@ use tokio::sync::watch;
 
 use super::nodes::LeaseNodes;
 use super::{LentNode, VirtualNodeDonor, granted};
-use crate::delivery::{DeliveryError, DonorLease, Grant, Grants};
+use crate::delivery::{DonorLease, Grant, Grants};
 use crate::liqo::donor::{LiqoDonor, Minted};
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
-use crate::observe::NodeSalt;
+use crate::model::delivery_error::DeliveryError;
+use crate::model::node_id::NodeSalt;
 
 /// How long the policies are given to let a lease in: they were seen to need well under a second.
 const POLICIES_PATIENCE: Duration = Duration::from_secs(15);

@@ -10,9 +10,10 @@ use kube::api::{ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::delivery::call::{call, call_opt, patching};
-use crate::delivery::{DeliveryError, DonorLease};
-use crate::observe::NodeSalt;
+use crate::delivery::DonorLease;
+use crate::kubernetes::call::{call, call_opt, patching};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::node_id::NodeSalt;
 
 /// Label that every node has, and that selects it.
 const HOST_NAME: &str = "kubernetes.io/hostname";

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use futures::future::BoxFuture;
 
 use super::VirtualNodeOrigin;
-use crate::delivery::{DeliveryError, OriginLease, VirtualNodeGrant};
+use crate::delivery::{OriginLease, VirtualNodeGrant};
 use crate::liqo::origin::{LiqoOrigin, SliceRequest};
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+use crate::model::delivery_error::DeliveryError;
 
 /// Where pods may be offloaded from when the request names no namespace.
 const DEFAULT_NAMESPACE: &str = "comity-leases";

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::delivery::{DeliveryError, DonorLease};
+use crate::delivery::DonorLease;
+use crate::model::delivery_error::DeliveryError;
 
 /// What every lease gets beside what was asked for, and again for each share: room for sidecars and init containers.
 const HEADROOM_CPU_MILLI: u64 = 100;

@@ -1,7 +1,7 @@
 //! What tunnels carry is measured where it arrives.
 
 use super::*;
-use crate::measured::{Arrived, Meters};
+use crate::services::measured::{Arrived, Meters};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_receives_measures_what_arrives_and_who_sends_does_not() {

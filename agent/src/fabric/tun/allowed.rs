@@ -10,7 +10,8 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::fabric::address::fabric_addresses_v4;
-use crate::fabric::{FabricError, PeerConfig, Role};
+use crate::fabric::error::FabricError;
+use crate::fabric::peer_config::{PeerConfig, Role};
 
 /// Pod networks of one cluster.
 const MAX_ROUTES: usize = 64;

@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use ipnet::Ipv4Net;
 
 use super::allowed::Allowed;
-use crate::fabric::API_PORT;
+use crate::fabric::address::API_PORT;
 use crate::fabric::{Reach, Role};
 
 /// The port of every kubelet, and of Liqo's, which asks for no credentials.

@@ -11,14 +11,14 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::allowed::Allowed;
-use crate::fabric::API_PORT;
+use super::kernel_side::KernelSide;
+use crate::fabric::address::API_PORT;
+use crate::fabric::error::FabricError;
 use crate::fabric::netstack::MAX_CONNECTIONS;
 use crate::fabric::peer::Peer;
-use crate::fabric::{FabricError, PeerConfig, PeerHandle, Role};
 
 /// The pause after `accept` fails, which it does when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -31,62 +31,13 @@ const KEEPALIVE_TRIES: u32 = 3;
 /// that was cut, and not wait for TCP's next attempt, which comes as late again as the cut was long.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// What a peering has where the kernel's stack is used.
-pub(in crate::fabric) struct KernelSide {
-    allowed: Allowed,
-    role: Role,
-    /// Connections that this side opened.
-    opened: Arc<Semaphore>,
-    /// Connections that it accepted.
-    accepted: Arc<Semaphore>,
-    ended: CancellationToken,
-}
-
-impl KernelSide {
-    pub(in crate::fabric) fn new(config: &PeerConfig) -> Self {
-        Self {
-            allowed: Allowed::of(config),
-            role: config.role,
-            opened: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            accepted: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            ended: CancellationToken::new(),
-        }
-    }
-
-    pub(in crate::fabric) fn allowed(&self) -> &Allowed {
-        &self.allowed
-    }
-
-    /// Connections of this process through the tunnel, not those of pods. The origin accepts only from this cluster.
-    pub(in crate::fabric) fn connections(&self) -> usize {
-        let accepted = if self.role == Role::Donor { self.accepted.available_permits() } else { MAX_CONNECTIONS };
-        2 * MAX_CONNECTIONS - self.opened.available_permits() - accepted
-    }
-
-    /// Resets the connections and wakes whoever waits.
-    pub(in crate::fabric) fn end(&self) {
-        self.ended.cancel();
-    }
-
-    fn stream(&self, stream: TcpStream, permit: OwnedSemaphorePermit) -> io::Result<KernelStream> {
-        stream.set_nodelay(true)?;
-        let options = SockRef::from(&stream);
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-        options.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))?;
-        options.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
-        let ended = Box::pin(self.ended.clone().cancelled_owned());
-        Ok(KernelStream { stream, ended, _permit: permit })
-    }
-}
-
 /// Opens a connection to a port of the other side.
 pub(in crate::fabric) async fn connect(
-    handle: &PeerHandle,
+    peer: &Arc<Peer>,
     port: u16,
     within: Duration,
 ) -> Result<KernelStream, FabricError> {
-    let peer = &handle.peer;
-    let peering = || handle.peering().to_owned();
+    let peering = || peer.config().peering.clone();
     let kernel = peer.kernel().ok_or_else(|| peer.removed())?;
     if port == 0 {
         return Err(FabricError::PortZero { peering: peering() });
@@ -96,14 +47,14 @@ pub(in crate::fabric) async fn connect(
         .map_err(|_| FabricError::TooManyConnections { peering: peering(), limit: MAX_CONNECTIONS })?;
     let open = async {
         // Without a session the kernel's first attempt would be lost.
-        handle.wait_handshake(within).await.map_err(io::Error::other)?;
+        peer.wait_handshake(within).await.map_err(io::Error::other)?;
         TcpStream::connect((kernel.allowed.remote.0, port)).await
     };
     let opened = tokio::select! {
         opened = tokio::time::timeout(within, open) => opened,
         () = kernel.ended.cancelled() => return Err(peer.removed()),
     };
-    match opened.map(|opened| opened.and_then(|stream| kernel.stream(stream, permit))) {
+    match opened.map(|opened| opened.and_then(|stream| KernelStream::new(kernel, stream, permit))) {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(FabricError::Refused { peering: peering(), port })
@@ -148,6 +99,16 @@ pub(in crate::fabric) struct KernelStream {
 }
 
 impl KernelStream {
+    fn new(kernel: &KernelSide, stream: TcpStream, permit: OwnedSemaphorePermit) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let options = SockRef::from(&stream);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+        options.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))?;
+        options.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+        let ended = Box::pin(kernel.ended.clone().cancelled_owned());
+        Ok(Self { stream, ended, _permit: permit })
+    }
+
     pub(in crate::fabric) fn abort(self) {
         // Failing to ask for a reset leaves an ordinary close.
         let _ = self.stream.set_zero_linger();
@@ -235,6 +196,6 @@ impl KernelListener {
             accepted = accept => accepted?,
             () = kernel.ended.cancelled() => return Err(removed()),
         };
-        kernel.stream(stream, permit).map_err(|_| removed())
+        KernelStream::new(kernel, stream, permit).map_err(|_| removed())
     }
 }

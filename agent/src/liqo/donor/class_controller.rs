@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::grants::Grants;
 use super::pace::Pace;
 use super::slice::status_to_write;
-use crate::delivery::call::creating;
-use crate::kubernetes_api::{CallError, within_limit};
+use crate::kubernetes::api::{CallError, within_limit};
+use crate::kubernetes::call::creating;
 use crate::liqo::resource_slice;
 
 /// Liqo's label of what was replicated from another cluster.

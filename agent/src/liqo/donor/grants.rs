@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::liqo::tenant_namespace_of;
-use crate::record::Records;
 
 /// Most leases in force at a time: their terms have to fit one ConfigMap of 1 MiB.
 pub const MAX_GRANTS: usize = 800;
@@ -29,13 +28,6 @@ pub struct Grant {
 pub struct Grants(pub BTreeMap<String, Grant>);
 
 impl Grants {
-    /// What the records say: the same before and after a restart.
-    #[must_use]
-    pub fn of(records: &Records) -> Self {
-        let in_force = records.donors.values().filter(|record| !record.removed);
-        Self(in_force.filter_map(|record| Some((record.slice().to_owned(), record.grant.clone()?))).collect())
-    }
-
     /// The lease that a ResourceSlice stands for: by its name, if it lies where its origin's slices lie and says so.
     #[must_use]
     pub fn of_slice(&self, namespace: &str, name: &str, consumer: &str) -> Option<&Grant> {

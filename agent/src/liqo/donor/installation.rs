@@ -7,10 +7,10 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::rights::rights;
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call_opt;
+use crate::kubernetes::call::call_opt;
 use crate::liqo::version::{SUPPORTED, Version, version_of};
 use crate::liqo::{dynamic, vk_options_template};
+use crate::model::delivery_error::DeliveryError;
 
 const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 

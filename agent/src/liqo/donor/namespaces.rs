@@ -13,8 +13,8 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-use crate::delivery::call::patching;
-use crate::kubernetes_api::within_limit;
+use crate::kubernetes::api::within_limit;
+use crate::kubernetes::call::patching;
 use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 
 use super::LiqoDonor;
 use super::rights::rights;
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call;
-use crate::dns_label::is_dns_label;
+use crate::kubernetes::call::call;
+use crate::kubernetes::dns_label::is_dns_label;
 use crate::liqo::{LiqoPeer, MAX_LIQO_ID};
+use crate::model::delivery_error::DeliveryError;
 
 /// Roles that Liqo itself binds to consumers.
 const LIQOS_ROLES: [&str; 3] =

@@ -11,6 +11,7 @@ mod counters;
 mod front_proxy;
 mod registration;
 mod server;
+mod settings;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -21,8 +22,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Grants;
-use crate::api_server_calls::{self, LIFE, make_certificates};
-use crate::config::PodMetricsSettings;
+pub use settings::PodMetricsSettings;
+
+use crate::kubernetes::https_server::{self, LIFE, make_certificates};
 use front_proxy::FrontProxy;
 use server::{Answers, MetricsApi};
 
@@ -45,9 +47,9 @@ pub async fn run(
     let (show, shown) = watch::channel(None);
     let answers = Arc::new(Answers { client: client.clone(), grants, counters: Mutex::default() });
     let served = async {
-        let listener = api_server_calls::listen(settings.listen, "liqo.podMetrics.listen", clock.as_ref()).await;
+        let listener = https_server::listen(settings.listen, "liqo.podMetrics.listen", clock.as_ref()).await;
         let keep = keep_right(&client, &settings, &answers, &show, clock.as_ref());
-        tokio::join!(keep, api_server_calls::serve(listener, shown));
+        tokio::join!(keep, https_server::serve(listener, shown));
     };
     tokio::select! {
         () = stop.cancelled() => {}

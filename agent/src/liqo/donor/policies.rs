@@ -14,7 +14,7 @@ mod terms;
 use serde_json::{Value, json};
 
 use super::grants::Grants;
-use crate::delivery::call::MANAGED_BY;
+use crate::kubernetes::call::MANAGED_BY;
 
 pub(crate) use terms::CONSUMER_NAMESPACE_LABEL;
 

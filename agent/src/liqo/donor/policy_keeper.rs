@@ -20,8 +20,8 @@ use super::grants::Grants;
 use super::pace::Pace;
 use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
 use super::slice::is_empty;
-use crate::delivery::call::{FIELD_MANAGER, creating};
-use crate::kubernetes_api::{CallError, within_limit};
+use crate::kubernetes::api::{CallError, within_limit};
+use crate::kubernetes::call::{FIELD_MANAGER, creating};
 
 /// API servers look for changed policies once a second, and then compile them.
 const TAKES_EFFECT: Duration = Duration::from_secs(3);

@@ -14,12 +14,13 @@ use super::rights::rights;
 use super::slice::{is_denied, suits};
 use super::tenant::{CONTROLLER_HINT, NONCE_SECRET};
 use super::token;
-use crate::delivery::call::{call, call_opt};
-use crate::delivery::{DeliveryError, check_lease_id};
+use crate::kubernetes::call::{call, call_opt};
 use crate::liqo::{
     LiqoPeer, MAX_IDLE_SLICES, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, dynamic, foreign_cluster,
     identity, namespace_map, quota, resource_slice, shadow_pod, tenant, waiting::Waiting,
 };
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::check_lease_id;
 
 const CREATOR: &str = "liqo.io/creator-user";
 /// Liqo's annotation of the namespaces that it makes: "NAMESPACE/NAME" of the NamespaceMap.

@@ -1,6 +1,6 @@
 //! What a call says that the donor's side has no rights for.
 
-use crate::delivery::DeliveryError;
+use crate::model::delivery_error::DeliveryError;
 
 /// The manifest that gives the rights used here.
 const MANIFEST: &str = "deploy/agent/liqo-donor.yaml";

@@ -11,8 +11,8 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 
-use crate::delivery::DeliveryError;
 use crate::fabric::ForwardTarget;
+use crate::model::delivery_error::DeliveryError;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const OPERATION: &str = "check the certificate of this cluster's API server";

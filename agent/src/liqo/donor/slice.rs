@@ -7,8 +7,8 @@ use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::grants::{Grant, Grants};
+use crate::kubernetes::quantity;
 use crate::liqo::SLICE_CLASS;
-use crate::observe::quantity;
 
 /// Condition that says whether resources were granted.
 const RESOURCES: &str = "Resources";

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use super::csr::{certificate_is, tenant_subject_is};
 use super::rights::rights;
 use super::{LiqoDonor, server_name};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{apply, call, call_opt, creating, own_labels};
+use crate::kubernetes::call::{apply, call, call_opt, creating, own_labels};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL,
     TenantRequest, dynamic, tenant, tenant_namespace,
     waiting::{Seen, Waiting},
 };
+use crate::model::delivery_error::DeliveryError;
 
 pub(super) const NONCE_SECRET: &str = "liqo-nonce";
 /// Longest field of a message, in characters of base64: an RSA key of 8192 bits fits many times.

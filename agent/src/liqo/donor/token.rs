@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use super::rights::rights;
 use super::tenant::CONTROLLER_HINT;
 use super::{LiqoDonor, server_name};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{apply, call, call_opt, own_labels};
+use crate::kubernetes::call::{apply, call, call_opt, own_labels};
 use crate::liqo::{
     BearerToken, IdentityParams, LiqoPeer, ORIGIN_ROLE, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, dynamic,
     tenant,
     waiting::{Seen, Waiting},
 };
+use crate::model::delivery_error::DeliveryError;
 
 /// Name of the ServiceAccount and of its RoleBinding.
 pub(super) const ACCOUNT: &str = "comity-liqo-peer";

@@ -5,9 +5,9 @@ use kube::Api;
 use kube::core::ApiResource;
 
 use super::{LiqoNetwork, NetworkSettings, rights};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call_opt;
+use crate::kubernetes::call::call_opt;
 use crate::liqo::{gateway_client_template, gateway_server_template};
+use crate::model::delivery_error::DeliveryError;
 
 const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 /// The argument by which the chart turns the module on.

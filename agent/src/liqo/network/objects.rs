@@ -5,7 +5,7 @@ use kube::core::ApiResource;
 use serde_json::{Value, json};
 
 use super::{GATEWAY_LABEL, GatewayEndpoint, NetworkSettings, NetworkState};
-use crate::delivery::call::own_labels;
+use crate::kubernetes::call::own_labels;
 use crate::liqo::{
     LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, configuration as configurations, gateway_client, gateway_server,
     public_key as public_keys,

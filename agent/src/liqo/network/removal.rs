@@ -7,12 +7,12 @@ use kube::core::ApiResource;
 use kube::{Api, ResourceExt as _};
 
 use super::{LiqoNetwork, RIGHTS, is_ours, rights};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call_opt;
+use crate::kubernetes::call::call_opt;
 use crate::liqo::{
     LiqoPeer, REMOTE_CLUSTER_LABEL, configuration, gateway_client, gateway_server, ipam_network, public_key,
     waiting::Waiting, wg_gateway_client, wg_gateway_server,
 };
+use crate::model::delivery_error::DeliveryError;
 
 const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
 

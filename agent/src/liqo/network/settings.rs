@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dns_label::is_dns_label;
+use crate::kubernetes::dns_label::is_dns_label;
+use crate::model::settings::InvalidSetting;
 
 /// Least and most bytes of a packet in the tunnel: IPv6's minimum, and what a jumbo frame leaves.
 const MTU: std::ops::RangeInclusive<u16> = 1_280..=8_920;
@@ -86,29 +87,26 @@ impl GatewaySettings {
     /// Checks what the types do not.
     ///
     /// # Errors
-    /// Field, value and what to write, for the first that is wrong.
-    pub fn check(&self) -> Result<(), (&'static str, String, String)> {
+    /// The first invalid value.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
         if self.port == 0 {
-            return Err((
-                "liqo.gateway.port",
-                self.port.to_string(),
-                "want 1 to 65535; 51840 is Liqo's own".to_owned(),
-            ));
+            let reason = "want 1 to 65535; 51840 is Liqo's own";
+            return Err(InvalidSetting::new("liqo.gateway.port", self.port, reason));
         }
         if let Some(port) = self.node_port
             && (self.service_type != GatewayServiceType::NodePort || port < LEAST_PRIVATE_PORT)
         {
             let reason = "want a port of the range that the cluster has for NodePorts, usually 30000 to 32767, with serviceType: NodePort";
-            return Err(("liqo.gateway.nodePort", port.to_string(), reason.to_owned()));
+            return Err(InvalidSetting::new("liqo.gateway.nodePort", port.to_string(), reason.to_owned()));
         }
         if let Some(address) = self.load_balancer_ip.filter(|_| self.service_type != GatewayServiceType::LoadBalancer) {
             let reason = "it is asked for with serviceType: LoadBalancer only; leave it out";
-            return Err(("liqo.gateway.loadBalancerIp", address.to_string(), reason.to_owned()));
+            return Err(InvalidSetting::new("liqo.gateway.loadBalancerIp", address.to_string(), reason.to_owned()));
         }
         if !MTU.contains(&self.mtu) {
             let (least, most) = MTU.into_inner();
             let reason = format!("want {least} to {most}, the same on both sides; 1340 is Liqo's own");
-            return Err(("liqo.gateway.mtu", self.mtu.to_string(), reason));
+            return Err(InvalidSetting::new("liqo.gateway.mtu", self.mtu.to_string(), reason));
         }
         let label = "want a DNS label: lower-case letters, digits and '-'";
         for (field, name) in [
@@ -117,7 +115,7 @@ impl GatewaySettings {
             ("liqo.gateway.clientTemplate", Some(&self.client_template)),
         ] {
             if let Some(name) = name.filter(|name| !is_dns_label(name)) {
-                return Err((field, name.clone(), label.to_owned()));
+                return Err(InvalidSetting::new(field, name.clone(), label.to_owned()));
             }
         }
         Ok(())

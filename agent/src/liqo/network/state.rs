@@ -7,10 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use crate::delivery::DeliveryError;
-use crate::dns_label::is_dns_label;
+use crate::kubernetes::dns_label::is_dns_label;
 use crate::liqo::messages::decode;
-use crate::record::Side;
+use crate::model::delivery_error::DeliveryError;
+use crate::model::side::Side;
 
 /// Ranges of each kind that are taken.
 const MAX_RANGES: usize = 8;

@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use crate::delivery::DeliveryError;
-use crate::dns_label::is_dns_label;
+use crate::kubernetes::dns_label::is_dns_label;
 use crate::liqo::{IdentityParams, LiqoPeer, MAX_LIQO_ID, PeerCredential, tenant_namespace_of};
+use crate::model::delivery_error::DeliveryError;
 
 /// Longest PEM text, in base64, of a certificate or bundle.
 const MAX_PEM: usize = 32 << 10;

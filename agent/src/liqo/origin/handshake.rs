@@ -9,8 +9,7 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroize as _;
 
 use super::{LiqoOrigin, RIGHTS, check, objects, signing};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{apply, call, call_opt, creating};
+use crate::kubernetes::call::{apply, call, call_opt, creating};
 use crate::liqo::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, TenantRequest, dynamic, foreign_cluster,
     identity,
@@ -18,6 +17,7 @@ use crate::liqo::{
     tenant_namespace,
     waiting::{Seen, Waiting},
 };
+use crate::model::delivery_error::DeliveryError;
 
 /// Liqo's keys, in its own namespace.
 const KEYS_SECRET: &str = "authentication-keys";

@@ -10,11 +10,12 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::removal::Held;
+use super::objects::Held;
 use super::{LiqoOrigin, objects};
-use crate::delivery::call::{call_opt, patching};
-use crate::delivery::{DeliveryError, LEASE_LABEL};
+use crate::kubernetes::call::{call_opt, patching};
 use crate::liqo::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, resource_slice, virtual_node};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::LEASE_LABEL;
 
 impl LiqoOrigin {
     /// Leaves the virtual node of an ended lease, on which no pod is left, for the next one. False where it is not

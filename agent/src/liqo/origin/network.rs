@@ -8,9 +8,9 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use super::{LiqoOrigin, OriginSettings, own_id};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{call, call_opt};
+use crate::kubernetes::call::{call, call_opt};
 use crate::liqo::version::{Version, version_of};
+use crate::model::delivery_error::DeliveryError;
 
 /// Nodes read at a time.
 const PAGE: u32 = 500;

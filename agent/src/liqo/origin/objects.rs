@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::{NamespaceMapping, SliceRequest};
-use crate::delivery::LEASE_LABEL;
-use crate::delivery::call::own_labels;
+use super::NamespaceMapping;
+use crate::kubernetes::call::own_labels;
 use crate::liqo::{
     IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, SLICE_CLASS, identity, namespace_offloading,
     resource_slice,
 };
+use crate::model::lease_id::LEASE_LABEL;
 
 /// Name that Liqo demands of a NamespaceOffloading.
 pub(super) const OFFLOADING: &str = "offloading";
@@ -19,9 +20,53 @@ pub(super) use crate::liqo::TARGET_NAMESPACE_LABEL as TARGET_LABEL;
 /// Annotation of an Identity: a digest of the parameters that it was made from.
 pub(super) const DIGEST: &str = "comity.dev/parameters";
 
+/// What is asked of a donor for one lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceRequest {
+    /// "lease-N".
+    pub lease_id: String,
+    /// Name of the slice, and so of the node: the lease's id, or that of an earlier lease whose node is idle.
+    pub slice: String,
+    /// Kubernetes resource names and quantities, as in the lease.
+    pub resources: BTreeMap<String, String>,
+    /// The namespace whose pods the lease is for.
+    pub target_namespace: String,
+}
+
+/// What stands for a lease, or waits for one.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    /// Name of the slice, and of the virtual node.
+    pub(super) slice: String,
+    /// Namespace of both.
+    pub(super) tenant: String,
+    /// Liqo id of the donor.
+    pub(super) donor: String,
+    /// The namespace whose pods it is for.
+    pub(super) target: Option<String>,
+}
+
+impl Held {
+    /// Of a slice, or of a virtual node that outlasted its slice.
+    pub(super) fn of(found: &DynamicObject) -> Self {
+        let target = found.annotations().get(TARGET_LABEL);
+        Self {
+            slice: found.name_any(),
+            tenant: found.namespace().unwrap_or_default(),
+            donor: found.labels().get(REMOTE_CLUSTER_LABEL).cloned().unwrap_or_default(),
+            target: target.or_else(|| found.labels().get(TARGET_LABEL)).cloned(),
+        }
+    }
+}
+
 /// Name of the Identity of a donor's control plane.
 pub(super) fn identity_name(peer: &LiqoPeer) -> String {
     format!("controlplane-{}", peer.liqo_id)
+}
+
+/// The Secret with the credential for a donor's control plane: Liqo's rule.
+pub(super) fn token_secret(peer: &LiqoPeer) -> String {
+    format!("kubeconfig-{}", identity_name(peer))
 }
 
 /// Liqo's Secret with the kubeconfig of a slice.

@@ -7,9 +7,9 @@ use kube::core::DynamicObject;
 
 use super::removal::wait_gone;
 use super::{LiqoOrigin, objects};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{MANAGED_BY, call, call_opt, creating};
+use crate::kubernetes::call::{MANAGED_BY, call, call_opt, creating};
 use crate::liqo::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
+use crate::model::delivery_error::DeliveryError;
 
 impl LiqoOrigin {
     /// Offers a namespace the donors of all slices for it, but for one that goes. Idle ones count: with them the remote

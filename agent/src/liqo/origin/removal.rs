@@ -13,13 +13,15 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{LiqoOrigin, check, objects, token};
-use crate::delivery::call::{call, call_opt, patching};
-use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
+use super::objects::{self, Held};
+use super::{LiqoOrigin, check};
+use crate::kubernetes::call::{call, call_opt, patching};
 use crate::liqo::{
-    LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster, identity, namespace_offloading, renew,
-    resource_slice, virtual_node, waiting::Waiting,
+    LiqoPeer, PEERING_LABEL, foreign_cluster, identity, namespace_offloading, renew, resource_slice, virtual_node,
+    waiting::Waiting,
 };
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::{LEASE_LABEL, check_lease_id};
 
 /// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
 const GONE: &str = "liqo.io/foreign-cluster-permanently-unreachable";
@@ -36,32 +38,6 @@ where
 {
     let operation = format!("wait for {what} {name} to be gone");
     Waiting { operation: &operation, hint: "", patience }.gone(api, name, None).await
-}
-
-/// What stands for a lease, or waits for one.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    /// Name of the slice, and of the virtual node.
-    pub(super) slice: String,
-    /// Namespace of both.
-    pub(super) tenant: String,
-    /// Liqo id of the donor.
-    pub(super) donor: String,
-    /// The namespace whose pods it is for.
-    pub(super) target: Option<String>,
-}
-
-impl Held {
-    /// Of a slice, or of a virtual node that outlasted its slice.
-    fn of(found: &DynamicObject) -> Self {
-        let target = found.annotations().get(objects::TARGET_LABEL);
-        Self {
-            slice: found.name_any(),
-            tenant: found.namespace().unwrap_or_default(),
-            donor: found.labels().get(REMOTE_CLUSTER_LABEL).cloned().unwrap_or_default(),
-            target: target.or_else(|| found.labels().get(objects::TARGET_LABEL)).cloned(),
-        }
-    }
 }
 
 impl LiqoOrigin {
@@ -177,7 +153,7 @@ impl LiqoOrigin {
             self.delete(&self.namespaced(&tenant, &identity()), &name, "Identity", &peer.liqo_id).await?;
             self.delete(&self.namespaced(&tenant, &renew()), &name, "Renew", &peer.liqo_id).await?;
             let secrets = Api::<Secret>::namespaced(self.client.clone(), &tenant);
-            self.delete(&secrets, &token::secret_name(peer), "Secret", &peer.liqo_id).await?;
+            self.delete(&secrets, &objects::token_secret(peer), "Secret", &peer.liqo_id).await?;
             self.delete(&namespaces, &tenant, "namespace", &peer.liqo_id).await?;
         }
         // Liqo never removes it; only after the namespace, for it is made again while that is there.

@@ -12,8 +12,8 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::delivery::DeliveryError;
 use crate::liqo::{Challenge, TenantRequest};
+use crate::model::delivery_error::DeliveryError;
 
 /// Organisation that Liqo expects of a control plane's certificate.
 const ORGANISATION: &str = "liqo.io";

@@ -20,10 +20,10 @@ use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{LiqoOrigin, objects};
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{apply, call_opt, own_labels, patching};
+use crate::kubernetes::call::{apply, call_opt, own_labels, patching};
 use crate::liqo::version::Version;
 use crate::liqo::{BearerToken, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster};
+use crate::model::delivery_error::DeliveryError;
 
 /// Key in the Secret, as Liqo names it.
 const KUBECONFIG: &str = "kubeconfig";
@@ -54,7 +54,7 @@ impl LiqoOrigin {
         self.ensure_tenant_namespace(peer).await?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
         let digest = hex::encode(Sha256::digest(token.expose()).get(..8).unwrap_or_default());
-        let name = secret_name(peer);
+        let name = objects::token_secret(peer);
         let found = call_opt(&format!("read Secret {name}"), secrets.get_metadata(&name)).await?;
         let has_it = found.is_some_and(|found| {
             let metadata = found.metadata;
@@ -77,16 +77,11 @@ impl LiqoOrigin {
     }
 }
 
-/// The Secret with the credential for a donor's control plane: Liqo's rule.
-pub(super) fn secret_name(peer: &LiqoPeer) -> String {
-    format!("kubeconfig-{}", objects::identity_name(peer))
-}
-
 fn secret(peer: &LiqoPeer, params: &IdentityParams, digest: &str, kubeconfig: Vec<u8>) -> Secret {
     let annotations = [(objects::DIGEST, digest), ("liqo.io/remote-tenant-namespace", &params.tenant_namespace)];
     Secret {
         metadata: ObjectMeta {
-            name: Some(secret_name(peer)),
+            name: Some(objects::token_secret(peer)),
             labels: Some(own_labels([
                 ("liqo.io/identity-type", "ControlPlane"),
                 (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),

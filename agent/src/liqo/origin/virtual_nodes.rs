@@ -9,14 +9,16 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
-use super::{LiqoOrigin, check, idle, objects};
-use crate::delivery::call::{call, call_opt, patching};
-use crate::delivery::{DeliveryError, LEASE_LABEL, check_lease_id};
+use super::objects::{self, SliceRequest};
+use super::{LiqoOrigin, check, idle};
+use crate::kubernetes::call::{call, call_opt, patching};
+use crate::kubernetes::quantity::nano as quantity_nano;
 use crate::liqo::{
     LiqoPeer, PEERING_LABEL, dynamic, namespace_offloading, resource_slice, virtual_node,
     waiting::{Seen, Waiting},
 };
-use crate::observe::quantity::nano as quantity_nano;
+use crate::model::delivery_error::DeliveryError;
+use crate::model::lease_id::{LEASE_LABEL, check_lease_id};
 
 /// How long the donor is given to grant a slice: it was seen to need 0.5 s.
 const GRANT_PATIENCE: Duration = Duration::from_secs(30);
@@ -31,19 +33,6 @@ const PATCH_ATTEMPTS: usize = 8;
 const PAGE: u32 = 500;
 /// Pages of slices that are read: two million leases.
 const MAX_PAGES: usize = 4_096;
-
-/// What is asked of a donor for one lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SliceRequest {
-    /// "lease-N".
-    pub lease_id: String,
-    /// Name of the slice, and so of the node: the lease's id, or that of an earlier lease whose node is idle.
-    pub slice: String,
-    /// Kubernetes resource names and quantities, as in the lease.
-    pub resources: BTreeMap<String, String>,
-    /// The namespace whose pods the lease is for.
-    pub target_namespace: String,
-}
 
 impl LiqoOrigin {
     /// Makes the virtual node of a lease and offers it to the lease's namespace; also amends it. Returns when the donor

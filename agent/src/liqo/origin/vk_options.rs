@@ -12,10 +12,10 @@ use kube::api::Patch;
 use serde_json::json;
 
 use super::LiqoOrigin;
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{call, call_opt, patching};
+use crate::kubernetes::call::{call, call_opt, patching};
 use crate::liqo::version::Version;
 use crate::liqo::vk_options_template;
+use crate::model::delivery_error::DeliveryError;
 
 /// The Deployment of Liqo's webhook, whose argument names the template.
 const WEBHOOK: &str = "liqo-webhook";

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{FileNode, MIB, Problem, amount};
-use crate::observe::quantity;
+use crate::kubernetes::quantity;
 use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
 
 /// What a NUMA node has for pods.

@@ -5,9 +5,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::node_id::NodeSalt;
+use crate::observe::LocalReserve;
 use crate::observe::lean::Lean;
 use crate::observe::pod_facts::Names;
-use crate::observe::{LocalReserve, NodeSalt};
 
 mod functions;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::observe::quantity::nano;
+use crate::kubernetes::quantity::nano;
 
 /// What is not seen for so long is forgotten.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1_000;

@@ -9,7 +9,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use crate::kubernetes_api::within_limit;
+use crate::kubernetes::api::within_limit;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";

@@ -7,9 +7,9 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-use crate::burst::settings::ServiceName;
-use crate::delivery::call::{FIELD_MANAGER, MANAGED_BY};
-use crate::kubernetes_api::{CallError, within_limit};
+use crate::kubernetes::api::{CallError, within_limit};
+use crate::kubernetes::call::{FIELD_MANAGER, MANAGED_BY};
+use crate::kubernetes::service_name::ServiceName;
 
 const NAME: &str = "v1beta1.metrics.liqo.io";
 

@@ -20,8 +20,8 @@ use super::super::Grants;
 use super::caller::{Question, Refusal, SCRAPE, question};
 use super::counters::{Counters, Sample, samples};
 use super::front_proxy::FrontProxy;
-use crate::api_server_calls::{Called, Certificates, server_config};
-use crate::kubernetes_api::{CallError, within_limit};
+use crate::kubernetes::api::{CallError, within_limit};
+use crate::kubernetes::https_server::{Called, Certificates, server_config};
 use crate::liqo::REMOTE_CLUSTER_LABEL;
 
 /// Liqo's label with the user who made an offloaded pod; the policies hold consumers to their own name.

@@ -10,10 +10,10 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 use zeroize::Zeroize as _;
 
-use crate::delivery::DeliveryError;
-use crate::delivery::call::call;
+use crate::kubernetes::call::call;
 use crate::liqo::origin::{LiqoOrigin, objects};
 use crate::liqo::tenant_namespace_of;
+use crate::model::delivery_error::DeliveryError;
 
 /// Key in the Secrets that Liqo makes.
 const KUBECONFIG: &str = "kubeconfig";

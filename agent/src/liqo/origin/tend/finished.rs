@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::nodes::Nodes;
-use crate::observe::pod_request::Amounts;
+use crate::kubernetes::pod_request::Amounts;
 
 /// The number of pods counts like a resource.
 pub(super) const PODS: &str = "pods";

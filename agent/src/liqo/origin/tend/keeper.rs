@@ -21,11 +21,11 @@ use tokio::time::Instant;
 use super::Line;
 use super::heartbeat::{Answer, Help, Pulse, beat};
 use super::nodes::Nodes;
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{call, call_opt, patching};
+use crate::kubernetes::call::{call, call_opt, patching};
 use crate::liqo::origin::LiqoOrigin;
 use crate::liqo::tenant_namespace_of;
 use crate::liqo::version::Version;
+use crate::model::delivery_error::DeliveryError;
 
 /// Namespace of the Leases of nodes.
 const NODE_LEASES: &str = "kube-node-lease";

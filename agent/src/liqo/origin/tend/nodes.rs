@@ -10,11 +10,11 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 
-use crate::delivery::LEASE_LABEL;
+use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::pod_request::{Amounts, CPU};
+use crate::kubernetes::quantity;
 use crate::liqo::REMOTE_CLUSTER_LABEL;
-use crate::observe::mirror::Mirror;
-use crate::observe::pod_request::{Amounts, CPU};
-use crate::observe::quantity;
+use crate::model::lease_id::LEASE_LABEL;
 
 /// By name. Those that wait for a lease are not among them.
 pub(super) type Nodes = BTreeMap<String, NodeFacts>;

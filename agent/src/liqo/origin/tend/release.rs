@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use super::TendSettings;
 use super::finished::{PODS, PodFacts, due};
 use super::nodes::Nodes;
-use crate::delivery::DeliveryError;
-use crate::delivery::call::{call, call_opt};
+use crate::kubernetes::call::{call, call_opt};
+use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::pod_request::effective_request;
 use crate::liqo::origin::LiqoOrigin;
 use crate::liqo::{namespace_map, shadow_pod, tenant_namespace_of};
-use crate::observe::mirror::Mirror;
-use crate::observe::pod_request::effective_request;
+use crate::model::delivery_error::DeliveryError;
 
 /// Liqo's label of this cluster's pods that run elsewhere.
 const OFFLOADED: &str = "liqo.io/shadowPod=true";

@@ -1,0 +1,4 @@
+//! How the agent joins its federation, and renews its certificate.
+
+pub mod join;
+pub mod renew;

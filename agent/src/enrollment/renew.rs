@@ -1,0 +1,108 @@
+//! The certificate is replaced after two thirds of its life, while the stream goes on.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::ca::CaError;
+use comity_runtime::identity::IdentityError;
+use comity_runtime::telemetry::TraceInjector;
+use comity_runtime::{
+    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityPem, IdentitySource, KeyAndCsr,
+    TlsIdentity, tls,
+};
+use prometheus::IntGauge;
+use tokio_util::sync::CancellationToken;
+
+use crate::enrollment::join::reasons;
+
+/// First and longest pause before a renewal is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// The clock is looked at this often: it may jump.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const CALL_LIMIT: Duration = Duration::from_secs(15);
+
+#[derive(Debug, thiserror::Error)]
+enum RenewError {
+    #[error("{0}")]
+    Call(String),
+    #[error(transparent)]
+    Key(#[from] CaError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+/// Keeps one identity fresh.
+pub struct Renewal {
+    /// Where it is kept.
+    pub directory: IdentityDir,
+    /// Where new connections take it from.
+    pub source: IdentitySource,
+    /// Who issues it.
+    pub brokers: BrokerEndpoints,
+    /// How to speak to them.
+    pub tls: ClientTls,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// When the certificate ends, in seconds since 1970.
+    pub not_after: IntGauge,
+}
+
+impl Renewal {
+    /// Runs until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            let current = self.source.current();
+            self.not_after.set(unix_seconds(current.not_after()));
+            let wait = current.renew_at().duration_since(self.clock.now()).unwrap_or_default();
+            let sleep = if wait.is_zero() && backoff.attempts() > 0 {
+                backoff.next_delay(self.entropy.as_ref()).max(RETRY.0)
+            } else {
+                wait.min(LONGEST_SLEEP)
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.clock.sleep(sleep) => {}
+            }
+            if self.clock.now() < current.renew_at() {
+                continue;
+            }
+            match self.renew().await {
+                Ok(identity) => {
+                    tracing::info!(not_after = unix_seconds(identity.not_after()), "the certificate was renewed");
+                    self.source.update(identity);
+                    backoff.reset();
+                }
+                Err(error) => {
+                    tracing::warn!(%error, not_after = unix_seconds(current.not_after()), "cannot renew the certificate yet");
+                    let _ = backoff.next_delay(self.entropy.as_ref());
+                }
+            }
+        }
+    }
+
+    async fn renew(&self) -> Result<TlsIdentity, RenewError> {
+        let fresh = KeyAndCsr::generate()?;
+        let channel = tls::connect(&self.brokers, &self.tls);
+        let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
+        let request = v1::RenewCertificateRequest { csr_der: fresh.csr.as_bytes().to_vec() };
+        let answer = tokio::time::timeout(CALL_LIMIT, client.renew_certificate(request))
+            .await
+            .map_err(|_| RenewError::Call(format!("no answer within {}s", CALL_LIMIT.as_secs())))?
+            .map_err(|status| RenewError::Call(reasons(&status)))?
+            .into_inner();
+        let pem = IdentityPem { key: fresh.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem };
+        let directory = self.directory.clone();
+        let save = tokio::task::spawn_blocking(move || directory.save(&pem));
+        Ok(save.await.map_err(|error| RenewError::Call(error.to_string()))??)
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,48 @@
+//! What a peering holds where packets go through the kernel's TCP stack.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::allowed::Allowed;
+use crate::fabric::netstack::MAX_CONNECTIONS;
+use crate::fabric::peer_config::{PeerConfig, Role};
+
+/// What a peering has where the kernel's stack is used.
+pub(in crate::fabric) struct KernelSide {
+    pub(super) allowed: Allowed,
+    role: Role,
+    /// Connections that this side opened.
+    pub(super) opened: Arc<Semaphore>,
+    /// Connections that it accepted.
+    pub(super) accepted: Arc<Semaphore>,
+    pub(super) ended: CancellationToken,
+}
+
+impl KernelSide {
+    pub(in crate::fabric) fn new(config: &PeerConfig) -> Self {
+        Self {
+            allowed: Allowed::of(config),
+            role: config.role,
+            opened: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            accepted: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            ended: CancellationToken::new(),
+        }
+    }
+
+    pub(in crate::fabric) fn allowed(&self) -> &Allowed {
+        &self.allowed
+    }
+
+    /// Connections of this process through the tunnel, not those of pods. The origin accepts only from this cluster.
+    pub(in crate::fabric) fn connections(&self) -> usize {
+        let accepted = if self.role == Role::Donor { self.accepted.available_permits() } else { MAX_CONNECTIONS };
+        2 * MAX_CONNECTIONS - self.opened.available_permits() - accepted
+    }
+
+    /// Resets the connections and wakes whoever waits.
+    pub(in crate::fabric) fn end(&self) {
+        self.ended.cancel();
+    }
+}

@@ -1,0 +1,4 @@
+//! Keys that two agents exchange, and messages sealed with them.
+
+pub mod bundle;
+pub mod seal;

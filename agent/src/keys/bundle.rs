@@ -1,0 +1,406 @@
+//! Key bundles: what each side of a peering shows the other, signed by its cluster's identity key, which its
+//! institution may vouch for. The broker carries them and cannot change them; here is where that is made sure.
+
+use std::collections::BTreeMap;
+
+use comity_proto::v1;
+use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
+use ipnet::Ipv4Net;
+
+use crate::kubernetes::dns_label::is_dns_label;
+use crate::state::record::{RemoteKeys, RemoteNetwork};
+
+/// What bundles are signed for; the number is that of their canonical form.
+const SIGNED_AS: &str = "key-bundle-2";
+/// What agents sign bundles for that know no network: told apart to say so, never believed.
+const FORMERLY_SIGNED_AS: &str = "key-bundle";
+/// Pod CIDRs of one cluster.
+const MAX_POD_CIDRS: usize = 8;
+/// Widest of them: a cluster that says it is half the internet is led nowhere.
+const SHORTEST_PREFIX: u8 = 8;
+/// Bytes of the API server's "host:port", and of Liqo's version.
+const MAX_API_SERVER_BYTES: usize = 261;
+const MAX_VERSION_BYTES: usize = 32;
+/// Characters of a value that an error quotes.
+const QUOTED_CHARS: usize = 63;
+
+/// Signing keys of institutions that this agent's own configuration pins, by institution.
+pub type PinnedKeys = BTreeMap<String, Vec<IdentityPublicKey>>;
+
+/// Why a bundle is not believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BundleError {
+    /// It is about something else.
+    #[error("the key bundle's {field} is {found:?}, want {want:?}")]
+    Field {
+        /// Which field.
+        field: &'static str,
+        /// What it says.
+        found: String,
+        /// What it should say.
+        want: String,
+    },
+    /// A key or signature has the wrong form.
+    #[error("the key bundle of {cluster} has a malformed {field}")]
+    Form {
+        /// Whose bundle.
+        cluster: String,
+        /// Which field.
+        field: &'static str,
+    },
+    /// The network that it names cannot be.
+    #[error(
+        "the network of {cluster} has {field} {value:?}: {reason}; correct section liqo of its agent's configuration"
+    )]
+    Network {
+        /// Whose bundle.
+        cluster: String,
+        /// Which field.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The agent that made it is too old.
+    #[error(
+        "the key bundle of {cluster} comes from an agent that does not sign its network yet, which this one cannot peer with: upgrade that cluster's agent"
+    )]
+    OldAgent {
+        /// Whose bundle.
+        cluster: String,
+    },
+    /// Not signed by the identity key with which the cluster joined.
+    #[error("the key bundle of {cluster} is not signed by the identity key it joined with: it was changed on its way")]
+    Signature {
+        /// Whose bundle.
+        cluster: String,
+    },
+    /// The institution is pinned, and none of its keys vouches for the cluster.
+    #[error(
+        "no pinned key of institution {institution} vouches for the identity key of {cluster}: ask the institution for a voucher, or correct pinnedInstitutionKeys"
+    )]
+    NotVouched {
+        /// Whose bundle.
+        cluster: String,
+        /// Its institution.
+        institution: String,
+    },
+}
+
+/// Whom to expect at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Peering.
+    pub peering: String,
+    /// Epoch.
+    pub epoch: u32,
+    /// The other cluster.
+    pub cluster: String,
+    /// Its side.
+    pub side: v1::Side,
+    /// Identity key with which it joined, as the broker says.
+    pub identity_key: String,
+    /// Its institution, as the broker says.
+    pub institution: String,
+}
+
+/// Canonical bytes of fields 1 to 8 and 11: texts and lists with their length in 8 bytes before them, numbers
+/// big-endian. An absent network is one in which everything is empty.
+#[must_use]
+pub fn canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
+    let mut bytes = formerly_canonical(bundle);
+    let mut part = |part: &[u8]| {
+        bytes.extend((part.len() as u64).to_be_bytes());
+        bytes.extend(part);
+    };
+    let nothing = v1::ClusterNetwork::default();
+    let network = bundle.network.as_ref().unwrap_or(&nothing);
+    part(&(network.pod_cidrs.len() as u64).to_be_bytes());
+    for cidr in &network.pod_cidrs {
+        part(cidr.as_bytes());
+    }
+    part(network.api_server.as_bytes());
+    part(network.liqo_cluster_id.as_bytes());
+    part(network.liqo_version.as_bytes());
+    part(&[u8::from(network.tun)]);
+    // Left out where it is false: so the bundles of agents of before stay good.
+    if network.liqo_network {
+        part(&[1]);
+    }
+    bytes
+}
+
+/// Fields 1 to 8 alone.
+fn formerly_canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut part = |part: &[u8]| {
+        bytes.extend((part.len() as u64).to_be_bytes());
+        bytes.extend(part);
+    };
+    part(bundle.peering.as_bytes());
+    part(&bundle.epoch.to_be_bytes());
+    part(bundle.cluster.as_bytes());
+    part(&bundle.side.to_be_bytes());
+    part(&bundle.wireguard_public);
+    part(&bundle.hpke_public);
+    part(&(bundle.endpoints.len() as u64).to_be_bytes());
+    for endpoint in &bundle.endpoints {
+        part(endpoint.as_bytes());
+    }
+    part(bundle.identity_key.as_bytes());
+    bytes
+}
+
+/// Completes a bundle: puts the identity key, the voucher and the signature in.
+#[must_use]
+pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&IdentitySignature>) -> v1::KeyBundle {
+    bundle.identity_key = key.public().to_string();
+    bundle.voucher = voucher.map(|voucher| voucher.as_bytes().to_vec()).unwrap_or_default();
+    bundle.signature = key.sign(SIGNED_AS, &[&canonical(&bundle)]).as_bytes().to_vec();
+    bundle
+}
+
+/// Checks the other side's bundle.
+///
+/// # Errors
+/// [`BundleError`] with what is wrong; the peering must then not go on with these keys.
+pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) -> Result<RemoteKeys, BundleError> {
+    let side = i32::from(expected.side);
+    for (field, found, want) in [
+        ("peering", bundle.peering.clone(), expected.peering.clone()),
+        ("epoch", bundle.epoch.to_string(), expected.epoch.to_string()),
+        ("cluster", bundle.cluster.clone(), expected.cluster.clone()),
+        ("side", bundle.side.to_string(), side.to_string()),
+        ("identity_key", bundle.identity_key.clone(), expected.identity_key.clone()),
+    ] {
+        if found != want {
+            return Err(BundleError::Field { field, found, want });
+        }
+    }
+    let cluster = || bundle.cluster.clone();
+    let malformed = |field| BundleError::Form { cluster: cluster(), field };
+    let identity_key: IdentityPublicKey = bundle.identity_key.parse().map_err(|_| malformed("identity_key"))?;
+    let signature = IdentitySignature::from_bytes(&bundle.signature).map_err(|_| malformed("signature"))?;
+    identity_key.verify(SIGNED_AS, &[&canonical(bundle)], &signature).map_err(|_| {
+        match identity_key.verify(FORMERLY_SIGNED_AS, &[&formerly_canonical(bundle)], &signature) {
+            Ok(()) => BundleError::OldAgent { cluster: cluster() },
+            Err(_) => BundleError::Signature { cluster: cluster() },
+        }
+    })?;
+    if let Some(keys) = pinned.get(&expected.institution) {
+        let not_vouched = || BundleError::NotVouched { cluster: cluster(), institution: expected.institution.clone() };
+        let voucher = IdentitySignature::from_bytes(&bundle.voucher).map_err(|_| not_vouched())?;
+        let name = ClusterName::new(bundle.cluster.clone()).map_err(|_| malformed("cluster"))?;
+        if !keys.iter().any(|key| key.verify_voucher(&name, &identity_key, &voucher).is_ok()) {
+            return Err(not_vouched());
+        }
+    }
+    Ok(RemoteKeys {
+        cluster: cluster(),
+        wireguard_public: bundle.wireguard_public.as_slice().try_into().map_err(|_| malformed("wireguard_public"))?,
+        hpke_public: bundle.hpke_public.as_slice().try_into().map_err(|_| malformed("hpke_public"))?,
+        identity_key,
+        endpoints: bundle.endpoints.clone(),
+        network: match &bundle.network {
+            Some(network) => check_network(&bundle.cluster, network)?,
+            None => RemoteNetwork::default(),
+        },
+    })
+}
+
+/// The network of `cluster` as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it
+/// must not lead packets of this one to where they do not belong.
+///
+/// The broker's core checks the same form before it passes a bundle on. This is no call to that: an agent takes no
+/// broker's word for what comes from another cluster, and links nothing of the broker.
+///
+/// # Errors
+/// [`BundleError::Network`].
+pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<RemoteNetwork, BundleError> {
+    let refuse = |field, value: &str, reason| {
+        let value = value.chars().take(QUOTED_CHARS).collect();
+        BundleError::Network { cluster: cluster.to_owned(), field, value, reason }
+    };
+    if network.pod_cidrs.len() > MAX_POD_CIDRS {
+        return Err(refuse("pod_cidrs", &network.pod_cidrs.len().to_string(), "at most 8 are taken"));
+    }
+    let mut pod_cidrs: Vec<Ipv4Net> = Vec::with_capacity(network.pod_cidrs.len());
+    for text in &network.pod_cidrs {
+        let cidr: Ipv4Net = text.parse().map_err(|_| refuse("pod_cidrs", text, "want IPv4 as in \"10.44.0.0/16\""))?;
+        if cidr.prefix_len() < SHORTEST_PREFIX || cidr.addr() != cidr.network() {
+            return Err(refuse("pod_cidrs", text, "want a prefix of 8 to 32 and no bits set behind it"));
+        }
+        let address = cidr.network();
+        if address.is_loopback() || address.is_multicast() || address.is_link_local() || address.is_broadcast() {
+            return Err(refuse("pod_cidrs", text, "no pods can have such addresses"));
+        }
+        if pod_cidrs.iter().any(|other| other.contains(&cidr) || cidr.contains(other)) {
+            return Err(refuse("pod_cidrs", text, "it overlaps with another one"));
+        }
+        pod_cidrs.push(cidr);
+    }
+    let api_server = &network.api_server;
+    if !api_server.is_empty() && (api_server.len() > MAX_API_SERVER_BYTES || !is_host_port(api_server)) {
+        return Err(refuse("api_server", api_server, "want host:port"));
+    }
+    if !network.liqo_cluster_id.is_empty() && !is_dns_label(&network.liqo_cluster_id) {
+        return Err(refuse("liqo_cluster_id", &network.liqo_cluster_id, "want a DNS label"));
+    }
+    if network.liqo_version.len() > MAX_VERSION_BYTES || !network.liqo_version.bytes().all(in_version) {
+        return Err(refuse("liqo_version", &network.liqo_version, "want a version as in \"v1.2.0\""));
+    }
+    Ok(RemoteNetwork {
+        pod_cidrs,
+        api_server: api_server.clone(),
+        liqo_cluster_id: network.liqo_cluster_id.clone(),
+        liqo_version: network.liqo_version.clone(),
+        tun: network.tun,
+        liqo_network: network.liqo_network,
+    })
+}
+
+fn in_version(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".+-".contains(&byte)
+}
+
+fn is_host_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    !host.is_empty()
+        && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-[]:".contains(&byte))
+        && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_runtime::SystemEntropy;
+
+    use super::*;
+
+    fn parts(voucher_by: Option<&IdentityKey>) -> (v1::KeyBundle, Expected) {
+        let key = IdentityKey::generate(&SystemEntropy);
+        let cluster = ClusterName::new("donor").unwrap();
+        let voucher = voucher_by.map(|institution| institution.vouch(&cluster, &key.public()));
+        let bundle = v1::KeyBundle {
+            peering: "peer-1".into(),
+            epoch: 2,
+            cluster: "donor".into(),
+            side: v1::Side::Donor.into(),
+            wireguard_public: vec![1; 32],
+            hpke_public: vec![2; 32],
+            endpoints: vec!["10.0.0.1:51871".into(), "a:1".into()],
+            network: Some(v1::ClusterNetwork {
+                pod_cidrs: vec!["10.44.0.0/16".into(), "10.45.0.0/16".into()],
+                api_server: "192.0.2.7:6443".into(),
+                liqo_cluster_id: "donor-liqo".into(),
+                liqo_version: "v1.2.0".into(),
+                tun: true,
+                liqo_network: true,
+            }),
+            ..v1::KeyBundle::default()
+        };
+        let bundle = sign(bundle, &key, voucher.as_ref());
+        let expected = Expected {
+            peering: "peer-1".into(),
+            epoch: 2,
+            cluster: "donor".into(),
+            side: v1::Side::Donor,
+            identity_key: key.public().to_string(),
+            institution: "poly".into(),
+        };
+        (bundle, expected)
+    }
+
+    #[test]
+    fn a_bundle_is_believed_only_unchanged() {
+        let (bundle, expected) = parts(None);
+        let remote = verify(&bundle, &expected, &PinnedKeys::new()).unwrap();
+        assert_eq!(remote.endpoints.len(), 2);
+        assert_eq!(remote.network.pod_cidrs[1].to_string(), "10.45.0.0/16");
+        assert_eq!(remote.network.api_address(), Some("192.0.2.7:6443".parse().unwrap()));
+        fn network(bundle: &mut v1::KeyBundle) -> &mut v1::ClusterNetwork {
+            bundle.network.as_mut().unwrap()
+        }
+        let changes: [fn(&mut v1::KeyBundle); 16] = [
+            |b| b.peering = "peer-2".into(),
+            |b| b.epoch = 3,
+            |b| b.cluster = "other".into(),
+            |b| b.side = v1::Side::Origin.into(),
+            |b| b.wireguard_public[0] = 9,
+            |b| b.hpke_public[0] = 9,
+            |b| b.endpoints = vec!["10.0.0.1:51871a".into(), ":1".into()],
+            |b| b.identity_key = IdentityKey::generate(&SystemEntropy).public().to_string(),
+            |b| b.signature[0] ^= 1,
+            |b| b.network = None,
+            |b| network(b).pod_cidrs = vec!["10.44.0.0/1610.45.0.0/16".into()],
+            |b| network(b).api_server = "192.0.2.8:6443".into(),
+            |b| network(b).liqo_cluster_id = "other".into(),
+            |b| network(b).liqo_version = "v1.2.1".into(),
+            |b| network(b).tun = false,
+            |b| network(b).liqo_network = false,
+        ];
+        for change in changes {
+            let mut changed = bundle.clone();
+            change(&mut changed);
+            assert!(verify(&changed, &expected, &PinnedKeys::new()).is_err(), "{changed:?}");
+        }
+    }
+
+    fn signed_with(network: v1::ClusterNetwork) -> Result<RemoteKeys, BundleError> {
+        let key = IdentityKey::generate(&SystemEntropy);
+        let (bundle, expected) = parts(None);
+        let bundle = sign(v1::KeyBundle { network: Some(network), ..bundle }, &key, None);
+        verify(&bundle, &Expected { identity_key: key.public().to_string(), ..expected }, &PinnedKeys::new())
+    }
+
+    #[test]
+    fn a_network_that_cannot_be_is_refused_and_named() {
+        let cidrs = |cidrs: &[&str]| v1::ClusterNetwork {
+            pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
+            ..v1::ClusterNetwork::default()
+        };
+        let nine: Vec<String> = (0..9).map(|n| format!("10.{n}.0.0/16")).collect();
+        let nine: Vec<&str> = nine.iter().map(String::as_str).collect();
+        for wrong in [
+            cidrs(&["10.44.0.1/16"]),
+            cidrs(&["0.0.0.0/0"]),
+            cidrs(&["127.0.0.0/8"]),
+            cidrs(&["fd00::/64"]),
+            cidrs(&["10.44.0.0/16", "10.44.7.0/24"]),
+            cidrs(&nine),
+            v1::ClusterNetwork { api_server: "https://a:1".into(), ..v1::ClusterNetwork::default() },
+            v1::ClusterNetwork { api_server: "a:0".into(), ..v1::ClusterNetwork::default() },
+            v1::ClusterNetwork { liqo_cluster_id: "../x".into(), ..v1::ClusterNetwork::default() },
+            v1::ClusterNetwork { liqo_version: "v\n".into(), ..v1::ClusterNetwork::default() },
+        ] {
+            let error = signed_with(wrong.clone()).unwrap_err();
+            assert!(matches!(error, BundleError::Network { .. }), "{wrong:?}: {error}");
+        }
+        assert_eq!(signed_with(v1::ClusterNetwork::default()).unwrap().network, RemoteNetwork::default());
+    }
+
+    #[test]
+    fn a_bundle_of_an_older_agent_is_refused_with_the_remedy() {
+        let key = IdentityKey::generate(&SystemEntropy);
+        let (bundle, expected) = parts(None);
+        let mut bundle = v1::KeyBundle { network: None, identity_key: key.public().to_string(), ..bundle };
+        bundle.signature = key.sign(FORMERLY_SIGNED_AS, &[&formerly_canonical(&bundle)]).as_bytes().to_vec();
+        let expected = Expected { identity_key: bundle.identity_key.clone(), ..expected };
+        let error = verify(&bundle, &expected, &PinnedKeys::new()).unwrap_err();
+        assert!(error.to_string().contains("upgrade"), "{error}");
+    }
+
+    #[test]
+    fn keys_swapped_by_the_broker_are_refused_where_the_institution_is_pinned() {
+        let institution = IdentityKey::generate(&SystemEntropy);
+        let pinned = PinnedKeys::from([("poly".to_owned(), vec![institution.public()])]);
+        let (bundle, expected) = parts(Some(&institution));
+        assert!(verify(&bundle, &expected, &pinned).is_ok());
+        // A stolen broker shows its own identity key and signs with it; it cannot make the voucher.
+        for forged_by in [None, Some(&IdentityKey::generate(&SystemEntropy))] {
+            let (bundle, expected) = parts(forged_by);
+            assert!(matches!(verify(&bundle, &expected, &pinned), Err(BundleError::NotVouched { .. })));
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Sealing messages between two agents: HPKE (RFC 9180) in base mode with X25519-HKDF-SHA256 and ChaCha20-Poly1305.
+//!
+//! What an envelope is about is bound in as associated data, so none can be replayed, moved or given another name. Base
+//! mode says nothing of the sender; so the sender's identity key signs content and binding inside the seal, and a
+//! broker that knows everybody's public keys still cannot make an envelope that opens.
+
+use comity_proto::v1;
+use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
+use hpke::aead::ChaCha20Poly1305;
+use hpke::kdf::HkdfSha256;
+use hpke::kem::X25519HkdfSha256;
+use hpke::rand_core::{TryCryptoRng, TryRng};
+use hpke::{Deserializable as _, Kem as _, OpModeR, OpModeS, Serializable as _};
+use zeroize::Zeroizing;
+
+use crate::state::record::SecretKey;
+
+/// HPKE's `info`.
+const INFO: &[u8] = b"comity envelope v1";
+/// What the sender signs an envelope for.
+const SIGNED_AS: &str = "envelope";
+/// Length of the signature before the content.
+const SIGNATURE_BYTES: usize = 64;
+/// Most bytes of content: an envelope's 64 KiB less signature and tag.
+pub const MAX_CONTENT_BYTES: usize = (64 << 10) - SIGNATURE_BYTES - 16;
+
+/// Why an envelope cannot be sealed or opened. None of them holds content.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// Too much content.
+    #[error("content of {bytes} bytes does not fit an envelope, at most {MAX_CONTENT_BYTES} do")]
+    TooLarge {
+        /// How much.
+        bytes: usize,
+    },
+    /// The receiver's key is no key.
+    #[error("the HPKE public key of {cluster} is not valid")]
+    BadKey {
+        /// Whose key.
+        cluster: String,
+    },
+    /// It does not open: changed, moved, or for another key.
+    #[error(
+        "the {step} envelope {sequence} from {from} does not open: it was changed or moved, or is sealed to another key"
+    )]
+    DoesNotOpen {
+        /// Its step.
+        step: String,
+        /// Its sequence.
+        sequence: u64,
+        /// Who it says it is from.
+        from: String,
+    },
+    /// It opens, but was not made by whom it names.
+    #[error("the {step} envelope {sequence} is not signed by {from}: somebody else made it")]
+    NotSigned {
+        /// Its step.
+        step: String,
+        /// Its sequence.
+        sequence: u64,
+        /// Who it says it is from.
+        from: String,
+    },
+}
+
+/// What an envelope is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Trust domain of the federation.
+    pub federation: String,
+    /// Peering.
+    pub peering: String,
+    /// Epoch.
+    pub epoch: u32,
+    /// Lease; empty for the peering itself.
+    pub lease: String,
+    /// Step.
+    pub step: String,
+    /// Sequence, from 1.
+    pub sequence: u64,
+    /// Sender.
+    pub from: String,
+    /// Receiver.
+    pub to: String,
+}
+
+impl Binding {
+    /// That of an envelope as it came.
+    #[must_use]
+    pub fn of(federation: &str, envelope: &v1::Envelope) -> Self {
+        Self {
+            federation: federation.to_owned(),
+            peering: envelope.peering.clone(),
+            epoch: envelope.epoch,
+            lease: envelope.lease.clone(),
+            step: envelope.step.clone(),
+            sequence: envelope.sequence,
+            from: envelope.from.clone(),
+            to: envelope.to.clone(),
+        }
+    }
+
+    /// Canonical bytes: texts with their length in 8 bytes before them, numbers in big-endian order; no two bindings
+    /// share any.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut text = |text: &str| {
+            bytes.extend((text.len() as u64).to_be_bytes());
+            bytes.extend(text.as_bytes());
+        };
+        for part in [&self.federation, &self.peering, &self.lease, &self.step, &self.from, &self.to] {
+            text(part);
+        }
+        bytes.extend(self.epoch.to_be_bytes());
+        bytes.extend(self.sequence.to_be_bytes());
+        bytes
+    }
+}
+
+/// Public half of an HPKE key; the private half is derived from 32 random bytes as RFC 9180 says.
+#[must_use]
+pub fn hpke_public(secret: &SecretKey) -> [u8; 32] {
+    let (_, public) = X25519HkdfSha256::derive_keypair(secret.expose());
+    public.to_bytes().as_slice().try_into().expect("an X25519 public key has 32 bytes")
+}
+
+/// Seals content to the receiver's key, signed by the sender's.
+///
+/// # Errors
+/// [`SealError::TooLarge`], [`SealError::BadKey`].
+pub fn seal(
+    binding: &Binding,
+    content: &[u8],
+    receiver: &[u8; 32],
+    signer: &IdentityKey,
+    entropy: &dyn Entropy,
+) -> Result<v1::Envelope, SealError> {
+    if content.len() > MAX_CONTENT_BYTES {
+        return Err(SealError::TooLarge { bytes: content.len() });
+    }
+    let bad_key = || SealError::BadKey { cluster: binding.to.clone() };
+    let receiver = <X25519HkdfSha256 as hpke::Kem>::PublicKey::from_bytes(receiver).map_err(|_| bad_key())?;
+    let associated = binding.bytes();
+    let signature = signer.sign(SIGNED_AS, &[&associated, content]);
+    let plain = Zeroizing::new([signature.as_bytes().as_slice(), content].concat());
+    let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, X25519HkdfSha256>(
+        &OpModeS::Base,
+        &receiver,
+        INFO,
+        &plain,
+        &associated,
+        &mut Draws(entropy),
+    )
+    .map_err(|_| bad_key())?;
+    Ok(v1::Envelope {
+        peering: binding.peering.clone(),
+        epoch: binding.epoch,
+        lease: binding.lease.clone(),
+        step: binding.step.clone(),
+        sequence: binding.sequence,
+        from: binding.from.clone(),
+        to: binding.to.clone(),
+        encapsulated_key: encapsulated.to_bytes().to_vec(),
+        ciphertext,
+        expires_at_ms: u64::MAX >> 1,
+    })
+}
+
+/// Opens an envelope and checks who made it. That none is opened twice is the caller's to remember.
+///
+/// # Errors
+/// [`SealError::DoesNotOpen`], [`SealError::NotSigned`].
+pub fn open(
+    federation: &str,
+    envelope: &v1::Envelope,
+    secret: &SecretKey,
+    sender: &IdentityPublicKey,
+) -> Result<Zeroizing<Vec<u8>>, SealError> {
+    let does_not_open = || SealError::DoesNotOpen {
+        step: envelope.step.clone(),
+        sequence: envelope.sequence,
+        from: envelope.from.clone(),
+    };
+    let associated = Binding::of(federation, envelope).bytes();
+    let (private, _) = X25519HkdfSha256::derive_keypair(secret.expose());
+    let encapsulated = <X25519HkdfSha256 as hpke::Kem>::EncappedKey::from_bytes(&envelope.encapsulated_key)
+        .map_err(|_| does_not_open())?;
+    let plain = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, X25519HkdfSha256>(
+        &OpModeR::Base,
+        &private,
+        &encapsulated,
+        INFO,
+        &envelope.ciphertext,
+        &associated,
+    )
+    .map(Zeroizing::new)
+    .map_err(|_| does_not_open())?;
+    let (signature, content) = plain.split_at_checked(SIGNATURE_BYTES).ok_or_else(does_not_open)?;
+    let signature = IdentitySignature::from_bytes(signature).map_err(|_| does_not_open())?;
+    sender.verify(SIGNED_AS, &[&associated, content], &signature).map_err(|_| SealError::NotSigned {
+        step: envelope.step.clone(),
+        sequence: envelope.sequence,
+        from: envelope.from.clone(),
+    })?;
+    Ok(Zeroizing::new(content.to_vec()))
+}
+
+/// Gives HPKE the agent's randomness.
+struct Draws<'a>(&'a dyn Entropy);
+
+impl TryRng for Draws<'_> {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        let mut bytes = [0; 4];
+        self.0.fill(&mut bytes);
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        Ok(self.0.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, buffer: &mut [u8]) -> Result<(), Self::Error> {
+        self.0.fill(buffer);
+        Ok(())
+    }
+}
+
+impl TryCryptoRng for Draws<'_> {}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_runtime::{SeededEntropy, SystemEntropy};
+
+    use super::*;
+
+    fn binding() -> Binding {
+        Binding {
+            federation: "dev.test".into(),
+            peering: "peer-1".into(),
+            epoch: 2,
+            lease: "lease-3".into(),
+            step: "credential".into(),
+            sequence: 4,
+            from: "donor".into(),
+            to: "origin".into(),
+        }
+    }
+
+    fn sealed(signer: &IdentityKey, secret: &SecretKey) -> v1::Envelope {
+        seal(&binding(), b"content", &hpke_public(secret), signer, &SystemEntropy).unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_opens_for_its_receiver_alone() {
+        let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
+        let envelope = sealed(&signer, &secret);
+        assert_eq!(*open("dev.test", &envelope, &secret, &signer.public()).unwrap(), b"content");
+        let other = SecretKey::new([8; 32]);
+        assert!(matches!(open("dev.test", &envelope, &other, &signer.public()), Err(SealError::DoesNotOpen { .. })));
+    }
+
+    #[test]
+    fn every_bound_field_is_bound() {
+        let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
+        let envelope = sealed(&signer, &secret);
+        let changes: [fn(&mut v1::Envelope); 9] = [
+            |e| e.peering = "peer-2".into(),
+            |e| e.epoch = 3,
+            |e| e.lease = "lease-4".into(),
+            |e| e.step = "psk".into(),
+            |e| e.sequence = 5,
+            |e| e.from = "other".into(),
+            |e| e.to = "other".into(),
+            |e| e.ciphertext[0] ^= 1,
+            |e| e.encapsulated_key[0] ^= 1,
+        ];
+        for change in changes {
+            let mut changed = envelope.clone();
+            change(&mut changed);
+            let opened = open("dev.test", &changed, &secret, &signer.public());
+            assert!(matches!(opened, Err(SealError::DoesNotOpen { .. })), "{opened:?}");
+        }
+        assert!(open("other.test", &envelope, &secret, &signer.public()).is_err());
+        // When the broker deletes it is the broker's business, and not bound.
+        let later = v1::Envelope { expires_at_ms: 1, ..envelope };
+        assert!(open("dev.test", &later, &secret, &signer.public()).is_ok());
+    }
+
+    #[test]
+    fn bindings_do_not_run_into_each_other() {
+        let one = Binding { peering: "peer-1".into(), lease: "2".into(), ..binding() };
+        let other = Binding { peering: "peer-12".into(), lease: String::new(), ..binding() };
+        assert_ne!(one.bytes(), other.bytes());
+    }
+
+    #[test]
+    fn an_envelope_of_somebody_else_is_refused() {
+        let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
+        let forged = sealed(&IdentityKey::generate(&SystemEntropy), &secret);
+        assert!(matches!(open("dev.test", &forged, &secret, &signer.public()), Err(SealError::NotSigned { .. })));
+    }
+
+    #[test]
+    fn too_much_content_is_refused_and_the_most_fits() {
+        let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
+        let seal_bytes = |n| seal(&binding(), &vec![0; n], &hpke_public(&secret), &signer, &SeededEntropy::new(1));
+        assert_eq!(seal_bytes(MAX_CONTENT_BYTES).unwrap().ciphertext.len(), 64 << 10);
+        assert_eq!(
+            seal_bytes(MAX_CONTENT_BYTES + 1).unwrap_err(),
+            SealError::TooLarge { bytes: MAX_CONTENT_BYTES + 1 }
+        );
+    }
+
+    /// RFC 9180, appendix A.2.1: the key pair that skRm's input key material gives.
+    #[test]
+    fn derives_keys_as_the_standard_says() {
+        let ikm: [u8; 32] = hex::decode("1ac01f181fdf9f352797655161c58b75c656a6cc2716dcb66372da835542e1df")
+            .unwrap()
+            .try_into()
+            .unwrap();
+        let public = hpke_public(&SecretKey::new(ikm));
+        assert_eq!(hex::encode(public), "4310ee97d88cc1f088a5576c77ab0cf5c3ac797f3d95139c6c84b5429c59662a");
+    }
+}

@@ -1,0 +1,12 @@
+//! The Kubernetes API as all parts of the agent use it: the connection, calls, watches, quantities and names.
+
+pub mod api;
+pub(crate) mod call;
+pub(crate) mod dns_label;
+pub(crate) mod failing;
+pub(crate) mod gpu_resource;
+pub(crate) mod https_server;
+pub(crate) mod mirror;
+pub(crate) mod pod_request;
+pub(crate) mod quantity;
+pub mod service_name;

@@ -1,0 +1,80 @@
+//! Calls to the Kubernetes API as steps of a delivery: which failures may go away, and which will not.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::kubernetes::api::{CallError, within_limit};
+use crate::model::delivery_error::DeliveryError;
+
+/// Who owns the fields that the agent sets.
+pub(crate) const FIELD_MANAGER: &str = "comity-agent";
+/// What everything made by the agent is labelled with.
+pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+
+/// Labels of an object that the agent makes: these, and that it is the agent's.
+pub(crate) fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Parameters of creating an object, whose fields are then the agent's.
+pub(crate) fn creating() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Parameters of changing fields of an object, which are then the agent's.
+pub(crate) fn patching() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Makes a call within its time limit.
+pub(crate) async fn call<T>(
+    operation: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, DeliveryError> {
+    within_limit(call).await.map_err(|error| delivery_error(operation, error))
+}
+
+/// Makes a call for which "not found" is an answer.
+pub(crate) async fn call_opt<T>(
+    operation: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<Option<T>, DeliveryError> {
+    match within_limit(call).await {
+        Err(CallError::Status(status)) if status.is_not_found() => Ok(None),
+        result => result.map(Some).map_err(|error| delivery_error(operation, error)),
+    }
+}
+
+/// Makes the object, or sets the fields given here back to what they must be.
+pub(crate) async fn apply<K>(api: &Api<K>, object: &K) -> Result<K, DeliveryError>
+where
+    K: Resource + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+    K::DynamicType: Default,
+{
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    let name = object.meta().name.clone().unwrap_or_default();
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    call(&format!("apply {kind} {name}"), api.patch(&name, &parameters, &Patch::Apply(object))).await
+}
+
+fn delivery_error(operation: &str, error: CallError) -> DeliveryError {
+    let CallError::Status(status) = &error else { return DeliveryError::temporary(operation, error) };
+    // A namespace that is going away refuses new objects as forbidden.
+    let going_away = status.message.contains("being terminated");
+    match status.code {
+        403 if !going_away => DeliveryError::permanent(
+            "kubernetes-forbidden",
+            format!(
+                "cannot {operation}: {}; apply deploy/agent/rbac.yaml, or give the agent's user these rights",
+                status.message
+            ),
+        ),
+        400 | 422 => DeliveryError::permanent("kubernetes-refused", format!("cannot {operation}: {}", status.message)),
+        _ => DeliveryError::temporary(operation, error),
+    }
+}

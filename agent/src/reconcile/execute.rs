@@ -1,0 +1,289 @@
+//! The loop that carries plans out: a plan after each change, its steps side by side, each object's one after another.
+//!
+//! A step that fails is tried again after a pause that grows; nobody else waits for it. The loop owns the desired state
+//! and the pauses, the steps own nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_runtime::Backoff;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::model::delivery_error::DeliveryError;
+use crate::model::desired::{Desired, Update};
+use crate::model::local_policy::LocalPolicy;
+use crate::reconcile::plan::{Step, View, plan};
+use crate::reconcile::steps::{Context, StepError, deadline, run};
+
+/// Steps at the same time: enough for a burst of leases, few enough for a small API server.
+const CONCURRENT_STEPS: usize = 16;
+/// First and longest pause before a failed step is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+/// A plan is made at least this often: certificates, leases and pauses end without anybody telling.
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+/// How often it is looked at what deliveries have made.
+const LIST_EVERY: Duration = Duration::from_secs(60);
+/// At least this long between two objects that nobody wants.
+const GARBAGE_EVERY: Duration = Duration::from_secs(2);
+/// A second look at the desired state is asked for at most this often.
+const RESYNC_EVERY: Duration = Duration::from_secs(30);
+/// Name under which the desired state is kept.
+const KEPT_AS: &str = "desired";
+
+/// What the loop is given.
+pub struct Executor {
+    /// What steps work with.
+    pub context: Arc<Context>,
+    /// Desired states.
+    pub desired: watch::Receiver<Update>,
+    /// The cluster's own limits.
+    pub policy: LocalPolicy,
+    /// Outage grace in milliseconds, as the broker last said.
+    pub outage_grace_ms: watch::Receiver<u64>,
+    /// Asks the uplink for a fresh desired state.
+    pub resync: Arc<Notify>,
+}
+
+/// Pause of a step after failures, or after a success that was planned again.
+struct Pause {
+    backoff: Backoff,
+    until: Duration,
+}
+
+#[derive(Default)]
+struct Loop {
+    busy: BTreeSet<String>,
+    pauses: BTreeMap<String, Pause>,
+    listed: BTreeSet<String>,
+    next_list: Duration,
+    next_garbage: Duration,
+    next_resync: Duration,
+}
+
+type Ended = (Step, Result<(), StepError>);
+
+impl Executor {
+    /// Runs until told to stop; steps under way are then left where they are, for a restart finds them again.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut records = self.context.store.subscribe();
+        let mut service = self.context.node_service.clone();
+        let mut networks = self.context.networks.subscribe();
+        let mut saved = self.context.saved.subscribe();
+        let mut desired = Desired::remembered(self.remembered());
+        let mut state = Loop::default();
+        let mut tasks: JoinSet<Ended> = JoinSet::new();
+        loop {
+            let sleep = self.round(&mut desired, &mut state, &mut tasks).await;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Ok(()) = records.changed() => {}
+                Ok(()) = self.desired.changed() => {}
+                Ok(()) = service.changed() => {}
+                Ok(()) = networks.changed() => {}
+                Ok(()) = saved.changed() => {}
+                Some(ended) = tasks.join_next() => self.note(ended, &mut state),
+                () = self.context.clock.sleep(sleep) => {}
+            }
+        }
+        tasks.shutdown().await;
+    }
+
+    fn remembered(&self) -> comity_proto::v1::DesiredState {
+        let kept = self.context.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
+        let mut state: comity_proto::v1::DesiredState = prost::Message::decode(kept.as_slice()).unwrap_or_default();
+        // Any state that a live stream brings is newer, also of a broker group that began again.
+        state.revision = 0;
+        state
+    }
+
+    /// Looks, plans and starts steps. How long to sleep if nothing happens.
+    async fn round(&mut self, desired: &mut Desired, state: &mut Loop, tasks: &mut JoinSet<Ended>) -> Duration {
+        let now = self.context.clock.elapsed();
+        self.list(state, now).await;
+        let update = self.desired.borrow_and_update().clone();
+        if desired.take(&update, &self.here(state), now) {
+            self.keep(desired).await;
+        }
+        if desired.wants_another_look(now) && now >= state.next_resync {
+            state.next_resync = now + RESYNC_EVERY;
+            self.resync.notify_one();
+        }
+        let steps = self.plan(desired, state, now);
+        self.count(desired);
+        let mut sleep = LONGEST_SLEEP;
+        for step in steps {
+            let pause =
+                state.pauses.get(&pause_name(&step)).map_or(Duration::ZERO, |pause| pause.until.saturating_sub(now));
+            if !pause.is_zero() {
+                sleep = sleep.min(pause);
+            } else if !state.busy.contains(&*step.object()) && tasks.len() < CONCURRENT_STEPS {
+                self.start(step, state, tasks, now).await;
+            }
+        }
+        sleep.max(Duration::from_millis(1))
+    }
+
+    fn plan(&self, desired: &Desired, state: &Loop, now: Duration) -> Vec<Step> {
+        let records = self.context.store.records();
+        let mut live = self.context.live();
+        if now >= state.next_garbage && !desired.unwanted().is_empty() {
+            // What was taken down since the last desired state is not there to be taken down again.
+            live.unwanted = desired.unwanted().intersection(&self.here(state)).cloned().collect();
+        }
+        let service = self.context.node_service.borrow().clone();
+        plan(&View {
+            cluster: &self.context.cluster,
+            desired: desired.state(),
+            is_live: desired.is_live(),
+            records: &records,
+            live: &live,
+            endpoints: &self.context.endpoints,
+            network: self.context.network.as_ref(),
+            service: &service,
+            policy: &self.policy,
+            now_ms: self.context.clock.unix_ms(),
+            outage_grace_ms: *self.outage_grace_ms.borrow(),
+        })
+    }
+
+    async fn start(&self, step: Step, state: &mut Loop, tasks: &mut JoinSet<Ended>, now: Duration) {
+        if matches!(step, Step::RemoveLease { side: None, .. } | Step::ForgetPeering { before: None, .. }) {
+            state.next_garbage = now + GARBAGE_EVERY;
+            self.context.metrics.garbage.inc();
+        }
+        let context = Arc::clone(&self.context);
+        if matches!(step, Step::AdmitLease { .. }) {
+            // In order of fencing tokens, so one after another.
+            let result = carry_out(&context, &step).await;
+            return self.note(Ok((step, result)), state);
+        }
+        state.busy.insert(step.object().into_owned());
+        tasks.spawn(async move {
+            let result = carry_out(&context, &step).await;
+            (step, result)
+        });
+    }
+
+    fn note(&self, ended: Result<Ended, tokio::task::JoinError>, state: &mut Loop) {
+        let (step, result) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                // Which object it worked on is not known; what is still to be done is planned again.
+                tracing::error!(%error, "a step panicked");
+                state.busy.clear();
+                return;
+            }
+        };
+        state.busy.remove(&*step.object());
+        let now = self.context.clock.elapsed();
+        let name = pause_name(&step);
+        let outcome = if result.is_ok() { "done" } else { "retry" };
+        self.context.metrics.steps.with_label_values(&[step.name(), outcome]).inc();
+        match result {
+            Ok(()) => {
+                if let Step::RemoveLease { lease, .. } = &step {
+                    state.listed.remove(lease);
+                }
+                state.pauses.remove(&name);
+                state.pauses.retain(|_, pause| pause.until + RETRY.1 * 4 > now);
+            }
+            Err(error) => {
+                let fresh = || Pause { backoff: Backoff::new(RETRY.0, RETRY.1), until: now };
+                let pause = state.pauses.entry(name).or_insert_with(fresh);
+                let wait = pause.backoff.next_delay(self.context.entropy.as_ref()).max(RETRY.0 / 4);
+                pause.until = now + wait;
+                tracing::warn!(step = step.name(), object = &*step.object(), %error, again_in = ?wait, "a step did not get done");
+            }
+        }
+    }
+
+    /// Everything that this agent has something of.
+    fn here(&self, state: &Loop) -> BTreeSet<String> {
+        let records = self.context.store.records();
+        let mut here: BTreeSet<String> = records.donors.keys().chain(records.origins.keys()).cloned().collect();
+        here.extend(records.peerings.keys().map(|(peering, _)| peering.clone()));
+        here.extend(records.liqo.keys().cloned());
+        here.extend(self.context.live().tunnels.into_keys());
+        here.extend(state.listed.iter().cloned());
+        here
+    }
+
+    async fn list(&self, state: &mut Loop, now: Duration) {
+        if now < state.next_list {
+            return;
+        }
+        state.next_list = now + LIST_EVERY;
+        match self.made().await {
+            Ok(made) => state.listed = made,
+            Err(error) => tracing::warn!(%error, "cannot see what deliveries have made"),
+        }
+    }
+
+    /// Leases of which some delivery has something.
+    async fn made(&self) -> Result<BTreeSet<String>, DeliveryError> {
+        let (donor, origin) = tokio::join!(self.context.donor.list(), self.context.origin.list());
+        let mut made = donor?;
+        made.extend(origin?);
+        if let Some(nodes) = &self.context.virtual_nodes {
+            let (donor, origin) = tokio::join!(nodes.donor.list(), nodes.origin.list());
+            made.extend(donor?);
+            made.extend(origin?);
+        }
+        Ok(made)
+    }
+
+    /// Keeps what is wanted for a restart without a broker; envelopes come again.
+    async fn keep(&self, desired: &Desired) {
+        let state = comity_proto::v1::DesiredState { envelopes: Vec::new(), ..(**desired.state()).clone() };
+        if let Err(error) = self.context.store.keep_soon(KEPT_AS, prost::Message::encode_to_vec(&state)).await {
+            tracing::warn!(%error, "cannot keep the desired state");
+        }
+    }
+
+    fn count(&self, desired: &Desired) {
+        let metrics = &self.context.metrics;
+        let records = self.context.store.records();
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.desired_revision.set(i64::try_from(desired.state().revision).unwrap_or(i64::MAX));
+        metrics.outbox.set(gauge(records.outbox.len()));
+        metrics.lent_milli.set(i64::try_from(records.lent_milli()).unwrap_or(i64::MAX));
+        metrics.tunnels.set(gauge(self.context.running().tunnels.len()));
+        let lent = records.donors.values().filter(|record| !record.removed).count();
+        metrics.leases.with_label_values(&["donor"]).set(gauge(lent));
+        let borrowed = records.origins.values().filter(|record| !record.removed).count();
+        metrics.leases.with_label_values(&["origin"]).set(gauge(borrowed));
+    }
+}
+
+fn pause_name(step: &Step) -> String {
+    format!("{}/{}", step.object(), step.name())
+}
+
+async fn carry_out(context: &Context, step: &Step) -> Result<(), StepError> {
+    let (name, limit) = (step.name(), deadline(step));
+    let span = tracing::info_span!("step", step = name, object = &*step.object(), trace_id = tracing::field::Empty);
+    // "version-trace id-span id-flags": the same id is in the brokers' logs.
+    if let Some(trace_id) = step.traceparent().split('-').nth(1) {
+        span.record("trace_id", trace_id);
+        comity_runtime::telemetry::continue_trace(&span, step.traceparent());
+    }
+    let reached = |after| {
+        for point in &context.crash_points {
+            point.reached(name, after);
+        }
+    };
+    let timer = context.metrics.step_seconds.with_label_values(&[name]).start_timer();
+    reached(false);
+    let work = tokio::time::timeout(limit, run(context, step)).instrument(span.clone()).await;
+    timer.observe_duration();
+    let result = work.unwrap_or(Err(StepError::Deadline(limit)));
+    if result.is_ok() {
+        reached(true);
+        span.in_scope(|| tracing::info!(step = name, object = &*step.object(), "done"));
+    }
+    result
+}

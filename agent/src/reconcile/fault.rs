@@ -1,0 +1,91 @@
+//! A testing aid: `COMITY_AGENT_CRASH_AT=<step>[:before|after][,…]` aborts the process once at each place named, right
+//! before or after (the default) that step's work, so that tests can show that a restart at that point loses nothing. A
+//! marker file in the state directory keeps it to once. Without the variable nothing here does anything.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The variable.
+pub const CRASH_VARIABLE: &str = "COMITY_AGENT_CRASH_AT";
+
+/// Held by whoever ends the process.
+static ENDING: Mutex<()> = Mutex::new(());
+
+/// Where a process can be made to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashPoint {
+    step: String,
+    after: bool,
+    marker: PathBuf,
+}
+
+/// The variable names no step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{CRASH_VARIABLE} is {value:?}: want one of {steps}, then nothing, ':before' or ':after'")]
+pub struct CrashPointError {
+    /// What it is.
+    pub value: String,
+    /// What it may be.
+    pub steps: String,
+}
+
+impl CrashPoint {
+    /// What the environment asks for.
+    ///
+    /// # Errors
+    /// [`CrashPointError`]: a test that names no step would show nothing.
+    pub fn from_environment(state: &Path) -> Result<Vec<Self>, CrashPointError> {
+        let value = std::env::var(CRASH_VARIABLE).unwrap_or_default();
+        value.split(',').filter(|point| !point.is_empty()).map(|point| Self::parse(point, state)).collect()
+    }
+
+    fn parse(value: &str, state: &Path) -> Result<Self, CrashPointError> {
+        let (step, when) = value.split_once(':').unwrap_or((value, "after"));
+        if !crate::reconcile::plan::STEP_NAMES.contains(&step) || !matches!(when, "before" | "after") {
+            return Err(CrashPointError {
+                value: value.to_owned(),
+                steps: crate::reconcile::plan::STEP_NAMES.join(", "),
+            });
+        }
+        let marker = state.join(format!("crashed-at-{step}-{when}"));
+        Ok(Self { step: step.to_owned(), after: when == "after", marker })
+    }
+
+    /// Ends the process if this is the place and it was not ended here before.
+    pub fn reached(&self, step: &str, after: bool) {
+        if self.step != step || self.after != after {
+            return;
+        }
+        // One process ends at one place: another that is reached meanwhile is not marked, and ends the next process.
+        let _ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.mark() {
+            tracing::error!(step, after, "ending the process: {CRASH_VARIABLE} says so");
+            std::process::abort();
+        }
+    }
+
+    /// True once: when the marker was made just now.
+    fn mark(&self) -> bool {
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&self.marker).is_ok()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_a_step_and_marks_once() {
+        let home = tempfile::tempdir().unwrap();
+        let point = CrashPoint::parse("send-psk:before", home.path()).unwrap();
+        assert!(!point.after && point.step == "send-psk");
+        assert!(CrashPoint::parse("send-psk", home.path()).unwrap().after);
+        assert!(point.mark() && !point.mark());
+        point.reached("send-psk", true);
+        point.reached("make-keys", false);
+        for wrong in ["", "nothing", "send-psk:later"] {
+            assert!(CrashPoint::parse(wrong, home.path()).unwrap_err().to_string().contains("make-keys"), "{wrong}");
+        }
+    }
+}

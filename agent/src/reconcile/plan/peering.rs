@@ -1,0 +1,208 @@
+//! Steps of one peering.
+
+use comity_proto::v1;
+use comity_proto::v1::PeeringState;
+
+use super::{Step, View};
+use crate::keys::bundle::Expected;
+use crate::model::side::Side;
+use crate::state::record::{PeeringRecord, ReportKey};
+
+pub(super) fn plan(view: &View<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
+    let Some(peering) = &directive.peering else { return };
+    let side = match view.cluster {
+        cluster if cluster == peering.donor => Side::Donor,
+        cluster if cluster == peering.origin => Side::Origin,
+        _ => return,
+    };
+    let this = OnePeering { view, directive, peering, side };
+    match peering.state() {
+        PeeringState::Proposed
+        | PeeringState::Keys
+        | PeeringState::Authenticating
+        | PeeringState::Establishing
+        | PeeringState::Established => this.handshake(steps),
+        PeeringState::Draining => this.close(steps),
+        PeeringState::Failed => this.restore(steps),
+        PeeringState::Closed | PeeringState::Unspecified => {}
+    }
+}
+
+struct OnePeering<'a> {
+    view: &'a View<'a>,
+    directive: &'a v1::PeeringDirective,
+    peering: &'a v1::Peering,
+    side: Side,
+}
+
+impl OnePeering<'_> {
+    fn key(&self, kind: fn(String, u32) -> ReportKey) -> ReportKey {
+        kind(self.peering.id.clone(), self.peering.epoch)
+    }
+
+    fn is_reported(&self, kind: fn(String, u32) -> ReportKey) -> bool {
+        self.view.is_reported(&self.key(kind))
+    }
+
+    fn fail(&self, code: &'static str, message: &str, steps: &mut Vec<Step>) {
+        if !self.is_reported(ReportKey::PeeringFailed) {
+            let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+            steps.push(Step::FailPeering { peering, epoch, code, message: message.to_owned() });
+        }
+    }
+
+    fn handshake(&self, steps: &mut Vec<Step>) {
+        let (id, epoch) = (&self.peering.id, self.peering.epoch);
+        let shown = match self.side {
+            Side::Origin => self.directive.origin_keys.as_ref(),
+            Side::Donor => self.directive.donor_keys.as_ref(),
+        };
+        if self.is_reported(ReportKey::PeeringFailed) {
+            return self.restore(steps);
+        }
+        let Some(record) = self.view.records.peering(id, epoch) else {
+            if shown.is_some() {
+                self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
+            } else {
+                steps.push(Step::MakeKeys { peering: id.clone(), epoch, side: self.side });
+            }
+            return;
+        };
+        match shown {
+            None if !self.is_reported(ReportKey::Keys) => {
+                steps.push(Step::MakeKeys { peering: id.clone(), epoch, side: self.side });
+            }
+            None => self.restore(steps),
+            Some(shown) if prost::Message::encode_to_vec(shown) != record.bundle => {
+                self.fail("keys-lost", "the keys shown in this epoch are not those that this side holds", steps);
+            }
+            // Signed endpoints cannot be corrected within an epoch, and where both sides moved neither finds the other.
+            Some(shown) if shown.endpoints != self.view.endpoints => {
+                self.fail("endpoints-changed", "this side's fabric is reached elsewhere now", steps);
+            }
+            Some(shown) if shown.network.as_ref() != self.view.network => {
+                self.fail("network-changed", "this side's network is another one now", steps);
+            }
+            Some(_) if self.peering.state() == PeeringState::Authenticating => match self.side {
+                Side::Donor => self.authenticate_as_donor(record, steps),
+                Side::Origin => self.authenticate_as_origin(record, steps),
+            },
+            Some(_) if matches!(self.peering.state(), PeeringState::Establishing | PeeringState::Established) => {
+                self.establish(record, steps);
+            }
+            Some(_) => self.restore(steps),
+        }
+    }
+
+    fn expected(&self) -> Option<(Expected, v1::KeyBundle)> {
+        let (bundle, cluster, side) = match self.side {
+            Side::Donor => (&self.directive.origin_keys, &self.peering.origin, v1::Side::Origin),
+            Side::Origin => (&self.directive.donor_keys, &self.peering.donor, v1::Side::Donor),
+        };
+        let expected = Expected {
+            peering: self.peering.id.clone(),
+            epoch: self.peering.epoch,
+            cluster: cluster.clone(),
+            side,
+            identity_key: self.directive.peer_identity_key.clone(),
+            institution: self.directive.peer_institution.clone(),
+        };
+        Some((expected, bundle.clone()?))
+    }
+
+    fn envelope(&self, step: &str) -> Option<&v1::Envelope> {
+        let ours = |e: &&v1::Envelope| {
+            e.peering == self.peering.id && e.epoch == self.peering.epoch && e.lease.is_empty() && e.step == step
+        };
+        self.view.desired.envelopes.iter().filter(ours).max_by_key(|envelope| envelope.sequence)
+    }
+
+    fn authenticate_as_donor(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
+        let Some((expected, bundle)) = self.expected() else { return };
+        let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        if record.preshared.is_none() || !record.sealed_accepted && !self.is_reported(ReportKey::Psk) {
+            steps.push(Step::SendPsk { expected, bundle });
+        } else if record.proven {
+            if !self.is_reported(ReportKey::Authenticated) {
+                steps.push(Step::CheckProof { peering, epoch, envelope: None });
+            }
+            self.spent("proof", steps);
+        } else if let Some(envelope) = self.envelope("proof") {
+            steps.push(Step::CheckProof { peering, epoch, envelope: Some(envelope.clone()) });
+        } else {
+            // The donor's end stands before the origin calls, so that its first handshake is answered.
+            self.configure(record, steps);
+        }
+    }
+
+    fn authenticate_as_origin(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
+        if record.preshared.is_some() {
+            if !record.sealed_accepted && !self.is_reported(ReportKey::Proof) {
+                steps.push(Step::SendProof { peering: self.peering.id.clone(), epoch: self.peering.epoch });
+            }
+            self.spent("psk", steps);
+        } else if let (Some((expected, bundle)), Some(envelope)) = (self.expected(), self.envelope("psk")) {
+            steps.push(Step::OpenPsk { expected, bundle, envelope: envelope.clone() });
+        }
+    }
+
+    /// Acknowledges an envelope again that was opened already.
+    fn spent(&self, step: &str, steps: &mut Vec<Step>) {
+        if let Some(envelope) = self.envelope(step) {
+            self.view.discard(envelope, steps);
+        }
+    }
+
+    fn establish(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
+        let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        if !record.is_complete() {
+            return self.fail("keys-lost", "this side has lost the pre-shared key of this epoch", steps);
+        }
+        self.configure(record, steps);
+        if self.tunnel() == Some(epoch)
+            && !self.directive.reported_established
+            && !self.is_reported(ReportKey::Established)
+        {
+            steps.push(Step::ReportEstablished { peering: peering.clone(), epoch });
+        }
+        self.spent("psk", steps);
+        self.spent("proof", steps);
+        let older = self.view.records.epochs(&peering).any(|record| record.epoch < epoch);
+        if self.peering.state() == PeeringState::Established && older {
+            steps.push(Step::ForgetPeering { peering, before: Some(epoch) });
+        }
+    }
+
+    fn tunnel(&self) -> Option<u32> {
+        self.view.live.tunnels.get(&self.peering.id).copied()
+    }
+
+    fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
+        if record.is_complete() && self.tunnel().is_none_or(|epoch| epoch < record.epoch) {
+            steps.push(Step::ConfigureFabric { peering: record.peering.clone(), epoch: record.epoch });
+        }
+    }
+
+    /// While a new epoch is made, the tunnel of the one before carries what runs; also after a restart.
+    fn restore(&self, steps: &mut Vec<Step>) {
+        if self.tunnel().is_some() {
+            return;
+        }
+        if let Some(record) = self.view.records.epochs(&self.peering.id).rev().find(|record| record.is_complete()) {
+            self.configure(record, steps);
+        }
+    }
+
+    fn close(&self, steps: &mut Vec<Step>) {
+        let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        if self.view.records.liqo.contains_key(&peering) {
+            // While the tunnel still stands: so the other side's Liqo hears of it.
+            steps.push(Step::LiqoRemove { peering });
+            return;
+        }
+        let known = self.view.records.closed.get(&peering) == Some(&epoch);
+        if !known && !self.view.is_reported(&ReportKey::Closed(peering.clone())) {
+            steps.push(Step::ClosePeering { peering, epoch });
+        }
+    }
+}

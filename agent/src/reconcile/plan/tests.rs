@@ -1,0 +1,159 @@
+//! Plans are made again and again until nothing is left to do, with what each step does to the records.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod carry_out;
+mod converge;
+mod fixtures;
+mod leases;
+mod liqo;
+mod peerings;
+
+use std::sync::Arc;
+
+use fixtures::{bundle, envelope, lease, network, peering_record, remote};
+
+use super::*;
+use crate::delivery::{Authentication, Grant};
+use crate::liqo::LiqoPeer;
+use crate::state::record::{
+    DonorRecord, HeldCredential, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord, RemoteKeys,
+    RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
+};
+
+const NOW: u64 = 1_000_000;
+
+/// One side, as a simulation that does what the steps do to the records.
+struct Sim {
+    cluster: &'static str,
+    side: Side,
+    desired: v1::DesiredState,
+    records: Records,
+    live: Live,
+    policy: LocalPolicy,
+    endpoints: Vec<String>,
+    network: v1::ClusterNetwork,
+    service: NodeService,
+    is_live: bool,
+    now_ms: u64,
+    /// Messages of Liqo's exchange that were sealed.
+    sealed: Vec<v1::Envelope>,
+}
+
+impl Sim {
+    fn new(side: Side) -> Self {
+        let cluster = if side == Side::Donor { "donor" } else { "origin" };
+        Self {
+            cluster,
+            side,
+            desired: v1::DesiredState::default(),
+            records: Records::default(),
+            live: Live::default(),
+            policy: LocalPolicy::default(),
+            endpoints: Vec::new(),
+            network: network(1),
+            service: NodeService {
+                lends: Ok(()),
+                borrows: Ok(()),
+                authentication: Authentication::default(),
+                needs_tun: true,
+                peer_networks: Vec::new(),
+            },
+            is_live: true,
+            now_ms: NOW,
+            sealed: Vec::new(),
+        }
+    }
+
+    fn peering(mut self, state: v1::PeeringState, epoch: u32, keys: bool) -> Self {
+        let mut peering = v1::Peering {
+            id: "peer-1".into(),
+            origin: "origin".into(),
+            donor: "donor".into(),
+            epoch,
+            ..v1::Peering::default()
+        };
+        peering.set_state(state);
+        self.desired.peerings = vec![v1::PeeringDirective {
+            peering: Some(peering),
+            origin_keys: keys.then(|| bundle("origin", Side::Origin)),
+            donor_keys: keys.then(|| bundle("donor", Side::Donor)),
+            ..v1::PeeringDirective::default()
+        }];
+        self
+    }
+
+    fn plan(&self) -> Vec<Step> {
+        plan(&View {
+            cluster: self.cluster,
+            desired: &self.desired,
+            is_live: self.is_live,
+            records: &self.records,
+            live: &self.live,
+            endpoints: &self.endpoints,
+            network: Some(&self.network),
+            service: &self.service,
+            policy: &self.policy,
+            now_ms: self.now_ms,
+            outage_grace_ms: 60_000,
+        })
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.plan().iter().map(Step::name).collect()
+    }
+
+    fn report(&mut self, key: ReportKey) {
+        let id = self.records.outbox.keys().next_back().map_or(1, |id| id + 1);
+        self.records.outbox.insert(id, Arc::new(Outgoing { key, message: v1::AgentMessage::default() }));
+    }
+
+    fn change_peering(&mut self, epoch: u32, change: impl FnOnce(&mut PeeringRecord)) {
+        let mut record = self
+            .records
+            .peering("peer-1", epoch)
+            .map_or_else(|| peering_record(self.cluster, self.side, epoch), |record| PeeringRecord::clone(record));
+        change(&mut record);
+        self.records.peerings.insert(("peer-1".into(), epoch), Arc::new(record));
+    }
+
+    /// Plans and carries out until nothing is left; the names of the steps in their order.
+    fn settle(&mut self) -> Vec<&'static str> {
+        let mut done = Vec::new();
+        for _ in 0..40 {
+            let steps = self.plan();
+            if steps.is_empty() {
+                return done;
+            }
+            for step in &steps {
+                done.push(step.name());
+                self.carry_out(step);
+            }
+        }
+        panic!("a plan never ends: {done:?}");
+    }
+
+    /// A restart: what is only in memory is gone.
+    fn restart(&mut self) {
+        self.live = Live::default();
+    }
+}
+
+fn connected_donor() -> Sim {
+    connected(Side::Donor)
+}
+
+fn connected_origin() -> Sim {
+    connected(Side::Origin)
+}
+
+fn connected(side: Side) -> Sim {
+    let mut sim = Sim::new(side).peering(v1::PeeringState::Established, 1, true);
+    sim.desired.peerings[0].reported_established = true;
+    sim.change_peering(1, |record| {
+        record.preshared = Some(SecretKey::new([5; 32]));
+        record.remote = Some(remote());
+    });
+    sim.settle();
+    sim
+}

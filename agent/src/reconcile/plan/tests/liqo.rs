@@ -1,0 +1,637 @@
+//! Liqo's key exchange: one side step by step, then both against each other with everything going wrong.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::liqo::network::{NetworkSeen, NetworkStanding, NetworkState};
+use crate::state::record::NetworkRecord;
+
+const HOUR: u64 = 3_600_000;
+
+impl Sim {
+    /// What the executors of the exchange do to the records.
+    pub(super) fn carry_out_liqo(&mut self, step: &Step) {
+        let blob = || Some(SecretBlob::new(vec![1]));
+        match step {
+            Step::LiqoChallenge { epoch, .. } => {
+                let mut record = self.liqo();
+                record.challenge = blob();
+                self.put_liqo(record, *epoch, None, Some("liqo-challenge"));
+            }
+            Step::LiqoAdmit { epoch, envelope, .. } => {
+                let mut record = self.liqo();
+                if envelope.is_some() {
+                    record.request = blob();
+                }
+                assert!(record.request.is_some(), "nothing to admit by");
+                (record.identity, record.done) = (blob(), true);
+                self.put_liqo(record, *epoch, envelope.as_ref(), Some("liqo-identity"));
+            }
+            Step::LiqoMint { epoch, .. } => {
+                let mut record = self.liqo();
+                let next_ms = self.now_ms + self.service.authentication.rotation_ms;
+                record.minted = Some(MintedToken { at_ms: self.now_ms, next_ms });
+                record.done = true;
+                self.put_liqo(record, *epoch, None, Some("liqo-identity"));
+            }
+            Step::LiqoAnswer { epoch, envelope, .. } => {
+                let mut record = self.liqo();
+                if envelope.is_some() {
+                    record.challenge = blob();
+                }
+                assert!(record.challenge.is_some(), "nothing to answer");
+                record.request = blob();
+                self.put_liqo(record, *epoch, envelope.as_ref(), Some("liqo-tenant"));
+            }
+            Step::LiqoIdentity { epoch, envelope, .. } => {
+                let mut record = self.liqo();
+                if envelope.is_some() {
+                    record.identity = blob();
+                }
+                assert!(record.identity.is_some(), "nothing to make an identity of");
+                record.done = true;
+                self.put_liqo(record, *epoch, envelope.as_ref(), None);
+            }
+            Step::LiqoNetwork { epoch, envelope, .. } => {
+                let mut record = self.liqo();
+                let network = record.network.as_mut().unwrap();
+                if let Some(envelope) = envelope {
+                    assert_eq!(envelope.epoch, *epoch, "an envelope of another epoch does not open");
+                    network.remote = Some(network_state(2));
+                    self.opened(envelope);
+                } else {
+                    let expires_at_ms = self.now_ms + HOUR;
+                    network.told = self.live.networks["peer-1"].local.clone();
+                    network.sealed = Some(SealedMessage { epoch: *epoch, expires_at_ms, refused: false });
+                    network.last_sequence += 1;
+                    self.report(ReportKey::LiqoNetwork("peer-1".into()));
+                }
+                self.records.liqo.insert("peer-1".into(), Arc::new(record));
+            }
+            Step::LiqoRemove { peering } => {
+                self.records.liqo.remove(peering);
+            }
+            other => panic!("{other:?} is not of the exchange"),
+        }
+    }
+
+    fn liqo(&self) -> LiqoRecord {
+        let peer = LiqoPeer { peering: "peer-1".into(), cluster: "other".into(), liqo_id: "liqo-2".into() };
+        let network = self.network.liqo_network.then(NetworkRecord::default);
+        let fresh = || LiqoRecord { network, ..LiqoRecord::new(self.side, &peer, &self.network.liqo_cluster_id) };
+        self.records.liqo.get("peer-1").map_or_else(fresh, |record| LiqoRecord::clone(record))
+    }
+
+    fn put_liqo(
+        &mut self,
+        mut record: LiqoRecord,
+        epoch: u32,
+        opened: Option<&v1::Envelope>,
+        seals: Option<&'static str>,
+    ) {
+        record.failed = None;
+        if let Some(envelope) = opened {
+            assert_eq!(envelope.epoch, epoch, "an envelope of another epoch does not open");
+            self.opened(envelope);
+        }
+        if let Some(step) = seals {
+            record.last_sequence += 1;
+            let expires_at_ms = self.now_ms + HOUR;
+            record.sealed = Some(SealedMessage { epoch, expires_at_ms, refused: false });
+            let sequence = record.last_sequence;
+            self.sealed.push(v1::Envelope { epoch, sequence, expires_at_ms, ..envelope(step, "") });
+            self.report(ReportKey::Liqo("peer-1".into()));
+        }
+        self.records.liqo.insert("peer-1".into(), Arc::new(record));
+    }
+
+    fn change_liqo(&mut self, change: impl FnOnce(&mut LiqoRecord)) {
+        let mut record = self.liqo();
+        change(&mut record);
+        self.records.liqo.insert("peer-1".into(), Arc::new(record));
+    }
+
+    fn is_done(&self) -> bool {
+        self.records.liqo.get("peer-1").is_some_and(|record| record.done)
+    }
+
+    /// The broker takes what waits.
+    fn acknowledged(&mut self) {
+        self.records.outbox.clear();
+    }
+
+    fn by_token(mut self) -> Self {
+        self.service.authentication.by_token = true;
+        self
+    }
+
+    fn with_node_lease(mut self) -> Self {
+        self.desired.leases = vec![node_lease()];
+        self
+    }
+}
+
+/// The network of a cluster's Liqo, with a gateway that nobody can reach yet.
+fn network_state(number: u8) -> NetworkState {
+    NetworkState {
+        pod_cidrs: vec!["10.1.0.0/16".parse().unwrap()],
+        external_cidrs: vec![format!("10.7{number}.0.0/16").parse().unwrap()],
+        public_key: None,
+        endpoint: None,
+    }
+}
+
+/// A side whose pods, and the other side's, go through Liqo's gateways.
+fn with_liqo_network(mut sim: Sim) -> Sim {
+    sim.network = v1::ClusterNetwork { liqo_network: true, pod_cidrs: Vec::new(), ..sim.network };
+    let directive = &mut sim.desired.peerings[0];
+    for bundle in [&mut directive.origin_keys, &mut directive.donor_keys] {
+        bundle.as_mut().unwrap().network = Some(sim.network.clone());
+    }
+    let (shown, side) = (directive.origin_keys.clone().unwrap(), sim.side);
+    sim.change_peering(1, |record| {
+        let own = v1::KeyBundle { cluster: side_name(side).into(), side: v1::Side::from(side).into(), ..shown };
+        record.bundle = prost::Message::encode_to_vec(&own);
+        let network = &mut record.remote.as_mut().unwrap().network;
+        (network.liqo_network, network.pod_cidrs) = (true, Vec::new());
+    });
+    sim
+}
+
+fn side_name(side: Side) -> &'static str {
+    if side == Side::Donor { "donor" } else { "origin" }
+}
+
+fn see(sim: &mut Sim, local: Option<NetworkState>, standing: NetworkStanding) {
+    sim.live.networks.insert("peer-1".into(), NetworkSeen { local, standing });
+}
+
+#[test]
+fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
+    let waits = || NetworkStanding::Waits("the gateway has no endpoint".into());
+    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
+    assert_eq!(sim.settle(), ["admit-lease", "liqo-challenge"]);
+    sim.acknowledged();
+    see(&mut sim, Some(network_state(1)), waits());
+    assert_eq!(sim.settle(), ["liqo-network"]);
+    sim.acknowledged();
+    sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
+    let done = sim.settle();
+    assert!(done.contains(&"liqo-admit") && !done.contains(&"prepare-lease"), "{done:?}");
+    // The other side tells its network: it is kept, and the message acknowledged.
+    sim.desired.envelopes = vec![envelope("liqo-client", "")];
+    sim.acknowledged();
+    assert_eq!(sim.settle(), ["liqo-network"]);
+    assert_eq!(sim.liqo().network.unwrap().remote, Some(network_state(2)));
+    sim.desired.envelopes.clear();
+    sim.acknowledged();
+    // What comes to be known later is told again, once.
+    let mut known = network_state(1);
+    known.public_key = Some("a2V5".into());
+    see(&mut sim, Some(known), waits());
+    assert_eq!(sim.settle(), ["liqo-network"]);
+    sim.acknowledged();
+    assert_eq!(sim.settle(), [""; 0]);
+    let told = sim.liqo().network.unwrap();
+    see(&mut sim, told.told, NetworkStanding::Ready { connected: false });
+    assert!(sim.settle().contains(&"prepare-lease"));
+}
+
+#[test]
+fn a_message_that_may_be_lost_is_told_again_while_a_lease_waits() {
+    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
+    sim.settle();
+    see(&mut sim, Some(network_state(1)), NetworkStanding::Waits("more".into()));
+    sim.settle();
+    sim.acknowledged();
+    sim.now_ms += HOUR;
+    assert!(sim.settle().contains(&"liqo-network"));
+    sim.acknowledged();
+    sim.desired.leases[0].origin_ready = true;
+    sim.now_ms += HOUR;
+    assert!(!sim.settle().contains(&"liqo-network"));
+}
+
+#[test]
+fn both_sides_choose_the_same_network_or_say_what_to_set() {
+    let code = |sim: &Sim| match &sim.plan()[..] {
+        [Step::RefuseLease { code, message, .. }] => format!("{code}: {message}"),
+        other => panic!("{other:?}"),
+    };
+    let mut ours = with_liqo_network(connected_origin()).with_node_lease();
+    ours.change_peering(1, |record| record.remote.as_mut().unwrap().network.liqo_network = false);
+    assert!(code(&ours).contains("set liqo.network: liqo there, or comity here"), "{}", code(&ours));
+    let mut theirs = connected_origin().with_node_lease();
+    theirs.change_peering(1, |record| {
+        let network = &mut record.remote.as_mut().unwrap().network;
+        (network.liqo_network, network.pod_cidrs) = (true, Vec::new());
+    });
+    assert!(code(&theirs).contains("set liqo.network: liqo here, or comity there"), "{}", code(&theirs));
+    // What Liqo's network says for good is said of the lease.
+    let mut refused = with_liqo_network(connected_origin()).with_node_lease();
+    refused.desired.envelopes = vec![envelope("liqo-identity", "")];
+    refused.settle();
+    refused.desired.envelopes.clear();
+    see(&mut refused, None, NetworkStanding::Refused("liqo-network-by-hand: it is there".into()));
+    assert!(code(&refused).starts_with("liqo-refused: liqo-network-by-hand"), "{}", code(&refused));
+}
+
+#[test]
+fn pods_that_are_to_go_another_way_begin_again() {
+    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
+    sim.settle();
+    sim.change_liqo(|record| record.network = None);
+    assert_eq!(sim.names(), ["liqo-remove"]);
+    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
+    sim.settle();
+    sim.change_liqo(|record| record.network.as_mut().unwrap().leaving = true);
+    assert_eq!(sim.names(), ["liqo-remove"], "a removal that broke off goes on");
+}
+
+fn node_lease() -> v1::Lease {
+    let mut lease = lease("lease-1", 7, v1::LeaseState::Connecting);
+    lease.set_delivery(v1::Delivery::VirtualNode);
+    lease
+}
+
+fn in_epoch(epoch: u32, sequence: u64, step: &str) -> v1::Envelope {
+    v1::Envelope { epoch, sequence, ..envelope(step, "") }
+}
+
+fn exchanged_donor() -> Sim {
+    let mut sim = connected_donor().with_node_lease();
+    sim.settle();
+    sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
+    sim.settle();
+    sim.desired.envelopes.clear();
+    sim.acknowledged();
+    assert!(sim.is_done());
+    sim
+}
+
+/// The next epoch, with verified keys of both sides.
+fn next_epoch(sim: Sim, epoch: u32) -> Sim {
+    let mut sim = sim.peering(v1::PeeringState::Established, epoch, true);
+    sim.desired.peerings[0].reported_established = true;
+    sim.desired.envelopes.clear();
+    sim.change_peering(epoch, |record| {
+        record.preshared = Some(SecretKey::new([5; 32]));
+        record.remote = Some(remote());
+    });
+    sim
+}
+
+#[test]
+fn the_exchange_goes_step_by_step_on_the_donor() {
+    let mut sim = connected_donor();
+    assert_eq!(sim.settle(), [""; 0], "nobody wants a virtual node");
+    sim = sim.with_node_lease();
+    assert_eq!(sim.settle(), ["admit-lease", "liqo-challenge"], "nothing is prepared before there is a tenant");
+    sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
+    assert_eq!(sim.settle(), ["liqo-admit", "prepare-lease", "seal-credential"]);
+    assert!(sim.records.donors["lease-1"].grant.is_some());
+    sim.restart();
+    sim.acknowledged();
+    sim.desired.leases[0].donor_ready = true;
+    assert_eq!(sim.settle(), ["configure-fabric", "discard-envelope"], "what was opened is not opened again");
+}
+
+#[test]
+fn the_exchange_goes_step_by_step_on_the_origin() {
+    let mut sim = connected_origin();
+    sim.desired.envelopes = vec![envelope("liqo-challenge", "")];
+    assert_eq!(sim.settle(), [""; 0], "kept until a lease wants it");
+    sim = sim.with_node_lease();
+    assert_eq!(sim.settle(), ["liqo-answer"]);
+    sim.desired.envelopes = vec![envelope("credential", "lease-1")];
+    assert_eq!(sim.settle(), ["open-credential"], "no node before there is an identity");
+    sim.desired.envelopes = vec![envelope("liqo-identity", "")];
+    assert_eq!(sim.settle(), ["liqo-identity", "accept-credential", "probe"]);
+    sim.restart();
+    let again = sim.settle();
+    assert!(!again.iter().any(|name| name.starts_with("liqo")), "{again:?}");
+}
+
+#[test]
+fn it_begins_with_the_keys_and_does_not_wait_for_the_tunnel() {
+    let mut sim = Sim::new(Side::Donor).peering(v1::PeeringState::Keys, 1, false).with_node_lease();
+    assert!(!sim.settle().contains(&"liqo-challenge"));
+    let mut sim = Sim { records: sim.records, ..Sim::new(Side::Donor) }
+        .peering(v1::PeeringState::Authenticating, 1, true)
+        .with_node_lease();
+    sim.acknowledged();
+    sim.carry_out(&sim.plan().into_iter().find(|step| step.name() == "send-psk").unwrap());
+    let names = sim.names();
+    assert!(names.contains(&"liqo-challenge") && names.contains(&"configure-fabric"), "at once: {names:?}");
+}
+
+#[test]
+fn namespaces_need_no_liqo() {
+    let mut sim = connected_donor();
+    sim.service = NodeService::none("not installed");
+    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
+    assert!(sim.records.liqo.is_empty() && sim.records.donors["lease-1"].grant.is_none());
+}
+
+#[test]
+fn a_refused_or_expired_message_is_sealed_again_while_a_lease_waits() {
+    let mut sim = connected_donor().with_node_lease();
+    sim.settle();
+    assert_eq!(sim.settle(), [""; 0], "it is on its way");
+    sim.acknowledged();
+    assert_eq!(sim.settle(), [""; 0], "the broker has it");
+    sim.change_liqo(|record| record.sealed.as_mut().unwrap().refused = true);
+    assert_eq!(sim.settle(), ["liqo-challenge"]);
+    sim.acknowledged();
+    sim.now_ms += HOUR;
+    sim.desired.leases[0].hold_until_ms = sim.now_ms + HOUR;
+    assert_eq!(sim.settle(), ["liqo-challenge"]);
+    sim.acknowledged();
+    sim.now_ms += HOUR;
+    sim.desired.leases[0].origin_ready = true;
+    assert_eq!(sim.settle(), [""; 0], "nobody waits for it any more");
+}
+
+#[test]
+fn a_new_epoch_gets_the_newest_message_again() {
+    let mut sim = next_epoch(connected_donor().with_node_lease(), 2);
+    sim.settle();
+    assert_eq!(sim.sealed.last().map(|sealed| (sealed.step.as_str(), sealed.epoch)), Some(("liqo-challenge", 2)));
+    let mut sim = next_epoch(exchanged_donor(), 2);
+    let done = sim.settle();
+    assert!(done.contains(&"liqo-admit"), "{done:?}");
+    let last = sim.sealed.last().unwrap();
+    assert_eq!((last.step.as_str(), last.epoch, last.sequence), ("liqo-identity", 2, 3));
+    sim.desired.leases[0].origin_ready = true;
+    let mut sim = next_epoch(sim, 3);
+    assert!(!sim.settle().contains(&"liqo-admit"), "the origin has it");
+}
+
+#[test]
+fn who_lost_its_memory_is_taught_by_the_other() {
+    // The donor begins again, and the origin answers although it is done.
+    let mut origin = connected_origin().with_node_lease();
+    origin.desired.envelopes = vec![in_epoch(1, 5, "liqo-identity")];
+    assert_eq!(origin.settle(), ["liqo-identity"], "an identity is enough");
+    origin.desired.envelopes = vec![envelope("liqo-challenge", "")];
+    assert_eq!(origin.settle(), ["liqo-answer"]);
+    let mut donor = connected_donor().with_node_lease();
+    donor.desired.envelopes = vec![envelope("liqo-tenant", "")];
+    let done = donor.settle();
+    assert!(done.contains(&"liqo-admit") && !done.contains(&"liqo-challenge"), "{done:?}");
+}
+
+#[test]
+fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
+    let mut sim = connected_donor().by_token();
+    assert_eq!(sim.settle(), [""; 0], "nobody wants a virtual node");
+    sim = sim.with_node_lease();
+    assert_eq!(sim.settle(), ["admit-lease", "liqo-mint", "prepare-lease", "seal-credential"]);
+    sim.acknowledged();
+    sim.desired.leases[0].donor_ready = true;
+    sim.desired.leases[0].origin_ready = true;
+    sim.restart();
+    sim.settle();
+    let rotation = sim.service.authentication.rotation_ms;
+    sim.now_ms += rotation - 1;
+    assert!(!sim.settle().contains(&"liqo-mint"));
+    // Whether or not there is a lease, and also while nothing more is lent.
+    sim.desired.leases.clear();
+    sim.records.donors.clear();
+    sim.service.lends = Err("the admission policies are not there".to_owned());
+    sim.now_ms += 1;
+    assert_eq!(sim.settle(), ["liqo-mint"]);
+    assert_eq!(sim.sealed.iter().filter(|sealed| sealed.step == "liqo-identity").count(), 2);
+    // One that the broker refuses is followed by another, but not at once.
+    sim.acknowledged();
+    sim.change_liqo(|record| record.sealed.as_mut().unwrap().refused = true);
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.now_ms += 10_000;
+    assert_eq!(sim.settle(), ["liqo-mint"]);
+}
+
+#[test]
+fn a_peering_stays_as_it_began() {
+    let mut sim = exchanged_donor().by_token();
+    sim.desired.leases[0].origin_ready = true;
+    sim.now_ms += 100 * HOUR;
+    sim.desired.leases[0].hold_until_ms = sim.now_ms + HOUR;
+    assert!(!sim.settle().contains(&"liqo-mint"), "keys were exchanged");
+    let mut sim = connected_donor().by_token().with_node_lease();
+    sim.settle();
+    sim.acknowledged();
+    sim.service.authentication.by_token = false;
+    sim.now_ms += 2_400_000;
+    sim.desired.leases[0].hold_until_ms = sim.now_ms + HOUR;
+    let done = sim.settle();
+    assert!(done.contains(&"liqo-mint") && !done.contains(&"liqo-challenge"), "{done:?}");
+}
+
+#[test]
+fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
+    let mut sim = connected_donor().by_token().with_node_lease();
+    sim.settle();
+    sim.acknowledged();
+    let at_ms = sim.now_ms;
+    sim.change_liqo(|record| {
+        record.done = false;
+        record.failed =
+            Some(crate::state::record::LiqoFailure { message: "liqo-token-revoked: deleted".into(), at_ms });
+    });
+    sim.desired.leases[0].donor_ready = false;
+    let steps = sim.plan();
+    assert!(!steps.iter().any(|step| step.name() == "liqo-mint"), "{steps:?}");
+}
+
+#[test]
+fn closing_takes_liqo_down_first() {
+    for sim in [exchanged_donor(), connected_origin()] {
+        let mut sim = Sim { desired: v1::DesiredState::default(), ..sim };
+        sim.change_liqo(|record| record.done = true);
+        let mut sim = sim.peering(v1::PeeringState::Draining, 1, true);
+        assert_eq!(sim.settle(), ["liqo-remove", "close-peering"]);
+        sim.change_liqo(|_| {});
+        sim.desired.peerings.clear();
+        sim.live.unwanted = BTreeSet::from(["peer-1".to_owned()]);
+        sim.records.donors.clear();
+        assert_eq!(sim.settle(), ["liqo-remove", "forget-peering"]);
+        assert!(sim.records.liqo.is_empty());
+    }
+}
+
+#[test]
+fn what_cannot_go_on_refuses_its_leases_for_a_while() {
+    for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {
+        sim.settle();
+        let failed = crate::state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
+        sim.change_liqo(|record| {
+            (record.challenge, record.sealed) = (Some(SecretBlob::new(vec![1])), None);
+            record.failed = Some(failed);
+        });
+        sim.acknowledged();
+        let steps = sim.plan();
+        let refused = |step: &Step| matches!(step, Step::RefuseLease { code: "liqo-refused", message, .. } if message.contains("bad-signature"));
+        assert!(steps.len() == 1 && steps.iter().all(refused), "{steps:?}");
+        sim.now_ms = NOW + 60_000;
+        let names = sim.names();
+        assert!(names == ["liqo-challenge"] || names == ["liqo-answer"], "{names:?}");
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_says_so_for_each_lease() {
+    let code = |sim: &Sim| match &sim.plan()[..] {
+        [Step::RefuseLease { code, message, .. }] => format!("{code}: {message}"),
+        other => panic!("{other:?}"),
+    };
+    for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {
+        sim.service = NodeService::none("the admission policies are not there");
+        let said = code(&sim);
+        assert!(said.starts_with("virtual-node-unavailable") && said.contains("admission policies"), "{said}");
+    }
+    type Change = fn(&mut RemoteNetwork);
+    let changes: [(Change, &str); 3] = [
+        (|network| network.liqo_cluster_id.clear(), "liqo.enabled"),
+        (|network| network.tun = false, "fabric.mode: tun"),
+        (|network| network.pod_cidrs = vec!["10.1.7.0/24".parse().unwrap()], "overlaps"),
+    ];
+    for (change, reason) in changes {
+        let mut sim = connected_origin().with_node_lease();
+        sim.change_peering(1, |record| change(&mut record.remote.as_mut().unwrap().network));
+        let said = code(&sim);
+        assert!(said.starts_with("peer-cannot") && said.contains(reason), "{said}");
+    }
+    // What is there already is not taken down for it.
+    let mut sim = exchanged_donor();
+    sim.desired.leases[0].donor_ready = true;
+    sim.service = NodeService::none("the admission policies are not there");
+    assert_eq!(sim.settle(), [""; 0]);
+}
+
+#[test]
+fn a_liqo_that_was_installed_anew_begins_again() {
+    let mut sim = exchanged_donor();
+    sim.desired.leases[0].donor_ready = true;
+    sim.change_liqo(|record| record.liqo_id = "another".into());
+    assert_eq!(sim.settle(), ["liqo-remove", "liqo-challenge"]);
+    let mut sim = exchanged_donor();
+    sim.desired.leases[0].donor_ready = true;
+    sim.change_liqo(|record| record.own_liqo_id = "another".into());
+    assert_eq!(sim.settle(), ["liqo-remove", "liqo-challenge"]);
+}
+
+/// What goes wrong between two steps.
+#[derive(Clone, Copy, Debug)]
+enum Mishap {
+    None,
+    /// What is only in memory is gone.
+    Restart,
+    /// The tunnel's keys are made again: what travels is void.
+    NewEpoch,
+    /// The broker refuses what waits.
+    Refused,
+    /// What travels is deleted unread.
+    Lost,
+    /// All records of the exchange on one side are gone, and its keys with them.
+    Forgotten,
+}
+
+/// Both sides, and a broker between them.
+struct Pair {
+    sides: [Sim; 2],
+    epoch: u32,
+}
+
+impl Pair {
+    fn new(by_token: bool) -> Self {
+        let mut donor = connected_donor().with_node_lease();
+        donor.service.authentication.by_token = by_token;
+        Self { sides: [donor, connected_origin().with_node_lease()], epoch: 1 }
+    }
+
+    /// One step of one side, if there is one.
+    fn advance(&mut self, side: usize) -> bool {
+        let ours = |step: &Step| step.name().starts_with("liqo") || step.name() == "admit-lease";
+        let Some(step) = self.sides[side].plan().into_iter().find(ours) else { return false };
+        self.sides[side].carry_out(&step);
+        true
+    }
+
+    /// The broker takes what each side sent, and shows it to the other.
+    fn relay(&mut self) {
+        for side in 0..2 {
+            self.sides[side].acknowledged();
+            for sent in std::mem::take(&mut self.sides[side].sealed) {
+                let other = &mut self.sides[1 - side];
+                if sent.epoch == self.epoch {
+                    other.desired.envelopes.retain(|held| held.step != sent.step);
+                    other.desired.envelopes.push(sent);
+                }
+            }
+        }
+    }
+
+    fn suffer(&mut self, mishap: Mishap, side: usize) {
+        match mishap {
+            Mishap::None => self.relay(),
+            Mishap::Restart => self.sides[side].restart(),
+            Mishap::NewEpoch => self.new_epoch(),
+            Mishap::Refused => {
+                let sim = &mut self.sides[side];
+                if !sim.sealed.is_empty() {
+                    sim.change_liqo(|record| {
+                        if let Some(sealed) = &mut record.sealed {
+                            sealed.refused = true;
+                        }
+                    });
+                    sim.sealed.clear();
+                }
+                sim.acknowledged();
+            }
+            Mishap::Lost => self.sides[side].desired.envelopes.clear(),
+            Mishap::Forgotten => {
+                self.sides[side].records.liqo.clear();
+                self.new_epoch();
+            }
+        }
+    }
+
+    fn new_epoch(&mut self) {
+        self.epoch += 1;
+        let [donor, origin] = std::mem::replace(&mut self.sides, [Sim::new(Side::Donor), Sim::new(Side::Origin)]);
+        self.sides = [next_epoch(donor, self.epoch), next_epoch(origin, self.epoch)];
+    }
+}
+
+proptest! {
+    /// Whatever goes wrong, and whenever: once it stops, both sides come to their end, and then nothing is left to do.
+    #[test]
+    fn the_exchange_always_comes_about(
+        events in prop::collection::vec((0_usize..2, 0_usize..6), 0..24),
+        by_token in any::<bool>(),
+    ) {
+        let mishaps =
+            [Mishap::None, Mishap::Restart, Mishap::NewEpoch, Mishap::Refused, Mishap::Lost, Mishap::Forgotten];
+        let mut pair = Pair::new(by_token);
+        for (side, mishap) in events {
+            pair.advance(side);
+            pair.suffer(mishaps[mishap], side);
+        }
+        for round in 0..40 {
+            pair.relay();
+            let moved = [pair.advance(0), pair.advance(1)];
+            if moved == [false; 2] {
+                if pair.sides.iter().all(Sim::is_done) {
+                    break;
+                }
+                // What was lost on its way is waited for no longer than an envelope lives.
+                for sim in &mut pair.sides {
+                    sim.now_ms += HOUR;
+                }
+            }
+            prop_assert!(round < 39, "never done: {:?}", pair.sides.each_ref().map(Sim::names));
+        }
+        prop_assert!(pair.sides.iter().all(Sim::is_done));
+    }
+}

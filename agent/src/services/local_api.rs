@@ -1,0 +1,243 @@
+//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status` and
+//! `GET /v1/leases/{id}/kubeconfig`. Who may open the socket (mode 0600) may have the kubeconfigs; nothing here changes
+//! anything.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use comity_runtime::SecretString;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tower::limit::GlobalConcurrencyLimitLayer;
+
+use crate::model::desired::Update;
+use crate::reconcile::steps::{Access, Borrowed, Context};
+
+/// Name of the socket in the state directory.
+pub const SOCKET: &str = "agent.sock";
+/// Requests at the same time.
+const CONCURRENT_REQUESTS: usize = 32;
+/// Largest answer that a client reads.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// The socket could not be had, or did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalApiError {
+    /// It cannot be listened on.
+    #[error("cannot listen on {path}: {source}", path = .path.display())]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody answers.
+    #[error("no agent answers on {path}: {reason}; check that it runs and that this user may open its socket", path = .path.display())]
+    NoAnswer {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// It answers, and says no.
+    #[error("{reason}")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// How an agent stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// This cluster.
+    pub cluster: String,
+    /// Trust domain of the federation.
+    pub federation: String,
+    /// Public identity key, "ed25519:BASE64".
+    pub identity_key: String,
+    /// Whether a stream to a broker stands.
+    pub connected: bool,
+    /// Revision of the newest desired state.
+    pub revision: u64,
+    /// Messages that no broker has acknowledged.
+    pub outbox: usize,
+    /// Thousandths of GPUs lent, by the agent's own count.
+    pub lent_gpu_milli: u64,
+    /// Tunnels by peering, with their epochs.
+    pub tunnels: BTreeMap<String, u32>,
+    /// Networks between Liqos, by peering: "connected", or what they wait for.
+    #[serde(default)]
+    pub networks: BTreeMap<String, String>,
+    /// Leases lent, with their namespaces.
+    pub lent: BTreeMap<String, String>,
+    /// Leases borrowed that can be used here: with the loopback address of the donor's API, or the name of the node.
+    pub borrowed: BTreeMap<String, String>,
+}
+
+#[derive(Clone)]
+struct Shown {
+    context: Arc<Context>,
+    desired: watch::Receiver<Update>,
+}
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// [`LocalApiError::Bind`].
+pub fn serve(
+    state: &Path,
+    context: Arc<Context>,
+    desired: watch::Receiver<Update>,
+    stop: CancellationToken,
+) -> Result<tokio::task::JoinHandle<()>, LocalApiError> {
+    let path = state.join(SOCKET);
+    let fail = |source| LocalApiError::Bind { path: path.clone(), source };
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+        // What a killed agent left; the store's lock makes sure that none runs here now.
+        _ => {}
+    }
+    // The directory is for the owner alone, so nobody can come before the mode is set.
+    let listener = UnixListener::bind(&path).map_err(fail)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    let router = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/leases/{id}/kubeconfig", get(kubeconfig))
+        .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
+        .with_state(Shown { context, desired });
+    Ok(tokio::spawn(async move {
+        tokio::select! {
+            served = axum::serve(listener, router).into_future() => if let Err(error) = served {
+                tracing::error!(%error, "the local API ended");
+            },
+            () = stop.cancelled() => {}
+        }
+        // Failing to remove it leaves a socket that the next start removes.
+        let _ = std::fs::remove_file(&path);
+    }))
+}
+
+async fn status(State(shown): State<Shown>) -> Json<Status> {
+    let Shown { context, desired } = shown;
+    let records = context.store.records();
+    let (connected, revision) = {
+        let update = desired.borrow();
+        (update.is_live, update.state.as_ref().map_or(0, |state| state.revision))
+    };
+    let lent = records.donors.values().filter(|record| !record.removed);
+    let running = context.running();
+    let borrowed = running.connected.iter().map(|(id, lease)| {
+        let what = match &lease.borrowed {
+            Borrowed::Namespace { forward, .. } => forward.local_addr().to_string(),
+            Borrowed::VirtualNode { node } => format!("node {node}"),
+        };
+        (id.clone(), what)
+    });
+    Json(Status {
+        cluster: context.cluster.clone(),
+        federation: context.federation.clone(),
+        identity_key: context.identity.public().to_string(),
+        connected,
+        revision,
+        outbox: records.outbox.len(),
+        lent_gpu_milli: records.lent_milli(),
+        tunnels: running.tunnels.clone(),
+        networks: context
+            .networks
+            .borrow()
+            .iter()
+            .map(|(peering, seen)| (peering.clone(), seen.standing.told()))
+            .collect(),
+        lent: lent.map(|record| (record.lease.clone(), record.namespace.clone().unwrap_or_default())).collect(),
+        borrowed: borrowed.collect(),
+    })
+}
+
+async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum::extract::Path<String>) -> Response {
+    match shown.context.access(&lease) {
+        Some(Access::Kubeconfig(_, kubeconfig)) => {
+            ([(header::CONTENT_TYPE, "application/yaml")], kubeconfig.expose().clone()).into_response()
+        }
+        Some(Access::VirtualNode(node)) => {
+            let reason = format!(
+                "{lease} is delivered as node {node} of this cluster and has no kubeconfig of its own: pods that ask for its GPUs run there; see `kubectl get node {node}`\n"
+            );
+            (StatusCode::CONFLICT, reason).into_response()
+        }
+        None => {
+            let lease: String = lease.chars().take(64).collect();
+            let reason = format!("{lease:?} is not a lease that this agent has connected; see `comity lease show`\n");
+            (StatusCode::NOT_FOUND, reason).into_response()
+        }
+    }
+}
+
+/// Asks the agent behind a socket for a lease's kubeconfig.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<SecretString, LocalApiError> {
+    let bytes = fetch(socket, &format!("/v1/leases/{lease}/kubeconfig")).await?;
+    let reason = "it answered with something that is not text".to_owned();
+    String::from_utf8(bytes)
+        .map(SecretString::new)
+        .map_err(|_| LocalApiError::NoAnswer { path: socket.to_owned(), reason })
+}
+
+/// Asks the agent behind a socket how it stands.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn fetch_status(socket: &Path) -> Result<Status, LocalApiError> {
+    let bytes = fetch(socket, "/v1/status").await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
+}
+
+async fn fetch(socket: &Path, path: &str) -> Result<Vec<u8>, LocalApiError> {
+    let fail = |reason: String| LocalApiError::NoAnswer { path: socket.to_owned(), reason };
+    let talk = async {
+        let stream = UnixStream::connect(socket).await.map_err(|error| fail(error.to_string()))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake::<_, Empty<bytes::Bytes>>(TokioIo::new(stream))
+                .await
+                .map_err(|error| fail(error.to_string()))?;
+        let connection = tokio::spawn(connection);
+        let request = http::Request::get(path)
+            .header(header::HOST, "agent")
+            .body(Empty::new())
+            .map_err(|error| fail(error.to_string()))?;
+        let answer = sender.send_request(request).await.map_err(|error| fail(error.to_string()))?;
+        let status = answer.status();
+        let body =
+            Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|error| fail(error.to_string()));
+        connection.abort();
+        let bytes = body?.to_bytes().to_vec();
+        if status == StatusCode::OK {
+            return Ok(bytes);
+        }
+        Err(LocalApiError::Refused {
+            status: status.as_u16(),
+            reason: String::from_utf8_lossy(&bytes).trim().to_owned(),
+        })
+    };
+    tokio::time::timeout(ANSWER_WITHIN, talk).await.map_err(|_| fail("no answer in time".to_owned()))?
+}

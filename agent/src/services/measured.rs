@@ -1,0 +1,142 @@
+//! What arrives from other clusters through the fabric's tunnels, and how quickly at best: what the lines carry at
+//! least.
+//!
+//! Nothing is sent for it: what work and people move tells. The receiver's count is taken, for what was sent may be
+//! lost on the way. It is kept in this process alone: after a restart it is measured again.
+
+mod meter;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_proto::v1;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::fabric::PeerHandle;
+use crate::reconcile::steps::Context;
+use meter::Meter;
+
+/// How often tunnels are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Another number is told when it is so many eighths more or less than the one that was told: for each the offer is
+/// sent again.
+const WORTH_TELLING: u64 = 2;
+/// Clusters that are measured: as many as an offer may name, and a fabric may have tunnels.
+const MAX_CLUSTERS: usize = 1_024;
+
+/// Mbit/s from each cluster from which enough arrived to tell.
+pub(crate) type Measured = BTreeMap<String, u64>;
+
+/// What one tunnel has brought.
+pub(crate) struct Arrived {
+    /// The tunnel: its peering and epoch.
+    pub(crate) tunnel: (String, u64),
+    /// Cluster at its other end.
+    pub(crate) cluster: String,
+    /// Bytes since the tunnel was made.
+    pub(crate) bytes: u64,
+}
+
+impl Arrived {
+    /// Of a tunnel as it is now.
+    pub(crate) fn of(peer: &PeerHandle) -> Self {
+        let tunnel = (peer.peering().to_owned(), peer.epoch());
+        Self { tunnel, cluster: peer.remote_cluster().to_owned(), bytes: peer.status().rx_bytes }
+    }
+}
+
+/// Meters of all clusters. Pure but for what it is given.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    tunnels: BTreeMap<(String, u64), u64>,
+    clusters: BTreeMap<String, Meter>,
+    told: Measured,
+}
+
+impl Meters {
+    /// Takes in what all tunnels have brought until `at`, a time that only grows. What is to be told then.
+    pub(crate) fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = Arrived>) -> &Measured {
+        let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
+        for Arrived { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
+            // What a tunnel brought before it was first seen came in nobody knows how long.
+            let before = self.tunnels.get(&tunnel).copied().unwrap_or(bytes);
+            let sum = more.entry(cluster).or_default();
+            *sum = sum.saturating_add(bytes.saturating_sub(before));
+            tunnels.insert(tunnel, bytes);
+        }
+        self.tunnels = tunnels;
+        let seen: BTreeSet<String> = more.keys().cloned().collect();
+        for (cluster, meter) in &mut self.clusters {
+            meter.look(at, more.remove(cluster).unwrap_or(0));
+        }
+        let room = MAX_CLUSTERS.saturating_sub(self.clusters.len());
+        for (cluster, bytes) in more.into_iter().take(room) {
+            self.clusters.entry(cluster).or_default().look(at, bytes);
+        }
+        self.clusters.retain(|cluster, meter| meter.mbits().is_some() || seen.contains(cluster));
+        let best = self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.clone(), meter.mbits()?)));
+        let tell = |(cluster, mbits): (String, u64)| {
+            let told = self.told.get(&cluster).copied().filter(|told| !is_worth_telling(*told, mbits));
+            (cluster, told.unwrap_or(mbits))
+        };
+        self.told = best.map(tell).collect();
+        &self.told
+    }
+
+    /// The best of each cluster, to the last Mbit/s.
+    fn exact(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.as_str(), meter.mbits()?)))
+    }
+}
+
+fn is_worth_telling(told: u64, mbits: u64) -> bool {
+    let step = (told / 8).saturating_mul(WORTH_TELLING).max(1);
+    mbits.abs_diff(told) >= step
+}
+
+/// What the offer says of data and lines, with what was measured.
+fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite> {
+    if measured.is_empty() {
+        return said.cloned();
+    }
+    let line = |(cluster, mbits): (&String, &u64)| v1::Ingress { cluster: cluster.clone(), mbits: *mbits };
+    let measured_from = measured.iter().map(line).collect();
+    Some(v1::DataSite { measured_from, ..said.cloned().unwrap_or_default() })
+}
+
+/// Measures until told to stop; `offer` has what the offer says of data, and is told what was measured if `tells`.
+pub(crate) async fn run(
+    context: Arc<Context>,
+    offer: watch::Sender<Option<v1::DataSite>>,
+    tells: bool,
+    stop: CancellationToken,
+) {
+    let said = offer.borrow().clone();
+    let (mut meters, mut shown) = (Meters::default(), BTreeSet::<String>::new());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = context.clock.sleep(LOOK_EVERY) => {}
+        }
+        let peerings: Vec<String> = context.running().tunnels.keys().cloned().collect();
+        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&context.fabric.peer(peering)?)));
+        let told = meters.look(context.clock.elapsed(), arrived).clone();
+        let gauge = &context.metrics.measured_mbits;
+        for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {
+            // It is gone already where it was never shown.
+            let _ = gauge.remove_label_values(&[cluster]);
+        }
+        shown = told.keys().cloned().collect();
+        for (cluster, mbits) in meters.exact() {
+            gauge.with_label_values(&[cluster]).set(i64::try_from(mbits).unwrap_or(i64::MAX));
+        }
+        if tells {
+            let site = site(said.as_ref(), &told);
+            offer.send_if_modified(|known| std::mem::replace(known, site.clone()) != site);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Virtual nodes of this cluster: Liqo is looked at once at the start, both sides are put together, and the tasks that
+//! they need run as long as the agent does.
+//!
+//! What is wrong with Liqo keeps this cluster from lending or borrowing virtual nodes, with one sentence of remedy;
+//! namespaces are lent all the same.
+
+mod donor;
+mod network;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_runtime::{Clock, Shutdown};
+use futures::future::BoxFuture;
+use prost::Message as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoNetworkName, LiqoSettings};
+use crate::delivery::{Authentication, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
+use crate::fabric::API_PORT;
+use crate::kubernetes::api::KubernetesApi;
+use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
+use crate::liqo::network::{LiqoNetwork, NetworkSettings};
+use crate::liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use crate::model::delivery_error::DeliveryError;
+use crate::model::node_id::NodeSalt;
+use crate::model::side::Side;
+use crate::reconcile::steps::Context;
+use crate::state::record::LiqoRecord;
+use crate::state::store::{Store, StoreError};
+
+/// How long a cluster that does not answer is asked again at the start.
+const LOOK_FOR: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long the other end of a tunnel may take to answer.
+const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
+/// How long Liqo's controllers are given to take something of a network down.
+const NETWORK_PATIENCE: Duration = Duration::from_secs(60);
+/// Name under which the own network is kept: it is signed into every bundle, and must not change because something was
+/// not seen for a moment.
+const KEPT_AS: &str = "own-network";
+
+/// The donor's side as it was put together.
+pub struct DonorSide {
+    /// What the steps use.
+    pub side: Arc<dyn VirtualNodeDonor>,
+    /// Whether it may lend, and why not.
+    pub health: watch::Receiver<Result<(), String>>,
+}
+
+/// Virtual nodes before the agent runs.
+pub struct Prepared {
+    /// What others must know of this cluster's network; absent if it has no Liqo.
+    pub network: Option<v1::ClusterNetwork>,
+    /// Both sides; absent without Liqo.
+    pub nodes: Option<VirtualNodes>,
+    /// What can be done now.
+    pub service: watch::Receiver<NodeService>,
+    parts: Option<Parts>,
+    publish: watch::Sender<NodeService>,
+}
+
+struct Parts {
+    api: KubernetesApi,
+    origin: LiqoOrigin,
+    /// Where it carries pods.
+    network: Option<LiqoNetwork>,
+    health: watch::Receiver<Result<(), String>>,
+}
+
+impl Prepared {
+    /// A cluster that neither lends nor borrows virtual nodes, for this reason.
+    #[must_use]
+    pub fn none(reason: &str) -> Self {
+        let (publish, service) = watch::channel(NodeService::none(reason));
+        Self { network: None, nodes: None, service, parts: None, publish }
+    }
+
+    fn without(reason: &str) -> Self {
+        tracing::error!(
+            reason,
+            "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started again; namespaces are lent all the same"
+        );
+        Self::none(reason)
+    }
+
+    /// Looks at Liqo and puts both sides together. Ends within two minutes, whatever is wrong.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what is wrong with Liqo is said by the service.
+    pub async fn look(
+        config: &Config,
+        api: &KubernetesApi,
+        store: &Store,
+        (salt, clock): (&NodeSalt, &Arc<dyn Clock>),
+        shutdown: &Shutdown,
+    ) -> Result<Self, StoreError> {
+        let settings = &config.liqo;
+        if !settings.enabled {
+            return Ok(Self::none("liqo.enabled is not set"));
+        }
+        let origin = LiqoOrigin::new(api.client(), origin_settings(settings));
+        // Before the check: of what it refuses this is mended here.
+        if let Err(error) = origin.ensure_virtual_kubelet_options().await {
+            tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
+        }
+        let Look { network, installation } = match look_at_liqo(config, api, &origin, store, clock.as_ref()).await? {
+            Ok(look) => look,
+            Err(reason) => return Ok(Self::without(&reason)),
+        };
+        let liqo_network = LiqoNetwork::new(api.client(), network_settings(settings, &network));
+        let refused = match check_mode(config) {
+            Ok(()) if network.liqo_network => check_network(&liqo_network, clock.as_ref()).await,
+            checked => checked,
+        };
+        if let Err(reason) = &refused {
+            tracing::error!(
+                reason,
+                "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started again"
+            );
+        }
+        // Complete before anybody reads them: what is not among them is granted nothing.
+        let (publish_grants, grants) = watch::channel(Arc::new(store.records().grants()));
+        shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
+        let own = donor::Own { network: &network, installation: &installation, salt, clock };
+        let donor = donor::start(config, api, own, grants, shutdown).await;
+        let DonorSide { side, health } = match donor {
+            Ok(donor) => donor,
+            Err(error) => return Ok(Self { network: Some(network), ..Self::without(&error.to_string()) }),
+        };
+        let mut parts = Self::none("not looked at yet");
+        parts.publish.send_replace(NodeService {
+            lends: refused.clone().and_then(|()| health.borrow().clone()),
+            borrows: refused,
+            authentication: Authentication {
+                by_token: settings.authentication == LiqoAuthentication::Token,
+                rotation_ms: settings.token_rotation_seconds.saturating_mul(1_000),
+            },
+            needs_tun: settings.require_tun,
+            peer_networks: settings.peer_networks.clone(),
+        });
+        let tended = network.liqo_network.then(|| liqo_network.clone());
+        parts.network = Some(network);
+        let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
+        parts.nodes = Some(nodes);
+        parts.parts = Some(Parts { api: api.clone(), origin, network: tended, health });
+        Ok(parts)
+    }
+
+    /// Starts what virtual nodes need while the agent runs.
+    pub fn run(self, context: &Arc<Context>, shutdown: &Shutdown) {
+        let Some(Parts { api, origin, network, health }) = self.parts else { return };
+        let stop = shutdown.token();
+        if let Some(network) = network {
+            shutdown.spawn(network::keep(Arc::clone(context), network, stop.clone()));
+        }
+        shutdown.spawn(crate::services::reach::run(Arc::clone(context), api.client(), stop.clone()));
+        let tending = stop.clone();
+        let line = Arc::new(Tunnels(Arc::clone(context)));
+        shutdown.spawn(async move { origin.tend(TendSettings::default(), line, tending).await });
+        shutdown.spawn(follow_health(health, self.publish, stop));
+    }
+}
+
+/// The tunnels to donors, as the lines to their pods.
+struct Tunnels(Arc<Context>);
+
+impl Line for Tunnels {
+    fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let records = self.0.store.records();
+            let to_donor = |record: &LiqoRecord| record.side == Side::Origin && record.liqo_id == donor;
+            let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| peering.clone());
+            let tunnel = peering.and_then(|peering| self.0.fabric.peer(&peering));
+            let Some(tunnel) = tunnel else { return false };
+            // The donor's agent takes the connection, whether or not its API server lives.
+            tunnel.connect_within(API_PORT, LINE_PATIENCE).await.is_ok()
+        })
+    }
+}
+
+/// The grants as the records say, whenever they change.
+async fn follow_grants(store: Store, grants: watch::Sender<Arc<Grants>>, stop: CancellationToken) {
+    let mut records = store.subscribe();
+    loop {
+        let now = records.borrow_and_update().grants();
+        grants.send_if_modified(|before| {
+            let differs = **before != now;
+            if differs {
+                *before = Arc::new(now);
+            }
+            differs
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = records.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Without its policies a donor lends nothing new, and its offer says so.
+async fn follow_health(
+    mut health: watch::Receiver<Result<(), String>>,
+    publish: watch::Sender<NodeService>,
+    stop: CancellationToken,
+) {
+    loop {
+        let now = health.borrow_and_update().clone();
+        publish.send_if_modified(|service| {
+            // What the operator set stands above what is seen.
+            let lends = service.borrows.clone().and(now);
+            if service.lends == lends {
+                return false;
+            }
+            match &lends {
+                Ok(()) => tracing::info!("this cluster lends virtual nodes"),
+                Err(reason) => tracing::warn!(reason, "this cluster lends no virtual nodes now"),
+            }
+            service.lends = lends;
+            true
+        });
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = health.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
+    OriginSettings {
+        liqo_namespace: settings.namespace.clone(),
+        pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
+        liqo_network: settings.network == LiqoNetworkName::Liqo,
+        mapping: match settings.same_namespace_names {
+            true => NamespaceMapping::EnforceSameName,
+            false => NamespaceMapping::DefaultName,
+        },
+        ..OriginSettings::default()
+    }
+}
+
+fn network_settings(settings: &LiqoSettings, own: &v1::ClusterNetwork) -> NetworkSettings {
+    NetworkSettings {
+        liqo_namespace: settings.namespace.clone(),
+        liqo_version: own.liqo_version.clone(),
+        gateway: settings.gateway.clone(),
+        patience: NETWORK_PATIENCE,
+    }
+}
+
+/// Whether Liqo can connect its network, asked until the cluster answers.
+async fn check_network(network: &LiqoNetwork, clock: &dyn Clock) -> Result<(), String> {
+    let began = clock.elapsed();
+    loop {
+        let error = match network.check_installed().await {
+            Ok(()) => return Ok(()),
+            Err(DeliveryError::Permanent { message, .. }) => return Err(message),
+            Err(error) => error,
+        };
+        if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+            return Err(error.to_string());
+        }
+        tracing::info!(%error, "cannot look at Liqo's network yet");
+        clock.sleep(PAUSE).await;
+    }
+}
+
+fn check_mode(config: &Config) -> Result<(), String> {
+    if config.liqo.network == LiqoNetworkName::Liqo
+        && config.liqo.require_tun
+        && config.fabric.mode != FabricModeName::Tun
+    {
+        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where API servers of all clusters are reached without a fabric";
+        return Err(format!("fabric.mode is netstack, which leads Liqo to no donor's API server; {remedy}"));
+    }
+    if config.liqo.require_tun && config.fabric.mode != FabricModeName::Tun {
+        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach each other without a fabric";
+        return Err(format!("fabric.mode is netstack, which carries no pods; {remedy}"));
+    }
+    Ok(())
+}
+
+/// Liqo as it was found.
+struct Look {
+    network: v1::ClusterNetwork,
+    installation: Result<Installation, String>,
+}
+
+/// Looks until the cluster answers. A network that was seen before is used where it does not.
+async fn look_at_liqo(
+    config: &Config,
+    api: &KubernetesApi,
+    origin: &LiqoOrigin,
+    store: &Store,
+    clock: &dyn Clock,
+) -> Result<Result<Look, String>, StoreError> {
+    let settings = InstallationSettings { namespace: config.liqo.namespace.clone(), ..InstallationSettings::default() };
+    let client = api.client();
+    let began = clock.elapsed();
+    let (found, installation) = loop {
+        let error = match tokio::join!(origin.own_network(), check_installation(&client, &settings)) {
+            (Ok(found), Ok(installation)) => break (found, Ok(installation)),
+            (Ok(found), Err(DeliveryError::Permanent { message, .. })) => break (found, Err(message)),
+            (Err(DeliveryError::Permanent { message, .. }), _) => return Ok(Err(message)),
+            (Err(error), _) | (_, Err(error)) => error,
+        };
+        if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+            let kept = store.kept(KEPT_AS)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
+            let reason = error.to_string();
+            return Ok(kept.map(|network| Look { network, installation: Err(reason.clone()) }).ok_or(reason));
+        }
+        tracing::info!(%error, "cannot look at Liqo yet");
+        clock.sleep(PAUSE).await;
+    };
+    let advertised = installation.as_ref().ok().and_then(|installation| installation.api_server.as_deref());
+    let network = v1::ClusterNetwork {
+        pod_cidrs: found.pod_cidrs,
+        api_server: match (config.liqo.api_server.as_str(), advertised) {
+            ("", Some(advertised)) => host_port(advertised),
+            ("", None) => host_port(api.url()),
+            (configured, _) => configured.to_owned(),
+        },
+        liqo_cluster_id: found.liqo_cluster_id,
+        liqo_version: found.liqo_version,
+        tun: config.fabric.mode == FabricModeName::Tun,
+        liqo_network: config.liqo.network == LiqoNetworkName::Liqo,
+    };
+    if let Err(error) = crate::keys::bundle::check_network("this cluster", &network) {
+        return Ok(Err(error.to_string()));
+    }
+    store.keep(KEPT_AS, network.encode_to_vec()).await?;
+    Ok(Ok(Look { network, installation }))
+}
+
+/// "host:port" of an https address.
+fn host_port(url: &str) -> String {
+    let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if has_port { host.to_owned() } else { format!("{host}:443") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_host_and_port_also_where_the_port_is_left_out() {
+        assert_eq!(host_port("https://10.0.0.1:6443/"), "10.0.0.1:6443");
+        assert_eq!(host_port("https://api.example.org"), "api.example.org:443");
+        assert_eq!(host_port("10.0.0.1:6443"), "10.0.0.1:6443");
+    }
+
+    #[tokio::test]
+    async fn deliveries_follow_the_health_but_not_above_what_the_operator_set() {
+        for (operator, wants) in [(Ok(()), [1, 2, 1]), (Err("fabric.mode is netstack".to_owned()), [1, 1, 1])] {
+            let (health, seen) = watch::channel(Err("not looked at yet".to_owned()));
+            let service = NodeService {
+                lends: Err("not looked at yet".to_owned()),
+                borrows: operator,
+                authentication: Authentication::default(),
+                needs_tun: true,
+                peer_networks: Vec::new(),
+            };
+            let (publish, mut service) = watch::channel(service);
+            let stop = CancellationToken::new();
+            let task = tokio::spawn(follow_health(seen, publish, stop.clone()));
+            for (now, count) in
+                [Err("not there".to_owned()), Ok(()), Err("taken away".to_owned())].into_iter().zip(wants)
+            {
+                health.send_replace(now).ok();
+                let waited = service.wait_for(|service| service.deliveries().len() == count);
+                assert!(tokio::time::timeout(Duration::from_secs(5), waited).await.is_ok(), "want {count} deliveries");
+            }
+            stop.cancel();
+            assert!(task.await.is_ok());
+        }
+    }
+}

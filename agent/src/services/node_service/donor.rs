@@ -1,0 +1,72 @@
+//! The donor's side: its Liqo is checked, and the class controller and the admission policies begin their work.
+//!
+//! They begin before anything is known to be lent, and with everything that is: grants follow from the records.
+
+use std::sync::Arc;
+
+use comity_proto::v1;
+use comity_runtime::{Clock, Shutdown};
+use tokio::sync::watch;
+
+use super::DonorSide;
+use crate::config::Config;
+use crate::delivery::{Grants, NodeLender, VirtualNodeDonor};
+use crate::kubernetes::api::KubernetesApi;
+use crate::liqo::donor::{
+    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings, pod_metrics,
+};
+use crate::liqo::own_user_name;
+use crate::model::delivery_error::DeliveryError;
+use crate::model::node_id::NodeSalt;
+
+/// What was seen of this cluster.
+pub(super) struct Own<'a> {
+    pub(super) network: &'a v1::ClusterNetwork,
+    pub(super) installation: &'a Result<Installation, String>,
+    pub(super) salt: &'a NodeSalt,
+    pub(super) clock: &'a Arc<dyn Clock>,
+}
+
+/// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what
+/// was lent.
+pub(super) async fn start(
+    config: &Config,
+    api: &KubernetesApi,
+    own: Own<'_>,
+    grants: watch::Receiver<Arc<Grants>>,
+    shutdown: &Shutdown,
+) -> Result<DonorSide, DeliveryError> {
+    let client = api.client();
+    let liqo_id = own.network.liqo_cluster_id.as_str();
+    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, liqo_id);
+    policies.liqo_namespace.clone_from(&config.liqo.namespace);
+    policies.same_names = config.liqo.same_namespace_names;
+    let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
+    let advertised = (own.network.api_server.as_str(), api.ca_pem());
+    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(liqo_id, api.target(), advertised));
+    let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force());
+    let health = match own.installation {
+        Ok(_) => keeper.health(),
+        Err(reason) => watch::channel(Err(reason.clone())).1,
+    };
+    match &config.liqo.pod_metrics {
+        Some(settings) => {
+            let clock = Arc::clone(own.clock);
+            let serving = pod_metrics::run(client.clone(), settings.clone(), grants.clone(), clock, shutdown.token());
+            shutdown.spawn(serving);
+        }
+        None => pod_metrics::remove_registration(&client).await,
+    }
+    let stop = shutdown.token();
+    shutdown.spawn(async move {
+        // The policies stay in the cluster when their keeper ends: what was granted goes on under them.
+        let _keeper = keeper;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = ClassController::run(client.clone(), grants) => tracing::warn!("the class controller ended"),
+            () = NamespaceKeeper::run(client) => tracing::warn!("the keeper of namespaces ended"),
+        }
+    });
+    let side: Arc<dyn VirtualNodeDonor> = Arc::new(lender);
+    Ok(DonorSide { side, health })
+}

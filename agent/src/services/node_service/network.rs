@@ -1,0 +1,103 @@
+//! Tends the networks between Liqos, as long as the agent runs: what the records say is set, again and again, and what
+//! is seen of it is told to the plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::liqo::LiqoPeer;
+use crate::liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
+use crate::model::side::Side;
+use crate::reconcile::steps::Context;
+use crate::state::record::Records;
+
+/// Between two looks while something is still to come, and when nothing is: what others changed is set back within
+/// that.
+const SOON: Duration = Duration::from_secs(2);
+const LATER: Duration = Duration::from_secs(15);
+
+pub(super) async fn keep(context: Arc<Context>, network: LiqoNetwork, stop: CancellationToken) {
+    let mut records = context.store.subscribe();
+    loop {
+        let carriers = carriers(&records.borrow_and_update());
+        let mut seen = Networks::new();
+        for peering in carriers {
+            let current = || current(&context.store.records(), &peering);
+            let look = tokio::select! {
+                () = stop.cancelled() => return,
+                look = network.tend(current) => look,
+            };
+            seen.extend(look.map(|look| (peering.clone(), look)));
+        }
+        let is_ready = |seen: &NetworkSeen| matches!(seen.standing, NetworkStanding::Ready { .. });
+        let pause = if seen.values().all(is_ready) { LATER } else { SOON };
+        publish(&context, seen);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = records.changed() => if changed.is_err() { return },
+            () = context.clock.sleep(pause) => {}
+        }
+    }
+}
+
+/// Peerings that carry a network. Pure.
+fn carriers(records: &Records) -> Vec<String> {
+    let carries = |peering: &String, liqo_id: &str| records.network_carrier(liqo_id) == Some(peering);
+    let carriers = records.liqo.iter().filter(|(peering, record)| carries(peering, &record.liqo_id));
+    carriers.map(|(peering, _)| peering.clone()).collect()
+}
+
+/// What is to be set for a peering, if it still carries a network. Pure.
+fn current(records: &Records, peering: &str) -> Option<(LiqoPeer, Side, Option<NetworkState>)> {
+    let record = records.liqo.get(peering)?;
+    let carries = records.network_carrier(&record.liqo_id).is_some_and(|carrier| carrier == peering);
+    let network = record.standing_network().filter(|_| carries)?;
+    Some((record.peer(), record.side, network.remote.clone()))
+}
+
+/// Tells what has changed, to people too.
+fn publish(context: &Context, seen: Networks) {
+    context.networks.send_if_modified(|before| {
+        if *before == seen {
+            return false;
+        }
+        for (peering, now) in &seen {
+            if before.get(peering).is_none_or(|before| before.standing != now.standing) {
+                tracing::info!(peering, network = now.standing.told(), "the network of the two Liqos");
+            }
+        }
+        *before = seen;
+        true
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::record::{LiqoRecord, NetworkRecord};
+
+    fn records(peerings: &[(&str, Side, bool)]) -> Records {
+        let mut records = Records::default();
+        for (peering, side, leaving) in peerings {
+            let peer = LiqoPeer { peering: (*peering).into(), cluster: "north".into(), liqo_id: "liqo-n".into() };
+            let mut record = LiqoRecord::new(*side, &peer, "liqo-s");
+            record.network = Some(NetworkRecord { leaving: *leaving, ..NetworkRecord::default() });
+            records.liqo.insert((*peering).to_owned(), Arc::new(record));
+        }
+        records
+    }
+
+    #[test]
+    fn two_clusters_that_lend_to_each_other_have_one_network_and_the_older_peering_carries_it() {
+        let both = records(&[("peer-10", Side::Donor, false), ("peer-9", Side::Origin, false)]);
+        assert_eq!(carriers(&both), ["peer-9"]);
+        assert_eq!(current(&both, "peer-9").map(|(_, side, _)| side), Some(Side::Origin));
+        assert_eq!(current(&both, "peer-10"), None);
+        // The younger one takes it over when the older one goes.
+        let one = records(&[("peer-10", Side::Donor, false), ("peer-9", Side::Origin, true)]);
+        assert_eq!(carriers(&one), ["peer-10"]);
+        assert_eq!(current(&one, "peer-9"), None);
+        assert_eq!(carriers(&records(&[("peer-9", Side::Origin, true)])), [""; 0]);
+    }
+}

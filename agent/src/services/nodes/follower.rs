@@ -1,0 +1,185 @@
+//! `comity-agent node`: at a node that is not the gateway, follows what the gateway publishes.
+//!
+//! It holds no credentials of the federation and sees one ConfigMap. What it cannot read it names, and keeps what it
+//! had; what it had stays too while the API server is silent.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use comity_runtime::{AdminServer, BuildInfo, Readiness, ReadinessGuard, Shutdown};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watch_object;
+use prometheus::IntGauge;
+
+use super::{CONFIG_MAP, KEY};
+use crate::fabric::{FabricError, NodeOverlay, Published};
+use crate::kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
+
+/// What did not work is tried again, and what was made looked at, this often.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// What a node's agent needs to know.
+#[derive(Clone, Debug)]
+pub struct FollowerConfig {
+    /// The API server.
+    pub kubernetes: KubernetesSource,
+    /// Namespace of the gateway's agent.
+    pub namespace: String,
+    /// Name of the vxlan device.
+    pub device: String,
+    /// This node's InternalIP; absent: the address that it uses toward the gateway.
+    pub node_ip: Option<Ipv4Addr>,
+    /// Where metrics and probes are served, without authentication.
+    pub admin_listen: SocketAddr,
+}
+
+/// Why a node's agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowerError {
+    /// The Kubernetes API.
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesApiError),
+    /// The fabric.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The admin server.
+    #[error(transparent)]
+    Admin(#[from] comity_runtime::admin::AdminError),
+    /// The metrics.
+    #[error("metrics cannot be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+struct Follower {
+    overlay: NodeOverlay,
+    wanted: Wanted,
+    /// Whether the node has what is wanted, as far as it is known.
+    done: bool,
+    readiness: ReadinessGuard,
+    generation: IntGauge,
+    networks: IntGauge,
+    said: Option<String>,
+}
+
+/// What the ConfigMap says, as far as it could be read.
+enum Wanted {
+    /// Nothing was heard yet: nothing is made, nothing taken down.
+    Unheard,
+    Nothing,
+    Something(Published, u64),
+}
+
+/// Runs until it is told to stop; then everything that it made goes.
+///
+/// # Errors
+/// [`FollowerError`] when it cannot start.
+pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), FollowerError> {
+    tracing::info!(device = config.device, "comity-agent {} starts at a node", env!("CARGO_PKG_VERSION"));
+    let api = KubernetesApi::connect(&config.kubernetes).await?;
+    let registry = prometheus::Registry::new();
+    let gauge = |name: &str, help: &str| -> Result<IntGauge, prometheus::Error> {
+        let gauge = IntGauge::new(format!("comity_agent_node_{name}"), help)?;
+        registry.register(Box::new(gauge.clone()))?;
+        Ok(gauge)
+    };
+    let generation = gauge("generation", "Generation of what is followed, 0 where nothing lies beyond the tunnels.")?;
+    let networks = gauge("networks", "Pod networks and API servers that this node reaches over the gateway.")?;
+    let readiness = Readiness::new();
+    let mut follower = Follower {
+        overlay: NodeOverlay::open(&config.device, config.node_ip)?,
+        wanted: Wanted::Unheard,
+        done: true,
+        readiness: readiness.guard("overlay"),
+        generation,
+        networks,
+        said: None,
+    };
+    let build = BuildInfo::of("comity-agent");
+    let admin = AdminServer::start(config.admin_listen, registry, readiness, build, shutdown.token()).await?;
+    let maps = Api::<ConfigMap>::namespaced(api.client(), &config.namespace);
+    let mut maps = watch_object(maps, CONFIG_MAP).default_backoff().boxed();
+    loop {
+        tokio::select! {
+            () = shutdown.triggered() => break,
+            Some(seen) = maps.next() => match seen {
+                Ok(map) => follower.hear(map),
+                Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: {error}", config.namespace)),
+            },
+            () = tokio::time::sleep(LOOK_EVERY) => follower.look(),
+        }
+    }
+    follower.overlay.clear();
+    admin.stopped().await;
+    Ok(())
+}
+
+impl Follower {
+    fn hear(&mut self, map: Option<ConfigMap>) {
+        let text = map.and_then(|map| map.data?.remove(KEY)).filter(|text| !text.trim().is_empty());
+        self.wanted = match text.as_deref().map(Published::read) {
+            None => Wanted::Nothing,
+            Some(Ok((published, _))) if published.is_empty() => Wanted::Nothing,
+            Some(Ok((published, generation))) => Wanted::Something(published, generation),
+            Some(Err(error)) => {
+                self.readiness.not_ready(error.to_string());
+                return self.say(&format!("what the gateway publishes is not followed: {error}"));
+            }
+        };
+        self.settle();
+    }
+
+    /// Tries again, and repairs what somebody else took away.
+    fn look(&mut self) {
+        match self.overlay.is_whole() {
+            Ok(whole) if whole && self.done => {}
+            Ok(whole) => {
+                if !whole {
+                    tracing::warn!("the overlay's device or firewall table is not what it was; it is made again");
+                }
+                self.settle();
+            }
+            Err(error) => self.say(&error.to_string()),
+        }
+    }
+
+    fn settle(&mut self) {
+        let (generation, networks) = match &self.wanted {
+            Wanted::Unheard => return,
+            Wanted::Nothing => {
+                self.overlay.clear();
+                (0, 0)
+            }
+            Wanted::Something(published, generation) => match self.overlay.apply(published) {
+                Ok(refused) if refused.is_empty() => {
+                    (*generation, published.pod_networks.len() + published.api_servers.len())
+                }
+                Ok(refused) => return self.failed(&refused),
+                Err(error) => return self.failed(&[error]),
+            },
+        };
+        if self.generation.get() != i64::try_from(generation).unwrap_or(i64::MAX) {
+            tracing::info!(generation, networks, "this node follows the gateway");
+        }
+        self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.networks.set(i64::try_from(networks).unwrap_or(i64::MAX));
+        (self.done, self.said) = (true, None);
+        self.readiness.ready();
+    }
+
+    fn failed(&mut self, errors: &[FabricError]) {
+        let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        self.done = false;
+        self.readiness.not_ready(reason.clone());
+        self.say(&reason);
+    }
+
+    fn say(&mut self, error: &str) {
+        if self.said.as_deref() != Some(error) {
+            tracing::error!("{error}");
+            self.said = Some(error.to_owned());
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! At the gateway: follows the cluster's Node objects, and tells its other nodes what lies beyond the tunnels.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use tokio_util::sync::CancellationToken;
+
+use super::{CONFIG_MAP, KEY};
+use crate::fabric::{ClusterNode, MAX_NODES, Published};
+use crate::kubernetes::call::{apply, call_opt, own_labels};
+use crate::kubernetes::mirror::Mirror;
+use crate::model::delivery_error::DeliveryError;
+use crate::reconcile::steps::Context;
+
+/// What did not work is tried again this often.
+const RETRY: Duration = Duration::from_secs(5);
+/// Somebody may delete or change the ConfigMap: it is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Changes are gathered this long: nodes come in groups.
+const GATHER: Duration = Duration::from_millis(100);
+/// Networks of its pods that one node may name: one of each family is usual.
+const MAX_NETWORKS_OF_A_NODE: usize = 8;
+
+/// Leads other nodes' pods to the tunnels and back, until stopped.
+pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop: CancellationToken) {
+    let Some(changed) = context.fabric.published_changed() else { return };
+    let config = watcher::Config::default().labels("liqo.io/type!=virtual-node");
+    let mut events = watcher(Api::<Node>::all(client.clone()), config).default_backoff().boxed();
+    let own: Vec<Ipv4Net> =
+        context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+    let mut publisher = Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, said: None };
+    let (mut nodes, mut told, mut said) = (Mirror::default(), None, None);
+    loop {
+        let mut due = LOOK_EVERY;
+        if nodes.is_complete() {
+            let wanted = cluster_nodes(nodes.facts(), &own);
+            if told.as_ref() != Some(&wanted) {
+                match context.fabric.set_nodes(&wanted) {
+                    Ok(()) => (told, said) = (Some(wanted), None),
+                    Err(error) => {
+                        due = RETRY;
+                        say_once(&mut said, &error.to_string(), "pods of other nodes do not reach the tunnels yet");
+                    }
+                }
+            }
+        }
+        if told.is_some() && !publisher.publish(context.fabric.published()).await {
+            due = RETRY;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = changed.notified() => {}
+            Some(event) = events.next() => match event {
+                Ok(event) => if !nodes.take(event, entry) {
+                    continue; // Most are signs of life.
+                },
+                Err(error) => tracing::debug!(%error, "the watch of nodes broke; it begins again"),
+            },
+            () = tokio::time::sleep(due) => {}
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+fn say_once(said: &mut Option<String>, error: &str, what: &str) {
+    if said.as_deref() != Some(error) {
+        tracing::warn!(error, "{what}");
+        *said = Some(error.to_owned());
+    }
+}
+
+/// What is kept of a node.
+fn entry(node: &Node) -> Option<(String, Option<ClusterNode>)> {
+    let labels = node.labels();
+    let label = |key: &str| labels.get(key).map(String::as_str);
+    let is_virtual = label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node");
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let internal = addresses.filter(|address| address.type_ == "InternalIP");
+    let address = internal.filter_map(|address| address.address.parse::<Ipv4Addr>().ok()).next();
+    let is_plain = |address: &Ipv4Addr| {
+        !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
+    };
+    let spec = node.spec.as_ref();
+    let several = spec.and_then(|spec| spec.pod_cidrs.as_ref()).into_iter().flatten();
+    let networks = several.chain(spec.and_then(|spec| spec.pod_cidr.as_ref())).take(MAX_NETWORKS_OF_A_NODE);
+    let pod_networks = networks.filter_map(|net| net.parse::<Ipv4Net>().ok()).map(|net| net.trunc()).collect();
+    let fact = address.filter(is_plain).filter(|_| !is_virtual).map(|address| ClusterNode { address, pod_networks });
+    Some((node.name_any(), fact))
+}
+
+/// The nodes in order, as many as there may be; of what they say of their pods only what is within this cluster's pod
+/// networks.
+fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Net]) -> Vec<ClusterNode> {
+    let mut nodes: Vec<ClusterNode> = nodes.cloned().collect();
+    nodes.sort_unstable();
+    nodes.dedup_by_key(|node| node.address);
+    if nodes.len() > MAX_NODES {
+        tracing::warn!(
+            nodes = nodes.len(),
+            limit = MAX_NODES,
+            "pods of the nodes above the limit do not reach the tunnels"
+        );
+        nodes.truncate(MAX_NODES);
+    }
+    for node in &mut nodes {
+        node.pod_networks.retain(|net| own.iter().any(|own| own.contains(net)));
+    }
+    nodes
+}
+
+/// What the ConfigMap says, as far as known.
+struct Written {
+    published: Option<Published>,
+    generation: u64,
+    seen: Instant,
+}
+
+/// Keeps the ConfigMap.
+struct Publisher {
+    api: Api<ConfigMap>,
+    /// Whether it was ever needed.
+    used: bool,
+    written: Option<Written>,
+    said: Option<String>,
+}
+
+impl Publisher {
+    /// Makes it say this; false if that has to be tried again.
+    async fn publish(&mut self, wanted: Option<Published>) -> bool {
+        match self.try_publish(wanted).await {
+            Ok(()) => {
+                self.said = None;
+                true
+            }
+            Err(error) => {
+                let what = "other nodes are not told what lies beyond the tunnels; are the rights in deploy/agent/tun/nodes.yaml applied?";
+                say_once(&mut self.said, &error.to_string(), what);
+                false
+            }
+        }
+    }
+
+    async fn try_publish(&mut self, wanted: Option<Published>) -> Result<(), DeliveryError> {
+        // A cluster of one node needs no ConfigMap, nor the right to look for one.
+        self.used |= wanted.is_some();
+        if !self.used {
+            return Ok(());
+        }
+        let (seen, generation) = match &self.written {
+            Some(written) if written.seen.elapsed() < LOOK_EVERY => (written.published.clone(), written.generation),
+            _ => {
+                let found = call_opt("read ConfigMap comity-fabric", self.api.get(CONFIG_MAP)).await?;
+                let text = found.and_then(|map| map.data?.remove(KEY));
+                let read = text.and_then(|text| Published::read(&text).ok());
+                let (published, generation) =
+                    read.map_or((None, 0), |(published, generation)| (Some(published), generation));
+                self.written = Some(Written { published: published.clone(), generation, seen: Instant::now() });
+                (published, generation)
+            }
+        };
+        let is_nothing = |published: &Option<Published>| published.as_ref().is_none_or(Published::is_empty);
+        if seen == wanted || (is_nothing(&seen) && is_nothing(&wanted)) {
+            return Ok(());
+        }
+        // Without other nodes, or without peerings, nothing lies beyond.
+        let emptied =
+            seen.map(|seen| Published { pod_networks: BTreeSet::new(), api_servers: BTreeSet::new(), ..seen });
+        let Some(document) = wanted.or(emptied) else { return Ok(()) };
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some(CONFIG_MAP.to_owned());
+        map.metadata.labels = Some(own_labels([]));
+        map.data = Some([(KEY.to_owned(), document.document(generation + 1))].into());
+        apply(&self.api, &map).await?;
+        tracing::info!(
+            generation = generation + 1,
+            networks = document.pod_networks.len(),
+            "told other nodes what lies beyond the tunnels"
+        );
+        let (published, generation) = (Some(document), generation + 1);
+        self.written = Some(Written { published, generation, seen: Instant::now() });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn node(address: &str, cidrs: &[&str], label: &str) -> Option<ClusterNode> {
+        let text = serde_json::json!({
+            "metadata": { "name": "n", "labels": { "liqo.io/type": label } },
+            "spec": { "podCIDRs": cidrs },
+            "status": { "addresses": [
+                { "type": "Hostname", "address": "n" },
+                { "type": "ExternalIP", "address": "203.0.113.77" },
+                { "type": "InternalIP", "address": "fd00::1" },
+                { "type": "InternalIP", "address": address },
+            ] }
+        });
+        entry(&serde_json::from_value(text).unwrap()).unwrap().1
+    }
+
+    #[test]
+    fn real_nodes_with_an_ipv4_address_count() {
+        let found = node("198.51.100.11", &["10.1.1.0/24", "fd01::/64"], "").unwrap();
+        assert_eq!(found.address, Ipv4Addr::new(198, 51, 100, 11));
+        assert_eq!(found.pod_networks, BTreeSet::from(["10.1.1.0/24".parse().unwrap()]));
+        assert_eq!(node("198.51.100.11", &[], "virtual-node"), None);
+        assert_eq!(node("127.0.0.1", &[], ""), None);
+    }
+
+    #[test]
+    fn a_node_claims_no_more_than_pods_of_its_cluster() {
+        let own = ["10.1.0.0/16".parse().unwrap()];
+        let nodes = [
+            node("198.51.100.12", &["10.1.2.0/24", "0.0.0.0/0", "10.9.0.0/24"], "").unwrap(),
+            node("198.51.100.11", &[], "").unwrap(),
+        ];
+        let nodes = cluster_nodes(nodes.iter(), &own);
+        assert_eq!(nodes[0].address, Ipv4Addr::new(198, 51, 100, 11));
+        assert_eq!(nodes[1].pod_networks, BTreeSet::from(["10.1.2.0/24".parse().unwrap()]));
+    }
+}

@@ -1,0 +1,295 @@
+//! Which pods may talk through which tunnel: what is offloaded with its home, and nothing else.
+//!
+//! ```text
+//! donor:  pods in the namespaces that Liqo made for an origin ─▶ with all pods of that origin
+//! origin: pods on virtual nodes, at the donor's addresses     ─▶ with all pods of this cluster
+//! ```
+//!
+//! The fabric denies everything that is not said here. What is said follows from what the API server shows, and from
+//! signed bundles: an address that is not in the other side's network, or on the donor in this one's, counts for
+//! nothing, whoever wrote it into a pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use tokio_stream::StreamMap;
+use tokio_util::sync::CancellationToken;
+
+use crate::delivery::DeliveryKind;
+use crate::fabric::Reach;
+use crate::kubernetes::mirror::Mirror;
+use crate::liqo::REMOTE_CLUSTER_LABEL;
+use crate::model::side::Side;
+use crate::reconcile::steps::Context;
+use crate::state::record::Records;
+
+/// Pods that stand for others', on the donor.
+const GUESTS: &str = "liqo.io/managed-by=shadowpod";
+/// Changes are gathered this long: a Job starts many pods at once.
+const GATHER: Duration = Duration::from_millis(20);
+/// Looked at this often all the same: a tunnel may have been replaced.
+const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+
+/// A pod that may talk through a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Talker {
+    namespace: String,
+    address: Ipv4Addr,
+}
+
+/// A namespace that Liqo made for an origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct GuestNamespace {
+    name: String,
+    origin_liqo_id: String,
+}
+
+/// What is seen of this cluster.
+#[derive(Default)]
+struct Seen {
+    guests: Mirror<Talker>,
+    namespaces: Mirror<GuestNamespace>,
+    /// Own pods on each virtual node.
+    offloaded: BTreeMap<String, Mirror<Talker>>,
+}
+
+/// What each peering's tunnel may carry. Pure.
+fn reaches(
+    records: &Records,
+    tunnels: &BTreeMap<String, u32>,
+    own: &BTreeSet<Ipv4Net>,
+    guests: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    offloaded: &BTreeSet<Ipv4Addr>,
+) -> BTreeMap<String, (u32, Reach)> {
+    let mut reaches = BTreeMap::new();
+    for (peering, epoch) in tunnels {
+        let remote = records.peering(peering, *epoch).and_then(|keys| keys.remote.as_ref());
+        let cidrs: BTreeSet<Ipv4Net> = remote.iter().flat_map(|remote| &remote.network.pod_cidrs).copied().collect();
+        let hosts = |addresses: &mut dyn Iterator<Item = Ipv4Addr>, within: &BTreeSet<Ipv4Net>| -> BTreeSet<Ipv4Net> {
+            addresses.filter(|address| within.iter().any(|net| net.contains(address))).map(Ipv4Net::from).collect()
+        };
+        let reach = match records.liqo.get(peering) {
+            Some(record) if record.side == Side::Donor => {
+                let mut guests = guests.get(&record.liqo_id).into_iter().flatten().copied();
+                Reach { remote: cidrs, local: hosts(&mut guests, own) }
+            }
+            Some(_) => Reach { remote: hosts(&mut offloaded.iter().copied(), &cidrs), local: own.clone() },
+            None => Reach::default(),
+        };
+        // One empty side means that nobody may: said the same way, whatever the other side is.
+        let nobody = reach.remote.is_empty() || reach.local.is_empty();
+        reaches.insert(peering.clone(), (*epoch, if nobody { Reach::default() } else { reach }));
+    }
+    reaches
+}
+
+/// A pod's address, as long as it is in the pod's own network and the pod lives.
+fn talker(pod: &Pod) -> Option<Talker> {
+    let status = pod.status.as_ref()?;
+    let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
+    let address = status.pod_ip.as_ref().filter(|_| !over && !on_host)?.parse().ok()?;
+    Some(Talker { namespace: pod.namespace()?, address })
+}
+
+fn pod_entry(pod: &Pod) -> Option<(String, Option<Talker>)> {
+    Some((format!("{}/{}", pod.namespace()?, pod.name_any()), talker(pod)))
+}
+
+fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<GuestNamespace>)> {
+    let name = namespace.name_any();
+    let origin_liqo_id = namespace.labels().get(REMOTE_CLUSTER_LABEL)?.clone();
+    Some((name.clone(), Some(GuestNamespace { name, origin_liqo_id })))
+}
+
+impl Seen {
+    /// Addresses of guests, by their origin.
+    fn guests(&self) -> BTreeMap<String, BTreeSet<Ipv4Addr>> {
+        let origins: BTreeMap<&str, &str> = self
+            .namespaces
+            .facts()
+            .map(|namespace| (namespace.name.as_str(), namespace.origin_liqo_id.as_str()))
+            .collect();
+        let mut guests: BTreeMap<String, BTreeSet<Ipv4Addr>> = BTreeMap::new();
+        for guest in self.guests.facts() {
+            if let Some(origin) = origins.get(guest.namespace.as_str()) {
+                guests.entry((*origin).to_owned()).or_default().insert(guest.address);
+            }
+        }
+        guests
+    }
+
+    fn offloaded(&self) -> BTreeSet<Ipv4Addr> {
+        self.offloaded.values().flat_map(Mirror::facts).map(|pod| pod.address).collect()
+    }
+}
+
+type Pods = BoxStream<'static, watcher::Result<Event<Pod>>>;
+
+fn pods(client: &Client, config: watcher::Config) -> Pods {
+    watcher(Api::<Pod>::all(client.clone()), config).default_backoff().boxed()
+}
+
+/// Tells the fabric who may talk, until stopped.
+pub async fn run(context: Arc<Context>, client: Client, stop: CancellationToken) {
+    let mut guests = pods(&client, watcher::Config::default().labels(GUESTS));
+    let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
+    let config = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
+    let mut namespaces = watcher(namespaces, config).default_backoff().boxed();
+    let mut offloaded: StreamMap<String, Pods> = StreamMap::new();
+    let mut records = context.store.subscribe();
+    let own: BTreeSet<Ipv4Net> =
+        context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+    let (mut seen, mut told) = (Seen::default(), BTreeMap::new());
+    loop {
+        follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
+        tell(&context, &own, &seen, &mut told);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some(event) = guests.next() => note(event, |event| seen.guests.take(event, pod_entry)),
+            Some(event) = namespaces.next() => note(event, |event| seen.namespaces.take(event, namespace_entry)),
+            Some((node, event)) = offloaded.next(), if !offloaded.is_empty() => {
+                note(event, |event| seen.offloaded.entry(node).or_default().take(event, pod_entry));
+            }
+            Ok(()) = records.changed() => {}
+            () = context.reach_due.notified() => {}
+            () = tokio::time::sleep(AT_LEAST_EVERY) => {}
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+fn note<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool) {
+    match event {
+        Ok(event) => {
+            take(event);
+        }
+        Err(error) => tracing::debug!(%error, "a watch for the fabric broke; it begins again"),
+    }
+}
+
+/// One watch for each virtual node: few, and each small, where all pods of a cluster are many.
+fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<String, Pods>, seen: &mut Seen) {
+    let is_node = |delivery, removed: bool| delivery == DeliveryKind::VirtualNode && !removed;
+    let borrowed = records.origins.values().filter(|record| is_node(record.delivery, record.removed));
+    let wanted: BTreeSet<&str> = borrowed.map(|record| record.node()).collect();
+    let gone: Vec<String> = watches.keys().filter(|node| !wanted.contains(node.as_str())).cloned().collect();
+    for node in gone {
+        watches.remove(&node);
+        seen.offloaded.remove(&node);
+    }
+    for node in wanted {
+        if !watches.contains_key(node) {
+            let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+            watches.insert(node.to_owned(), pods(client, config));
+        }
+    }
+}
+
+fn tell(context: &Context, own: &BTreeSet<Ipv4Net>, seen: &Seen, told: &mut BTreeMap<String, (u32, Reach)>) {
+    let tunnels = context.running().tunnels.clone();
+    let now = reaches(&context.store.records(), &tunnels, own, &seen.guests(), &seen.offloaded());
+    told.retain(|peering, _| now.contains_key(peering));
+    for (peering, (epoch, reach)) in now {
+        if told.get(&peering) == Some(&(epoch, reach.clone())) {
+            continue;
+        }
+        match context.fabric.set_reachable(&peering, reach.clone()) {
+            Ok(()) => {
+                told.insert(peering, (epoch, reach));
+            }
+            // It is said again soon; until then what was said before is in force, or nobody may.
+            Err(error) => tracing::warn!(peering, %error, "cannot tell the fabric who may talk"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::liqo::LiqoPeer;
+    use crate::state::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
+    use comity_proto::v1;
+
+    fn records(side: Side, exchange: bool) -> Records {
+        let remote = RemoteKeys {
+            cluster: "other".into(),
+            wireguard_public: [3; 32],
+            hpke_public: [4; 32],
+            identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
+            endpoints: Vec::new(),
+            network: RemoteNetwork { pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()], ..RemoteNetwork::default() },
+        };
+        let bundle = v1::KeyBundle { peering: "peer-1".into(), epoch: 3, ..v1::KeyBundle::default() };
+        let keys = PeeringRecord::new(&bundle, side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
+        let keys = PeeringRecord { remote: Some(remote), ..keys };
+        let mut records = Records::default();
+        records.peerings.insert(("peer-1".into(), 3), Arc::new(keys));
+        if exchange {
+            let peer = LiqoPeer { peering: "peer-1".into(), cluster: "other".into(), liqo_id: "liqo-2".into() };
+            records.liqo.insert("peer-1".into(), Arc::new(LiqoRecord::new(side, &peer, "liqo-1")));
+        }
+        records
+    }
+
+    fn reach(records: &Records) -> (String, String) {
+        let own = BTreeSet::from(["10.1.0.0/16".parse().unwrap()]);
+        let address = |text: &str| text.parse::<Ipv4Addr>().unwrap();
+        // One guest is ours, one says that it has an address that no pod here has, one belongs to another origin.
+        let guests = BTreeMap::from([
+            ("liqo-2".to_owned(), BTreeSet::from([address("10.1.0.7"), address("192.0.2.1")])),
+            ("liqo-9".to_owned(), BTreeSet::from([address("10.1.0.8")])),
+        ]);
+        // The donor says of one that it is where this cluster's own database is.
+        let offloaded = BTreeSet::from([address("10.2.5.5"), address("10.1.0.99")]);
+        let tunnels = BTreeMap::from([("peer-1".to_owned(), 3)]);
+        let (epoch, reach) = reaches(records, &tunnels, &own, &guests, &offloaded).remove("peer-1").unwrap();
+        assert_eq!(epoch, 3);
+        let text = |nets: &BTreeSet<Ipv4Net>| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        (text(&reach.remote), text(&reach.local))
+    }
+
+    #[test]
+    fn a_donor_opens_its_guests_and_nothing_else_to_their_origin() {
+        assert_eq!(reach(&records(Side::Donor, true)), ("10.2.0.0/16".to_owned(), "10.1.0.7/32".to_owned()));
+    }
+
+    #[test]
+    fn an_origin_opens_itself_to_its_own_offloaded_pods_alone() {
+        assert_eq!(reach(&records(Side::Origin, true)), ("10.2.5.5/32".to_owned(), "10.1.0.0/16".to_owned()));
+    }
+
+    #[test]
+    fn without_an_exchange_nobody_talks() {
+        for side in [Side::Donor, Side::Origin] {
+            assert_eq!(reach(&records(side, false)), (String::new(), String::new()));
+        }
+    }
+
+    #[test]
+    fn finished_pods_and_those_of_the_host_have_no_say() {
+        let pod = |phase: &str, host: bool| {
+            let text = serde_json::json!({
+                "metadata": { "name": "p", "namespace": "n" },
+                "spec": { "containers": [], "hostNetwork": host },
+                "status": { "phase": phase, "podIP": "10.1.0.7" }
+            });
+            serde_json::from_value::<Pod>(text).unwrap()
+        };
+        assert_eq!(talker(&pod("Running", false)).unwrap().address, Ipv4Addr::new(10, 1, 0, 7));
+        for silent in [pod("Succeeded", false), pod("Failed", false), pod("Running", true)] {
+            assert_eq!(talker(&silent), None);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What follows from the broker's word on a message: it was committed, or refused for good.
+
+use comity_proto::v1;
+
+use crate::state::record::{LiqoRecord, ReportKey};
+use crate::state::store::Change;
+
+/// Takes the message out of the outbox and notes what the plan must know. The key of what was acknowledged.
+pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
+    let outgoing = change.unsend(ack.message_id)?;
+    let refused = ack.error.is_some();
+    match &outgoing.key {
+        ReportKey::Psk(peering, epoch) | ReportKey::Proof(peering, epoch) => {
+            change.change_peering(peering, *epoch, |record| record.sealed_accepted = !refused);
+        }
+        // The broker dropped it with its epoch, or was not ready for it: it is sealed again when the time is right.
+        ReportKey::Credential(lease) if refused => {
+            change.change_donor(lease, |record| record.sealed = None);
+        }
+        ReportKey::Liqo(peering) => {
+            let record = change.records().liqo.get(peering).map(|record| LiqoRecord::clone(record));
+            if let Some(mut record) = record
+                && let Some(sealed) = &mut record.sealed
+            {
+                sealed.refused = refused;
+                change.put_liqo(record);
+            }
+        }
+        ReportKey::LiqoNetwork(peering) => {
+            let record = change.records().liqo.get(peering).map(|record| LiqoRecord::clone(record));
+            if let Some(mut record) = record
+                && let Some(sealed) = record.network.as_mut().and_then(|network| network.sealed.as_mut())
+            {
+                sealed.refused = refused;
+                change.put_liqo(record);
+            }
+        }
+        ReportKey::Clean(lease) if !refused || is_unknown(ack) => {
+            change.change_donor(lease, |record| record.clean_acked = true);
+            change.change_origin(lease, |record| record.clean_acked = true);
+        }
+        ReportKey::Closed(peering) if !refused || is_unknown(ack) => {
+            if let Some(v1::agent_message::Body::PeeringReport(report)) = &outgoing.message.body {
+                change.put_closed(peering, report.epoch);
+            }
+        }
+        ReportKey::Credential(_)
+        | ReportKey::Clean(_)
+        | ReportKey::Closed(_)
+        | ReportKey::Keys(..)
+        | ReportKey::Authenticated(..)
+        | ReportKey::Established(..)
+        | ReportKey::PeeringFailed(..)
+        | ReportKey::Ready(_)
+        | ReportKey::Checkpointed(_)
+        | ReportKey::LeaseFailed(_)
+        | ReportKey::EnvelopeAck(..) => {}
+    }
+    Some(outgoing.key.clone())
+}
+
+/// The broker has forgotten what the message is about: that is as good as done.
+fn is_unknown(ack: &v1::Ack) -> bool {
+    ack.error.as_ref().is_some_and(|error| error.code == "not-found")
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_proto::v1::agent_message::Body;
+
+    use super::*;
+    use crate::state::record::OriginRecord;
+    use crate::state::store::Store;
+
+    fn ack(message_id: u64, code: Option<&str>) -> v1::Ack {
+        let error = code.map(|code| v1::ErrorDetail { code: code.to_owned(), ..v1::ErrorDetail::default() });
+        v1::Ack { message_id, error }
+    }
+
+    #[tokio::test]
+    async fn clean_counts_once_committed_or_unknown_and_not_when_refused() {
+        for (code, counts) in [(None, true), (Some("not-found"), true), (Some("wrong-state"), false)] {
+            let home = tempfile::tempdir().unwrap();
+            let store = Store::open(home.path()).unwrap();
+            store
+                .update(|change| {
+                    change.put_origin(OriginRecord::new("lease-1", 1, crate::delivery::DeliveryKind::Namespace));
+                    change.send(ReportKey::Clean("lease-1".into()), Body::LeaseReport(v1::LeaseReport::default()));
+                })
+                .await
+                .unwrap();
+            let id = *store.records().outbox.keys().next().unwrap();
+            let key = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
+            assert_eq!(key, Some(ReportKey::Clean("lease-1".into())));
+            assert_eq!(store.records().origins["lease-1"].clean_acked, counts, "{code:?}");
+            assert!(store.records().outbox.is_empty());
+            let again = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
+            assert_eq!(again, None, "a second acknowledgement finds nothing");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Burst: GPU pods that find no GPU here run on another cluster's, with nothing changed by their owners.
+//!
+//! ```text
+//! pods, namespaces ─┐
+//! desired leases   ─┼─▶ view ─▶ plan (pure) ─▶ actions ─▶ pods: gate off, pinned, rescued, told
+//! own requests     ─┤                                  └▶ broker: submit, cancel, give back
+//! local inventory  ─┘
+//! ```
+//!
+//! Nothing is remembered but what the cluster and the broker say: a pod carries the ids of its request and its lease as
+//! annotations, a request carries the group of pods that it was made for, and a repeated submission has the same key.
+//!
+//! What it never does: hold a pod longer than its settings say, touch a pod of a namespace that did not opt in (but to
+//! take its own gate off), or ask for more GPUs than pods wait for.
+
+mod broker;
+pub(crate) mod execute;
+pub(crate) mod facts;
+mod group;
+mod mirror;
+mod note;
+mod patch;
+mod plan;
+mod requests;
+pub(crate) mod settings;
+mod shell;
+mod slots;
+mod view;
+pub mod webhook;
+pub(crate) mod why;
+mod worker;
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod properties;
+
+pub use broker::BrokerRequests;
+pub use facts::namespace::Rules;
+pub(crate) use facts::namespace::duration_ms;
+pub use facts::pod::{Owner, PodFacts, PodRef};
+pub use note::Note;
+pub use plan::{BurstAction, Submission, plan};
+pub use requests::{RequestError, Requests};
+pub use settings::{BurstSettings, WebhookSettings};
+pub use shell::{BurstContext, run};
+pub use view::{BurstView, EndedRequest, InFlight, LeaseFacts, LeaseStage, PodView, RequestFacts};
+
+/// Label of namespaces whose GPU pods may go away: "true". On a pod, "false" keeps that pod here.
+pub const OFFLOAD_LABEL: &str = "comity.dev/offload";
+/// Label of a namespace with its tenant.
+pub const TENANT_LABEL: &str = "comity.dev/tenant";
+/// Label or annotation of a namespace, and annotation of a pod: the GPU class that is asked for.
+pub const CLASS: &str = "comity.dev/class";
+/// Annotation of a pod: priority class that is asked for.
+pub const PRIORITY_CLASS: &str = "comity.dev/priority-class";
+/// Annotation of a pod: its lease may be preempted, with so much notice, as in "10m".
+pub const PREEMPTIBLE_GRACE: &str = "comity.dev/preemptible-grace";
+/// Annotation of a pod that may be preempted: "true" if it says when it has saved itself.
+pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
+/// Annotation of a pod: "Preferred" or "Required", whether NVLink joins its GPUs.
+pub const NVLINK: &str = "comity.dev/nvlink";
+/// Annotation of a pod: "Aligned" for CPU and memory from the NUMA nodes of its GPUs.
+pub const NUMA: &str = "comity.dev/numa";
+/// Annotation of a namespace: GPUs that its requests may hold at once.
+pub const MAX_GPUS: &str = "comity.dev/max-gpus";
+/// Annotation of a namespace: requests that it may have at once.
+pub const MAX_REQUESTS: &str = "comity.dev/max-requests";
+/// Annotation of a namespace: length of a lease, as in "2h".
+pub const DURATION: &str = "comity.dev/duration";
+/// Annotation of a namespace: how long an unused lease is kept, as in "60s".
+pub const COOLDOWN: &str = "comity.dev/cooldown";
+/// The scheduling gate, and the label of pods that were given it.
+pub const GATE: &str = "comity.dev/burst";
+/// Annotation of a pod: the request that it waits for.
+pub const REQUEST: &str = "comity.dev/request";
+/// Annotation of a pod, label and taint of a virtual node: the lease.
+pub const LEASE: &str = "comity.dev/lease";
+/// Liqo's taint on every virtual node.
+pub const LIQO_TAINT: &str = "virtual-node.liqo.io/not-allowed";
