@@ -315,10 +315,10 @@ mod tests {
         let down = RaftBroker::silent("b:7443".to_owned(), "no answer within 5 s".to_owned());
         assert_eq!(health(vec![broker(1, 1, "aa"), broker(2, 1, "aa"), down.clone()]), Ok(()));
         assert_eq!(health(vec![broker(1, 0, "aa"), down]), Err("no broker leads".to_owned()));
-        let split = health(vec![broker(1, 1, "aa"), broker(2, 1, "aa"), broker(3, 3, "bb")]).unwrap_err();
+        let split = health(vec![broker(1, 1, "aa"), broker(2, 1, "aa"), broker(3, 3, "bb")]).expect_err("a split");
         assert!(split.contains("TWO GROUPS") && split.contains("1 and 2 of group aa, 3 of group bb"), "{split}");
         let broken = RaftBroker { violations: vec!["no GPU is lent twice".to_owned()], ..broker(1, 1, "aa") };
-        assert!(health(vec![broken]).unwrap_err().contains("no GPU is lent twice"));
+        assert!(health(vec![broken]).expect_err("a broken invariant").contains("no GPU is lent twice"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use comity_core::explain;
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts, Offer, Sharing};
 use comity_core::proposal::ProposedPlacement;
 use comity_core::refusal::Code;
-use comity_core::{Command, LeaseId, ReplyBody, RequestId, scheduler};
+use comity_core::{Command, LeaseId, ReplyBody, RequestId};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 

@@ -10,7 +10,7 @@ use comity_core::lease::{EndReason, LeaseState};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
-use comity_core::scheduler::{self, Reclaimer, reclaims_at};
+use comity_core::scheduler::{Reclaimer, reclaims_at};
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, State, Timestamp, snapshot};
 
 use super::boxes::obstacle;

@@ -12,7 +12,7 @@ use comity_core::lease::{EndReason, LeaseState};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::request::RequestState;
-use comity_core::scheduler::{self, Planner};
+use comity_core::scheduler::Planner;
 use comity_core::{Command, LeaseId, Millis, NodeId, PriorityName, ReplyBody, RequestId};
 use proptest::prelude::*;
 
