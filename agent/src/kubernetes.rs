@@ -3,10 +3,10 @@
 pub mod api;
 pub(crate) mod call;
 pub(crate) mod dns_label;
-pub(crate) mod failing;
+pub(crate) mod failure_log;
 pub(crate) mod gpu_resource;
 pub(crate) mod https_server;
-pub(crate) mod mirror;
 pub(crate) mod pod_request;
 pub(crate) mod quantity;
 pub mod service_name;
+pub(crate) mod watch_cache;

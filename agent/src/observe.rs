@@ -4,13 +4,13 @@
 //! published before the first complete look: an inventory that could not be read must not look like an empty cluster.
 
 pub mod file;
-mod fold;
 mod functions;
 mod gpu_pool;
 mod health;
+mod inventory;
 pub mod kubernetes;
-mod lean;
 mod node_facts;
+mod partial_object;
 mod pod_facts;
 mod topology;
 mod topology_watch;

@@ -272,7 +272,7 @@ impl Resets for TunnelStream {
 
 impl Resets for TcpStream {
     fn end(self) {
-        // Failing to ask for a reset leaves an ordinary close.
+        // FailureLog to ask for a reset leaves an ordinary close.
         let _ = self.set_zero_linger();
     }
 }

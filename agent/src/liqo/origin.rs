@@ -104,7 +104,7 @@ impl Default for OriginSettings {
 pub struct LiqoOrigin {
     client: Client,
     settings: OriginSettings,
-    /// Held while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
+    /// HeldSlice while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
     offers: Arc<Mutex<()>>,
     /// Liqo never changes it: every object of a peering carries it.
     own_id: Arc<OnceCell<String>>,

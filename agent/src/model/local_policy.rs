@@ -40,7 +40,7 @@ impl Default for LocalPolicy {
 
 /// What is asked of the donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask<'a> {
+pub struct LeaseTerms<'a> {
     /// Cluster that borrows.
     pub origin: &'a str,
     /// Its institution; empty if the broker did not say.
@@ -58,38 +58,40 @@ impl LocalPolicy {
     ///
     /// # Errors
     /// A sentence for the operator of the other cluster, naming the setting behind it.
-    pub fn check(&self, ask: &Ask<'_>) -> Result<(), String> {
+    pub fn check(&self, terms: &LeaseTerms<'_>) -> Result<(), String> {
         if !self.enabled {
             return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
         }
         let named = |list: &BTreeSet<String>, name: &str| list.contains(name);
-        if named(&self.denied_origins, ask.origin) || !allowed(&self.allowed_origins, ask.origin) {
+        if named(&self.denied_origins, terms.origin) || !allowed(&self.allowed_origins, terms.origin) {
             return Err(format!(
                 "this cluster does not lend to cluster {} (sharing.allowedOrigins, sharing.deniedOrigins)",
-                ask.origin
+                terms.origin
             ));
         }
-        if named(&self.denied_institutions, ask.institution) || !allowed(&self.allowed_institutions, ask.institution) {
+        if named(&self.denied_institutions, terms.institution)
+            || !allowed(&self.allowed_institutions, terms.institution)
+        {
             return Err(format!(
                 "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, sharing.deniedInstitutions)",
-                ask.institution
+                terms.institution
             ));
         }
         if let Some(most) = self.max_lent_gpus {
-            let (most, sum) = (u64::from(most) * 1_000, ask.lent_milli.saturating_add(ask.milli));
+            let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
                 return Err(format!(
                     "{} milli-GPU are lent and {} more are asked for, this cluster lends at most {most} (sharing.maxLentGpus)",
-                    ask.lent_milli, ask.milli
+                    terms.lent_milli, terms.milli
                 ));
             }
         }
         if let Some(most) = self.max_lease_ms()
-            && ask.term_ms > most
+            && terms.term_ms > most
         {
             return Err(format!(
                 "a term of {} ms is asked for, this cluster lends for at most {most} ms (sharing.maxLeaseSeconds)",
-                ask.term_ms
+                terms.term_ms
             ));
         }
         Ok(())
@@ -110,7 +112,8 @@ fn allowed(list: &BTreeSet<String>, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ASK: Ask<'_> = Ask { origin: "lab", institution: "poly", milli: 3_000, term_ms: 60_000, lent_milli: 5_000 };
+    const TERMS: LeaseTerms<'_> =
+        LeaseTerms { origin: "lab", institution: "poly", milli: 3_000, term_ms: 60_000, lent_milli: 5_000 };
 
     fn names(name: &str) -> BTreeSet<String> {
         BTreeSet::from([name.to_owned()])
@@ -131,7 +134,7 @@ mod tests {
             (LocalPolicy { max_lease_seconds: Some(59), ..LocalPolicy::default() }, "sharing.maxLeaseSeconds"),
         ];
         for (policy, setting) in limits {
-            let reason = policy.check(&ASK).expect_err(setting);
+            let reason = policy.check(&TERMS).expect_err(setting);
             assert!(reason.contains(setting), "{reason}");
         }
     }
@@ -145,7 +148,7 @@ mod tests {
             max_lease_seconds: Some(60),
             ..LocalPolicy::default()
         };
-        assert_eq!(policy.check(&ASK), Ok(()));
-        assert_eq!(LocalPolicy::default().check(&Ask { milli: u64::MAX, ..ASK }), Ok(()));
+        assert_eq!(policy.check(&TERMS), Ok(()));
+        assert_eq!(LocalPolicy::default().check(&LeaseTerms { milli: u64::MAX, ..TERMS }), Ok(()));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use comity_proto::v1::RdmaBandwidth;
 use serde::{Deserialize, Serialize};
 
-use super::gpu_pool::LeftOut;
+use super::gpu_pool::NotOffered;
 use super::node_facts::NodeFacts;
 use super::wiring::{MAX_GBITS, MAX_NETWORKS};
 use crate::kubernetes::pod_request::Amounts;
@@ -31,11 +31,11 @@ pub(super) fn of(
     local: &Amounts,
     resources: &[RdmaResource],
     written: &[RdmaBandwidth],
-) -> (Vec<RdmaBandwidth>, Vec<LeftOut>) {
+) -> (Vec<RdmaBandwidth>, Vec<NotOffered>) {
     let mut offered: BTreeMap<&str, RdmaBandwidth> = BTreeMap::new();
-    let mut left_out = Vec::new();
+    let mut not_offered = Vec::new();
     let mut leave_out = |resource: &str, reason: String| {
-        left_out.push(LeftOut { node: facts.name.clone(), resource: resource.to_owned(), reason });
+        not_offered.push(NotOffered { node: facts.name.clone(), resource: resource.to_owned(), reason });
     };
     let taken = |resource: &str| local.get(resource).copied().unwrap_or(0);
     for RdmaResource { resource, network, gbits } in resources {
@@ -78,14 +78,14 @@ pub(super) fn of(
             leave_out(&lesser.resource, reason);
         }
     }
-    (offered.into_values().collect(), left_out)
+    (offered.into_values().collect(), not_offered)
 }
 
 /// Resources that no node counts: a name may be wrong, or a device plugin is not there yet.
-pub(super) fn unseen(nodes: &[&NodeFacts], resources: &[RdmaResource]) -> Vec<LeftOut> {
+pub(super) fn unseen(nodes: &[&NodeFacts], resources: &[RdmaResource]) -> Vec<NotOffered> {
     let is_seen = |mapped: &&RdmaResource| nodes.iter().any(|node| node.capacity.contains_key(&mapped.resource));
     let unseen = resources.iter().filter(|mapped| !is_seen(mapped));
-    let told = unseen.map(|mapped| LeftOut {
+    let told = unseen.map(|mapped| NotOffered {
         node: String::new(),
         resource: mapped.resource.clone(),
         reason: "no node counts it; look at rdma in the configuration, and at allocatable of the nodes".to_owned(),

@@ -31,7 +31,7 @@ pub(crate) struct GpuPool {
 
 /// A resource of a node that is not offered, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LeftOut {
+pub(crate) struct NotOffered {
     /// Node name; for the local log only.
     pub(crate) node: String,
     /// The resource.
@@ -41,18 +41,18 @@ pub(crate) struct LeftOut {
 }
 
 /// The pools of a node, in a stable order, and what cannot be offered.
-pub(crate) fn pools(node: &NodeFacts) -> (Vec<GpuPool>, Vec<LeftOut>) {
-    let (mut pools, mut left_out) = (Vec::new(), Vec::new());
+pub(crate) fn pools(node: &NodeFacts) -> (Vec<GpuPool>, Vec<NotOffered>) {
+    let (mut pools, mut not_offered) = (Vec::new(), Vec::new());
     for (resource, &capacity) in &node.capacity {
         let allocatable = node.allocatable.get(resource).copied().unwrap_or(0);
         let Some(pool) = pool(node, resource, allocatable, capacity.max(allocatable)) else { continue };
         match pool {
             Ok(pool) if pool.units > 0 || pool.unhealthy > 0 => pools.push(pool),
             Ok(_) => {}
-            Err(reason) => left_out.push(LeftOut { node: node.name.clone(), resource: resource.clone(), reason }),
+            Err(reason) => not_offered.push(NotOffered { node: node.name.clone(), resource: resource.clone(), reason }),
         }
     }
-    (pools, left_out)
+    (pools, not_offered)
 }
 
 /// `None` for a resource that counts no GPUs, or none at all.

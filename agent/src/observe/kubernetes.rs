@@ -18,19 +18,19 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::fold::fold;
-use super::gpu_pool::LeftOut;
-use super::lean::Lean;
+use super::gpu_pool::NotOffered;
+use super::inventory::build_nodes;
 use super::node_facts::NodeFacts;
+use super::partial_object::Partial;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
 use super::{Inventory, InventorySettings, Nodes};
 use crate::kubernetes::api::KubernetesApi;
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::watch_cache::WatchCache;
 use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use crate::model::lease_id::LEASE_LABEL;
 
-/// How long changes are gathered before they are folded: a rollout changes many pods at once.
+/// How long changes are gathered before they are built: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 type Watch<T> = watcher::Result<Event<T>>;
@@ -40,11 +40,11 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
     let (publish, nodes) = watch::channel(None);
     let client = api.client();
     let streams = Streams {
-        nodes: watcher::watcher(Api::<Lean<Node>>::all(client.clone()), watcher::Config::default())
+        nodes: watcher::watcher(Api::<Partial<Node>>::all(client.clone()), watcher::Config::default())
             .default_backoff()
             .boxed(),
         pods: watcher::watcher(
-            Api::<Lean<Pod>>::all(client.clone()),
+            Api::<Partial<Pod>>::all(client.clone()),
             watcher::Config::default().fields("status.phase!=Succeeded,status.phase!=Failed"),
         )
         .default_backoff()
@@ -82,13 +82,13 @@ struct Streams<N, P, S> {
 
 #[derive(Default)]
 struct Seen {
-    nodes: Mirror<NodeFacts>,
-    pods: Mirror<PodFacts>,
+    nodes: WatchCache<NodeFacts>,
+    pods: WatchCache<PodFacts>,
     names: Names,
     /// Namespaces of leases.
-    namespaces: Mirror<String>,
+    namespaces: WatchCache<String>,
     /// Namespaces that Liqo made for pods of other clusters: what runs there is on a lease too.
-    guests: Mirror<String>,
+    guests: WatchCache<String>,
     topologies: Topologies,
 }
 
@@ -98,8 +98,8 @@ async fn follow<N, P, S>(
     settings: InventorySettings,
     publish: watch::Sender<Nodes>,
 ) where
-    N: Stream<Item = Watch<Lean<Node>>> + Unpin,
-    P: Stream<Item = Watch<Lean<Pod>>> + Unpin,
+    N: Stream<Item = Watch<Partial<Node>>> + Unpin,
+    P: Stream<Item = Watch<Partial<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
 {
     let mut seen = Seen::default();
@@ -107,7 +107,7 @@ async fn follow<N, P, S>(
     let mut told = Vec::new();
     loop {
         // An absent deadline is never waited for: the branch is off.
-        let fold_at = due.unwrap_or_else(Instant::now);
+        let build_at = due.unwrap_or_else(Instant::now);
         let changed = tokio::select! {
             event = streams.nodes.next() => match event {
                 Some(event) => taken("nodes", event).is_some_and(|event| seen.nodes.take(event, node_entry)),
@@ -129,7 +129,7 @@ async fn follow<N, P, S>(
                 seen.topologies.clone_from(&topologies.borrow_and_update());
                 true
             }
-            () = tokio::time::sleep_until(fold_at), if due.is_some() => {
+            () = tokio::time::sleep_until(build_at), if due.is_some() => {
                 due = None;
                 seen.publish(&settings, &publish, &mut told);
                 false
@@ -145,11 +145,11 @@ fn taken<T>(what: &str, event: Watch<T>) -> Option<Event<T>> {
     event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be old until then")).ok()
 }
 
-fn node_entry(Lean(node): &Lean<Node>) -> Option<(String, Option<NodeFacts>)> {
+fn node_entry(Partial(node): &Partial<Node>) -> Option<(String, Option<NodeFacts>)> {
     Some((node.metadata.name.clone()?, NodeFacts::of(node)))
 }
 
-fn pod_entry(Lean(pod): &Lean<Pod>, names: &mut Names) -> Option<(String, Option<PodFacts>)> {
+fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, Option<PodFacts>)> {
     let key = format!("{}/{}", pod.metadata.namespace.as_deref()?, pod.metadata.name.as_deref()?);
     Some((key, names.facts_of(pod)))
 }
@@ -168,7 +168,7 @@ fn guest_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Opti
 }
 
 impl Seen {
-    fn take_pod(&mut self, event: Event<Lean<Pod>>) -> bool {
+    fn take_pod(&mut self, event: Event<Partial<Pod>>) -> bool {
         let names = &mut self.names;
         self.pods.take(event, |pod| pod_entry(pod, names))
     }
@@ -181,12 +181,12 @@ impl Seen {
             && self.topologies.is_some()
     }
 
-    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<LeftOut>) {
+    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<NotOffered>) {
         let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
         let topologies = self.topologies.clone().unwrap_or_default();
-        let folded = fold(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
-        if folded.left_out != *told {
-            for left in &folded.left_out {
+        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
+        if built.not_offered != *told {
+            for left in &built.not_offered {
                 tracing::warn!(
                     node = left.node,
                     resource = left.resource,
@@ -194,12 +194,12 @@ impl Seen {
                     "these devices are not offered"
                 );
             }
-            *told = folded.left_out;
+            *told = built.not_offered;
         }
         publish.send_if_modified(|current| {
-            let differs = current.as_ref().is_none_or(|nodes| **nodes != folded.nodes);
+            let differs = current.as_ref().is_none_or(|nodes| **nodes != built.nodes);
             if differs {
-                *current = Some(Arc::new(folded.nodes));
+                *current = Some(Arc::new(built.nodes));
             }
             differs
         });

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::topology::NodeTopology;
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::watch_cache::WatchCache;
 
 const GROUP: &str = "topology.node.k8s.io";
 const VERSION: &str = "v1alpha2";
@@ -56,7 +56,7 @@ async fn watch_all(client: &Client, tell: &watch::Sender<Topologies>) -> Option<
     let kind = ApiResource::from_gvk_with_plural(&kind, PLURAL);
     let objects = Api::<DynamicObject>::all_with(client.clone(), &kind);
     let mut events = pin!(watcher(objects, watcher::Config::default()).default_backoff());
-    let mut mirror = Mirror::default();
+    let mut mirror = WatchCache::default();
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {

@@ -1,7 +1,6 @@
-//! The loop that carries plans out: a plan after each change, its steps side by side, each object's one after another.
+//! The reconcile loop: it plans after each change and runs the steps concurrently, one at a time for each object.
 //!
-//! A step that fails is tried again after a pause that grows; nobody else waits for it. The loop owns the desired state
-//! and the pauses, the steps own nothing.
+//! A failed step is retried with backoff; other objects do not wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +15,25 @@ use tracing::Instrument as _;
 use crate::model::delivery_error::DeliveryError;
 use crate::model::desired::{Desired, Update};
 use crate::model::local_policy::LocalPolicy;
-use crate::reconcile::plan::{Step, View, plan};
+use crate::reconcile::plan::{Snapshot, Step, plan};
 use crate::reconcile::steps::{Context, StepError, deadline, run};
 
-/// Steps at the same time: enough for a burst of leases, few enough for a small API server.
+/// Concurrent steps: enough for a burst of leases, few enough for a small API server.
 const CONCURRENT_STEPS: usize = 16;
-/// First and longest pause before a failed step is tried again.
+/// First and longest pause before a failed step is retried.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
-/// A plan is made at least this often: certificates, leases and pauses end without anybody telling.
+/// A plan is made at least this often: certificates, leases and pauses end without an event.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
-/// How often it is looked at what deliveries have made.
+/// How often the deliveries list their leases.
 const LIST_EVERY: Duration = Duration::from_secs(60);
-/// At least this long between two objects that nobody wants.
+/// Shortest pause between removals of unwanted objects.
 const GARBAGE_EVERY: Duration = Duration::from_secs(2);
-/// A second look at the desired state is asked for at most this often.
+/// A fresh desired state is requested at most this often.
 const RESYNC_EVERY: Duration = Duration::from_secs(30);
-/// Name under which the desired state is kept.
+/// Key of the desired state in the store.
 const KEPT_AS: &str = "desired";
 
-/// What the loop is given.
+/// Dependencies of the loop.
 pub struct Executor {
     /// What steps work with.
     pub context: Arc<Context>,
@@ -48,7 +47,7 @@ pub struct Executor {
     pub resync: Arc<Notify>,
 }
 
-/// Pause of a step after failures, or after a success that was planned again.
+/// Backoff of a step after failures.
 struct Pause {
     backoff: Backoff,
     until: Duration,
@@ -67,7 +66,7 @@ struct Loop {
 type Ended = (Step, Result<(), StepError>);
 
 impl Executor {
-    /// Runs until told to stop; steps under way are then left where they are, for a restart finds them again.
+    /// Runs until stopped; running steps are then aborted, and a restart plans them again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut records = self.context.store.subscribe();
         let mut service = self.context.node_service.clone();
@@ -95,17 +94,17 @@ impl Executor {
     fn remembered(&self) -> comity_proto::v1::DesiredState {
         let kept = self.context.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
         let mut state: comity_proto::v1::DesiredState = prost::Message::decode(kept.as_slice()).unwrap_or_default();
-        // Any state that a live stream brings is newer, also of a broker group that began again.
+        // Any state from a live stream is newer, also if the broker group was created again.
         state.revision = 0;
         state
     }
 
-    /// Looks, plans and starts steps. How long to sleep if nothing happens.
+    /// Plans and starts steps. Returns how long to sleep if nothing happens.
     async fn round(&mut self, desired: &mut Desired, state: &mut Loop, tasks: &mut JoinSet<Ended>) -> Duration {
         let now = self.context.clock.elapsed();
         self.list(state, now).await;
         let update = self.desired.borrow_and_update().clone();
-        if desired.take(&update, &self.here(state), now) {
+        if desired.take(&update, &self.known_objects(state), now) {
             self.keep(desired).await;
         }
         if desired.wants_another_look(now) && now >= state.next_resync {
@@ -131,11 +130,11 @@ impl Executor {
         let records = self.context.store.records();
         let mut live = self.context.live();
         if now >= state.next_garbage && !desired.unwanted().is_empty() {
-            // What was taken down since the last desired state is not there to be taken down again.
-            live.unwanted = desired.unwanted().intersection(&self.here(state)).cloned().collect();
+            // Without what was removed since the last desired state.
+            live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).cloned().collect();
         }
         let service = self.context.node_service.borrow().clone();
-        plan(&View {
+        plan(&Snapshot {
             cluster: &self.context.cluster,
             desired: desired.state(),
             is_live: desired.is_live(),
@@ -158,12 +157,12 @@ impl Executor {
         let context = Arc::clone(&self.context);
         if matches!(step, Step::AdmitLease { .. }) {
             // In order of fencing tokens, so one after another.
-            let result = carry_out(&context, &step).await;
+            let result = execute_step(&context, &step).await;
             return self.note(Ok((step, result)), state);
         }
         state.busy.insert(step.object().into_owned());
         tasks.spawn(async move {
-            let result = carry_out(&context, &step).await;
+            let result = execute_step(&context, &step).await;
             (step, result)
         });
     }
@@ -172,7 +171,7 @@ impl Executor {
         let (step, result) = match ended {
             Ok(ended) => ended,
             Err(error) => {
-                // Which object it worked on is not known; what is still to be done is planned again.
+                // Its object is unknown: clear all, and plan again.
                 tracing::error!(%error, "a step panicked");
                 state.busy.clear();
                 return;
@@ -196,20 +195,20 @@ impl Executor {
                 let pause = state.pauses.entry(name).or_insert_with(fresh);
                 let wait = pause.backoff.next_delay(self.context.entropy.as_ref()).max(RETRY.0 / 4);
                 pause.until = now + wait;
-                tracing::warn!(step = step.name(), object = &*step.object(), %error, again_in = ?wait, "a step did not get done");
+                tracing::warn!(step = step.name(), object = &*step.object(), %error, again_in = ?wait, "a step failed and is retried");
             }
         }
     }
 
-    /// Everything that this agent has something of.
-    fn here(&self, state: &Loop) -> BTreeSet<String> {
+    /// Ids of all leases and peerings that this agent holds anything of.
+    fn known_objects(&self, state: &Loop) -> BTreeSet<String> {
         let records = self.context.store.records();
-        let mut here: BTreeSet<String> = records.donors.keys().chain(records.origins.keys()).cloned().collect();
-        here.extend(records.peerings.keys().map(|(peering, _)| peering.clone()));
-        here.extend(records.liqo.keys().cloned());
-        here.extend(self.context.live().tunnels.into_keys());
-        here.extend(state.listed.iter().cloned());
-        here
+        let mut known: BTreeSet<String> = records.donors.keys().chain(records.origins.keys()).cloned().collect();
+        known.extend(records.peerings.keys().map(|(peering, _)| peering.clone()));
+        known.extend(records.liqo.keys().cloned());
+        known.extend(self.context.live().tunnels.into_keys());
+        known.extend(state.listed.iter().cloned());
+        known
     }
 
     async fn list(&self, state: &mut Loop, now: Duration) {
@@ -217,14 +216,14 @@ impl Executor {
             return;
         }
         state.next_list = now + LIST_EVERY;
-        match self.made().await {
+        match self.delivered_leases().await {
             Ok(made) => state.listed = made,
             Err(error) => tracing::warn!(%error, "cannot see what deliveries have made"),
         }
     }
 
-    /// Leases of which some delivery has something.
-    async fn made(&self) -> Result<BTreeSet<String>, DeliveryError> {
+    /// Leases that any delivery holds objects of.
+    async fn delivered_leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
         let (donor, origin) = tokio::join!(self.context.donor.list(), self.context.origin.list());
         let mut made = donor?;
         made.extend(origin?);
@@ -236,7 +235,7 @@ impl Executor {
         Ok(made)
     }
 
-    /// Keeps what is wanted for a restart without a broker; envelopes come again.
+    /// Stores the desired state for a restart without a broker, without envelopes: the broker sends them again.
     async fn keep(&self, desired: &Desired) {
         let state = comity_proto::v1::DesiredState { envelopes: Vec::new(), ..(**desired.state()).clone() };
         if let Err(error) = self.context.store.keep_soon(KEPT_AS, prost::Message::encode_to_vec(&state)).await {
@@ -263,7 +262,7 @@ fn pause_name(step: &Step) -> String {
     format!("{}/{}", step.object(), step.name())
 }
 
-async fn carry_out(context: &Context, step: &Step) -> Result<(), StepError> {
+async fn execute_step(context: &Context, step: &Step) -> Result<(), StepError> {
     let (name, limit) = (step.name(), deadline(step));
     let span = tracing::info_span!("step", step = name, object = &*step.object(), trace_id = tracing::field::Empty);
     // "version-trace id-span id-flags": the same id is in the brokers' logs.

@@ -1,5 +1,5 @@
-//! What has to be done next. Pure: desired state, own records, what runs, local policy and the time go in; steps come
-//! out.
+//! Plans the next steps. Pure: steps depend only on the desired state, own records, running state, local policy and
+//! time.
 //!
 //! ```text
 //! desired (broker) ─┐
@@ -7,9 +7,8 @@
 //! live (memory) ────┘
 //! ```
 //!
-//! A plan holds no memory of its own: after a restart at any point the same inputs give the same steps, and when all is
-//! done it is empty. What it never plans: taking something down because the broker is silent, before the lease's end
-//! and the outage grace.
+//! A plan has no memory: the same inputs give the same steps after a restart at any point, and an empty plan when all
+//! is done. It never takes anything down because the broker is silent before the lease's end and the outage grace.
 
 mod donor_lease;
 mod lease;
@@ -62,76 +61,75 @@ pub const STEP_NAMES: [&str; 29] = [
     "discard-envelope",
 ];
 
-/// Steps of taking down what nobody wants any more, in one plan.
+/// Unwanted objects that one plan removes, at most.
 const GARBAGE_PER_PLAN: usize = 1;
 
-/// One thing to do. Each is idempotent. Fields are named as in the protocol.
+/// One idempotent action. Fields are named as in the protocol.
 #[expect(missing_docs, reason = "the fields carry the protocol's own names, which the protocol documents")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Makes keys for an epoch, or shows again those that were made.
+    /// Generates keys for an epoch, or sends the existing ones again.
     MakeKeys { peering: String, epoch: u32, side: Side },
     /// Donor: verifies the origin's keys, makes the pre-shared key and seals it.
     SendPsk { expected: Expected, bundle: v1::KeyBundle },
     /// Origin: verifies the donor's keys, opens the pre-shared key and seals the proof.
     OpenPsk { expected: Expected, bundle: v1::KeyBundle, envelope: v1::Envelope },
-    /// Origin: seals the proof again, the first was refused.
+    /// Origin: seals the proof again after the broker refused the first.
     SendProof { peering: String, epoch: u32 },
-    /// Donor: checks the proof, or says again that it was checked.
+    /// Donor: checks the proof, or reports the check again.
     CheckProof { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
     /// Brings the tunnel up; the donor exposes its API in it.
     ConfigureFabric { peering: String, epoch: u32 },
     /// Waits for the tunnel's handshake and reports it.
     ReportEstablished { peering: String, epoch: u32 },
-    /// Reports that an epoch cannot go on.
+    /// Reports that an epoch failed.
     FailPeering { peering: String, epoch: u32, code: &'static str, message: String },
     /// Takes a peering down and reports it.
     ClosePeering { peering: String, epoch: u32 },
-    /// Takes a peering down that the broker does not know any more, or forgets keys of epochs before this one.
+    /// Takes down a peering that the broker no longer knows, or forgets keys of epochs before this one.
     ForgetPeering { peering: String, before: Option<u32> },
     /// Donor: makes Liqo's challenge and seals it.
     LiqoChallenge { peering: String, epoch: u32 },
-    /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, by what was opened before.
+    /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, uses the one opened before.
     LiqoAdmit { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
-    /// Donor: makes a token for the origin, which needs no keys exchanged then, and seals it; again and again.
+    /// Donor: makes a token for the origin and seals it; repeated before each token ends. Replaces the key exchange.
     LiqoMint { peering: String, epoch: u32 },
-    /// Origin: signs the challenge and seals the answer; without an envelope, by what was opened before.
+    /// Origin: signs the challenge and seals the answer; without an envelope, uses the one opened before.
     LiqoAnswer { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
-    /// Origin: makes its identity at the donor; without an envelope, by what was opened before.
+    /// Origin: makes its identity at the donor; without an envelope, uses the one opened before.
     LiqoIdentity { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
-    /// Keeps what the other side tells of its Liqo's network; without an envelope, tells it what was seen of this
-    /// side's.
+    /// Records the other side's Liqo network; without an envelope, sends this side's.
     LiqoNetwork { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
-    /// Removes the network, the tenant, or the identity, and forgets the exchange.
+    /// Removes the network and the tenant or identity, and forgets the exchange.
     LiqoRemove { peering: String },
-    /// Donor: takes a lease on. Carried out at once, in order of fencing tokens.
+    /// Donor: admits a lease. Runs at once, in order of fencing tokens.
     AdmitLease { lease: String, fencing_token: u64, milli: u64, delivery: DeliveryKind },
-    /// Reports that this side cannot or will not go on with a lease.
+    /// Reports that this side cannot or will not serve a lease.
     RefuseLease { lease: String, fencing_token: u64, code: &'static str, message: String },
-    /// Donor: makes the lease's namespace and what is in it.
+    /// Donor: makes the lease's namespace with its contents, or grants its virtual node.
     PrepareLease { lease: Box<v1::Lease>, ends_at_ms: u64 },
-    /// Donor: gets a credential and seals it; the first one of an epoch, or a renewal.
+    /// Donor: issues a credential and seals it: the first of an epoch, or a renewal.
     SealCredential { lease: Box<v1::Lease>, ends_at_ms: u64, epoch: u32, renewal: bool },
     /// Reports again that this side is ready.
     ReportLease { lease: String, fencing_token: u64 },
-    /// Origin: reports that the work of a lease that is being reclaimed is saved.
+    /// Origin: reports that the work on a lease under reclaim is saved.
     ReportCheckpointed { lease: String, fencing_token: u64 },
     /// Origin: opens a credential and keeps it.
     OpenCredential { lease: String, fencing_token: u64, envelope: v1::Envelope },
-    /// Origin: opens the loopback port and writes the kubeconfig.
+    /// Origin: opens the loopback port and writes the kubeconfig, or accepts the virtual node.
     AcceptCredential { lease: Box<v1::Lease> },
-    /// Origin: uses the credential through the tunnel, and reports.
+    /// Origin: tests the credential through the tunnel, and reports the lease ready.
     Probe { lease: Box<v1::Lease> },
-    /// Takes this side of a lease down; reports it where there is somebody to report to.
+    /// Takes down this side of a lease (both if `None`); reports to the broker if `report` is its fencing token.
     RemoveLease { lease: String, side: Option<Side>, report: Option<u64> },
-    /// Forgets the records of a lease of which nothing is left.
+    /// Forgets the records of a lease that was taken down and acknowledged.
     ForgetLease { lease: String },
-    /// Acknowledges an envelope that is of no use any more.
+    /// Acknowledges an envelope that nobody needs.
     DiscardEnvelope { ack: v1::EnvelopeAck },
 }
 
 impl Step {
-    /// Its name, one of [`STEP_NAMES`].
+    /// One of [`STEP_NAMES`].
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -167,7 +165,7 @@ impl Step {
         }
     }
 
-    /// Trace that it belongs to: that of the submission of the lease it works on, where the step carries the lease.
+    /// W3C trace context of the lease's submission; empty for steps that carry no lease.
     #[must_use]
     pub fn traceparent(&self) -> &str {
         match self {
@@ -179,8 +177,8 @@ impl Step {
         }
     }
 
-    /// What it works on: steps on the same object never run at the same time, steps on different ones never wait for
-    /// each other.
+    /// Key for mutual exclusion: steps with the same object never run at the same time; others never wait for each
+    /// other.
     #[must_use]
     pub fn object(&self) -> Cow<'_, str> {
         Cow::Borrowed(match self {
@@ -218,42 +216,42 @@ impl Step {
     }
 }
 
-/// A kubeconfig that was written by this process.
+/// A lease that this process connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveLease {
-    /// Epoch of the credential in it.
+    /// Epoch of its credential.
     pub epoch: u32,
-    /// Sequence of that credential.
+    /// Sequence of its credential.
     pub sequence: u64,
-    /// Epoch of the tunnel that its port leads into.
+    /// Epoch of the tunnel that its port forwards into.
     pub tunnel_epoch: u32,
 }
 
-/// What runs in this process, and what of the outside was seen.
+/// State in memory: what runs in this process, and recent observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// Tunnels in the fabric, with their epochs.
     pub tunnels: BTreeMap<String, u32>,
     /// Leases whose forward and kubeconfig stand.
     pub accepted: BTreeMap<String, LiveLease>,
-    /// Reports that were acknowledged a moment ago: the desired state may not show them yet.
+    /// Reports acknowledged just now, which the desired state may not show yet.
     pub settling: BTreeSet<ReportKey>,
-    /// Leases that are being reclaimed and whose work says that it is saved.
+    /// Leases under reclaim whose work is saved.
     pub saved: BTreeSet<String>,
     /// Networks between Liqos, by the peering that carries them.
     pub networks: BTreeMap<String, NetworkSeen>,
-    /// Objects that nobody wants any more, as [`Desired`](crate::model::desired::Desired) confirmed.
+    /// Objects that the broker no longer wants, as [`Desired`](crate::model::desired::Desired) confirmed.
     pub unwanted: BTreeSet<String>,
 }
 
-/// Everything a plan is made from.
+/// Input of a plan.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub struct Snapshot<'a> {
     /// This cluster.
     pub cluster: &'a str,
-    /// What the broker wants.
+    /// Desired state from the broker.
     pub desired: &'a v1::DesiredState,
-    /// Whether it was received on a stream that stands.
+    /// Whether the stream that brought it is connected.
     pub is_live: bool,
     /// Own records.
     pub records: &'a Records,
@@ -261,7 +259,7 @@ pub struct View<'a> {
     pub live: &'a Live,
     /// Where others reach this cluster's fabric now.
     pub endpoints: &'a [String],
-    /// What others must know of this cluster's network.
+    /// This cluster's network, as key bundles carry it.
     pub network: Option<&'a v1::ClusterNetwork>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub service: &'a NodeService,
@@ -269,17 +267,17 @@ pub struct View<'a> {
     pub policy: &'a LocalPolicy,
     /// Wall-clock time in milliseconds since 1970.
     pub now_ms: u64,
-    /// How long leases go on after their end while no broker can be reached, in milliseconds.
+    /// How long leases outlive their end while no broker can be reached, in milliseconds.
     pub outage_grace_ms: u64,
 }
 
-impl View<'_> {
-    /// Whether a report is on its way, or was acknowledged a moment ago.
+impl Snapshot<'_> {
+    /// Whether a report is in the outbox, or was acknowledged just now.
     fn is_reported(&self, key: &ReportKey) -> bool {
         self.live.settling.contains(key) || self.records.outbox.values().any(|outgoing| outgoing.key == *key)
     }
 
-    /// An envelope acknowledgement, unless it is on its way.
+    /// Plans the acknowledgement of an envelope, unless it is in the outbox.
     fn discard(&self, envelope: &v1::Envelope, steps: &mut Vec<Step>) {
         let ack = ack_of(envelope);
         if !self.is_reported(&ack_key(&ack)) {
@@ -291,7 +289,7 @@ impl View<'_> {
         self.desired.peerings.iter().find(|directive| directive.peering.as_ref().is_some_and(|p| p.id == peering))
     }
 
-    /// Epoch of a peering whose tunnel may carry credentials now.
+    /// The peering's current epoch, if its tunnel may carry credentials.
     fn usable_epoch(&self, peering: &str) -> Option<u32> {
         let peering = self.directive(peering)?.peering.as_ref()?;
         let stands = matches!(peering.state(), v1::PeeringState::Establishing | v1::PeeringState::Established);
@@ -312,41 +310,43 @@ pub fn ack_of(envelope: &v1::Envelope) -> v1::EnvelopeAck {
     }
 }
 
-/// Its name in the outbox.
+/// The outbox key of an acknowledgement.
 #[must_use]
 pub fn ack_key(ack: &v1::EnvelopeAck) -> ReportKey {
     ReportKey::EnvelopeAck(ack.peering.clone(), ack.epoch, ack.lease.clone(), ack.step.clone(), ack.sequence)
 }
 
-/// What has to be done next: at most one step for each object, and nothing when all is as it should be.
+/// The next steps: at most one for each object; none when reality matches the desired state.
 #[must_use]
-pub fn plan(view: &View<'_>) -> Vec<Step> {
+pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
-    for directive in &view.desired.peerings {
-        peering::plan(view, directive, &mut steps);
-        liqo::plan(view, directive, &mut steps);
+    for directive in &snapshot.desired.peerings {
+        peering::plan(snapshot, directive, &mut steps);
+        liqo::plan(snapshot, directive, &mut steps);
     }
-    let mut leases: Vec<&v1::Lease> = view.desired.leases.iter().collect();
-    // A donor takes leases on in the order in which the broker granted them, so that its fence refuses only the past.
+    let mut leases: Vec<&v1::Lease> = snapshot.desired.leases.iter().collect();
+    // In the order in which the broker granted them, so that the fence refuses only stale leases.
     leases.sort_by_key(|lease| lease.fencing_token);
-    let mut lent_milli = view.records.lent_milli();
+    let mut lent_milli = snapshot.records.lent_milli();
     for lease in leases {
-        if lease.placement.as_ref().is_some_and(|placement| placement.donor == view.cluster) {
-            donor_lease::plan(view, lease, &mut lent_milli, &mut steps);
-        } else if lease.origin == view.cluster {
-            origin_lease::plan(view, lease, &mut steps);
+        if lease.placement.as_ref().is_some_and(|placement| placement.donor == snapshot.cluster) {
+            donor_lease::plan(snapshot, lease, &mut lent_milli, &mut steps);
+        } else if lease.origin == snapshot.cluster {
+            origin_lease::plan(snapshot, lease, &mut steps);
         }
     }
-    envelopes_without_use(view, &mut steps);
-    garbage(view, &mut steps);
+    discard_useless_envelopes(snapshot, &mut steps);
+    garbage(snapshot, &mut steps);
     let mut objects = BTreeSet::new();
     steps.retain(|step| objects.insert(step.object().into_owned()));
     steps
 }
 
-/// Whether a lease ended so long ago that it is taken down although no broker says so.
-fn is_past_grace(view: &View<'_>, lease: &v1::Lease) -> bool {
-    lease.expires_at_ms > 0 && !view.is_live && view.now_ms > lease.expires_at_ms.saturating_add(view.outage_grace_ms)
+/// Whether a lease is past its end and the outage grace while no broker can be reached.
+fn is_past_grace(snapshot: &Snapshot<'_>, lease: &v1::Lease) -> bool {
+    lease.expires_at_ms > 0
+        && !snapshot.is_live
+        && snapshot.now_ms > lease.expires_at_ms.saturating_add(snapshot.outage_grace_ms)
 }
 
 fn is_wanted(lease: &v1::Lease) -> bool {
@@ -360,12 +360,12 @@ fn is_wanted(lease: &v1::Lease) -> bool {
     )
 }
 
-/// Envelopes of another epoch, or for a lease that is not there: nobody will open them.
-fn envelopes_without_use(view: &View<'_>, steps: &mut Vec<Step>) {
-    for envelope in &view.desired.envelopes {
-        let epoch = view.directive(&envelope.peering).and_then(|d| d.peering.as_ref()).map(|p| p.epoch);
+/// Discards envelopes of another epoch, of an unknown step, or for a lease that is gone: nobody will open them.
+fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
+    for envelope in &snapshot.desired.envelopes {
+        let epoch = snapshot.directive(&envelope.peering).and_then(|d| d.peering.as_ref()).map(|p| p.epoch);
         let lease_gone = !envelope.lease.is_empty()
-            && !view.desired.leases.iter().any(|lease| lease.id == envelope.lease && is_wanted(lease));
+            && !snapshot.desired.leases.iter().any(|lease| lease.id == envelope.lease && is_wanted(lease));
         let strange = !matches!(
             envelope.step.as_str(),
             "psk"
@@ -378,34 +378,40 @@ fn envelopes_without_use(view: &View<'_>, steps: &mut Vec<Step>) {
                 | "liqo-client"
         );
         if epoch != Some(envelope.epoch) || lease_gone || strange {
-            view.discard(envelope, steps);
+            snapshot.discard(envelope, steps);
         }
     }
 }
 
-/// What was confirmed to be wanted by nobody, a little at a time; never while no broker is heard.
-fn garbage(view: &View<'_>, steps: &mut Vec<Step>) {
-    let is_desired_lease = |id: &str| view.desired.leases.iter().any(|lease| lease.id == id);
-    for lease in view.records.donors.keys().chain(view.records.origins.keys()) {
-        let done = view.records.donors.get(lease).is_some_and(|record| record.clean_acked)
-            || view.records.origins.get(lease).is_some_and(|record| record.clean_acked);
-        if view.is_live && done && !is_desired_lease(lease) {
+/// Removes what was confirmed as unwanted, a little at a time; never while no broker is connected.
+fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
+    let is_desired_lease = |id: &str| snapshot.desired.leases.iter().any(|lease| lease.id == id);
+    for lease in snapshot.records.donors.keys().chain(snapshot.records.origins.keys()) {
+        let done = snapshot.records.donors.get(lease).is_some_and(|record| record.clean_acked)
+            || snapshot.records.origins.get(lease).is_some_and(|record| record.clean_acked);
+        if snapshot.is_live && done && !is_desired_lease(lease) {
             steps.push(Step::ForgetLease { lease: lease.clone() });
         }
     }
-    for peering in view.records.closed.keys() {
-        if view.is_live && view.directive(peering).is_none() && view.records.epochs(peering).next().is_none() {
+    for peering in snapshot.records.closed.keys() {
+        if snapshot.is_live
+            && snapshot.directive(peering).is_none()
+            && snapshot.records.epochs(peering).next().is_none()
+        {
             steps.push(Step::ForgetPeering { peering: peering.clone(), before: None });
         }
     }
-    if !view.is_live {
+    if !snapshot.is_live {
         return;
     }
-    let unwanted =
-        view.live.unwanted.iter().filter(|object| !is_desired_lease(object) && view.directive(object).is_none());
+    let unwanted = snapshot
+        .live
+        .unwanted
+        .iter()
+        .filter(|object| !is_desired_lease(object) && snapshot.directive(object).is_none());
     for object in unwanted.take(GARBAGE_PER_PLAN) {
         steps.push(match object.starts_with("peer-") {
-            true if view.records.liqo.contains_key(object) => Step::LiqoRemove { peering: object.clone() },
+            true if snapshot.records.liqo.contains_key(object) => Step::LiqoRemove { peering: object.clone() },
             true => Step::ForgetPeering { peering: object.clone(), before: None },
             false => Step::RemoveLease { lease: object.clone(), side: None, report: None },
         });

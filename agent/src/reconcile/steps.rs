@@ -1,4 +1,4 @@
-//! How each step of a plan is carried out: one kind a file. Every step may be carried out twice, or break off anywhere.
+//! Runs the steps of a plan, one kind a file. Every step may run twice, or stop at any point.
 
 mod accept_credential;
 mod authenticate;
@@ -42,10 +42,10 @@ use crate::workload::reclaim::Saved;
 /// Bytes of a message for people.
 const MAX_MESSAGE_BYTES: usize = 512;
 
-/// A step did not get done.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// The memory failed.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The fabric failed.
@@ -54,7 +54,7 @@ pub enum StepError {
     /// The cluster failed.
     #[error(transparent)]
     Delivery(#[from] DeliveryError),
-    /// What the step needs went away while it waited: the next plan knows.
+    /// Something that the step needs is gone; the next plan takes that into account.
     #[error("{0} is not there any more")]
     Gone(&'static str),
     /// The step took too long.
@@ -62,11 +62,11 @@ pub enum StepError {
     Deadline(Duration),
 }
 
-/// What stands for a lease in this process.
+/// A borrowed lease in this process, by delivery.
 pub enum Borrowed {
     /// A namespace of the donor.
     Namespace {
-        /// Keeps the port open.
+        /// Keeps the loopback port open.
         forward: LocalForward,
         /// The kubeconfig, for the local API.
         kubeconfig: SecretString,
@@ -80,22 +80,22 @@ pub enum Borrowed {
 
 /// A lease that is connected in this process.
 pub struct Connected {
-    /// What it is.
+    /// Its credential and tunnel.
     pub lease: LiveLease,
-    /// What stands for it.
+    /// Its forward or node.
     pub borrowed: Borrowed,
 }
 
-/// What the local API may give out of a lease.
+/// How to use a lease, as the local API reports it.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// Local address of the donor's API, and the kubeconfig for it.
     Kubeconfig(SocketAddr, SecretString),
-    /// There is no kubeconfig: the lease is a node of this cluster.
+    /// Name of the node; there is no kubeconfig.
     VirtualNode(String),
 }
 
-/// What runs in this process.
+/// State of this process that a restart loses.
 #[derive(Default)]
 pub struct Running {
     /// Exposed APIs, by peering, with the epoch of their tunnel.
@@ -104,11 +104,11 @@ pub struct Running {
     pub tunnels: BTreeMap<String, u32>,
     /// Connected leases.
     pub connected: BTreeMap<String, Connected>,
-    /// Reports that were acknowledged a moment ago, and until when that counts.
+    /// Reports acknowledged just now, with the time until which that counts.
     pub settling: BTreeMap<ReportKey, Duration>,
 }
 
-/// What steps work with.
+/// Dependencies of the steps.
 pub struct Context {
     /// Trust domain of the federation.
     pub federation: String,
@@ -116,19 +116,19 @@ pub struct Context {
     pub cluster: String,
     /// Key that signs bundles and envelopes.
     pub identity: IdentityKey,
-    /// The institution's word for it.
+    /// The institution's signature over it.
     pub voucher: Option<IdentitySignature>,
     /// Institutions' keys that the operator pinned.
     pub pinned: PinnedKeys,
     /// Where others reach this cluster's fabric, "host:port".
     pub endpoints: Vec<String>,
-    /// What others must know of this cluster's network; absent if there is nothing to know.
+    /// This cluster's network, as key bundles carry it; `None` if it has no Liqo.
     pub network: Option<v1::ClusterNetwork>,
-    /// Where tenants reach what is borrowed.
+    /// Where tenants reach borrowed clusters.
     pub access: AccessSettings,
-    /// How often an idle tunnel sends something.
+    /// Keepalive interval of tunnels.
     pub keepalive: Duration,
-    /// Memory.
+    /// Records and outbox.
     pub store: Store,
     /// Tunnels.
     pub fabric: Fabric,
@@ -140,11 +140,11 @@ pub struct Context {
     pub virtual_nodes: Option<VirtualNodes>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub node_service: watch::Receiver<NodeService>,
-    /// What is seen of the networks between Liqos.
+    /// Observed state of the networks between Liqos.
     pub networks: watch::Sender<Networks>,
-    /// Leases that are being reclaimed and whose work says that it is saved.
+    /// Leases under reclaim whose work is saved.
     pub saved: watch::Sender<Saved>,
-    /// Notified when a tunnel was put up: who may talk through it has to be said again.
+    /// Notified when a tunnel comes up: its reachability must be set again.
     pub reach_due: Notify,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -152,20 +152,20 @@ pub struct Context {
     pub entropy: Arc<dyn Entropy>,
     /// Counters.
     pub metrics: Metrics,
-    /// Where tests end this process.
+    /// Where tests crash this process.
     pub crash_points: Vec<CrashPoint>,
-    /// What runs; at first nothing.
+    /// State that a restart loses; empty at the start.
     pub running: Mutex<Running>,
 }
 
 impl Context {
-    /// What runs. Never held over an await.
+    /// Locks the running state. Never held over an await.
     pub fn running(&self) -> MutexGuard<'_, Running> {
         // Each change is one insertion or removal, so a panic elsewhere leaves nothing half done.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What runs, as a plan sees it.
+    /// The running state as input of a plan.
     #[must_use]
     pub fn live(&self) -> Live {
         let now = self.clock.elapsed();
@@ -205,13 +205,13 @@ impl Context {
     }
 }
 
-/// How long a step may take: what waits for a namespace to go takes longest.
+/// Time limit of a step; steps that wait for a namespace to be deleted have the longest.
 #[must_use]
 pub fn deadline(step: &Step) -> Duration {
     Duration::from_secs(match step {
         Step::RemoveLease { .. } | Step::LiqoRemove { .. } => 300,
         Step::PrepareLease { .. } | Step::AcceptCredential { .. } => 60,
-        // A little more than Liqo's controllers are given.
+        // A little more than the patience with Liqo's controllers.
         Step::LiqoChallenge { .. }
         | Step::LiqoAdmit { .. }
         | Step::LiqoMint { .. }
@@ -221,10 +221,10 @@ pub fn deadline(step: &Step) -> Duration {
     })
 }
 
-/// Carries a step out.
+/// Runs a step.
 ///
 /// # Errors
-/// [`StepError`]: it is tried again after a pause. What will not go away by itself is reported to the broker instead.
+/// [`StepError`], to be retried after a pause. Permanent failures are reported to the broker instead.
 pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
     match step {
         Step::MakeKeys { peering, epoch, side } => make_keys::run(context, peering, *epoch, *side).await,
@@ -286,7 +286,7 @@ pub async fn run(context: &Context, step: &Step) -> Result<(), StepError> {
     }
 }
 
-/// Remembers that an envelope was opened, and tells the broker that it may go.
+/// Records that an envelope was opened, and acknowledges it to the broker.
 fn note_opened(change: &mut Change<'_>, envelope: &v1::Envelope) {
     change.change_peering(&envelope.peering, envelope.epoch, |record| {
         let opened = record
@@ -299,7 +299,7 @@ fn note_opened(change: &mut Change<'_>, envelope: &v1::Envelope) {
     change.send(ack_key(&ack), Body::EnvelopeAck(ack));
 }
 
-/// Cuts a message for people to what the broker takes.
+/// Truncates a message to the broker's limit.
 fn shortened(message: &str) -> String {
     let mut end = message.len().min(MAX_MESSAGE_BYTES);
     while !message.is_char_boundary(end) {

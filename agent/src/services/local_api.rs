@@ -130,7 +130,7 @@ pub fn serve(
             },
             () = stop.cancelled() => {}
         }
-        // Failing to remove it leaves a socket that the next start removes.
+        // FailureLog to remove it leaves a socket that the next start removes.
         let _ = std::fs::remove_file(&path);
     }))
 }

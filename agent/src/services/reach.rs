@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::delivery::DeliveryKind;
 use crate::fabric::Reach;
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::watch_cache::WatchCache;
 use crate::liqo::REMOTE_CLUSTER_LABEL;
 use crate::model::side::Side;
 use crate::reconcile::steps::Context;
@@ -57,10 +57,10 @@ struct GuestNamespace {
 /// What is seen of this cluster.
 #[derive(Default)]
 struct Seen {
-    guests: Mirror<Talker>,
-    namespaces: Mirror<GuestNamespace>,
+    guests: WatchCache<Talker>,
+    namespaces: WatchCache<GuestNamespace>,
     /// Own pods on each virtual node.
-    offloaded: BTreeMap<String, Mirror<Talker>>,
+    offloaded: BTreeMap<String, WatchCache<Talker>>,
 }
 
 /// What each peering's tunnel may carry. Pure.
@@ -130,7 +130,7 @@ impl Seen {
     }
 
     fn offloaded(&self) -> BTreeSet<Ipv4Addr> {
-        self.offloaded.values().flat_map(Mirror::facts).map(|pod| pod.address).collect()
+        self.offloaded.values().flat_map(WatchCache::facts).map(|pod| pod.address).collect()
     }
 }
 

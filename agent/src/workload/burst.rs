@@ -1,4 +1,4 @@
-//! Burst: GPU pods that find no GPU here run on another cluster's, with nothing changed by their owners.
+//! Burst: GPU pods that find no GPU in this cluster run on another cluster's, without a change by their owners.
 //!
 //! ```text
 //! pods, namespaces ─┐
@@ -7,27 +7,27 @@
 //! local inventory  ─┘
 //! ```
 //!
-//! Nothing is remembered but what the cluster and the broker say: a pod carries the ids of its request and its lease as
-//! annotations, a request carries the group of pods that it was made for, and a repeated submission has the same key.
+//! Cluster and broker hold all state: a pod carries the ids of its request and lease as annotations, a request names
+//! its group of pods, and a repeated submission has the same key.
 //!
-//! What it never does: hold a pod longer than its settings say, touch a pod of a namespace that did not opt in (but to
-//! take its own gate off), or ask for more GPUs than pods wait for.
+//! It never holds a pod longer than its settings say, never changes a pod of a namespace that did not opt in (except to
+//! remove its own gate), and never requests more GPUs than pods wait for.
 
 mod broker;
-pub(crate) mod execute;
+mod cluster_watch;
+mod control_loop;
 pub(crate) mod facts;
 mod group;
-mod mirror;
 mod note;
 mod patch;
 mod plan;
+pub(crate) mod pod_client;
 mod requests;
 pub(crate) mod settings;
-mod shell;
 mod slots;
-mod view;
+mod snapshot;
+pub(crate) mod wait_reasons;
 pub mod webhook;
-pub(crate) mod why;
 mod worker;
 
 #[cfg(test)]
@@ -36,6 +36,7 @@ mod fixtures;
 mod properties;
 
 pub use broker::BrokerRequests;
+pub use control_loop::{BurstContext, run};
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};
@@ -43,20 +44,19 @@ pub use note::Note;
 pub use plan::{BurstAction, Submission, plan};
 pub use requests::{RequestError, Requests};
 pub use settings::{BurstSettings, WebhookSettings};
-pub use shell::{BurstContext, run};
-pub use view::{BurstView, EndedRequest, InFlight, LeaseFacts, LeaseStage, PodView, RequestFacts};
+pub use snapshot::{BurstSnapshot, EndedRequest, InFlight, LeaseFacts, LeaseStage, PodView, RequestFacts};
 
-/// Label of namespaces whose GPU pods may go away: "true". On a pod, "false" keeps that pod here.
+/// Label of namespaces whose GPU pods may burst: "true". On a pod, "false" keeps it in this cluster.
 pub const OFFLOAD_LABEL: &str = "comity.dev/offload";
 /// Label of a namespace with its tenant.
 pub const TENANT_LABEL: &str = "comity.dev/tenant";
-/// Label or annotation of a namespace, and annotation of a pod: the GPU class that is asked for.
+/// Label or annotation of a namespace, and annotation of a pod: the requested GPU class.
 pub const CLASS: &str = "comity.dev/class";
-/// Annotation of a pod: priority class that is asked for.
+/// Annotation of a pod: requested priority class.
 pub const PRIORITY_CLASS: &str = "comity.dev/priority-class";
-/// Annotation of a pod: its lease may be preempted, with so much notice, as in "10m".
+/// Annotation of a pod: its lease may be preempted with this notice, as in "10m".
 pub const PREEMPTIBLE_GRACE: &str = "comity.dev/preemptible-grace";
-/// Annotation of a pod that may be preempted: "true" if it says when it has saved itself.
+/// Annotation of a preemptible pod: "true" if it reports when its work is saved.
 pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
 /// Annotation of a pod: "Preferred" or "Required", whether NVLink joins its GPUs.
 pub const NVLINK: &str = "comity.dev/nvlink";
@@ -70,7 +70,7 @@ pub const MAX_REQUESTS: &str = "comity.dev/max-requests";
 pub const DURATION: &str = "comity.dev/duration";
 /// Annotation of a namespace: how long an unused lease is kept, as in "60s".
 pub const COOLDOWN: &str = "comity.dev/cooldown";
-/// The scheduling gate, and the label of pods that were given it.
+/// The scheduling gate, and the label of pods with it.
 pub const GATE: &str = "comity.dev/burst";
 /// Annotation of a pod: the request that it waits for.
 pub const REQUEST: &str = "comity.dev/request";

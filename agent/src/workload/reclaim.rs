@@ -1,50 +1,47 @@
-//! What workloads hear when a lease of theirs is being reclaimed, and what they answer: the origin's side.
+//! Notifies workloads on the origin when their lease is being reclaimed, and reads their answers.
 //!
 //! ```text
 //! own leases ────────────────┐
-//! pods on their virtual nodes ┴─▶ view ─▶ plan (pure) ─▶ notices ─▶ pods: annotations, an event
+//! pods on their virtual nodes ┴─▶ snapshot ─▶ plan (pure) ─▶ notices ─▶ pods: annotations, an event
 //!                                                  └──▶ saved ───▶ the agent's own plan ─▶ report `checkpointed`
 //! ```
 //!
-//! Nothing is remembered but what pods carry: the annotations say what a pod was told, so a restart tells nothing
-//! twice. Liqo carries annotations of this cluster's pods over to their shadows, so a workload reads them where it
-//! runs.
+//! Pods carry all state: their annotations record the notice, so a restart repeats none. Liqo copies annotations to
+//! the shadow pods on the donor, so that workloads read them where they run.
 //!
-//! What it never does: stop a pod. A lease ends by the broker's word, at its deadline or when its work says that it is
-//! saved.
+//! It never stops a pod: the broker ends the lease, at its deadline or when its work is saved.
 
-mod hands;
+mod control_loop;
+mod notify;
 mod plan;
 mod pod;
 mod saved;
-mod shell;
-mod view;
+mod snapshot;
 
 use comity_proto::v1;
 
+pub use control_loop::{ReclaimContext, run};
 pub use plan::{Notice, ReclaimPlan, plan};
 pub use pod::PodFacts;
 pub use saved::Saved;
-pub use shell::{ReclaimContext, run};
-pub use view::{LeaseView, ReclaimNotice, ReclaimView};
+pub use snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 
-/// Annotation of pods and of a `GpuLease`: when the lease ends, RFC 3339. There while the lease is being reclaimed.
+/// Annotation of pods and of a `GpuLease`: when the lease ends, RFC 3339. Present while the lease is being reclaimed.
 pub const RECLAIM_AT: &str = "comity.dev/reclaim-at";
-/// Annotation beside it: why, as in "local-need".
+/// Annotation: the reason of the reclaim, as in "local-need".
 pub const RECLAIM_REASON: &str = "comity.dev/reclaim-reason";
-/// Annotation by which a workload answers: "true" says that it is saved.
+/// Annotation by which a workload answers: "true" means that its work is saved.
 pub const CHECKPOINTED: &str = "comity.dev/checkpointed";
 
 /// The reclaim of a lease that is in force; `None` for one that is not reclaimed.
 #[must_use]
 pub fn reclaim_of(lease: &v1::Lease) -> Option<&v1::Reclaim> {
-    // A side that is silent meanwhile is being reclaimed all the same.
+    // A suspect lease may be under reclaim too.
     let is_in_force = matches!(lease.state(), v1::LeaseState::Reclaiming | v1::LeaseState::Suspect);
     lease.reclaim.as_ref().filter(|_| is_in_force)
 }
 
-/// The word for why, as in "local-need". A reason that this version does not know has its own word too, or
-/// "unspecified".
+/// The reason in kebab case, as in "local-need"; "unspecified" if this version does not know it.
 #[must_use]
 pub fn reason_word(reclaim: &v1::Reclaim) -> String {
     reclaim.reason().as_str_name().trim_start_matches("RECLAIM_REASON_").to_ascii_lowercase().replace('_', "-")

@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::objects::Held;
+use super::objects::HeldSlice;
 use super::{LiqoOrigin, objects};
 use crate::kubernetes::call::{call_opt, patching};
 use crate::liqo::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, resource_slice, virtual_node};
@@ -20,7 +20,7 @@ use crate::model::lease_id::LEASE_LABEL;
 impl LiqoOrigin {
     /// Leaves the virtual node of an ended lease, on which no pod is left, for the next one. False where it is not
     /// worth keeping.
-    pub(super) async fn keep_idle(&self, held: &Held) -> Result<bool, DeliveryError> {
+    pub(super) async fn keep_idle(&self, held: &HeldSlice) -> Result<bool, DeliveryError> {
         if !self.is_worth_keeping(held).await? {
             return Ok(false);
         }
@@ -40,7 +40,7 @@ impl LiqoOrigin {
     }
 
     /// Whole, ready, its donor there, and not one of too many.
-    async fn is_worth_keeping(&self, held: &Held) -> Result<bool, DeliveryError> {
+    async fn is_worth_keeping(&self, held: &HeldSlice) -> Result<bool, DeliveryError> {
         let name = held.slice.as_str();
         let slices = self.namespaced(&held.tenant, &resource_slice());
         let operation = format!("see whether virtual node {name} can be used again");

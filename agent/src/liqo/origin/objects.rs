@@ -35,7 +35,7 @@ pub struct SliceRequest {
 
 /// What stands for a lease, or waits for one.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldSlice {
     /// Name of the slice, and of the virtual node.
     pub(super) slice: String,
     /// Namespace of both.
@@ -46,7 +46,7 @@ pub(super) struct Held {
     pub(super) target: Option<String>,
 }
 
-impl Held {
+impl HeldSlice {
     /// Of a slice, or of a virtual node that outlasted its slice.
     pub(super) fn of(found: &DynamicObject) -> Self {
         let target = found.annotations().get(TARGET_LABEL);

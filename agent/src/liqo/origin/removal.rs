@@ -13,7 +13,7 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::objects::{self, Held};
+use super::objects::{self, HeldSlice};
 use super::{LiqoOrigin, check};
 use crate::kubernetes::call::{call, call_opt, patching};
 use crate::liqo::{
@@ -53,7 +53,7 @@ impl LiqoOrigin {
             // The slice went before this agent saw the rest go.
             None => self.virtual_node_of(lease_id).await?,
         };
-        let Some(held) = found.as_ref().map(Held::of) else { return Ok(()) };
+        let Some(held) = found.as_ref().map(HeldSlice::of) else { return Ok(()) };
         let is_empty = self.drain(&held, lease_id).await?;
         if is_empty && self.keep_idle(&held).await? {
             return Ok(());
@@ -62,7 +62,7 @@ impl LiqoOrigin {
     }
 
     /// Removes a slice with all that hangs on it.
-    async fn take_down(&self, held: &Held) -> Result<(), DeliveryError> {
+    async fn take_down(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
         let offer_stays = match &held.target {
             Some(target) => self.withdraw_offer(&held.slice, target, &held.donor).await?,
             None => false,
@@ -82,7 +82,7 @@ impl LiqoOrigin {
     }
 
     /// Deletes the slice; Liqo takes down what hangs on it.
-    async fn let_go(&self, held: &Held) -> Result<(), DeliveryError> {
+    async fn let_go(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
         let (slice, tenant) = (held.slice.as_str(), held.tenant.as_str());
         let slices = self.namespaced(tenant, &resource_slice());
         self.delete(&slices, slice, "ResourceSlice", &held.donor).await?;
@@ -98,7 +98,7 @@ impl LiqoOrigin {
 
     /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while:
     /// what is left is evicted by Liqo. True if none is left.
-    async fn drain(&self, held: &Held, lease_id: &str) -> Result<bool, DeliveryError> {
+    async fn drain(&self, held: &HeldSlice, lease_id: &str) -> Result<bool, DeliveryError> {
         let (name, donor) = (held.slice.as_str(), held.donor.as_str());
         let nodes = self.namespaced(&held.tenant, &virtual_node());
         let operation = format!("drain virtual node {name}");
@@ -143,7 +143,7 @@ impl LiqoOrigin {
         }
         if found.is_some() {
             for slice in self.slices(&format!("{PEERING_LABEL}={}", peer.peering)).await? {
-                let held = Held::of(&slice);
+                let held = HeldSlice::of(&slice);
                 if let Some(lease_id) = slice.labels().get(LEASE_LABEL) {
                     self.drain(&held, lease_id).await?;
                 }

@@ -2,51 +2,52 @@
 
 use comity_proto::v1;
 
-use super::lease::{Held, ends, refuse};
-use super::liqo::{Standing, standing};
-use super::{Step, View};
+use super::lease::{TakeDown, ends, refuse};
+use super::liqo::{ExchangeState, exchange_state};
+use super::{Snapshot, Step};
 use crate::delivery::DeliveryKind;
-use crate::model::local_policy::Ask;
+use crate::model::local_policy::LeaseTerms;
 use crate::model::side::Side;
 use crate::state::record::{DonorRecord, ReportKey, SealedCredential};
 
-pub(super) fn plan(view: &View<'_>, lease: &v1::Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
-    let record = view.records.donors.get(&lease.id);
+pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
+    let record = snapshot.records.donors.get(&lease.id);
     if record.is_some_and(|record| lease.fencing_token < record.fencing_token) {
-        // A directive of the past: whoever sent it has not heard of the later one.
+        // A stale directive: its sender has not seen the later one.
         return;
     }
-    let held = record.map(|record| Held { removed: record.removed, clean_acked: record.clean_acked });
-    if ends(view, lease, Side::Donor, held, steps) {
+    let held = record.map(|record| TakeDown { removed: record.removed, clean_acked: record.clean_acked });
+    if ends(snapshot, lease, Side::Donor, held, steps) {
         return;
     }
     match record {
-        Some(record) if !record.removed => serve(view, lease, record, steps),
-        _ => admit(view, lease, record.is_some(), lent_milli, steps),
+        Some(record) if !record.removed => serve(snapshot, lease, record, steps),
+        _ => admit(snapshot, lease, record.is_some(), lent_milli, steps),
     }
 }
 
-/// Thousandths of GPUs that a placement takes.
+/// Size of the placement in thousandths of GPUs.
 fn milli(lease: &v1::Lease) -> u64 {
     let nodes = lease.placement.iter().flat_map(|placement| &placement.nodes);
     nodes.flat_map(|node| &node.devices).map(|device| u64::from(device.milli)).sum()
 }
 
-fn admit(view: &View<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, steps: &mut Vec<Step>) {
-    if !view.is_live || (!known && lease.fencing_token <= view.records.fence) {
-        // Not known here, and older than one that is: it was here and is over.
+fn admit(snapshot: &Snapshot<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, steps: &mut Vec<Step>) {
+    if !snapshot.is_live || (!known && lease.fencing_token <= snapshot.records.fence) {
+        // Unknown, and older than a lease that was admitted: it ended here before.
         return;
     }
     let delivery = DeliveryKind::of(lease);
-    if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, &view.service.lends) {
+    if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, &snapshot.service.lends) {
         let message = format!("this cluster lends no virtual nodes now: {reason}");
         steps.push(refuse(lease, "virtual-node-unavailable", message));
         return;
     }
     let milli = milli(lease);
-    let institution = view.directive(&lease.peering).map_or("", |directive| directive.peer_institution.as_str());
-    let ask = Ask { origin: &lease.origin, institution, milli, term_ms: lease.term_ms, lent_milli: *lent_milli };
-    match view.policy.check(&ask) {
+    let institution = snapshot.directive(&lease.peering).map_or("", |directive| directive.peer_institution.as_str());
+    let terms =
+        LeaseTerms { origin: &lease.origin, institution, milli, term_ms: lease.term_ms, lent_milli: *lent_milli };
+    match snapshot.policy.check(&terms) {
         Ok(()) => {
             *lent_milli = lent_milli.saturating_add(milli);
             let (lease, fencing_token) = (lease.id.clone(), lease.fencing_token);
@@ -56,15 +57,15 @@ fn admit(view: &View<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, 
     }
 }
 
-fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut Vec<Step>) {
+fn serve(snapshot: &Snapshot<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut Vec<Step>) {
     let mut ends_at_ms = match lease.expires_at_ms {
         // Not active yet: the term begins within the hold.
         0 => lease.hold_until_ms.saturating_add(lease.term_ms),
         end => end,
     };
-    if let Some(longest) = view.policy.max_lease_ms() {
+    if let Some(longest) = snapshot.policy.max_lease_ms() {
         let limit = record.admitted_at_ms.saturating_add(longest);
-        if view.now_ms >= limit && view.is_live {
+        if snapshot.now_ms >= limit && snapshot.is_live {
             steps.push(refuse(
                 lease,
                 "local-policy",
@@ -76,23 +77,23 @@ fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut V
     }
     if record.namespace.is_none() {
         let ready = match record.delivery {
-            DeliveryKind::Namespace => Standing::Done,
-            DeliveryKind::VirtualNode => standing(view, &lease.peering),
+            DeliveryKind::Namespace => ExchangeState::Ready,
+            DeliveryKind::VirtualNode => exchange_state(snapshot, &lease.peering),
         };
         match ready {
-            Standing::Done => steps.push(Step::PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }),
-            Standing::Waits => {}
-            Standing::Impossible(code, reason) => steps.push(refuse(lease, code, reason)),
+            ExchangeState::Ready => steps.push(Step::PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }),
+            ExchangeState::Pending => {}
+            ExchangeState::Impossible(code, reason) => steps.push(refuse(lease, code, reason)),
         }
         return;
     }
-    let Some(epoch) = view.usable_epoch(&lease.peering) else { return };
-    if view.is_reported(&ReportKey::Credential(lease.id.clone())) {
+    let Some(epoch) = snapshot.usable_epoch(&lease.peering) else { return };
+    if snapshot.is_reported(&ReportKey::Credential(lease.id.clone())) {
         return;
     }
     match &record.sealed {
-        Some(sealed) if sealed.epoch == epoch && !is_renewal_due(sealed, ends_at_ms, view.now_ms) => {
-            if !lease.donor_ready && !view.is_reported(&ReportKey::Ready(lease.id.clone())) {
+        Some(sealed) if sealed.epoch == epoch && !is_renewal_due(sealed, ends_at_ms, snapshot.now_ms) => {
+            if !lease.donor_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id.clone())) {
                 steps.push(Step::ReportLease { lease: lease.id.clone(), fencing_token: lease.fencing_token });
             }
         }
@@ -103,8 +104,8 @@ fn serve(view: &View<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut V
     }
 }
 
-/// A credential that ends before its lease is renewed after two thirds of its life. One that was cut short by the
-/// lease's end of its day is renewed only once the lease itself was.
+/// A credential that ends before its lease is renewed after two thirds of its life. One that was issued up to the
+/// lease's end is renewed only after the lease itself was.
 fn is_renewal_due(sealed: &SealedCredential, lease_end_ms: u64, now_ms: u64) -> bool {
     let life = sealed.expires_at_ms.saturating_sub(sealed.issued_at_ms);
     let due = sealed.issued_at_ms.saturating_add(life / 3 * 2);

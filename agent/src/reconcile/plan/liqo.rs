@@ -6,7 +6,7 @@
 //! origin:          answer ──────────┘                        └─▶ identity (made)
 //! ```
 //!
-//! Or, where the donor lends by token, one message, and then another whenever the token has grown old:
+//! If the donor lends by token, it sends one message for each token:
 //!
 //! ```text
 //! donor:  mint ──▶ … ──▶ mint ──▶ …
@@ -14,8 +14,8 @@
 //! origin:          └─▶ identity       └─▶ identity
 //! ```
 //!
-//! Where Liqo's own network carries pods, both sides also tell each other of that, whenever it changes: what is seen of
-//! it comes from outside (`Live::networks`), as the tending of its objects found it.
+//! If Liqo's own network carries pods, both sides also send each other its state whenever that changes; the state comes
+//! from `Live::networks`.
 //!
 //! ```text
 //! donor:  network ─▶ … ──▶ network ─▶ …
@@ -23,89 +23,89 @@
 //! origin:          network ───┘
 //! ```
 //!
-//! A message that came and was not opened is always worked on, whatever is remembered: so a side that lost its memory
-//! is taught by the other. And the newest message of this side is sealed again where it may not have arrived, as long
-//! as a lease waits for it.
+//! Every unopened message is processed, whatever the records say, so that a side that lost its records recovers. This
+//! side's newest message is sealed again if it may be lost and a lease waits for it.
 
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
 
-use super::{Step, View, is_wanted};
+use super::{Snapshot, Step, is_wanted};
 use crate::delivery::DeliveryKind;
 use crate::liqo::network::{NetworkStanding, NetworkState};
 use crate::liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
 use crate::model::side::Side;
 use crate::state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
 
-/// How long nothing is tried after a failure that would only repeat itself; leases are refused meanwhile.
+/// Pause after a permanent failure; leases are refused meanwhile.
 const RETRY_AFTER_MS: u64 = 60_000;
-/// At least this long between two tokens: one that the broker refuses is not followed by the next at once.
+/// Shortest pause between two tokens, should the broker refuse one.
 const MINT_PAUSE_MS: u64 = 10_000;
 
-pub(super) fn plan(view: &View<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
+pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
     let Some(peering) = &directive.peering else { return };
     let stands = matches!(
         peering.state(),
         PeeringState::Authenticating | PeeringState::Establishing | PeeringState::Established
     );
-    let keys = view.records.peering(&peering.id, peering.epoch);
+    let keys = snapshot.records.peering(&peering.id, peering.epoch);
     if let (true, Some(keys)) = (stands, keys) {
-        exchange(view, keys, steps);
+        exchange(snapshot, keys, steps);
     }
 }
 
-/// Where the exchange of a lease's peering stands.
+/// State of the Liqo exchange of a peering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// This side's half is there.
-    Done,
-    /// It comes.
-    Waits,
-    /// It does not: the code and the reason.
+pub(super) enum ExchangeState {
+    /// This side's half is complete.
+    Ready,
+    /// In progress.
+    Pending,
+    /// It cannot complete: code and reason.
     Impossible(&'static str, String),
 }
 
 /// Whether a virtual node can be made over a peering.
-pub(super) fn standing(view: &View<'_>, peering: &str) -> Standing {
-    let epoch = view.directive(peering).and_then(|directive| directive.peering.as_ref()).map(|peering| peering.epoch);
-    let keys = epoch.and_then(|epoch| view.records.peering(peering, epoch));
-    if let Some(reason) = keys.and_then(|keys| impossible(view, keys)) {
-        return Standing::Impossible("peer-cannot", reason);
+pub(super) fn exchange_state(snapshot: &Snapshot<'_>, peering: &str) -> ExchangeState {
+    let epoch =
+        snapshot.directive(peering).and_then(|directive| directive.peering.as_ref()).map(|peering| peering.epoch);
+    let keys = epoch.and_then(|epoch| snapshot.records.peering(peering, epoch));
+    if let Some(reason) = keys.and_then(|keys| impossible(snapshot, keys)) {
+        return ExchangeState::Impossible("peer-cannot", reason);
     }
-    match view.records.liqo.get(peering) {
-        Some(record) => match failure(view, record) {
-            _ if record.done && record.network.is_none() => Standing::Done,
-            Some(message) => Standing::Impossible("liqo-refused", message.to_owned()),
-            None if record.done => network_standing(view, record),
-            None => Standing::Waits,
+    match snapshot.records.liqo.get(peering) {
+        Some(record) => match failure(snapshot, record) {
+            _ if record.done && record.network.is_none() => ExchangeState::Ready,
+            Some(message) => ExchangeState::Impossible("liqo-refused", message.to_owned()),
+            None if record.done => network_state(snapshot, record),
+            None => ExchangeState::Pending,
         },
-        None => Standing::Waits,
+        None => ExchangeState::Pending,
     }
 }
 
-/// Whether pods of a virtual node would be reached, where that is for Liqo's network to do.
-fn network_standing(view: &View<'_>, record: &LiqoRecord) -> Standing {
-    let carrier = view.records.network_carrier(&record.liqo_id);
-    match carrier.and_then(|carrier| view.live.networks.get(carrier)).map(|seen| &seen.standing) {
-        Some(NetworkStanding::Ready { .. }) => Standing::Done,
-        Some(NetworkStanding::Refused(reason)) => Standing::Impossible("liqo-refused", reason.clone()),
-        Some(NetworkStanding::Waits(_)) | None => Standing::Waits,
+/// Whether Liqo's network, where it carries pods, reaches those of a virtual node.
+fn network_state(snapshot: &Snapshot<'_>, record: &LiqoRecord) -> ExchangeState {
+    let carrier = snapshot.records.network_carrier(&record.liqo_id);
+    match carrier.and_then(|carrier| snapshot.live.networks.get(carrier)).map(|seen| &seen.standing) {
+        Some(NetworkStanding::Ready { .. }) => ExchangeState::Ready,
+        Some(NetworkStanding::Refused(reason)) => ExchangeState::Impossible("liqo-refused", reason.clone()),
+        Some(NetworkStanding::Waits(_)) | None => ExchangeState::Pending,
     }
 }
 
-/// Whether this cluster leaves its pods to the gateways of its Liqo.
-fn leaves_pods_to_liqo(view: &View<'_>) -> bool {
-    view.network.is_some_and(|network| network.liqo_network)
+/// Whether Liqo's gateways carry this cluster's pods.
+fn leaves_pods_to_liqo(snapshot: &Snapshot<'_>) -> bool {
+    snapshot.network.is_some_and(|network| network.liqo_network)
 }
 
-/// What the two networks lack, once both are known.
-fn impossible(view: &View<'_>, keys: &PeeringRecord) -> Option<String> {
+/// Why the two clusters' networks do not fit together, once both are known.
+fn impossible(snapshot: &Snapshot<'_>, keys: &PeeringRecord) -> Option<String> {
     let remote = keys.remote.as_ref()?;
     let cluster = &remote.cluster;
     if remote.network.liqo_cluster_id.is_empty() {
         return Some(format!("cluster {cluster} has no Liqo that its agent uses; set liqo.enabled there"));
     }
-    match (leaves_pods_to_liqo(view), remote.network.liqo_network) {
+    match (leaves_pods_to_liqo(snapshot), remote.network.liqo_network) {
         (true, false) => {
             return Some(format!(
                 "this cluster leaves pods to Liqo's gateways and cluster {cluster} does not; set liqo.network: liqo there, or comity here"
@@ -119,80 +119,80 @@ fn impossible(view: &View<'_>, keys: &PeeringRecord) -> Option<String> {
         _ => {}
     }
     // Where Liqo carries pods, this cluster's own fabric is enough to reach an API server.
-    if view.service.needs_tun && !remote.network.tun && !remote.network.liqo_network {
+    if snapshot.service.needs_tun && !remote.network.tun && !remote.network.liqo_network {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
-    let checked = remote.network.check(view.network, &view.service.peer_networks);
+    let checked = remote.network.check(snapshot.network, &snapshot.service.peer_networks);
     checked.err().map(|reason| format!("cluster {cluster}: {reason}"))
 }
 
-fn failure<'a>(view: &View<'_>, record: &'a LiqoRecord) -> Option<&'a str> {
+fn failure<'a>(snapshot: &Snapshot<'_>, record: &'a LiqoRecord) -> Option<&'a str> {
     let failed = record.failed.as_ref()?;
-    let recent = view.now_ms < failed.at_ms.saturating_add(RETRY_AFTER_MS);
+    let recent = snapshot.now_ms < failed.at_ms.saturating_add(RETRY_AFTER_MS);
     recent.then_some(failed.message.as_str())
 }
 
-/// Leases of virtual nodes over a peering that this side takes part in; the donor's only once it has admitted them.
-fn wanting<'a>(view: &'a View<'_>, keys: &'a PeeringRecord) -> impl Iterator<Item = &'a v1::Lease> {
+/// This side's leases by virtual node over a peering; on the donor only those that it admitted.
+fn wanting<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord) -> impl Iterator<Item = &'a v1::Lease> {
     let ours = |lease: &&v1::Lease| match keys.side {
-        Side::Donor => view.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
-        Side::Origin => lease.origin == view.cluster,
+        Side::Donor => snapshot.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
+        Side::Origin => lease.origin == snapshot.cluster,
     };
     let over_it =
         |lease: &&v1::Lease| lease.peering == keys.peering && DeliveryKind::of(lease) == DeliveryKind::VirtualNode;
-    view.desired.leases.iter().filter(over_it).filter(|lease| is_wanted(lease)).filter(ours)
+    snapshot.desired.leases.iter().filter(over_it).filter(|lease| is_wanted(lease)).filter(ours)
 }
 
-fn exchange(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
-    let record = view.records.liqo.get(&keys.peering);
+fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
+    let record = snapshot.records.liqo.get(&keys.peering);
     let can = match keys.side {
-        Side::Donor => &view.service.lends,
-        Side::Origin => &view.service.borrows,
+        Side::Donor => &snapshot.service.lends,
+        Side::Origin => &snapshot.service.borrows,
     };
-    // What is lent stays in use whether or not more can be lent.
+    // Existing loans go on even if no more can be lent.
     let can = can.is_ok() || record.is_some_and(|record| record.minted.is_some());
-    let Some(remote) = keys.remote.as_ref().filter(|_| can && impossible(view, keys).is_none()) else { return };
-    let wanted = wanting(view, keys).next().is_some();
+    let Some(remote) = keys.remote.as_ref().filter(|_| can && impossible(snapshot, keys).is_none()) else { return };
+    let wanted = wanting(snapshot, keys).next().is_some();
     let Some(record) = record else {
         if wanted {
-            begin(view, keys, steps);
+            begin(snapshot, keys, steps);
         }
         return;
     };
-    let own_id = view.network.map_or("", |network| network.liqo_cluster_id.as_str());
+    let own_id = snapshot.network.map_or("", |network| network.liqo_cluster_id.as_str());
     let reinstalled = record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id;
-    if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(view) {
-        // One of the two was installed again, or the pods go another way: what was exchanged is of no use, and begins
-        // again.
+    if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(snapshot) {
+        // One Liqo was reinstalled, or the network changed: the exchange starts over.
         steps.push(Step::LiqoRemove { peering: keys.peering.clone() });
         return;
     }
-    if failure(view, record).is_none() {
-        Exchange { view, keys, record, needed: wanting(view, keys).any(|lease| !lease.origin_ready) }.plan(steps);
+    if failure(snapshot, record).is_none() {
+        Exchange { snapshot, keys, record, needed: wanting(snapshot, keys).any(|lease| !lease.origin_ready) }
+            .plan(steps);
     }
 }
 
-fn begin(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
+fn begin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
     let (peering, epoch) = (keys.peering.clone(), keys.epoch);
     match keys.side {
-        Side::Donor if view.service.authentication.by_token => steps.push(Step::LiqoMint { peering, epoch }),
-        Side::Donor => match unopened(view, keys, TenantRequest::STEP) {
+        Side::Donor if snapshot.service.authentication.by_token => steps.push(Step::LiqoMint { peering, epoch }),
+        Side::Donor => match unopened(snapshot, keys, TenantRequest::STEP) {
             // The origin remembers an exchange that this side has lost.
             Some(envelope) => steps.push(Step::LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) }),
             None => steps.push(Step::LiqoChallenge { peering, epoch }),
         },
         Side::Origin => {
-            open_as_origin(view, keys, steps);
+            open_as_origin(snapshot, keys, steps);
         }
     }
 }
 
 fn envelopes<'a>(
-    view: &'a View<'_>,
+    snapshot: &'a Snapshot<'_>,
     keys: &'a PeeringRecord,
     step: &'static str,
 ) -> impl Iterator<Item = &'a v1::Envelope> {
-    view.desired.envelopes.iter().filter(move |envelope| {
+    snapshot.desired.envelopes.iter().filter(move |envelope| {
         envelope.peering == keys.peering
             && envelope.epoch == keys.epoch
             && envelope.lease.is_empty()
@@ -200,18 +200,18 @@ fn envelopes<'a>(
     })
 }
 
-fn unopened<'a>(view: &'a View<'_>, keys: &'a PeeringRecord, step: &'static str) -> Option<&'a v1::Envelope> {
-    envelopes(view, keys, step)
+fn unopened<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord, step: &'static str) -> Option<&'a v1::Envelope> {
+    envelopes(snapshot, keys, step)
         .filter(|envelope| !keys.has_opened("", step, envelope.sequence))
         .max_by_key(|envelope| envelope.sequence)
 }
 
-/// Opens what the donor sent: whether there was something.
-fn open_as_origin(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) -> bool {
+/// Plans to open the donor's newest message; false if there is none.
+fn open_as_origin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) -> bool {
     let (peering, epoch) = (keys.peering.clone(), keys.epoch);
-    if let Some(envelope) = unopened(view, keys, IdentityParams::STEP) {
+    if let Some(envelope) = unopened(snapshot, keys, IdentityParams::STEP) {
         steps.push(Step::LiqoIdentity { peering, epoch, envelope: Some(envelope.clone()) });
-    } else if let Some(envelope) = unopened(view, keys, Challenge::STEP) {
+    } else if let Some(envelope) = unopened(snapshot, keys, Challenge::STEP) {
         steps.push(Step::LiqoAnswer { peering, epoch, envelope: Some(envelope.clone()) });
     } else {
         return false;
@@ -220,10 +220,10 @@ fn open_as_origin(view: &View<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) 
 }
 
 struct Exchange<'a> {
-    view: &'a View<'a>,
+    snapshot: &'a Snapshot<'a>,
     keys: &'a PeeringRecord,
     record: &'a LiqoRecord,
-    /// A lease waits for it.
+    /// A lease waits for the exchange.
     needed: bool,
 }
 
@@ -242,20 +242,20 @@ impl Exchange<'_> {
         }
     }
 
-    /// The other side's word first; then this side's, where it has changed or may not have arrived.
+    /// Opens the other side's message first; then sends this side's if it changed or may be lost.
     fn network(&self, steps: &mut Vec<Step>) {
         let Some(network) = self.record.standing_network() else { return };
         let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
-        if let Some(envelope) = unopened(self.view, self.keys, NetworkState::step(self.keys.side.other())) {
+        if let Some(envelope) = unopened(self.snapshot, self.keys, NetworkState::step(self.keys.side.other())) {
             steps.push(Step::LiqoNetwork { peering, epoch, envelope: Some(envelope.clone()) });
             return;
         }
-        let carries = self.view.records.network_carrier(&self.record.liqo_id) == Some(&peering);
-        let seen = self.view.live.networks.get(&peering).filter(|_| carries);
+        let carries = self.snapshot.records.network_carrier(&self.record.liqo_id) == Some(&peering);
+        let seen = self.snapshot.live.networks.get(&peering).filter(|_| carries);
         let Some(local) = seen.and_then(|seen| seen.local.as_ref()) else { return };
         let changed = network.told.as_ref() != Some(local);
         let in_vain = self.needed && self.may_be_lost(network.sealed.as_ref());
-        if (changed || in_vain) && !self.view.is_reported(&ReportKey::LiqoNetwork(peering.clone())) {
+        if (changed || in_vain) && !self.snapshot.is_reported(&ReportKey::LiqoNetwork(peering.clone())) {
             steps.push(Step::LiqoNetwork { peering, epoch, envelope: None });
         }
     }
@@ -266,7 +266,7 @@ impl Exchange<'_> {
             if self.is_mint_due() {
                 steps.push(Step::LiqoMint { peering, epoch });
             }
-        } else if let Some(envelope) = unopened(self.view, self.keys, TenantRequest::STEP) {
+        } else if let Some(envelope) = unopened(self.snapshot, self.keys, TenantRequest::STEP) {
             steps.push(Step::LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) });
         } else if self.record.request.is_some() {
             if self.is_stuck(self.record.done) || self.is_due() {
@@ -279,7 +279,7 @@ impl Exchange<'_> {
 
     fn origin(&self, steps: &mut Vec<Step>) {
         let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
-        if open_as_origin(self.view, self.keys, steps) {
+        if open_as_origin(self.snapshot, self.keys, steps) {
             return;
         }
         if self.record.identity.is_some() {
@@ -291,51 +291,51 @@ impl Exchange<'_> {
         }
     }
 
-    /// A peering stays as it began, whatever the setting is now.
+    /// A peering keeps the method it began with, whatever the setting is now.
     fn goes_by_token(&self) -> bool {
         let exchanges_keys = self.record.challenge.is_some() || self.record.request.is_some();
-        self.record.minted.is_some() || (self.view.service.authentication.by_token && !exchanges_keys)
+        self.record.minted.is_some() || (self.snapshot.service.authentication.by_token && !exchanges_keys)
     }
 
-    /// Whether the origin needs another token: the one it has grew old, or it cannot have got it.
+    /// Whether the origin needs another token: its token is old, or may be lost.
     fn is_mint_due(&self) -> bool {
         let Some(minted) = &self.record.minted else { return self.needed };
-        if self.view.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
+        if self.snapshot.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
             return false;
         }
-        let age = self.view.now_ms.saturating_sub(minted.at_ms);
+        let age = self.snapshot.now_ms.saturating_sub(minted.at_ms);
         let sealed = self.record.sealed.as_ref();
         let in_vain = sealed.is_none_or(|sealed| sealed.epoch != self.keys.epoch || sealed.refused);
-        self.view.now_ms >= minted.next_ms || (in_vain && age >= MINT_PAUSE_MS)
+        self.snapshot.now_ms >= minted.next_ms || (in_vain && age >= MINT_PAUSE_MS)
     }
 
-    /// Work that failed, and may be tried again.
+    /// Whether work that a lease waits for is not done and may be tried again.
     fn is_stuck(&self, done: bool) -> bool {
         !done && self.needed
     }
 
-    /// Whether the newest message has to be sealed (again).
+    /// Whether the newest message must be sealed (again).
     fn is_due(&self) -> bool {
-        if !self.needed || self.view.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
+        if !self.needed || self.snapshot.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
             return false;
         }
         self.may_be_lost(self.record.sealed.as_ref())
     }
 
-    /// Whether a message cannot be opened, or is not there any more.
+    /// Whether the other side can no longer open a message.
     fn may_be_lost(&self, sealed: Option<&SealedMessage>) -> bool {
         sealed.is_none_or(|sealed| {
-            sealed.epoch != self.keys.epoch || sealed.refused || sealed.expires_at_ms <= self.view.now_ms
+            sealed.epoch != self.keys.epoch || sealed.refused || sealed.expires_at_ms <= self.snapshot.now_ms
         })
     }
 
-    /// Says again that an envelope was opened.
+    /// Acknowledges opened envelopes again.
     fn acknowledge(&self, steps: &mut Vec<Step>) {
         let network = NetworkState::step(self.keys.side.other());
         for step in [Challenge::STEP, TenantRequest::STEP, IdentityParams::STEP, network] {
-            for envelope in envelopes(self.view, self.keys, step) {
+            for envelope in envelopes(self.snapshot, self.keys, step) {
                 if self.keys.has_opened("", step, envelope.sequence) {
-                    self.view.discard(envelope, steps);
+                    self.snapshot.discard(envelope, steps);
                 }
             }
         }

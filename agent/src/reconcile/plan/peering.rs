@@ -3,19 +3,19 @@
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
 
-use super::{Step, View};
+use super::{Snapshot, Step};
 use crate::keys::bundle::Expected;
 use crate::model::side::Side;
 use crate::state::record::{PeeringRecord, ReportKey};
 
-pub(super) fn plan(view: &View<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
+pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
     let Some(peering) = &directive.peering else { return };
-    let side = match view.cluster {
+    let side = match snapshot.cluster {
         cluster if cluster == peering.donor => Side::Donor,
         cluster if cluster == peering.origin => Side::Origin,
         _ => return,
     };
-    let this = OnePeering { view, directive, peering, side };
+    let this = OnePeering { snapshot, directive, peering, side };
     match peering.state() {
         PeeringState::Proposed
         | PeeringState::Keys
@@ -29,7 +29,7 @@ pub(super) fn plan(view: &View<'_>, directive: &v1::PeeringDirective, steps: &mu
 }
 
 struct OnePeering<'a> {
-    view: &'a View<'a>,
+    snapshot: &'a Snapshot<'a>,
     directive: &'a v1::PeeringDirective,
     peering: &'a v1::Peering,
     side: Side,
@@ -41,7 +41,7 @@ impl OnePeering<'_> {
     }
 
     fn is_reported(&self, kind: fn(String, u32) -> ReportKey) -> bool {
-        self.view.is_reported(&self.key(kind))
+        self.snapshot.is_reported(&self.key(kind))
     }
 
     fn fail(&self, code: &'static str, message: &str, steps: &mut Vec<Step>) {
@@ -60,7 +60,7 @@ impl OnePeering<'_> {
         if self.is_reported(ReportKey::PeeringFailed) {
             return self.restore(steps);
         }
-        let Some(record) = self.view.records.peering(id, epoch) else {
+        let Some(record) = self.snapshot.records.peering(id, epoch) else {
             if shown.is_some() {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
             } else {
@@ -77,10 +77,10 @@ impl OnePeering<'_> {
                 self.fail("keys-lost", "the keys shown in this epoch are not those that this side holds", steps);
             }
             // Signed endpoints cannot be corrected within an epoch, and where both sides moved neither finds the other.
-            Some(shown) if shown.endpoints != self.view.endpoints => {
+            Some(shown) if shown.endpoints != self.snapshot.endpoints => {
                 self.fail("endpoints-changed", "this side's fabric is reached elsewhere now", steps);
             }
-            Some(shown) if shown.network.as_ref() != self.view.network => {
+            Some(shown) if shown.network.as_ref() != self.snapshot.network => {
                 self.fail("network-changed", "this side's network is another one now", steps);
             }
             Some(_) if self.peering.state() == PeeringState::Authenticating => match self.side {
@@ -114,7 +114,7 @@ impl OnePeering<'_> {
         let ours = |e: &&v1::Envelope| {
             e.peering == self.peering.id && e.epoch == self.peering.epoch && e.lease.is_empty() && e.step == step
         };
-        self.view.desired.envelopes.iter().filter(ours).max_by_key(|envelope| envelope.sequence)
+        self.snapshot.desired.envelopes.iter().filter(ours).max_by_key(|envelope| envelope.sequence)
     }
 
     fn authenticate_as_donor(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
@@ -126,11 +126,11 @@ impl OnePeering<'_> {
             if !self.is_reported(ReportKey::Authenticated) {
                 steps.push(Step::CheckProof { peering, epoch, envelope: None });
             }
-            self.spent("proof", steps);
+            self.acknowledge_again("proof", steps);
         } else if let Some(envelope) = self.envelope("proof") {
             steps.push(Step::CheckProof { peering, epoch, envelope: Some(envelope.clone()) });
         } else {
-            // The donor's end stands before the origin calls, so that its first handshake is answered.
+            // The donor's end is up before the origin's first handshake.
             self.configure(record, steps);
         }
     }
@@ -140,16 +140,16 @@ impl OnePeering<'_> {
             if !record.sealed_accepted && !self.is_reported(ReportKey::Proof) {
                 steps.push(Step::SendProof { peering: self.peering.id.clone(), epoch: self.peering.epoch });
             }
-            self.spent("psk", steps);
+            self.acknowledge_again("psk", steps);
         } else if let (Some((expected, bundle)), Some(envelope)) = (self.expected(), self.envelope("psk")) {
             steps.push(Step::OpenPsk { expected, bundle, envelope: envelope.clone() });
         }
     }
 
-    /// Acknowledges an envelope again that was opened already.
-    fn spent(&self, step: &str, steps: &mut Vec<Step>) {
+    /// Acknowledges an opened envelope again.
+    fn acknowledge_again(&self, step: &str, steps: &mut Vec<Step>) {
         if let Some(envelope) = self.envelope(step) {
-            self.view.discard(envelope, steps);
+            self.snapshot.discard(envelope, steps);
         }
     }
 
@@ -165,16 +165,16 @@ impl OnePeering<'_> {
         {
             steps.push(Step::ReportEstablished { peering: peering.clone(), epoch });
         }
-        self.spent("psk", steps);
-        self.spent("proof", steps);
-        let older = self.view.records.epochs(&peering).any(|record| record.epoch < epoch);
+        self.acknowledge_again("psk", steps);
+        self.acknowledge_again("proof", steps);
+        let older = self.snapshot.records.epochs(&peering).any(|record| record.epoch < epoch);
         if self.peering.state() == PeeringState::Established && older {
             steps.push(Step::ForgetPeering { peering, before: Some(epoch) });
         }
     }
 
     fn tunnel(&self) -> Option<u32> {
-        self.view.live.tunnels.get(&self.peering.id).copied()
+        self.snapshot.live.tunnels.get(&self.peering.id).copied()
     }
 
     fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
@@ -183,25 +183,25 @@ impl OnePeering<'_> {
         }
     }
 
-    /// While a new epoch is made, the tunnel of the one before carries what runs; also after a restart.
+    /// While a new epoch is set up, the previous one's tunnel carries traffic, also after a restart.
     fn restore(&self, steps: &mut Vec<Step>) {
         if self.tunnel().is_some() {
             return;
         }
-        if let Some(record) = self.view.records.epochs(&self.peering.id).rev().find(|record| record.is_complete()) {
+        if let Some(record) = self.snapshot.records.epochs(&self.peering.id).rev().find(|record| record.is_complete()) {
             self.configure(record, steps);
         }
     }
 
     fn close(&self, steps: &mut Vec<Step>) {
         let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
-        if self.view.records.liqo.contains_key(&peering) {
-            // While the tunnel still stands: so the other side's Liqo hears of it.
+        if self.snapshot.records.liqo.contains_key(&peering) {
+            // Before the tunnel goes, so that the other side's Liqo sees it.
             steps.push(Step::LiqoRemove { peering });
             return;
         }
-        let known = self.view.records.closed.get(&peering) == Some(&epoch);
-        if !known && !self.view.is_reported(&ReportKey::Closed(peering.clone())) {
+        let known = self.snapshot.records.closed.get(&peering) == Some(&epoch);
+        if !known && !self.snapshot.is_reported(&ReportKey::Closed(peering.clone())) {
             steps.push(Step::ClosePeering { peering, epoch });
         }
     }

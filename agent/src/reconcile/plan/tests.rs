@@ -84,7 +84,7 @@ impl Sim {
     }
 
     fn plan(&self) -> Vec<Step> {
-        plan(&View {
+        plan(&Snapshot {
             cluster: self.cluster,
             desired: &self.desired,
             is_live: self.is_live,

@@ -1,5 +1,5 @@
-//! Step `accept-credential`: what was leased can be used on the origin. A namespace: a local port leads into the
-//! tunnel, and the kubeconfig says so. A virtual node: the donor's Liqo is asked for it, and it is there.
+//! Step `accept-credential`: the origin connects a lease. For a namespace it opens a local port into the tunnel and
+//! writes a kubeconfig for it; a virtual node is requested from the donor's Liqo.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), Step
     let tunnel_epoch = u32::try_from(handle.epoch()).unwrap_or(u32::MAX);
     let kept = {
         let mut running = context.running();
-        // A forward into an older tunnel leads nowhere; its port is taken again below.
+        // A forward into an older tunnel is dropped; its port is bound again below.
         running.connected.remove(&lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch)
     };
     let kept = kept.map(|connected| connected.borrowed);
@@ -29,7 +29,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), Step
             let nodes = liqo::virtual_nodes(context)?;
             match nodes.origin.accept(&peer, &origin_lease(lease), grant).await {
                 Ok(node) => {
-                    // Which pods may talk through the tunnel follows from it.
+                    // The reachability of the tunnel depends on it.
                     let (id, kept) = (lease.id.clone(), Some(node.clone()));
                     context.store.update(move |change| change.change_origin(&id, |record| record.node = kept)).await?;
                     Ok(Borrowed::VirtualNode { node })
@@ -77,7 +77,7 @@ pub(super) fn peer(context: &Context, peering: &str) -> Result<LiqoPeer, StepErr
     records.liqo.get(peering).map(|record| record.peer()).ok_or(StepError::Gone("the key exchange of Liqo"))
 }
 
-/// The port of before, so that kubeconfigs that were copied stay good; another one where somebody else has it now.
+/// Binds the port used before, so that copied kubeconfigs stay valid; another one if it is taken.
 async fn open_forward(
     context: &Context,
     lease: &str,

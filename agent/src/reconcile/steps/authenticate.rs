@@ -1,5 +1,5 @@
-//! Steps `send-psk`, `open-psk`, `send-proof` and `check-proof`: the donor's pre-shared key goes to the origin, and the
-//! origin shows that it could open it.
+//! Steps `send-psk`, `open-psk`, `send-proof` and `check-proof`: the donor sends a pre-shared key, and the origin proves
+//! that it opened it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::keys::bundle::{self, Expected};
 use crate::keys::seal::{self, Binding};
 use crate::state::record::{PeeringRecord, RemoteKeys, ReportKey, SecretKey};
 
-/// Separates this use of SHA-256 from every other one.
+/// Domain separation for SHA-256.
 const PROOF_DOMAIN: &[u8] = b"comity-proof-v1";
 
 pub(super) async fn send_psk(context: &Context, expected: &Expected, bundle: &v1::KeyBundle) -> Result<(), StepError> {

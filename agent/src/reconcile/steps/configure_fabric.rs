@@ -1,5 +1,5 @@
-//! Step `configure-fabric`: the tunnel of one epoch; on the donor, the API in it; on the origin, where pods call that
-//! API.
+//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its pods'
+//! calls of that API into it.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
         Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
         Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
     };
-    let (routes, remote_api) = led_into_tunnel(context, record.side, remote).await;
+    let (routes, remote_api) = tunnel_routes(context, record.side, remote).await;
     let config = PeerConfig {
         peering: peering.to_owned(),
         epoch: u64::from(epoch),
@@ -53,13 +53,13 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<
     Ok(())
 }
 
-/// The other side's pods, and on the origin the donor's API server: only what cannot be mistaken for this cluster's
-/// own.
-async fn led_into_tunnel(context: &Context, side: Side, remote: &RemoteKeys) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
+/// Routes into the tunnel: the other side's pod networks, and on the origin the donor's API server; none if they
+/// overlap this cluster's own.
+async fn tunnel_routes(context: &Context, side: Side, remote: &RemoteKeys) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
     let allowed = context.node_service.borrow().peer_networks.clone();
     let mut network = remote.network.clone();
     if let (Side::Origin, false, None) = (side, network.api_server.is_empty(), network.api_address()) {
-        // A name becomes the address that this node would call.
+        // Resolved as this node resolves it.
         let found = tokio::net::lookup_host(remote.network.api_server.as_str()).await;
         match found.map(|mut found| found.find(SocketAddr::is_ipv4)) {
             Ok(found) => network.api_server = found.map(|found| found.to_string()).unwrap_or_default(),
@@ -76,7 +76,7 @@ async fn led_into_tunnel(context: &Context, side: Side, remote: &RemoteKeys) -> 
     (network.pod_cidrs, remote_api)
 }
 
-/// Candidates as addresses; a name that does not resolve is left out, for the other side may still call.
+/// The endpoint candidates as addresses, without names that do not resolve: the other side may still initiate.
 async fn resolve(remote: &RemoteKeys) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     for endpoint in remote.endpoints.iter().take(8) {

@@ -1,4 +1,4 @@
-//! Steps `refuse-lease`, `report-lease` and `report-checkpointed`: what the broker is told of one side of a lease.
+//! Steps `refuse-lease`, `report-lease` and `report-checkpointed`: reports about one side of a lease.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

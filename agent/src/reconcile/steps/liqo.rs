@@ -1,6 +1,5 @@
-//! Steps `liqo-challenge`, `liqo-admit`, `liqo-answer`, `liqo-identity` and `liqo-remove`: the keys of the two Liqos
-//! are exchanged once per peering, so that the origin's Liqo may call the donor's API server. Or the donor makes tokens
-//! for it, `liqo-mint`, one after another.
+//! Steps `liqo-challenge`, `liqo-admit`, `liqo-answer`, `liqo-identity` and `liqo-remove`: exchange the keys of the two
+//! Liqos once per peering, so that the origin's Liqo may call the donor's API server. `liqo-mint` issues tokens instead.
 
 mod network;
 
@@ -22,17 +21,17 @@ use crate::state::record::{
 
 pub(super) use network::take as take_network;
 
-/// How long the broker keeps a message of the exchange unread; then it is sealed again, if it is still needed.
+/// How long the broker keeps an unread message; afterwards it is sealed again if still needed.
 const ENVELOPE_LIFE_MS: u64 = 3_600_000;
 
-/// Whose turn it is in the exchange, and with what.
+/// One turn of the exchange.
 #[derive(Clone, Copy)]
 pub(super) enum Turn {
-    /// The donor makes what the origin has to sign.
+    /// The donor makes a challenge.
     Challenge,
     /// The origin signs it.
     Answer,
-    /// The donor takes the origin on as a tenant.
+    /// The donor makes the origin its tenant.
     Admit,
     /// The donor makes a token for the origin.
     Mint,
@@ -40,7 +39,7 @@ pub(super) enum Turn {
     Identity,
 }
 
-/// Takes a turn, with the message of the turn before if that has just come.
+/// Takes a turn; `envelope` is the other side's message if it has just arrived.
 pub(super) async fn take(
     context: &Context,
     turn: Turn,
@@ -82,7 +81,7 @@ pub(super) async fn remove(context: &Context, peering: &str) -> Result<(), StepE
     Ok(context.store.update(move |change| change.drop_liqo(&peering)).await?)
 }
 
-/// From now on nothing of the network is set for this peering.
+/// Stops the upkeep of the network for this peering.
 async fn leave_network(context: &Context, record: &LiqoRecord) -> Result<(), StepError> {
     let mut record = record.clone();
     if let Some(network) = &mut record.network {
@@ -91,7 +90,7 @@ async fn leave_network(context: &Context, record: &LiqoRecord) -> Result<(), Ste
     Ok(context.store.update(move |change| change.put_liqo(record)).await?)
 }
 
-/// What both sides of virtual nodes are done with.
+/// Both sides of virtual nodes; a temporary error without Liqo.
 pub(super) fn virtual_nodes(context: &Context) -> Result<VirtualNodes, StepError> {
     let missing = || {
         let reason = "this agent does not use Liqo now; set liqo.enabled until nothing of it is left";
@@ -100,7 +99,7 @@ pub(super) fn virtual_nodes(context: &Context) -> Result<VirtualNodes, StepError
     context.virtual_nodes.clone().ok_or_else(missing)
 }
 
-/// Reads a message that the record keeps. One that cannot be read is kept no longer: it has to come again.
+/// Decodes a stored message. One that cannot be decoded is dropped: the other side must send it again.
 fn read<M: Message>(kept: &mut Option<SecretBlob>) -> Result<M, DeliveryError> {
     let missing = || DeliveryError::temporary(format!("read the {} message", M::STEP), "it is not there any more");
     let message = M::decode(kept.as_ref().ok_or_else(missing)?.expose());
@@ -110,10 +109,10 @@ fn read<M: Message>(kept: &mut Option<SecretBlob>) -> Result<M, DeliveryError> {
     message
 }
 
-/// What is sent to the other side: the step it stands for, and its content.
+/// A message to the other side: its step and content.
 type Sent = (&'static str, Vec<u8>);
 
-/// One side's exchange in one epoch, while a step works on it.
+/// One side's exchange in one epoch.
 struct Exchange {
     nodes: VirtualNodes,
     keys: PeeringRecord,
@@ -138,7 +137,7 @@ impl Exchange {
         Ok(Self { nodes: virtual_nodes(context)?, keys, remote, record })
     }
 
-    /// Keeps a message that came. What followed from an earlier one follows from this one now.
+    /// Stores a message, and resets what an earlier one led to.
     fn receive(&mut self, turn: Turn, message: SecretBlob) {
         let record = &mut self.record;
         match turn {
@@ -167,7 +166,7 @@ impl Exchange {
         Ok(Some((IdentityParams::STEP, identity.expose().to_vec())))
     }
 
-    /// The token is kept nowhere here: what is lost on its way is followed by another one.
+    /// The token is not stored: a lost one is replaced.
     async fn mint(&mut self, context: &Context) -> Result<Option<Sent>, StepError> {
         let rotation_ms = context.node_service.borrow().authentication.rotation_ms;
         let (peer, first) = (self.record.peer(), self.record.minted.is_none());
@@ -198,7 +197,7 @@ impl Exchange {
         Ok(None)
     }
 
-    /// Opens what the other side sealed; `None` where that failed, and was reported.
+    /// Opens an envelope; `None` if that failed and was reported.
     async fn open(&self, context: &Context, envelope: &v1::Envelope) -> Result<Option<SecretBlob>, StepError> {
         match seal::open(&context.federation, envelope, &self.keys.hpke_secret, &self.remote.identity_key) {
             Ok(opened) => Ok(Some(SecretBlob::new(opened.to_vec()))),
@@ -209,8 +208,8 @@ impl Exchange {
         }
     }
 
-    /// Keeps what was done, and sends what follows from it. What may go away is tried again with the same envelope;
-    /// what will not is kept, so that leases can be refused for it.
+    /// Stores the result and sends the next message. A temporary error is returned, and the envelope tried again; a
+    /// permanent one is stored, so that leases can be refused.
     async fn finish(
         mut self,
         context: &Context,
@@ -273,7 +272,7 @@ impl Exchange {
     fn fail(&mut self, context: &Context, code: &str, message: &str) {
         self.note_failure(context, code, message);
         if self.record.side == Side::Donor && self.record.request.is_none() {
-            // The origin has to answer once more.
+            // The origin must answer again.
             self.record.sealed = None;
         }
     }

@@ -1,4 +1,4 @@
-//! Step `make-keys`: fresh keys for one epoch of a peering, shown to the other side in a signed bundle.
+//! Step `make-keys`: generates the keys of one epoch of a peering, and sends them in a signed bundle.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -15,7 +15,7 @@ pub(super) async fn run(context: &Context, peering: &str, epoch: u32, side: Side
     let fresh = make(context, peering, epoch, side);
     let key = ReportKey::Keys(peering.to_owned(), epoch);
     let update = context.store.update(move |change| {
-        // Keys that were made before a restart are the ones to show: others would be refused in this epoch.
+        // Keys made before a restart are sent again: others would be refused in this epoch.
         let record = match change.records().peering(&fresh.peering, epoch) {
             Some(record) => PeeringRecord::clone(record),
             None => {

@@ -1,4 +1,4 @@
-//! Step `open-credential`: the origin opens a credential, once, and keeps it.
+//! Step `open-credential`: the origin opens a credential once and stores it.
 
 use comity_proto::v1;
 

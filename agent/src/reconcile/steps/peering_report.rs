@@ -1,4 +1,4 @@
-//! Step `fail-peering`: an epoch cannot go on; the broker opens the next one, with fresh keys.
+//! Step `fail-peering`: an epoch failed; the broker opens the next one, with fresh keys.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -19,7 +19,7 @@ pub(super) async fn fail(
     Ok(context.store.update(move |change| send_failed(change, &peering, epoch, code, message)).await?)
 }
 
-/// An envelope is of no use: it may go, and so may its epoch.
+/// Acknowledges an envelope that cannot be used, and fails its epoch.
 pub(super) async fn fail_envelope(context: &Context, envelope: &v1::Envelope, message: &str) -> Result<(), StepError> {
     tracing::warn!(peering = envelope.peering, epoch = envelope.epoch, message, "an envelope cannot be used");
     let (envelope, message) = (envelope.clone(), shortened(message));

@@ -1,4 +1,4 @@
-//! Steps `admit-lease` and `prepare-lease`: the donor takes a lease on, and makes its namespace or grants its virtual
+//! Steps `admit-lease` and `prepare-lease`: the donor admits a lease, then makes its namespace or grants its virtual
 //! node.
 
 use comity_proto::v1;
@@ -19,7 +19,7 @@ pub(super) async fn admit(
     let admitted_at_ms = context.clock.unix_ms();
     let record = DonorRecord { milli, admitted_at_ms, ..DonorRecord::new(lease, fencing_token, delivery) };
     let update = context.store.update(move |change| {
-        // One that was taken down in an outage comes back: its sequences go on, and its time here with them.
+        // A lease taken down in an outage may return: its sequence and admission time continue.
         let before = change.records().donors.get(&record.lease).cloned();
         let (last_sequence, admitted_at_ms) =
             before.map_or((0, record.admitted_at_ms), |before| (before.last_sequence, before.admitted_at_ms));
@@ -33,8 +33,8 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -
         Ok((namespace, lent)) => {
             let id = lease.id.clone();
             let note = move |change: &mut Change<'_>| {
-                // Here, for leases are prepared side by side and no two may have one slice.
-                let slice = lent.as_ref().map(|lent| choose(change.records(), &id, &lent.idle));
+                // Chosen in the transaction: leases are prepared concurrently, and no two may share a slice.
+                let slice = lent.as_ref().map(|lent| choose_slice(change.records(), &id, &lent.idle));
                 change.change_donor(&id, |record| {
                     record.namespace = Some(namespace);
                     record.grant = lent.map(|lent| lent.grant);
@@ -50,7 +50,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -
     }
 }
 
-/// The namespace on this cluster, and for a virtual node what it is granted: from the moment that this is kept.
+/// The namespace on this cluster, and a virtual node's grant, which takes effect when it is stored.
 async fn prepare(
     context: &Context,
     lease: &v1::Lease,
@@ -67,8 +67,8 @@ async fn prepare(
     }
 }
 
-/// The slice that will stand for a lease: one that is idle and of which no other lease here makes use, else its own.
-fn choose(records: &Records, lease: &str, idle: &[String]) -> String {
+/// The ResourceSlice for a lease: an idle one that no other lease uses, else one of its own.
+fn choose_slice(records: &Records, lease: &str, idle: &[String]) -> String {
     let in_use = |slice: &str| {
         records.donors.values().any(|record| record.lease != lease && !record.removed && record.slice() == slice)
     };
@@ -110,8 +110,8 @@ mod tests {
         ];
         let records = Records { donors: donors.into(), ..Records::default() };
         let idle = ["lease-1", "lease-2", "lease-0"].map(str::to_owned);
-        assert_eq!(choose(&records, "lease-4", &idle), "lease-0", "the others are in use");
-        assert_eq!(choose(&records, "lease-4", &idle[..2]), "lease-4");
-        assert_eq!(choose(&records, "lease-3", &idle), "lease-1", "what was chosen before stays");
+        assert_eq!(choose_slice(&records, "lease-4", &idle), "lease-0", "the others are in use");
+        assert_eq!(choose_slice(&records, "lease-4", &idle[..2]), "lease-4");
+        assert_eq!(choose_slice(&records, "lease-3", &idle), "lease-1", "what was chosen before stays");
     }
 }

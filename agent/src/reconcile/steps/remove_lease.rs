@@ -1,4 +1,4 @@
-//! Step `remove-lease`: nothing of the lease is left on this side; then, and only then, the broker is told.
+//! Step `remove-lease`: removes everything of the lease on this side, and only then reports it to the broker.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -23,11 +23,11 @@ pub(super) async fn run(
     }
     let lease = lease.to_owned();
     let Some((side, fencing_token)) = side.zip(report) else {
-        return Ok(context.store.update(move |change| taken_down(change, &lease, side)).await?);
+        return Ok(context.store.update(move |change| mark_removed(change, &lease, side)).await?);
     };
     let update = context.store.update(move |change| {
-        remember(change, &lease, side, fencing_token);
-        taken_down(change, &lease, Some(side));
+        ensure_record(change, &lease, side, fencing_token);
+        mark_removed(change, &lease, Some(side));
         let outcome = v1::lease_report::Outcome::Clean(v1::lease_report::Clean {});
         let report = v1::LeaseReport { lease: lease.clone(), fencing_token, outcome: Some(outcome) };
         change.send(ReportKey::Clean(lease), Body::LeaseReport(report));
@@ -35,7 +35,7 @@ pub(super) async fn run(
     Ok(update.await?)
 }
 
-/// By its delivery; by each, where nothing is remembered of it.
+/// Removes by the lease's delivery, or by every delivery if there is no record.
 async fn remove_lent(context: &Context, lease: &str) -> Result<(), StepError> {
     let delivery = context.store.records().donors.get(lease).map(|record| record.delivery);
     if delivery != Some(DeliveryKind::VirtualNode) {
@@ -44,7 +44,7 @@ async fn remove_lent(context: &Context, lease: &str) -> Result<(), StepError> {
     if delivery == Some(DeliveryKind::Namespace) || delivery.is_none() && context.virtual_nodes.is_none() {
         return Ok(());
     }
-    // The grant ends first: from then on nothing new starts, and what runs is drained.
+    // The grant ends first: nothing new starts, and running pods are drained.
     let id = lease.to_owned();
     context.store.update(move |change| change.change_donor(&id, |record| record.grant = None)).await?;
     let records = context.store.records();
@@ -65,8 +65,8 @@ async fn remove_borrowed(context: &Context, lease: &str) -> Result<(), StepError
     Ok(liqo::virtual_nodes(context)?.origin.remove(lease).await?)
 }
 
-/// Makes a record where there is none, so that the acknowledgement finds one and the step is not planned again.
-fn remember(change: &mut crate::state::store::Change<'_>, lease: &str, side: Side, fencing_token: u64) {
+/// Adds a missing record, so that the acknowledgement finds one and the step is not planned again.
+fn ensure_record(change: &mut crate::state::store::Change<'_>, lease: &str, side: Side, fencing_token: u64) {
     match side {
         Side::Donor if !change.records().donors.contains_key(lease) => {
             let record = DonorRecord::new(lease, fencing_token, DeliveryKind::default());
@@ -79,9 +79,9 @@ fn remember(change: &mut crate::state::store::Change<'_>, lease: &str, side: Sid
     }
 }
 
-/// What was here is gone; in an outage the record stays, so that the lease can come back. What nobody wants is
-/// forgotten.
-fn taken_down(change: &mut crate::state::store::Change<'_>, lease: &str, side: Option<Side>) {
+/// Marks a side as removed and keeps its record, so that a lease can return after an outage; without a side the lease
+/// is forgotten.
+fn mark_removed(change: &mut crate::state::store::Change<'_>, lease: &str, side: Option<Side>) {
     if side.is_none() {
         change.drop_lease(lease);
         return;

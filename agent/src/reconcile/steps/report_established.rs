@@ -1,4 +1,4 @@
-//! Step `report-established`: the tunnel's handshake was seen.
+//! Step `report-established`: waits for the tunnel's handshake, then reports it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use comity_proto::v1::agent_message::Body;
 use super::{Context, StepError};
 use crate::state::record::ReportKey;
 
-/// A little less than the step's own deadline, so that the reason is the fabric's.
+/// Less than the step's deadline, so that the error comes from the fabric and names its cause.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {

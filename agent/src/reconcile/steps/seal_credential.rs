@@ -1,4 +1,4 @@
-//! Steps `seal-credential` and `renew-credential`: a fresh credential, sealed for the origin.
+//! Steps `seal-credential` and `renew-credential`: issue a credential and seal it for the origin.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -71,7 +71,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64, e
     Ok(update.await?)
 }
 
-/// A fresh one; that of a virtual node says what is granted, and is as good as the grant.
+/// Issues a credential; that of a virtual node names the granted resources.
 async fn credential(context: &Context, lease: &v1::Lease, ends_at_ms: u64) -> Result<Credential, StepError> {
     let records = context.store.records();
     let record = records.donors.get(&lease.id).ok_or(StepError::Gone("the lease's record"))?;

@@ -1,4 +1,4 @@
-//! Steps `close-peering` and `forget-peering`: the tunnel goes, and the keys with it.
+//! Steps `close-peering` and `forget-peering`: remove the tunnel and its keys.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{CONFIG_MAP, KEY};
 use crate::fabric::{ClusterNode, MAX_NODES, Published};
 use crate::kubernetes::call::{apply, call_opt, own_labels};
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::watch_cache::WatchCache;
 use crate::model::delivery_error::DeliveryError;
 use crate::reconcile::steps::Context;
 
@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop:
     let own: Vec<Ipv4Net> =
         context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
     let mut publisher = Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, said: None };
-    let (mut nodes, mut told, mut said) = (Mirror::default(), None, None);
+    let (mut nodes, mut told, mut said) = (WatchCache::default(), None, None);
     loop {
         let mut due = LOOK_EVERY;
         if nodes.is_complete() {

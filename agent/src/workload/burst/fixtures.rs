@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::demand::Shape;
 use super::facts::namespace::Rules;
 use super::facts::pod::{Owner, Parts, PodFacts, PodRef};
-use super::view::{BurstView, LeaseFacts, LeaseStage, PodView, RequestFacts};
+use super::snapshot::{BurstSnapshot, LeaseFacts, LeaseStage, PodView, RequestFacts};
 use super::{GATE, group::Purpose};
 
 pub(crate) const NOW: u64 = 1_000_000_000;
@@ -72,8 +72,8 @@ pub(crate) fn rules() -> Rules {
 }
 
 /// One opted-in namespace, team-a; nothing free; the broker heard, with no requests and no leases.
-pub(crate) fn view(pods: Vec<PodView>) -> BurstView {
-    BurstView {
+pub(crate) fn snapshot(pods: Vec<PodView>) -> BurstSnapshot {
+    BurstSnapshot {
         now_ms: NOW,
         cluster: "polytechnic".to_owned(),
         pods,
@@ -82,7 +82,7 @@ pub(crate) fn view(pods: Vec<PodView>) -> BurstView {
         leases: Some(BTreeMap::new()),
         debounce_ms: 250,
         hold_ms: 300_000,
-        ..BurstView::default()
+        ..BurstSnapshot::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pods that belong together, and the names by which their request is known again.
+//! Groups of pods that may share a request, and the ids that identify their request after a restart.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
 use super::facts::wishes::Wishes;
 
-/// Longest name that a purpose repeats: a purpose has at most 256 bytes.
+/// Longest owner name in a purpose, which has at most 256 bytes.
 const NAME_CHARS: usize = 80;
 
-/// Pods of one owner, one shape, one class and the same wishes: they may share a request.
+/// Pods of one owner, shape and class, with the same wishes: they may share a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     pub(crate) namespace: String,
@@ -22,7 +22,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// A short name that is the same after every restart.
+    /// A digest that is the same after a restart.
     pub(crate) fn id(&self) -> String {
         let shape = &self.shape;
         let amounts =
@@ -38,7 +38,7 @@ impl Group {
             &amounts[1],
             &amounts[2],
         ];
-        // Without wishes it is what it was before pods could have any.
+        // Unchanged without wishes, for compatibility with agents from before there were any.
         parts.extend(Some(wishes.as_str()).filter(|wishes| !wishes.is_empty()));
         digest(&parts)
     }
@@ -54,7 +54,7 @@ pub(crate) fn submission_key(group: &str, pods: &[&PodFacts]) -> String {
     format!("burst-{}", digest(&all))
 }
 
-/// 32 hex digits; the parts cannot run into each other.
+/// 32 hex digits over the length-prefixed parts.
 fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -64,7 +64,7 @@ fn digest(parts: &[&str]) -> String {
     hex::encode(&hash.finalize()[..16])
 }
 
-/// What a request for pods says it is for: read by people, and by this agent after a restart.
+/// The purpose of a request: for people, and for this agent after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Purpose {
     /// Owner of the pods, as in "job/train".

@@ -1,5 +1,4 @@
-//! The patches that pods get. Each is one JSON patch that begins with tests, so that it meets the pod it was made for,
-//! in the state it was made for, or does nothing.
+//! JSON patches of pods. Each begins with tests, so that it fails on another pod or another state.
 
 use json_patch::Patch;
 use serde_json::{Value, json};
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 use super::facts::pod::PodFacts;
 use super::{GATE, LEASE, LIQO_TAINT, REQUEST};
 
-/// For a pod that our gate holds: only nodes of the lease, their taints tolerated, the gate off.
+/// Binds a gated pod to the lease's nodes, tolerates their taints, and removes the gate.
 pub(crate) fn pin(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     let mut steps = vec![same_pod(pod)];
     steps.extend(annotate(pod, &[(LEASE, lease), (REQUEST, request)]));
@@ -17,11 +16,11 @@ pub(crate) fn pin(pod: &PodFacts, lease: &str, request: &str) -> Patch {
         steps.push(json!({ "op": "add", "path": "/spec/nodeSelector", "value": { LEASE: lease } }));
     }
     steps.extend(tolerate(pod, lease));
-    steps.extend(open(pod));
+    steps.extend(remove_gate(pod));
     patch(steps)
 }
 
-/// For a pod that the scheduler has tried: the lease's taints tolerated; more cannot be changed.
+/// Lets a pending pod tolerate the lease's taints; Kubernetes allows no other change.
 pub(crate) fn rescue(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     let mut steps = vec![same_pod(pod)];
     steps.extend(annotate(pod, &[(LEASE, lease), (REQUEST, request)]));
@@ -29,14 +28,14 @@ pub(crate) fn rescue(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     patch(steps)
 }
 
-/// The gate off.
-pub(crate) fn release(pod: &PodFacts) -> Patch {
+/// Removes the gate.
+pub(crate) fn ungate(pod: &PodFacts) -> Patch {
     let mut steps = vec![same_pod(pod)];
-    steps.extend(open(pod));
+    steps.extend(remove_gate(pod));
     patch(steps)
 }
 
-/// The request that the pod waits for.
+/// Annotates the pod with its request.
 pub(crate) fn assign(pod: &PodFacts, request: &str) -> Patch {
     let mut steps = vec![same_pod(pod)];
     steps.extend(annotate(pod, &[(REQUEST, request)]));
@@ -74,7 +73,7 @@ fn tolerate(pod: &PodFacts, lease: &str) -> Vec<Value> {
     vec![json!({ "op": "add", "path": "/spec/tolerations", "value": wanted })]
 }
 
-fn open(pod: &PodFacts) -> Vec<Value> {
+fn remove_gate(pod: &PodFacts) -> Vec<Value> {
     let Some(index) = pod.gates.iter().position(|gate| gate == GATE) else { return Vec::new() };
     let path = format!("/spec/schedulingGates/{index}");
     vec![
@@ -83,7 +82,7 @@ fn open(pod: &PodFacts) -> Vec<Value> {
     ]
 }
 
-/// A key as a part of a JSON pointer.
+/// Escapes a key for a JSON pointer.
 fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
@@ -134,7 +133,7 @@ mod tests {
     fn another_pod_of_the_name_is_left_alone() {
         let mut object = json!({ "metadata": { "uid": "q" }, "spec": { "schedulingGates": [{ "name": GATE }] } });
         let before = object.clone();
-        assert!(json_patch::patch(&mut object, &release(&gated("p").facts)).is_err());
+        assert!(json_patch::patch(&mut object, &ungate(&gated("p").facts)).is_err());
         assert_eq!(object, before);
     }
 

@@ -1,13 +1,12 @@
-//! What to do now: a pure function of a look at cluster and broker.
+//! Plans actions on pods, requests and leases from a snapshot. Pure.
 //!
-//! Pods are taken in order of age. A pod that fits a GPU of this cluster stays here; one that a lease has room for is
-//! sent there; what is left becomes requests, as far as the namespace's limits go. What nobody needs any more is given
-//! back.
+//! Pods are planned oldest first. A pod stays if a GPU of this cluster fits, else goes to a lease with room, else becomes
+//! part of a request within the namespace's limits. Unused requests and leases are released.
 
-mod ask;
-mod give_back;
 mod local;
 mod notes;
+mod release;
+mod request;
 #[cfg(test)]
 mod tests;
 
@@ -19,39 +18,39 @@ use super::facts::pod::{PodFacts, PodRef};
 use super::group::Group;
 use super::note::Note;
 use super::slots::{self, Slot};
-use super::view::{BurstView, LeaseStage, PodView};
+use super::snapshot::{BurstSnapshot, LeaseStage, PodView};
 use crate::kubernetes::dns_label::is_dns_label;
 use local::Local;
 
-/// How long a failed request's pods wait before they ask again.
+/// How long pods of a failed request wait for their next request.
 const RETRY_AFTER_MS: u64 = 60_000;
-/// Same events are repeated after this time: events live for an hour.
+/// An event is repeated after this time; Kubernetes keeps events for an hour.
 pub(super) const REPEAT_NOTE_MS: u64 = 10 * 60_000;
 
-/// A request for pods.
+/// A request to submit for pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// Idempotency key; the same after a restart.
+    /// Idempotency key; deterministic, so the same after a restart.
     pub key: String,
-    /// The pods that it is for.
+    /// Its pods.
     pub pods: Vec<PodRef>,
-    /// What the broker is asked.
+    /// The request.
     pub spec: v1::RequestSpec,
 }
 
-/// One thing to do.
+/// One planned action.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BurstAction {
-    /// Ask the broker.
+    /// Submit a request to the broker.
     Submit(Box<Submission>),
-    /// Note on a pod which request it waits for.
+    /// Annotate a pod with the request that it waits for.
     Assign {
         /// The pod.
         pod: PodRef,
         /// The request.
         request: String,
     },
-    /// One patch on a gated pod: onto the lease's node, gate off.
+    /// Bind a gated pod to the lease's node, and remove the gate, in one patch.
     Pin {
         /// The pod.
         pod: PodRef,
@@ -60,7 +59,7 @@ pub enum BurstAction {
         /// Its request.
         request: String,
     },
-    /// Let a pending pod onto the lease's node.
+    /// Let a pending pod tolerate the lease's node.
     Rescue {
         /// The pod.
         pod: PodRef,
@@ -69,12 +68,12 @@ pub enum BurstAction {
         /// Its request.
         request: String,
     },
-    /// Take the gate off: the pod is this cluster's scheduler's.
-    Release {
+    /// Take the gate off: this cluster's scheduler places the pod.
+    Ungate {
         /// The pod.
         pod: PodRef,
     },
-    /// Delete a pod that never ran and that only a lease which is gone could run; its controller makes it again.
+    /// Delete a pod that never ran and is bound to a lease that is gone; its controller makes it again.
     Replace {
         /// The pod.
         pod: PodRef,
@@ -88,59 +87,59 @@ pub enum BurstAction {
         /// What.
         note: Note,
     },
-    /// Take a request back.
+    /// Cancel a request.
     Cancel {
         /// The request.
         request: String,
     },
-    /// Give a lease back.
-    GiveBack {
+    /// Release a lease.
+    ReleaseLease {
         /// The lease.
         lease: String,
     },
-    /// Nothing until then, unless something changes.
-    LookAgain {
+    /// Plan again at this time, even if nothing changes.
+    WakeAt {
         /// When.
         at_ms: u64,
     },
 }
 
-/// What to do now.
+/// Plans the next actions.
 #[must_use]
-pub fn plan(view: &BurstView) -> Vec<BurstAction> {
+pub fn plan(snapshot: &BurstSnapshot) -> Vec<BurstAction> {
     let mut planner = Planner {
-        view,
-        slots: slots::slots(view),
-        local: Local::new(view.local.clone()),
-        wants: BTreeMap::new(),
+        snapshot,
+        slots: slots::slots(snapshot),
+        local: Local::new(snapshot.local.clone()),
+        waiting: BTreeMap::new(),
         actions: Vec::new(),
-        look_again: None,
+        wake_at_ms: None,
     };
-    let mut pods: Vec<&PodView> = view.pods.iter().collect();
+    let mut pods: Vec<&PodView> = snapshot.pods.iter().collect();
     pods.sort_by_key(|pod| (pod.facts.created_ms, &pod.facts.pod.uid));
     planner.reserve_local(&pods);
     for pod in &pods {
         planner.place(pod);
     }
-    planner.ask();
-    planner.give_back();
+    planner.place_waiting();
+    planner.release_unused();
     let mut actions = planner.actions;
-    actions.extend(planner.look_again.map(|at_ms| BurstAction::LookAgain { at_ms }));
+    actions.extend(planner.wake_at_ms.map(|at_ms| BurstAction::WakeAt { at_ms }));
     actions
 }
 
 struct Planner<'a> {
-    view: &'a BurstView,
+    snapshot: &'a BurstSnapshot,
     slots: BTreeMap<&'a str, Slot<'a>>,
     local: Local,
-    /// Pods that need GPUs of others, by group, oldest first.
-    wants: BTreeMap<Group, Vec<&'a PodView>>,
+    /// Pods that need borrowed GPUs, by group, oldest first.
+    waiting: BTreeMap<Group, Vec<&'a PodView>>,
     actions: Vec<BurstAction>,
-    look_again: Option<u64>,
+    wake_at_ms: Option<u64>,
 }
 
 impl<'a> Planner<'a> {
-    /// Pods that the scheduler is about to place will take GPUs of this cluster.
+    /// Counts local GPUs for pods that the scheduler is about to place.
     fn reserve_local(&mut self, pods: &[&'a PodView]) {
         for pod in pods.iter().map(|pod| &pod.facts) {
             let undecided = pod.node.is_none() && pod.gates.is_empty() && !pod.is_unschedulable;
@@ -156,23 +155,23 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(lease) = &facts.pinned {
-            return self.look_after_pinned(facts, lease);
+            return self.check_pinned(facts, lease);
         }
         if !facts.is_gated() && !facts.is_unschedulable {
             return;
         }
-        let (rules, shape) = match self.stays_here(facts) {
+        let (rules, shape) = match self.check_burst(facts) {
             Err(note) => return self.leave_here(facts, note),
             Ok(wanted) => wanted,
         };
         if facts.has_other_gates() {
-            // Whoever holds it too decides first.
+            // The owner of the other gate decides first.
             return self.hold(pod);
         }
-        if let Some(request) = slots::holds(self.view, facts) {
+        if let Some(request) = slots::request_of(self.snapshot, facts) {
             return self.serve(pod, request);
         }
-        if self.view.in_flight.iter().any(|flight| flight.pods.contains(&facts.pod.uid)) {
+        if self.snapshot.in_flight.iter().any(|flight| flight.pods.contains(&facts.pod.uid)) {
             return;
         }
         let class = facts.class.clone().unwrap_or_else(|| rules.class.clone());
@@ -183,19 +182,19 @@ impl<'a> Planner<'a> {
             owner_uid: facts.owner.uid.clone(),
             wishes: facts.wishes.clone(),
         };
-        self.wants.entry(group).or_default().push(pod);
+        self.waiting.entry(group).or_default().push(pod);
     }
 
-    /// The rules for a pod that may go, or why it may not.
-    fn stays_here(
+    /// Rules and shape of a pod that may burst; otherwise the event to write on it, if any.
+    fn check_burst(
         &self,
         pod: &'a PodFacts,
     ) -> Result<(&'a super::facts::namespace::Rules, &'a super::facts::demand::Shape), Option<Note>> {
-        let Some(rules) = self.view.namespaces.get(&pod.pod.namespace) else { return Err(None) };
+        let Some(rules) = self.snapshot.namespaces.get(&pod.pod.namespace) else { return Err(None) };
         if pod.opted_out {
             return Err(None);
         }
-        if let Some(reason) = &self.view.cannot_borrow {
+        if let Some(reason) = &self.snapshot.cannot_borrow {
             return Err(Some(notes::cannot_go(&format!("this cluster can have no virtual nodes: {reason}"))));
         }
         let rules = rules.as_ref().map_err(|problem| Some(notes::cannot_go(problem)))?;
@@ -219,17 +218,17 @@ impl<'a> Planner<'a> {
         Ok((rules, shape))
     }
 
-    /// A pod that is this cluster's own business.
+    /// Leaves a pod to this cluster's scheduler.
     fn leave_here(&mut self, pod: &PodFacts, note: Option<Note>) {
         if pod.is_gated() {
-            self.actions.push(BurstAction::Release { pod: pod.pod.clone() });
+            self.actions.push(BurstAction::Ungate { pod: pod.pod.clone() });
         }
         if let Some(note) = note {
             self.tell(pod, note);
         }
     }
 
-    /// A pod that has a request, or room on a lease.
+    /// Sends a pod to its request's lease, or holds it until there is one.
     fn serve(&mut self, pod: &'a PodView, request: &'a str) {
         let facts = &pod.facts;
         let Some(slot) = self.slots.get(request) else { return };
@@ -263,26 +262,26 @@ impl<'a> Planner<'a> {
     }
 
     fn keep_here(&mut self, pod: &PodFacts) {
-        self.actions.push(BurstAction::Release { pod: pod.pod.clone() });
+        self.actions.push(BurstAction::Ungate { pod: pod.pod.clone() });
         self.tell(pod, notes::fits_here());
     }
 
-    /// Takes the gate off a pod that was held long enough; it goes on waiting without it.
+    /// Holds a gated pod for up to `hold_ms`; then removes the gate, and the pod waits as pending.
     fn hold(&mut self, pod: &PodView) {
         if !pod.facts.is_gated() {
             return;
         }
-        let until = pod.facts.created_ms.saturating_add(self.view.hold_ms);
-        if until <= self.view.now_ms {
-            self.actions.push(BurstAction::Release { pod: pod.facts.pod.clone() });
+        let until = pod.facts.created_ms.saturating_add(self.snapshot.hold_ms);
+        if until <= self.snapshot.now_ms {
+            self.actions.push(BurstAction::Ungate { pod: pod.facts.pod.clone() });
         } else {
             self.at(until);
         }
     }
 
-    /// A pod that can only run on one lease: without it, it never will.
-    fn look_after_pinned(&mut self, pod: &PodFacts, lease: &str) {
-        let Some(leases) = &self.view.leases else { return };
+    /// Replaces a pod that is bound to a lease that is gone: it could never run.
+    fn check_pinned(&mut self, pod: &PodFacts, lease: &str) {
+        let Some(leases) = &self.snapshot.leases else { return };
         if leases.get(lease).is_some_and(|facts| facts.stage != LeaseStage::Ending) {
             return;
         }
@@ -293,9 +292,9 @@ impl<'a> Planner<'a> {
     }
 
     fn tell(&mut self, pod: &PodFacts, note: Note) {
-        let mut told = self.view.told.get(&pod.pod.uid).into_iter().flatten();
-        let is_known = |told: &super::view::Told| {
-            told.note == note && self.view.now_ms.saturating_sub(told.at_ms) < REPEAT_NOTE_MS
+        let mut told = self.snapshot.told.get(&pod.pod.uid).into_iter().flatten();
+        let is_known = |told: &super::snapshot::Told| {
+            told.note == note && self.snapshot.now_ms.saturating_sub(told.at_ms) < REPEAT_NOTE_MS
         };
         if !told.any(is_known) {
             self.actions.push(BurstAction::Tell { pod: pod.pod.clone(), note });
@@ -303,6 +302,6 @@ impl<'a> Planner<'a> {
     }
 
     fn at(&mut self, at_ms: u64) {
-        self.look_again = Some(self.look_again.map_or(at_ms, |other| other.min(at_ms)));
+        self.wake_at_ms = Some(self.wake_at_ms.map_or(at_ms, |other| other.min(at_ms)));
     }
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::fixtures::{NOW, gated, lease, pending, pod, request, view};
+use super::fixtures::{NOW, gated, lease, pending, pod, request, snapshot};
 use super::group::Purpose;
 use super::plan::{BurstAction, plan};
-use super::view::{BurstView, EndedRequest, LeaseStage, PodView};
+use super::snapshot::{BurstSnapshot, EndedRequest, LeaseStage, PodView};
 
 fn some_pod() -> impl Strategy<Value = PodView> {
     (0_u8..3, 0_u8..3, 1_u32..5, any::<bool>(), 0_u64..1_000, 0_u32..10_000).prop_map(
@@ -29,28 +29,28 @@ fn some_pod() -> impl Strategy<Value = PodView> {
     )
 }
 
-fn some_view() -> impl Strategy<Value = BurstView> {
+fn some_view() -> impl Strategy<Value = BurstSnapshot> {
     (proptest::collection::vec(some_pod(), 0..24), 0_u64..6, 0_u32..20, 1_u32..6).prop_map(
         |(pods, free, max_gpus, max_requests)| {
             let mut unique = BTreeMap::new();
             for pod in pods {
                 unique.insert(pod.facts.pod.uid.clone(), pod);
             }
-            let mut view = view(unique.into_values().collect());
-            view.local = vec![[("nvidia.com/gpu".to_owned(), free)].into()];
-            let rules = view.namespaces.get_mut("team-a").unwrap().as_mut().unwrap();
+            let mut snapshot = snapshot(unique.into_values().collect());
+            snapshot.local = vec![[("nvidia.com/gpu".to_owned(), free)].into()];
+            let rules = snapshot.namespaces.get_mut("team-a").unwrap().as_mut().unwrap();
             (rules.max_gpus, rules.max_requests) = (max_gpus, max_requests);
-            view
+            snapshot
         },
     )
 }
 
-fn wanted(view: &BurstView) -> u32 {
+fn wanted(snapshot: &BurstSnapshot) -> u32 {
     let waits = |pod: &&PodView| {
         let facts = &pod.facts;
         (facts.is_gated() || facts.is_unschedulable) && facts.request.is_none() && facts.node.is_none()
     };
-    view.pods.iter().filter(waits).map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum()
+    snapshot.pods.iter().filter(waits).map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum()
 }
 
 fn asked(actions: &[BurstAction]) -> u32 {
@@ -62,9 +62,9 @@ fn asked(actions: &[BurstAction]) -> u32 {
 }
 
 /// Carries the actions out as cluster and broker would; grants every request at once.
-fn carry_out(view: &mut BurstView, actions: &[BurstAction], next: &mut u32) {
-    let facts = |view: &mut BurstView, uid: &str, change: &dyn Fn(&mut super::PodFacts)| {
-        view.pods.iter_mut().filter(|pod| pod.facts.pod.uid == uid).for_each(|pod| change(&mut pod.facts));
+fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u32) {
+    let facts = |snapshot: &mut BurstSnapshot, uid: &str, change: &dyn Fn(&mut super::PodFacts)| {
+        snapshot.pods.iter_mut().filter(|pod| pod.facts.pod.uid == uid).for_each(|pod| change(&mut pod.facts));
     };
     for action in actions {
         match action {
@@ -75,25 +75,27 @@ fn carry_out(view: &mut BurstView, actions: &[BurstAction], next: &mut u32) {
                 let mut facts_of = request(gpus.count, "");
                 facts_of.purpose = Purpose::parse(&one.spec.purpose);
                 (facts_of.is_queued, facts_of.lease) = (false, Some(lease_id.clone()));
-                view.requests.as_mut().unwrap().insert(id.clone(), facts_of);
-                view.leases.as_mut().unwrap().insert(lease_id, lease(&id, gpus.count, LeaseStage::Active));
+                snapshot.requests.as_mut().unwrap().insert(id.clone(), facts_of);
+                snapshot.leases.as_mut().unwrap().insert(lease_id, lease(&id, gpus.count, LeaseStage::Active));
                 for pod in &one.pods {
-                    facts(view, &pod.uid, &|pod| pod.request = Some(id.clone()));
+                    facts(snapshot, &pod.uid, &|pod| pod.request = Some(id.clone()));
                 }
             }
-            BurstAction::Assign { pod, request } => facts(view, &pod.uid, &|pod| pod.request = Some(request.clone())),
+            BurstAction::Assign { pod, request } => {
+                facts(snapshot, &pod.uid, &|pod| pod.request = Some(request.clone()))
+            }
             BurstAction::Pin { pod, lease, request } | BurstAction::Rescue { pod, lease, request } => {
-                facts(view, &pod.uid, &|pod| {
+                facts(snapshot, &pod.uid, &|pod| {
                     (pod.request, pod.lease) = (Some(request.clone()), Some(lease.clone()));
                     (pod.node, pod.is_unschedulable) = (Some(lease.clone()), false);
                     pod.gates.clear();
                 });
             }
-            BurstAction::Release { pod } => facts(view, &pod.uid, &|pod| pod.gates.clear()),
+            BurstAction::Ungate { pod } => facts(snapshot, &pod.uid, &|pod| pod.gates.clear()),
             BurstAction::Cancel { request } => {
-                view.requests.as_mut().unwrap().remove(request);
-                let ended = EndedRequest { has_failed: false, message: String::new(), at_ms: view.now_ms };
-                view.ended.insert(request.clone(), ended);
+                snapshot.requests.as_mut().unwrap().remove(request);
+                let ended = EndedRequest { has_failed: false, message: String::new(), at_ms: snapshot.now_ms };
+                snapshot.ended.insert(request.clone(), ended);
             }
             _ => {}
         }
@@ -102,30 +104,30 @@ fn carry_out(view: &mut BurstView, actions: &[BurstAction], next: &mut u32) {
 
 proptest! {
     #[test]
-    fn never_more_is_asked_for_than_pods_want_and_limits_allow(view in some_view()) {
-        let actions = plan(&view);
-        let rules = view.namespaces["team-a"].as_ref().unwrap();
-        prop_assert!(asked(&actions) <= wanted(&view));
+    fn never_more_is_asked_for_than_pods_want_and_limits_allow(snapshot in some_view()) {
+        let actions = plan(&snapshot);
+        let rules = snapshot.namespaces["team-a"].as_ref().unwrap();
+        prop_assert!(asked(&actions) <= wanted(&snapshot));
         prop_assert!(asked(&actions) <= rules.max_gpus);
         let requests = actions.iter().filter(|action| matches!(action, BurstAction::Submit(_))).count();
         prop_assert!(requests <= usize::try_from(rules.max_requests).unwrap());
     }
 
     #[test]
-    fn every_pod_is_in_at_most_one_request_and_every_request_has_just_its_pods(view in some_view()) {
+    fn every_pod_is_in_at_most_one_request_and_every_request_has_just_its_pods(snapshot in some_view()) {
         let mut seen = BTreeSet::new();
-        for action in plan(&view) {
+        for action in plan(&snapshot) {
             match action {
                 BurstAction::Submit(one) => {
                     let mut gpus = 0;
                     for pod in &one.pods {
                         prop_assert!(seen.insert(pod.uid.clone()), "{} twice", pod.uid);
-                        let facts = view.pods.iter().find(|facts| facts.facts.pod == *pod).unwrap();
+                        let facts = snapshot.pods.iter().find(|facts| facts.facts.pod == *pod).unwrap();
                         gpus += facts.facts.shape.as_ref().unwrap().gpus;
                     }
                     prop_assert_eq!(gpus, one.spec.gpus.as_ref().unwrap().count);
                 }
-                BurstAction::Assign { pod, .. } | BurstAction::Release { pod } => {
+                BurstAction::Assign { pod, .. } | BurstAction::Ungate { pod } => {
                     prop_assert!(seen.insert(pod.uid.clone()), "{} twice", pod.uid);
                 }
                 _ => {}
@@ -134,27 +136,27 @@ proptest! {
     }
 
     #[test]
-    fn the_same_look_gives_the_same_plan_in_whatever_order_pods_come(view in some_view()) {
-        let mut turned = view.clone();
+    fn the_same_look_gives_the_same_plan_in_whatever_order_pods_come(snapshot in some_view()) {
+        let mut turned = snapshot.clone();
         turned.pods.reverse();
-        prop_assert_eq!(plan(&view), plan(&turned));
+        prop_assert_eq!(plan(&snapshot), plan(&turned));
     }
 
     #[test]
-    fn carried_out_again_and_again_it_comes_to_rest_within_the_limits(mut view in some_view()) {
-        let limit = view.namespaces["team-a"].as_ref().unwrap().max_gpus;
+    fn carried_out_again_and_again_it_comes_to_rest_within_the_limits(mut snapshot in some_view()) {
+        let limit = snapshot.namespaces["team-a"].as_ref().unwrap().max_gpus;
         let mut next = 0;
         for round in 0..8 {
-            view.now_ms += 2_000;
-            let actions = plan(&view);
-            carry_out(&mut view, &actions, &mut next);
-            let held: u32 = view.requests.as_ref().unwrap().values().map(|request| request.gpus).sum();
+            snapshot.now_ms += 2_000;
+            let actions = plan(&snapshot);
+            carry_out(&mut snapshot, &actions, &mut next);
+            let held: u32 = snapshot.requests.as_ref().unwrap().values().map(|request| request.gpus).sum();
             prop_assert!(held <= limit);
-            let used: u32 = view.pods.iter().filter(|pod| pod.facts.lease.is_some())
+            let used: u32 = snapshot.pods.iter().filter(|pod| pod.facts.lease.is_some())
                 .map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum();
             prop_assert!(used <= held, "leases hold {held}, pods on them use {used}");
-            let acts = |action: &&BurstAction| !matches!(action, BurstAction::Tell { .. } | BurstAction::LookAgain { .. });
-            prop_assert!(round < 6 || plan(&view).iter().filter(acts).count() == 0, "{:?}", plan(&view));
+            let acts = |action: &&BurstAction| !matches!(action, BurstAction::Tell { .. } | BurstAction::WakeAt { .. });
+            prop_assert!(round < 6 || plan(&snapshot).iter().filter(acts).count() == 0, "{:?}", plan(&snapshot));
         }
     }
 }

@@ -1,17 +1,17 @@
-//! What burst asks of the broker.
+//! The broker's API as burst uses it.
 
 use comity_proto::v1;
 use futures::future::BoxFuture;
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The broker said no; asking again with the same words is no use.
+    /// The broker refused; repeating the same call does not help.
     #[error("{reason}")]
     Refused {
-        /// Stable code, as in the book.
+        /// Stable code, as in docs/errors.md.
         code: String,
-        /// Why, and what to do.
+        /// Reason and remedy.
         reason: String,
     },
     /// There is no such request or lease.
@@ -26,13 +26,13 @@ pub enum RequestError {
 pub trait Requests: Send + Sync {
     /// Submits; the same key and body give the same request.
     fn submit(&self, spec: v1::RequestSpec, key: String) -> BoxFuture<'_, Result<v1::Request, RequestError>>;
-    /// Takes a request back; one that ended already is no error.
+    /// Cancels a request; no error if it already ended.
     fn cancel(&self, request: String, key: String) -> BoxFuture<'_, Result<(), RequestError>>;
-    /// Gives a lease back; one that ended already is no error.
+    /// Releases a lease; no error if it already ended.
     fn release(&self, lease: String, key: String) -> BoxFuture<'_, Result<(), RequestError>>;
     /// One request.
     fn get(&self, request: String) -> BoxFuture<'_, Result<v1::Request, RequestError>>;
-    /// Why a request waits.
+    /// Explains why a request waits.
     fn explain(&self, request: String) -> BoxFuture<'_, Result<v1::ExplainRequestResponse, RequestError>>;
     /// All requests of this cluster that have not ended.
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>>;

@@ -1,4 +1,4 @@
-//! Room that requests and leases have for pods, and which pods take it.
+//! Capacity of requests and leases for pods, and its use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,9 @@ use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
 use super::facts::wishes::Wishes;
 use super::group::Purpose;
-use super::view::{BurstView, LeaseFacts, LeaseStage};
+use super::snapshot::{BurstSnapshot, LeaseFacts, LeaseStage};
 
-/// A request with its lease, as room for pods. Its key is the request's id.
+/// Capacity of a request and its lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot<'a> {
     pub(crate) namespace: &'a str,
@@ -21,7 +21,7 @@ pub(crate) struct Slot<'a> {
     pub(crate) is_queued: bool,
     pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
     pub(crate) purpose: Option<&'a Purpose>,
-    /// What was asked for; `None` where only the lease is known.
+    /// Wishes in the request; `None` if only the lease is known.
     wishes: Option<&'a Wishes>,
     pub(crate) message: &'a str,
     pub(crate) short_since_ms: Option<u64>,
@@ -42,37 +42,37 @@ impl Slot<'_> {
         self.lease.is_some_and(|(_, lease)| lease.stage == LeaseStage::Ending)
     }
 
-    /// Whether pods of the shape and with these wishes could use it, however many; `group` is theirs.
+    /// Whether pods of this shape, wishes and group could use it, regardless of free GPUs.
     pub(crate) fn suits(&self, shape: &Shape, wishes: &Wishes, group: &str) -> bool {
-        // What ends is no room, unless its request waits for the next lease.
+        // An ending lease has no capacity, unless its request waits for the next one.
         if self.is_ending() && !self.is_queued {
             return false;
         }
         let enough =
             shape.cpu_milli_per_gpu <= self.cpu_milli_per_gpu && shape.memory_mib_per_gpu <= self.memory_mib_per_gpu;
-        // GPUs that were asked for one by one may lie on as many nodes.
+        // A request for single GPUs may spread over several nodes.
         let together = self.purpose.is_none_or(|purpose| {
             purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
         });
         let same_kind =
             self.lease.is_none_or(|(_, lease)| lease.resource.is_empty() || lease.resource == shape.resource);
-        // What still waits is for those it was asked for; what nobody asked for on behalf of pods must be there.
+        // A queued request serves its own group only; one that burst did not make serves pods once it has a lease.
         let theirs = match self.purpose {
             Some(purpose) if self.is_queued => purpose.group == group,
             Some(_) => true,
             None => self.lease.is_some(),
         };
-        // People may put pods that wish for nothing beside any lease of theirs.
+        // Pods without wishes may use any lease that people requested.
         let as_wished = self.wishes.is_some_and(|asked| wishes.are_met_by(asked))
             || (self.purpose.is_none() && *wishes == Wishes::default());
         enough && together && same_kind && theirs && as_wished
     }
 }
 
-/// All room, by request id, with what pods take of it.
-pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
+/// Capacity and use by request id.
+pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
     let mut slots = BTreeMap::new();
-    for (id, request) in view.requests.iter().flatten() {
+    for (id, request) in snapshot.requests.iter().flatten() {
         slots.insert(
             id.as_str(),
             Slot {
@@ -93,7 +93,7 @@ pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
             },
         );
     }
-    for (id, lease) in view.leases.iter().flatten() {
+    for (id, lease) in snapshot.leases.iter().flatten() {
         let slot = slots.entry(lease.request.as_str()).or_insert(Slot {
             namespace: &lease.namespace,
             tenant: &lease.tenant,
@@ -116,21 +116,21 @@ pub(crate) fn slots(view: &BurstView) -> BTreeMap<&str, Slot<'_>> {
             slot.lease = Some((id, lease));
         }
     }
-    for pod in &view.pods {
+    for pod in &snapshot.pods {
         let gpus = pod.facts.shape.as_ref().map_or(0, |shape| shape.gpus);
-        if let Some(slot) = holds(view, &pod.facts).and_then(|request| slots.get_mut(request)) {
+        if let Some(slot) = request_of(snapshot, &pod.facts).and_then(|request| slots.get_mut(request)) {
             slot.used = slot.used.saturating_add(gpus);
         }
     }
     slots
 }
 
-/// The request whose room the pod takes.
-pub(crate) fn holds<'a>(view: &'a BurstView, pod: &'a PodFacts) -> Option<&'a str> {
+/// The request whose capacity the pod uses.
+pub(crate) fn request_of<'a>(snapshot: &'a BurstSnapshot, pod: &'a PodFacts) -> Option<&'a str> {
     if pod.is_finished || (pod.is_deleting && pod.node.is_none()) {
         return None;
     }
-    let leases = view.leases.as_ref();
+    let leases = snapshot.leases.as_ref();
     let of_lease = |id: &String| leases.and_then(|leases| leases.get(id)).map(|lease| lease.request.as_str());
     if let Some(node) = &pod.node {
         // Any other node is this cluster's own.
@@ -138,21 +138,20 @@ pub(crate) fn holds<'a>(view: &'a BurstView, pod: &'a PodFacts) -> Option<&'a st
     }
     pod.pinned.as_ref().or(pod.lease.as_ref()).and_then(of_lease).or_else(|| {
         let request = pod.request.as_ref()?;
-        view.requests.as_ref()?.get_key_value(request).map(|(id, _)| id.as_str())
+        snapshot.requests.as_ref()?.get_key_value(request).map(|(id, _)| id.as_str())
     })
 }
 
-/// The request whose lease has a virtual node; of two, for one node serves leases one after another, that which goes
-/// on.
+/// The request whose lease has this virtual node. A node serves leases one after another: prefers the one not ending.
 fn served_by<'a>(leases: &'a BTreeMap<String, LeaseFacts>, node: &str) -> Option<&'a str> {
     let on_node = |(id, lease): &(&String, &LeaseFacts)| lease.node.as_ref().unwrap_or(id) == node;
     let (_, lease) = leases.iter().filter(on_node).min_by_key(|(_, lease)| lease.stage == LeaseStage::Ending)?;
     Some(&lease.request)
 }
 
-/// Requests that pods want less than all of, and leases that no pod uses.
-pub(crate) fn unused(view: &BurstView) -> (BTreeSet<String>, BTreeSet<String>) {
-    let slots = slots(view);
+/// Requests with free GPUs, and leases without pods.
+pub(crate) fn unused(snapshot: &BurstSnapshot) -> (BTreeSet<String>, BTreeSet<String>) {
+    let slots = slots(snapshot);
     let short = slots.iter().filter(|(_, slot)| slot.free() > 0).map(|(request, _)| (*request).to_owned()).collect();
     let idle = slots.values().filter(|slot| slot.used == 0);
     (short, idle.filter_map(|slot| slot.lease.map(|(id, _)| id.to_owned())).collect())
@@ -170,8 +169,8 @@ mod tests {
         {
             let mut leases = BTreeMap::from([("lease-9".to_owned(), lease("req-1", 1, LeaseStage::Reclaiming))]);
             leases.extend(next.map(|stage| ("lease-10".to_owned(), lease("req-1", 1, stage))));
-            let view = BurstView { leases: Some(leases), ..BurstView::default() };
-            let slots = slots(&view);
+            let snapshot = BurstSnapshot { leases: Some(leases), ..BurstSnapshot::default() };
+            let slots = slots(&snapshot);
             assert_eq!(slots.get("req-1").and_then(|slot| slot.lease).map(|(id, _)| id), Some(waits_for));
             let runs_on = (next == Some(LeaseStage::Active)).then_some("lease-10");
             assert_eq!(

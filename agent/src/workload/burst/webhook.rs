@@ -1,9 +1,9 @@
 //! The admission webhook that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a
 //! lease.
 //!
-//! It is a help, not a guard: its failure policy is `Ignore`, and without it pending pods are rescued by tolerations.
-//! Its certificates are the agent's own: a CA whose key is thrown away as soon as it has signed one server certificate,
-//! both in a Secret, the CA also in the webhook's configuration. They are replaced long before they end.
+//! Its failure policy is `Ignore`: without it pending pods are rescued by tolerations. The agent makes the certificates
+//! itself: a CA whose key is discarded after it signed one server certificate. Both are in a Secret, the CA also in the
+//! webhook's configuration, and replaced long before they expire.
 
 mod configuration;
 mod review;
@@ -28,12 +28,12 @@ use server::Webhook;
 
 pub use configuration::remove as remove_configuration;
 
-/// How often everything is looked at, whatever the watch says.
+/// How often the configuration is checked without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// After a failure.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Serves reviews, and keeps certificates and configuration right, until told to stop.
+/// Serves reviews, and keeps certificates and configuration up to date, until stopped.
 pub async fn run(
     client: kube::Client,
     settings: WebhookSettings,
@@ -46,7 +46,7 @@ pub async fn run(
     let served = async {
         let listener =
             https_server::listen(keeper.settings.listen, "burst.webhook.listen", keeper.clock.as_ref()).await;
-        tokio::join!(keeper.keep_right(), https_server::serve(listener, shown));
+        tokio::join!(keeper.keep_configured(), https_server::serve(listener, shown));
     };
     tokio::select! {
         () = stop.cancelled() => {}
@@ -65,7 +65,7 @@ struct Keeper {
 
 impl Keeper {
     /// Never ends.
-    async fn keep_right(&self) {
+    async fn keep_configured(&self) {
         let api = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
         let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
         let mut changes = watcher(api, only).default_backoff().boxed();

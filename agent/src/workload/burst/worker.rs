@@ -1,4 +1,4 @@
-//! Calls to the broker, and slow look-ups, beside the loop: a silent broker must not keep a pod from a free GPU here.
+//! Calls the broker in the background, so that a silent broker does not keep pods from free local GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use comity_runtime::Clock;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::execute::Hands;
 use super::plan::Submission;
+use super::pod_client::PodClient;
 use super::requests::{RequestError, Requests};
-use super::view::InFlight;
+use super::snapshot::InFlight;
 
-/// Calls to the broker at once.
+/// Concurrent calls to the broker.
 const MOST_CALLS: usize = 32;
-/// Calls that are under way or wait for their turn.
+/// Calls running or queued.
 const MOST_WAITING: usize = 1_024;
-/// Pause before a call is made again that failed; doubled with each failure.
+/// Pause after a failed call; doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What came back.
+/// Result of a call.
 pub(super) enum Answer {
     Submitted { submission: Box<Submission>, result: Result<v1::Request, RequestError> },
     Cancelled { request: String, result: Result<(), RequestError> },
-    GivenBack { lease: String, result: Result<(), RequestError> },
+    Released { lease: String, result: Result<(), RequestError> },
     Listed { began_ms: u64, result: Result<Vec<v1::Request>, RequestError> },
     Got { request: String, result: Result<v1::Request, RequestError> },
     Explained { request: String, result: Result<Box<v1::ExplainRequestResponse>, RequestError> },
@@ -35,14 +35,14 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// What the broker said no with, or why it did not answer. Of a submission its owner says when it is made again.
+    /// The error that the worker backs off for; the loop decides itself when to repeat submissions.
     fn failure(&self) -> Option<&RequestError> {
         match self {
             Self::Got { result: Err(RequestError::NotFound(_)), .. }
             | Self::Explained { result: Err(RequestError::NotFound(_)), .. }
             | Self::Submitted { .. }
             | Self::JobSize { .. } => None,
-            Self::Cancelled { result, .. } | Self::GivenBack { result, .. } => result.as_ref().err(),
+            Self::Cancelled { result, .. } | Self::Released { result, .. } => result.as_ref().err(),
             Self::Listed { result, .. } => result.as_ref().err(),
             Self::Got { result, .. } => result.as_ref().err(),
             Self::Explained { result, .. } => result.as_ref().err(),
@@ -50,12 +50,12 @@ impl Answer {
     }
 }
 
-/// Calls under way; none twice.
+/// Calls in progress, deduplicated by key.
 pub(super) struct Worker {
     requests: Arc<dyn Requests>,
     clock: Arc<dyn Clock>,
     places: Arc<Semaphore>,
-    /// How often in a row a call failed.
+    /// Consecutive failures by call.
     failures: BTreeMap<String, u32>,
     tasks: JoinSet<(String, Answer)>,
     under_way: BTreeSet<String>,
@@ -79,7 +79,7 @@ impl Worker {
         self.in_flight.values().cloned().collect()
     }
 
-    /// The next answer; waits for ever where nothing is under way.
+    /// The next answer; pending while no call runs.
     pub(super) async fn answer(&mut self) -> Answer {
         loop {
             match self.tasks.join_next().await {
@@ -90,7 +90,7 @@ impl Worker {
                     self.note(key, &answer);
                     return answer;
                 }
-                // A task that panicked took its key with it: nothing else is known to be under way.
+                // The key of a task that panicked is lost; cleared when no other task runs.
                 Some(Err(error)) => {
                     tracing::error!(%error, "a call of burst ended badly");
                     if self.tasks.is_empty() {
@@ -102,14 +102,14 @@ impl Worker {
         }
     }
 
-    /// Counts failures, and tells of the first in a row.
+    /// Counts consecutive failures, and warns of the first.
     fn note(&mut self, key: String, answer: &Answer) {
         let Some(error) = answer.failure() else {
             self.failures.remove(&key);
             return;
         };
         if self.failures.len() >= MOST_WAITING {
-            // Calls that nobody makes any more.
+            // Calls that are no longer made.
             self.failures.clear();
         }
         let failed = self.failures.entry(key).or_default();
@@ -131,7 +131,7 @@ impl Worker {
             if !pause.is_zero() {
                 clock.sleep(pause).await;
             }
-            // Never closed, so there always is a place some day.
+            // The semaphore is never closed.
             let _place = places.acquire_owned().await;
             (key, call.await)
         });
@@ -162,11 +162,11 @@ impl Worker {
         });
     }
 
-    pub(super) fn give_back(&mut self, lease: String) {
+    pub(super) fn release(&mut self, lease: String) {
         let requests = Arc::clone(&self.requests);
         self.begin(format!("give back {lease}"), async move {
             let result = requests.release(lease.clone(), format!("burst-release-{lease}")).await;
-            Answer::GivenBack { lease, result }
+            Answer::Released { lease, result }
         });
     }
 
@@ -191,16 +191,16 @@ impl Worker {
         });
     }
 
-    pub(super) fn job_size(&mut self, hands: &Hands, namespace: String, name: String, uid: String) {
-        let hands = hands.clone();
+    pub(super) fn job_size(&mut self, pod_client: &PodClient, namespace: String, name: String, uid: String) {
+        let pod_client = pod_client.clone();
         self.begin(format!("job {uid}"), async move {
-            let size = hands.job_size(&namespace, &name, &uid).await;
+            let size = pod_client.job_size(&namespace, &name, &uid).await;
             Answer::JobSize { uid, size }
         });
     }
 }
 
-/// How long a call waits that failed so often in a row.
+/// Backoff after a number of consecutive failures.
 fn pause(failed: u32) -> Duration {
     match failed.checked_sub(1) {
         None => Duration::ZERO,

@@ -27,7 +27,7 @@ use super::{DeliveryKind, FINALIZER, GpuLease, GpuRequest, camel};
 use crate::delivery::NodeService;
 use crate::kubernetes::api::within_limit;
 use crate::model::desired::Update;
-use crate::workload::burst::{CLASS, RequestError, Requests, TENANT_LABEL, why};
+use crate::workload::burst::{CLASS, RequestError, Requests, TENANT_LABEL, wait_reasons};
 use crate::workload::reclaim::Saved;
 
 /// How often the broker is asked while a request waits, and while none does.
@@ -148,7 +148,7 @@ impl Controller {
         seen.end(work);
         match result {
             Ok(waits) => {
-                seen.failing.ended(&uid);
+                seen.failures.cleared(&uid);
                 waits
             }
             Err(WriteError::Outdated(reason)) => {
@@ -156,7 +156,7 @@ impl Controller {
                 false
             }
             Err(WriteError::Failed(reason)) => {
-                if seen.failing.is_news(&uid, &reason) {
+                if seen.failures.is_new(&uid, &reason) {
                     tracing::warn!(name, reason, "a GpuRequest cannot be brought on yet");
                 }
                 true
@@ -235,9 +235,9 @@ impl Controller {
 
     /// Why it waits, asked once a minute at most.
     async fn explained(&self, work: &mut Work, request: &v1::Request, now: u64) -> String {
-        if work.why.as_ref().is_none_or(|(_, asked)| now.saturating_sub(*asked) >= why::EVERY_MS) {
+        if work.why.as_ref().is_none_or(|(_, asked)| now.saturating_sub(*asked) >= wait_reasons::EVERY_MS) {
             let text = match self.requests.explain(request.id.clone()).await {
-                Ok(answer) => why::in_short(&answer),
+                Ok(answer) => wait_reasons::summarize(&answer),
                 Err(error) => {
                     tracing::debug!(request = request.id, %error, "why it waits cannot be read");
                     work.why.take().map(|(text, _)| text).unwrap_or_default()
@@ -333,7 +333,7 @@ impl Controller {
             let key = format!("gpurequest-orphan-{}", request.id);
             match self.requests.cancel(request.id.clone(), key).await {
                 Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: taken back"),
-                Err(error) if seen.failing.is_news(&request.id, &error.to_string()) => {
+                Err(error) if seen.failures.is_new(&request.id, &error.to_string()) => {
                     tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back yet")
                 }
                 Err(error) => tracing::debug!(request = request.id, %error, "it cannot be taken back yet"),

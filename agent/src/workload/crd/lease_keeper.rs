@@ -20,7 +20,7 @@ impl Controller {
     pub(super) async fn mirror_leases(&self, seen: &mut Seen, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let Seen { leases, written_leases: written, failing, .. } = seen;
+        let Seen { leases, written_leases: written, failures, .. } = seen;
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
@@ -42,10 +42,10 @@ impl Controller {
             }
             match self.write_lease(old.as_ref(), seen, &object).await {
                 Ok(()) => {
-                    failing.ended(&lease.id);
+                    failures.cleared(&lease.id);
                     written.insert(name, object);
                 }
-                Err(reason) if failing.is_news(&lease.id, &reason) => {
+                Err(reason) if failures.is_new(&lease.id, &reason) => {
                     tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written")
                 }
                 Err(reason) => tracing::debug!(lease = lease.id, reason, "a GpuLease still cannot be written"),

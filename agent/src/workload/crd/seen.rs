@@ -7,13 +7,13 @@ use kube::runtime::watcher::{self, Event};
 use super::copies::{Copies, Work};
 use super::remarks::Remarks;
 use super::{GpuLease, GpuRequest};
-use crate::kubernetes::failing::Failing;
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::failure_log::FailureLog;
+use crate::kubernetes::watch_cache::WatchCache;
 
 #[derive(Default)]
 pub(super) struct Seen {
-    pub(super) requests: Mirror<GpuRequest>,
-    pub(super) leases: Mirror<GpuLease>,
+    pub(super) requests: WatchCache<GpuRequest>,
+    pub(super) leases: WatchCache<GpuLease>,
     /// Leases as they were written last, until they have settled: each change of a lease is written once.
     pub(super) written_leases: BTreeMap<String, GpuLease>,
     /// When requests without an object were first seen.
@@ -27,7 +27,7 @@ pub(super) struct Seen {
     /// Why objects wait, and when the broker was asked that, by UID.
     why: BTreeMap<String, (String, u64)>,
     /// What keeps objects, leases and requests from being brought on.
-    pub(super) failing: Failing,
+    pub(super) failures: FailureLog,
     /// A watch that fails is said once, not each time: the definitions may not be installed.
     said: bool,
 }

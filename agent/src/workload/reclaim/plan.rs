@@ -1,80 +1,79 @@
-//! Who has to be told what, and whose work is saved: a pure function of a look.
+//! Plans notices to pods, and finds leases whose work is saved. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod::PodFacts;
-use super::view::{LeaseView, ReclaimNotice, ReclaimView};
+use super::snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 use crate::workload::burst::{Note, PodRef};
 
-/// Pods that were bound just before a lease was reclaimed are seen a little late.
+/// A watch may show pods this much later that were bound just before the reclaim.
 const SETTLED_AFTER_MS: u64 = 5_000;
 
-/// What a pod is told: by its annotations, and by one event.
+/// A notice to a pod: its annotations and one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The pod.
     pub pod: PodRef,
-    /// When its lease ends and why, as its annotations say; `None` takes them off again. An answer to an earlier notice
-    /// goes with either.
+    /// Deadline and reason for its annotations; `None` removes them. Either removes an earlier answer.
     pub marks: Option<(String, String)>,
     /// The event.
     pub note: Note,
 }
 
-/// What to do now.
+/// Result of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimPlan {
-    /// Who is told what.
+    /// Notices to write.
     pub notices: Vec<Notice>,
-    /// Leases that are being reclaimed and of which nothing runs that is not saved.
+    /// Leases under reclaim on which every running pod is saved.
     pub saved: BTreeSet<String>,
-    /// When to look again though nothing changes.
-    pub look_again_ms: Option<u64>,
+    /// When to plan again even if nothing changes, in milliseconds since 1970.
+    pub wake_at_ms: Option<u64>,
 }
 
-/// What to do now.
+/// Plans notices and saved leases.
 #[must_use]
-pub fn plan(view: &ReclaimView) -> ReclaimPlan {
+pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
     let mut plan = ReclaimPlan::default();
     let by_node: BTreeMap<&str, (&String, &LeaseView)> =
-        view.leases.iter().map(|(id, lease)| (lease.node.as_str(), (id, lease))).collect();
+        snapshot.leases.iter().map(|(id, lease)| (lease.node.as_str(), (id, lease))).collect();
     let mut unsaved: BTreeSet<&str> = BTreeSet::new();
-    for pod in &view.pods {
+    for pod in &snapshot.pods {
         let Some((id, lease)) = by_node.get(pod.node.as_str()).filter(|_| !pod.is_finished) else { continue };
         let notice = notice(pod, id, lease.reclaim.as_ref());
-        // An answer that came before the question is none.
+        // An answer from before the notice does not count.
         if pod.runs && (notice.is_some() || !pod.is_saved) {
             unsaved.insert(id);
         }
         plan.notices.extend(notice);
     }
-    for (id, lease) in view.leases.iter().filter(|(_, lease)| lease.reclaim.is_some()) {
+    for (id, lease) in snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_some()) {
         let settled_ms = lease.noticed_ms.saturating_add(SETTLED_AFTER_MS);
         if unsaved.contains(id.as_str()) {
             continue;
-        } else if settled_ms <= view.now_ms {
+        } else if settled_ms <= snapshot.now_ms {
             plan.saved.insert(id.clone());
         } else {
-            plan.look_again_ms = Some(plan.look_again_ms.map_or(settled_ms, |other| other.min(settled_ms)));
+            plan.wake_at_ms = Some(plan.wake_at_ms.map_or(settled_ms, |other| other.min(settled_ms)));
         }
     }
     plan
 }
 
-/// What a pod has to be told that it was not told yet.
+/// The notice that a pod lacks, if any.
 fn notice(pod: &PodFacts, lease: &str, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
     let (marks, note) = match reclaim {
         Some(reclaim) => {
             let was_told =
                 pod.told_at.as_ref() == Some(&reclaim.at) && pod.told_reason.as_ref() == Some(&reclaim.reason);
-            (!was_told).then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), ends(lease, reclaim)))?
+            (!was_told).then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), reclaim_event(lease, reclaim)))?
         }
-        None => pod.is_told().then(|| (None, stays(lease)))?,
+        None => pod.is_told().then(|| (None, withdrawn_event(lease)))?,
     };
     Some(Notice { pod: pod.pod.clone(), marks, note })
 }
 
-fn ends(lease: &str, reclaim: &ReclaimNotice) -> Note {
+fn reclaim_event(lease: &str, reclaim: &ReclaimNotice) -> Note {
     let goes_on = match reclaim.moved_to.as_str() {
         "" => "another place is sought".to_owned(),
         next => format!("it goes on as {next}"),
@@ -91,7 +90,7 @@ fn ends(lease: &str, reclaim: &ReclaimNotice) -> Note {
     }
 }
 
-fn stays(lease: &str) -> Note {
+fn withdrawn_event(lease: &str) -> Note {
     Note {
         is_warning: false,
         reason: "ComityReclaimWithdrawn",

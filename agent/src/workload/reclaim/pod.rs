@@ -1,26 +1,26 @@
-//! What is kept of a pod on a virtual node.
+//! The facts kept of a pod on a virtual node.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
 use crate::workload::burst::PodRef;
 
-/// A pod that was given a virtual node.
+/// A pod bound to a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Which pod.
     pub pod: PodRef,
     /// The node.
     pub node: String,
-    /// Its containers run, or may for all that is known: there is something that could be lost.
+    /// Its containers run or may run, so work could be lost.
     pub runs: bool,
     /// Succeeded or failed.
     pub is_finished: bool,
-    /// Until when it was told that it can run.
+    /// Deadline in its notice.
     pub told_at: Option<String>,
-    /// Why it was told so.
+    /// Reason in its notice.
     pub told_reason: Option<String>,
-    /// It says that it is saved.
+    /// It answered that its work is saved.
     pub is_saved: bool,
 }
 
@@ -47,7 +47,7 @@ impl PodFacts {
         })
     }
 
-    /// Whether it still says that its lease is being reclaimed.
+    /// Whether it carries a notice.
     #[must_use]
     pub const fn is_told(&self) -> bool {
         self.told_at.is_some() || self.told_reason.is_some()

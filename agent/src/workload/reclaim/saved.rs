@@ -1,18 +1,18 @@
-//! Which leases' work says that it is saved.
+//! Leases whose work is saved.
 
 use std::collections::BTreeSet;
 
-/// Leases that are being reclaimed and whose work says that it is saved, by who says it.
+/// Leases under reclaim whose work is saved, by source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
-    /// All pods on the lease's virtual node, or none is there that runs.
+    /// Every running pod on the lease's virtual node said so, or none runs.
     pub by_pods: BTreeSet<String>,
-    /// Somebody, on the lease's `GpuLease`.
+    /// An annotation of the lease's `GpuLease` says so.
     pub by_hand: BTreeSet<String>,
 }
 
 impl Saved {
-    /// All of them.
+    /// Leases of either source.
     #[must_use]
     pub fn leases(&self) -> BTreeSet<String> {
         self.by_pods.union(&self.by_hand).cloned().collect()

@@ -10,9 +10,9 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 
-use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::pod_request::{Amounts, CPU};
 use crate::kubernetes::quantity;
+use crate::kubernetes::watch_cache::WatchCache;
 use crate::liqo::REMOTE_CLUSTER_LABEL;
 use crate::model::lease_id::LEASE_LABEL;
 
@@ -36,7 +36,7 @@ pub(super) async fn follow(client: Client, tell: watch::Sender<Arc<Nodes>>) {
     let selector = format!("{LEASE_LABEL},liqo.io/type=virtual-node");
     let config = watcher::Config::default().labels(&selector);
     let mut events = pin!(watcher(Api::<Node>::all(client), config).default_backoff());
-    let mut mirror = Mirror::default();
+    let mut mirror = WatchCache::default();
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {

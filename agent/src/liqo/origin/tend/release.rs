@@ -18,8 +18,8 @@ use super::TendSettings;
 use super::finished::{PODS, PodFacts, due};
 use super::nodes::Nodes;
 use crate::kubernetes::call::{call, call_opt};
-use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::pod_request::effective_request;
+use crate::kubernetes::watch_cache::WatchCache;
 use crate::liqo::origin::LiqoOrigin;
 use crate::liqo::{namespace_map, shadow_pod, tenant_namespace_of};
 use crate::model::delivery_error::DeliveryError;
@@ -40,7 +40,7 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
     let pods = Api::<Pod>::all(origin.client.clone());
     let config = watcher::Config::default().labels(OFFLOADED);
     let mut events = pin!(watcher(pods, config).default_backoff());
-    let mut mirror = Mirror::default();
+    let mut mirror = WatchCache::default();
     let mut released: BTreeSet<String> = BTreeSet::new();
     let mut failed: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tick = tokio::time::interval(TICK);

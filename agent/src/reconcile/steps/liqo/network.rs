@@ -1,4 +1,4 @@
-//! Step `liqo-network`: the two sides tell each other of their Liqos' networks, as long as the peering stands.
+//! Step `liqo-network`: the two sides send each other the state of their Liqos' networks.
 
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -8,7 +8,7 @@ use crate::liqo::network::NetworkState;
 use crate::model::delivery_error::DeliveryError;
 use crate::state::record::{LiqoRecord, NetworkRecord, ReportKey};
 
-/// Keeps what the other side told; without an envelope, tells it what was seen of this side.
+/// Stores the other side's state; without an envelope, sends this side's.
 pub(in crate::reconcile::steps) async fn take(
     context: &Context,
     peering: &str,
@@ -30,7 +30,7 @@ pub(in crate::reconcile::steps) async fn take(
             exchange.record.network = Some(network);
             keep_opened(context, exchange.record, envelope).await
         }
-        None => tell(context, exchange, network).await,
+        None => send_state(context, exchange, network).await,
     }
 }
 
@@ -43,7 +43,7 @@ async fn keep_opened(context: &Context, record: LiqoRecord, envelope: &v1::Envel
     Ok(update.await?)
 }
 
-async fn tell(context: &Context, mut exchange: Exchange, mut network: NetworkRecord) -> Result<(), StepError> {
+async fn send_state(context: &Context, mut exchange: Exchange, mut network: NetworkRecord) -> Result<(), StepError> {
     let peering = exchange.keys.peering.clone();
     let seen = context.networks.borrow().get(&peering).and_then(|seen| seen.local.clone());
     let local = seen.ok_or(StepError::Gone("what was seen of this side's network"))?;

@@ -1,4 +1,4 @@
-//! What GPUs a pod asks for, and the request that would serve it.
+//! GPU demand of a pod.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 static GPU_RESOURCES: LazyLock<BTreeSet<String>> = LazyLock::new(|| all_known([]));
 
-/// What one pod needs.
+/// GPU demand of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Shape {
     /// Kubernetes resource that counts the GPUs.
@@ -28,7 +28,7 @@ pub(crate) struct Shape {
     pub(crate) memory_mib_per_gpu: u64,
 }
 
-/// The shape of what a pod requests: `None` where it asks for no GPU, an error where another cluster cannot serve it.
+/// The shape of a pod's request: `None` without GPUs, an error if no other cluster can serve it.
 pub(crate) fn shape(amounts: &Amounts) -> Option<Result<Shape, String>> {
     let mut asked = amounts.iter().filter(|(name, amount)| **amount > 0 && GPU_RESOURCES.contains(*name));
     let (resource, &gpus) = asked.next()?;
@@ -52,7 +52,7 @@ pub(crate) fn shape(amounts: &Amounts) -> Option<Result<Shape, String>> {
     }))
 }
 
-/// How much of a device one unit of the resource is; `None` where that cannot be told.
+/// The share of a device that one unit of the resource is; `None` if unknown.
 pub(crate) fn share(resource: &str) -> Option<v1::Share> {
     let kind = match resource {
         NVIDIA_GPU | AMD_GPU => Kind::Whole(Whole {}),

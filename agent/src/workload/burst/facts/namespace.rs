@@ -1,4 +1,4 @@
-//! What a namespace that opted in says about its GPU pods.
+//! Burst rules of a namespace, from its labels and annotations.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::workload::burst::{CLASS, COOLDOWN, DURATION, MAX_GPUS, MAX_REQUESTS, 
 /// The rules of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Who is accounted.
+    /// Tenant charged.
     pub tenant: String,
     /// GPU class unless a pod names another; empty: pods must.
     pub class: String,
@@ -26,7 +26,7 @@ pub struct Rules {
     pub cooldown_ms: u64,
 }
 
-/// Rules of an opted-in namespace, or what is wrong with what it says; `None` for one that did not opt in.
+/// Rules of a namespace, or what is invalid in them; `None` if it did not opt in.
 pub(crate) fn rules(
     namespace: &PartialObjectMeta<Namespace>,
     settings: &BurstSettings,

@@ -1,13 +1,13 @@
-//! What keeps a pod from running on another cluster.
+//! Obstacles to running a pod on another cluster.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 
-/// The one node selector that every virtual node has too.
+/// A node selector that every virtual node satisfies.
 const PORTABLE_SELECTOR: (&str, &str) = ("kubernetes.io/os", "linux");
 
-/// The first reason why the pod must stay here, with what to do about it.
+/// The first reason why the pod cannot burst, with the remedy.
 pub(crate) fn obstacle(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     if let Some(problem) = [&pod.metadata.labels, &pod.metadata.annotations].into_iter().find_map(unclear) {
@@ -33,7 +33,7 @@ pub(crate) fn obstacle(pod: &Pod) -> Option<String> {
     node_choice(spec)
 }
 
-/// What a pod says of going away that is neither yes nor no.
+/// An invalid value of the opt-out label or annotation.
 fn unclear(map: &Option<BTreeMap<String, String>>) -> Option<String> {
     let said = map
         .as_ref()?

@@ -1,4 +1,4 @@
-//! What is kept of a pod: little, for there may be thousands.
+//! The facts kept of a GPU pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use crate::workload::burst::facts::offload::obstacle;
 use crate::workload::burst::facts::wishes::Wishes;
 use crate::workload::burst::{CLASS, GATE, LEASE, LIQO_TAINT, OFFLOAD_LABEL, REQUEST};
 
-/// Labels and annotations by which pods of several owners say that they belong together.
+/// Labels and annotations that group pods of several owners into a gang.
 const GANG_KEYS: [&str; 3] =
     ["jobset.sigs.k8s.io/jobset-uid", "scheduling.x-k8s.io/pod-group", "scheduling.k8s.io/group-name"];
 
-/// One pod among all that ever were.
+/// Identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRef {
     /// Namespace.
@@ -25,7 +25,7 @@ pub struct PodRef {
     pub uid: String,
 }
 
-/// Who made a pod, as far as its pods belong together.
+/// Owner of a pod, for grouping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Kind in lower case, as in "job"; "pod" for a pod without an owner.
@@ -34,42 +34,42 @@ pub struct Owner {
     pub name: String,
     /// Its UID, or the gang's name.
     pub uid: String,
-    /// All of its pods are needed at once.
+    /// Whether all of its pods must run at once.
     pub is_gang: bool,
 }
 
-/// The facts of one pod that asks for GPUs, or that our gate holds.
+/// The facts of a pod that requests GPUs, or carries the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Which pod.
     pub pod: PodRef,
     /// When it was created; whole seconds.
     pub created_ms: u64,
-    /// Who made it.
+    /// Its owner.
     pub owner: Owner,
-    /// Whether something would make it again.
+    /// Whether a controller would make it again.
     pub has_controller: bool,
     pub(crate) shape: Result<Shape, String>,
     pub(crate) wishes: Wishes,
-    /// Why it must stay here.
+    /// Why it cannot burst, if so.
     pub obstacle: Option<String>,
-    /// It says itself that it stays here.
+    /// Whether it opted out.
     pub opted_out: bool,
-    /// Class that it names itself.
+    /// Class in its annotation.
     pub class: Option<String>,
     /// Its scheduling gates, in order.
     pub gates: Vec<String>,
-    /// Whether it has a node selector, tolerations and annotations at all: a JSON patch must know.
+    /// Which optional fields it has: a JSON patch must know.
     pub has: Parts,
-    /// The node that it was given.
+    /// The node it is bound to.
     pub node: Option<String>,
-    /// Lease in its node selector.
+    /// Lease named in its node selector.
     pub pinned: Option<String>,
     /// Leases whose taint it tolerates, together with Liqo's.
     pub tolerates: BTreeSet<String>,
     /// Succeeded or failed.
     pub is_finished: bool,
-    /// The scheduler found no node. Its reason is trusted, its message never.
+    /// The scheduler found no node, by the condition's reason; its message is not read.
     pub is_unschedulable: bool,
     /// Being deleted.
     pub is_deleting: bool,
@@ -79,7 +79,7 @@ pub struct PodFacts {
     pub lease: Option<String>,
 }
 
-/// Fields that are there.
+/// Presence of optional fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// `spec.nodeSelector`.
@@ -145,13 +145,13 @@ impl PodFacts {
         })
     }
 
-    /// Whether our gate holds it.
+    /// Whether it carries our gate.
     #[must_use]
     pub fn is_gated(&self) -> bool {
         self.gates.iter().any(|gate| gate == GATE)
     }
 
-    /// Whether somebody else's gate holds it too.
+    /// Whether it carries other gates.
     #[must_use]
     pub fn has_other_gates(&self) -> bool {
         self.gates.iter().any(|gate| gate != GATE)
@@ -183,7 +183,7 @@ fn owner(
     }
 }
 
-/// Leases whose taint is tolerated, where Liqo's own taint is too.
+/// Leases whose taint is tolerated; empty unless Liqo's taint is too.
 fn tolerated(pod: &Pod) -> BTreeSet<String> {
     let all = || pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
     let everywhere = |key: &Option<String>| key.as_deref().is_none_or(str::is_empty);

@@ -1,5 +1,4 @@
-//! What pods say of how their GPUs are asked for, beside class and amounts: by the names that a `GpuRequest` has for
-//! it.
+//! Request options that a pod's annotations set, by the names of a `GpuRequest`'s fields.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +11,14 @@ use crate::workload::burst::{CHECKPOINTS, NUMA, NVLINK, PREEMPTIBLE_GRACE, PRIOR
 /// Longest notice that a request may ask for: a day, as the broker says.
 const MAX_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 
-/// Wishes of a pod. Pods of different ones never share a request.
+/// Request options of a pod. Pods with different ones never share a request. Its `Debug` form is part of group ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wishes {
     /// Priority class; empty: the federation's default.
     pub(crate) priority: String,
-    /// Notice that it needs where it may be preempted, in milliseconds; `None`: it may not be.
+    /// Notice before preemption, in milliseconds; `None`: not preemptible.
     pub(crate) preemptible_grace_ms: Option<u64>,
-    /// It says when it has saved itself.
+    /// Whether it reports that its work is saved.
     pub(crate) checkpoints: bool,
     /// As in `v1::NvLink`.
     pub(crate) nvlink: i32,
@@ -28,10 +27,10 @@ pub(crate) struct Wishes {
 }
 
 impl Wishes {
-    /// What the annotations of a pod say.
+    /// Reads the annotations of a pod.
     ///
     /// # Errors
-    /// Which one cannot be read, and what to write.
+    /// The invalid annotation, and what to write.
     pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Result<Self, String> {
         let wrong = |key: &str, text: &str, remedy: &str| format!("its annotation {key} is {text:?}; {remedy}");
         let get = |key: &str| annotations.get(key).map(String::as_str);
@@ -66,14 +65,14 @@ impl Wishes {
         Ok(Self {
             priority: priority.to_owned(),
             preemptible_grace_ms: grace,
-            // Who cannot be preempted needs not say more; a reclaim for the donor asks for an answer all the same.
+            // Means nothing without preemption; a reclaim for the donor waits for an answer anyway.
             checkpoints: checkpoints && grace.is_some(),
             nvlink: nvlink.into(),
             numa: numa.into(),
         })
     }
 
-    /// What a request asks for.
+    /// Reads the options of a request.
     pub(crate) fn asked(spec: &v1::RequestSpec) -> Self {
         let topology = spec.topology.unwrap_or_default();
         Self {
@@ -85,8 +84,8 @@ impl Wishes {
         }
     }
 
-    /// Whether what was asked for with other pods in mind will do for a pod with these. The broker names the default
-    /// where no priority was asked for; and a pod that did not say that it may be preempted must not be.
+    /// Whether a request with the options `asked` suits a pod with these. An unset priority matches any, because the
+    /// broker fills in the default; preemptibility must be equal.
     pub(crate) fn are_met_by(&self, asked: &Self) -> bool {
         (self.priority.is_empty() || self.priority == asked.priority)
             && (self.preemptible_grace_ms, self.checkpoints) == (asked.preemptible_grace_ms, asked.checkpoints)
@@ -103,7 +102,7 @@ impl Wishes {
         (topology.nvlink, topology.numa) = (self.nvlink, self.numa);
     }
 
-    /// In words that cannot be mixed up, for names; empty where nothing is wished for.
+    /// Unambiguous text for group ids; empty for the default.
     pub(crate) fn name(&self) -> String {
         if *self == Self::default() { String::new() } else { format!("{self:?}") }
     }

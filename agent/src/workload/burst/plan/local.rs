@@ -1,4 +1,4 @@
-//! GPUs of this cluster that are free, as pods take them.
+//! Free GPUs of this cluster, while a plan assigns them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ impl Local {
         Self { nodes }
     }
 
-    /// Takes a pod's GPUs from the node that they fill best; whether there was one.
+    /// Takes a pod's GPUs from the node with the fewest that suffice; false if there is none.
     pub(super) fn take(&mut self, shape: &Shape) -> bool {
         let wanted = u64::from(shape.gpus);
         let room = |node: &BTreeMap<String, u64>| node.get(&shape.resource).copied().filter(|free| *free >= wanted);

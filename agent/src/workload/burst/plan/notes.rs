@@ -1,10 +1,10 @@
-//! What pods are told: why they wait, and until when.
+//! Texts of the events on pods: why they wait, and until when.
 
 use k8s_openapi::jiff::Timestamp;
 
 use crate::workload::burst::note::Note;
 use crate::workload::burst::slots::Slot;
-use crate::workload::burst::view::{LeaseFacts, LeaseStage};
+use crate::workload::burst::snapshot::{LeaseFacts, LeaseStage};
 
 fn note(reason: &'static str, text: String) -> Note {
     Note { is_warning: false, reason, text }
@@ -94,7 +94,7 @@ pub(super) fn broker_silent() -> Note {
     note("ComityWaiting", "waits until the broker is heard; nothing is asked for until then".to_owned())
 }
 
-/// No times: an event is read long after it was written.
+/// Without a time: events are read long after they are written.
 pub(super) fn refused(reason: &str) -> Note {
     warning("ComityRefused", format!("the broker does not take the request, and is asked again: {reason}"))
 }

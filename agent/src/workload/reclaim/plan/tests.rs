@@ -15,9 +15,9 @@ fn reclaim() -> ReclaimNotice {
     }
 }
 
-fn view(reclaim: Option<ReclaimNotice>, pods: Vec<PodFacts>) -> ReclaimView {
+fn snapshot(reclaim: Option<ReclaimNotice>, pods: Vec<PodFacts>) -> ReclaimSnapshot {
     let lease = LeaseView { node: "lease-7".to_owned(), reclaim, noticed_ms: NOW - 10_000 };
-    ReclaimView { now_ms: NOW, leases: BTreeMap::from([("lease-9".to_owned(), lease)]), pods }
+    ReclaimSnapshot { now_ms: NOW, leases: BTreeMap::from([("lease-9".to_owned(), lease)]), pods }
 }
 
 fn pod(name: &str) -> PodFacts {
@@ -36,15 +36,15 @@ fn told(name: &str, is_saved: bool) -> PodFacts {
     PodFacts { told_at: Some(AT.to_owned()), told_reason: Some("local-need".to_owned()), is_saved, ..pod(name) }
 }
 
-fn saved(view: &ReclaimView) -> Vec<String> {
-    plan(view).saved.into_iter().collect()
+fn saved(snapshot: &ReclaimSnapshot) -> Vec<String> {
+    plan(snapshot).saved.into_iter().collect()
 }
 
 #[test]
 fn each_pod_of_the_node_is_told_once() {
     let elsewhere = PodFacts { node: "worker-1".to_owned(), ..pod("elsewhere") };
     let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
-    let plan = plan(&view(Some(reclaim()), vec![pod("a"), told("b", false), elsewhere, finished]));
+    let plan = plan(&snapshot(Some(reclaim()), vec![pod("a"), told("b", false), elsewhere, finished]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!(notice.pod.name, "a");
     assert_eq!(notice.marks, Some((AT.to_owned(), "local-need".to_owned())));
@@ -58,7 +58,7 @@ fn each_pod_of_the_node_is_told_once() {
 #[test]
 fn a_later_deadline_is_told_anew_and_asks_again() {
     let later = ReclaimNotice { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: "lease-11".to_owned(), ..reclaim() };
-    let plan = plan(&view(Some(later), vec![told("a", true)]));
+    let plan = plan(&snapshot(Some(later), vec![told("a", true)]));
     assert_eq!(plan.notices.len(), 1);
     assert!(plan.notices[0].note.text.contains("it goes on as lease-11"));
     assert!(plan.saved.is_empty(), "what was saved for the earlier notice has run on since");
@@ -69,32 +69,32 @@ fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
     let waiting = PodFacts { runs: false, ..told("not-started", false) };
     let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
     let all = vec![told("a", true), waiting, finished];
-    assert_eq!(saved(&view(Some(reclaim()), all.clone())), ["lease-9"]);
+    assert_eq!(saved(&snapshot(Some(reclaim()), all.clone())), ["lease-9"]);
     let one_more = [all, vec![told("b", false)]].concat();
-    assert!(saved(&view(Some(reclaim()), one_more)).is_empty());
+    assert!(saved(&snapshot(Some(reclaim()), one_more)).is_empty());
 }
 
 #[test]
 fn an_answer_before_the_question_is_none() {
     let early = PodFacts { is_saved: true, ..pod("a") };
-    let plan = plan(&view(Some(reclaim()), vec![early]));
+    let plan = plan(&snapshot(Some(reclaim()), vec![early]));
     assert_eq!((plan.notices.len(), plan.saved.len()), (1, 0));
 }
 
 #[test]
 fn an_empty_node_is_saved_once_it_has_settled() {
-    let mut view = view(Some(reclaim()), Vec::new());
-    view.now_ms = NOW - 8_000;
-    let early = plan(&view);
+    let mut snapshot = snapshot(Some(reclaim()), Vec::new());
+    snapshot.now_ms = NOW - 8_000;
+    let early = plan(&snapshot);
     assert!(early.saved.is_empty());
-    assert_eq!(early.look_again_ms, Some(NOW - 5_000));
-    view.now_ms = NOW - 5_000;
-    assert_eq!(saved(&view), ["lease-9"]);
+    assert_eq!(early.wake_at_ms, Some(NOW - 5_000));
+    snapshot.now_ms = NOW - 5_000;
+    assert_eq!(saved(&snapshot), ["lease-9"]);
 }
 
 #[test]
 fn what_is_no_longer_reclaimed_says_so_and_nothing_is_reported() {
-    let plan = plan(&view(None, vec![told("a", true), pod("b")]));
+    let plan = plan(&snapshot(None, vec![told("a", true), pod("b")]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!((notice.pod.name.as_str(), &notice.marks), ("a", &None));
     assert_eq!(notice.note.reason, "ComityReclaimWithdrawn");

@@ -1,18 +1,18 @@
-//! What becomes of the broker's answers.
+//! Handles the broker's answers.
 
 use comity_proto::v1;
 
-use super::{RETRY_MS, Shell, broker_facts};
+use super::{BurstLoop, RETRY_MS, broker_facts};
 use crate::workload::burst::PodRef;
 use crate::workload::burst::plan::BurstAction;
 use crate::workload::burst::requests::RequestError;
-use crate::workload::burst::view::EndedRequest;
+use crate::workload::burst::snapshot::EndedRequest;
 use crate::workload::burst::worker::Answer;
 
 /// How long a refused submission is not repeated.
 const REFUSED_FOR_MS: u64 = 30_000;
 
-impl Shell {
+impl BurstLoop {
     pub(super) async fn take(&mut self, answer: Answer) {
         let now = self.clock.unix_ms();
         match answer {
@@ -23,22 +23,22 @@ impl Shell {
                     purpose = submission.spec.purpose,
                     "pods became a request"
                 );
-                self.failing.ended(&submission.key);
+                self.failures.cleared(&submission.key);
                 let facts = self.cluster.pods();
                 for pod in submission.pods.iter().filter_map(|pod| facts.get(&pod.uid)) {
-                    let mut after = self.believed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
+                    let mut after = self.assumed.get(&pod.pod.uid).map_or_else(|| pod.clone(), |b| b.after.clone());
                     after.request = Some(request.id.clone());
-                    self.believe(pod.clone(), after, now);
+                    self.assume(pod.clone(), after, now);
                 }
                 self.submitted_ms.insert(request.id.clone(), now);
                 self.note_request(&request, now);
-                let view = self.look(now);
+                let snapshot = self.look(now);
                 let assign = |pod: &PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
-                self.act(&view, submission.pods.iter().map(assign).collect()).await;
+                self.act(&snapshot, submission.pods.iter().map(assign).collect()).await;
             }
             Answer::Submitted { submission, result: Err(error) } => {
                 let purpose = &submission.spec.purpose;
-                if self.failing.is_news(&submission.key, &error.to_string()) {
+                if self.failures.is_new(&submission.key, &error.to_string()) {
                     tracing::warn!(%error, purpose, "the broker did not take a request, and is asked again");
                 } else {
                     tracing::debug!(%error, purpose, "the broker did not take a request again");
@@ -63,15 +63,15 @@ impl Shell {
                 }
                 self.submitted_ms.remove(&request);
             }
-            Answer::GivenBack { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
-            Answer::Explained { request, result: Ok(answer) } => self.why.take(&request, &answer),
+            Answer::Released { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
+            Answer::Explained { request, result: Ok(answer) } => self.wait_reasons.take(&request, &answer),
             Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
-            // The worker told of it, and waits before it calls again.
+            // The worker logged it, and retries with backoff.
             Answer::Listed { result: Err(_), .. }
             | Answer::Got { result: Err(_), .. }
             | Answer::Explained { result: Err(_), .. }
             | Answer::Cancelled { result: Err(_), .. }
-            | Answer::GivenBack { result: Err(_), .. } => {}
+            | Answer::Released { result: Err(_), .. } => {}
         }
     }
 

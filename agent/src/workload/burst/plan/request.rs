@@ -1,4 +1,4 @@
-//! Pods that need GPUs of others: room that is there first, then requests.
+//! Places pods that need borrowed GPUs: first on existing requests and leases, then by new requests.
 
 use comity_proto::v1;
 
@@ -9,26 +9,26 @@ use crate::workload::burst::facts::namespace::Rules;
 use crate::workload::burst::facts::pod::PodFacts;
 use crate::workload::burst::group::{Group, Purpose, submission_key};
 use crate::workload::burst::slots::Slot;
-use crate::workload::burst::view::PodView;
+use crate::workload::burst::snapshot::PodView;
 
-/// Groups whose pods still come are waited for this many debounce times.
+/// A group that still grows is gathered for at most this many debounce times.
 const MOST_DEBOUNCES: u64 = 4;
 
-/// What a namespace may still ask for.
+/// What a namespace may still request.
 struct Room {
     gpus: u32,
     requests: u32,
 }
 
 impl<'a> Planner<'a> {
-    /// Serves all that wait, in order of the oldest pod of each group.
-    pub(super) fn ask(&mut self) {
-        let mut groups: Vec<(Group, Vec<&'a PodView>)> = std::mem::take(&mut self.wants).into_iter().collect();
+    /// Places all waiting groups, in order of their oldest pods.
+    pub(super) fn place_waiting(&mut self) {
+        let mut groups: Vec<(Group, Vec<&'a PodView>)> = std::mem::take(&mut self.waiting).into_iter().collect();
         groups.sort_by_key(|(group, pods)| {
             (pods.first().map(|pod| (pod.facts.created_ms, pod.facts.pod.uid.clone())), group.owner_uid.clone())
         });
         for (group, pods) in groups {
-            let Some(Ok(rules)) = self.view.namespaces.get(&group.namespace) else { continue };
+            let Some(Ok(rules)) = self.snapshot.namespaces.get(&group.namespace) else { continue };
             let is_gang = pods.iter().any(|pod| pod.facts.owner.is_gang);
             if is_gang && !self.is_due(&group, &pods) {
                 continue;
@@ -42,26 +42,26 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether the group is whole, as far as can be told.
+    /// Whether the group is complete, or was gathered for long enough.
     fn is_due(&mut self, group: &Group, pods: &[&PodView]) -> bool {
         let is_alone = pods.iter().all(|pod| pod.facts.owner.kind == "pod");
         let is_whole = self
-            .view
+            .snapshot
             .expected
             .get(&group.owner_uid)
             .is_some_and(|expected| pods.len() >= usize::try_from(*expected).unwrap_or(usize::MAX));
         let seen = || pods.iter().map(|pod| pod.seen_ms);
         let (first, last) = (seen().min().unwrap_or(0), seen().max().unwrap_or(0));
-        let debounce = self.view.debounce_ms;
+        let debounce = self.snapshot.debounce_ms;
         let due = last.saturating_add(debounce).min(first.saturating_add(debounce * MOST_DEBOUNCES));
-        if is_alone || is_whole || due <= self.view.now_ms {
+        if is_alone || is_whole || due <= self.snapshot.now_ms {
             return true;
         }
         self.at(due);
         false
     }
 
-    /// Gated pods for which a GPU of this cluster is free stay; a gang stays whole or not at all. Gives the others.
+    /// Keeps gated pods for which a local GPU is free, a gang only as a whole. Returns the others.
     fn keep_those_that_fit(&mut self, group: &Group, pods: Vec<&'a PodView>, is_gang: bool) -> Vec<&'a PodView> {
         if is_gang {
             let mut rest = self.local.clone();
@@ -82,10 +82,10 @@ impl<'a> Planner<'a> {
         go
     }
 
-    /// Gives pods room that requests and leases have. Gives those for which there was none.
+    /// Assigns pods to existing requests and leases. Returns those for which there was no room.
     fn use_room(&mut self, group: &Group, rules: &Rules, pods: Vec<&'a PodView>, is_gang: bool) -> Vec<&'a PodView> {
         let id = group.id();
-        // A gang goes to one place, unless its pods need several GPUs each and were asked for one by one.
+        // A gang shares one request, unless its pods need several GPUs each and have a request each.
         if is_gang && group.shape.gpus == 1 {
             let Some(request) = self.best_room(group, rules, &id, total(group, &pods)) else { return pods };
             for pod in pods {
@@ -103,7 +103,7 @@ impl<'a> Planner<'a> {
         rest
     }
 
-    /// Where pods can run at once first, then where they soon can; the fullest that has room.
+    /// The best request with room: active leases first, then placed requests, then queued ones; the fullest of those.
     fn best_room(&self, group: &Group, rules: &Rules, id: &str, needed: u32) -> Option<&'a str> {
         let suits = |slot: &Slot<'_>| {
             slot.namespace == group.namespace
@@ -135,7 +135,7 @@ impl<'a> Planner<'a> {
 
     fn request(&mut self, group: &Group, rules: &Rules, pods: Vec<&'a PodView>, is_gang: bool) {
         let pods = self.without_recent_failures(pods, is_gang);
-        if self.view.requests.is_none() || self.view.leases.is_none() {
+        if self.snapshot.requests.is_none() || self.snapshot.leases.is_none() {
             for pod in pods {
                 self.hold(pod);
                 self.tell(&pod.facts, notes::broker_silent());
@@ -151,7 +151,7 @@ impl<'a> Planner<'a> {
             }
             return;
         }
-        // Pods of several GPUs each are asked for one by one, so that each finds its GPUs on one node.
+        // Pods with several GPUs have a request each, so that each gets its GPUs on one node.
         let requests_needed = if each == 1 { 1 } else { u32::try_from(pods.len()).unwrap_or(u32::MAX) };
         let most = (room.gpus / each).min(if each == 1 { MAX_GPUS_PER_REQUEST } else { room.requests });
         let mut most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -170,18 +170,18 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Pods whose last request failed wait for a while, and those whose request is not known to have ended wait for
-    /// that.
+    /// The pods that may be requested now: others wait after a failure, or until their last request is known to have
+    /// ended.
     fn without_recent_failures(&mut self, pods: Vec<&'a PodView>, is_gang: bool) -> Vec<&'a PodView> {
         let before = pods.len();
         let mut ready = Vec::new();
         for pod in &pods {
             match pod.facts.request.as_ref() {
                 None => ready.push(*pod),
-                Some(request) => match self.view.ended.get(request) {
+                Some(request) => match self.snapshot.ended.get(request) {
                     Some(ended) if ended.has_failed => {
                         let again = ended.at_ms.saturating_add(RETRY_AFTER_MS);
-                        if again <= self.view.now_ms {
+                        if again <= self.snapshot.now_ms {
                             ready.push(*pod);
                         } else {
                             self.at(again);
@@ -201,7 +201,9 @@ impl<'a> Planner<'a> {
         let Some(first) = pods.first() else { return };
         let facts: Vec<&PodFacts> = pods.iter().map(|pod| &pod.facts).collect();
         let key = submission_key(&group.id(), &facts);
-        if let Some((reason, until)) = self.view.refused.get(&key).filter(|(_, until)| *until > self.view.now_ms) {
+        if let Some((reason, until)) =
+            self.snapshot.refused.get(&key).filter(|(_, until)| *until > self.snapshot.now_ms)
+        {
             self.at(*until);
             for pod in pods {
                 self.hold(pod);
@@ -212,14 +214,14 @@ impl<'a> Planner<'a> {
         let shape = &group.shape;
         let mut spec = v1::RequestSpec {
             tenant: rules.tenant.clone(),
-            origin: self.view.cluster.clone(),
+            origin: self.snapshot.cluster.clone(),
             gpus: Some(v1::GpuDemand {
                 class: group.class.clone(),
                 selector: String::new(),
                 share: share(&shape.resource),
                 count: total(group, pods),
-                cpu_milli_per_gpu: shape.cpu_milli_per_gpu.max(self.view.least_cpu_milli),
-                memory_mib_per_gpu: shape.memory_mib_per_gpu.max(self.view.least_memory_mib),
+                cpu_milli_per_gpu: shape.cpu_milli_per_gpu.max(self.snapshot.least_cpu_milli),
+                memory_mib_per_gpu: shape.memory_mib_per_gpu.max(self.snapshot.least_memory_mib),
             }),
             topology: Some(v1::Topology { same_node: shape.gpus > 1, ..v1::Topology::default() }),
             duration_ms: rules.duration_ms,
@@ -236,7 +238,7 @@ impl<'a> Planner<'a> {
         self.actions.push(BurstAction::Submit(Box::new(Submission { key, pods, spec })));
     }
 
-    /// What the namespace may still ask for, after all that it has and all that is on its way or in this plan.
+    /// What the namespace may still request, beyond its requests, submissions in flight and this plan.
     fn room(&self, namespace: &str, rules: &Rules) -> Room {
         let (mut gpus, mut requests) = (0_u32, 0_u32);
         let mut count = |more: u32| {
@@ -244,7 +246,11 @@ impl<'a> Planner<'a> {
             requests = requests.saturating_add(1);
         };
         self.slots.values().filter(|slot| slot.namespace == namespace).for_each(|slot| count(slot.gpus));
-        self.view.in_flight.iter().filter(|flight| flight.namespace == namespace).for_each(|flight| count(flight.gpus));
+        self.snapshot
+            .in_flight
+            .iter()
+            .filter(|flight| flight.namespace == namespace)
+            .for_each(|flight| count(flight.gpus));
         for action in &self.actions {
             if let BurstAction::Submit(submission) = action
                 && submission.spec.target_namespace == namespace

@@ -11,7 +11,7 @@ use comity_proto::v1::{Device, Node, sharing};
 
 use super::InventorySettings;
 use super::functions;
-use super::gpu_pool::{self, GpuPool, LeftOut, mig_sharing};
+use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
 use super::health;
 use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
@@ -28,22 +28,22 @@ const MIB: u64 = 1 << 20;
 
 /// What one look at the cluster gives.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Folded {
+pub(crate) struct BuiltInventory {
     /// Nodes with devices, by id.
     pub(crate) nodes: Vec<Node>,
     /// What is not offered, by node.
-    pub(crate) left_out: Vec<LeftOut>,
+    pub(crate) not_offered: Vec<NotOffered>,
 }
 
 /// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use.
 /// `topologies` are NUMA nodes by the name of the node.
-pub(crate) fn fold<'a>(
+pub(crate) fn build_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
     lent: &BTreeSet<String>,
     topologies: &BTreeMap<String, NodeTopology>,
     settings: &InventorySettings,
-) -> Folded {
+) -> BuiltInventory {
     let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
     for pod in pods.into_iter().filter(|pod| !lent.contains(&*pod.namespace)) {
         let on_node = used.entry(&pod.node).or_default();
@@ -56,22 +56,22 @@ pub(crate) fn fold<'a>(
     }
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
-    let mut folded = Folded { nodes: Vec::new(), left_out: functions::unseen(&nodes, &settings.rdma) };
+    let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::unseen(&nodes, &settings.rdma) };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
-        let (pools, left_out) = gpu_pool::pools(facts);
-        folded.left_out.extend(left_out);
+        let (pools, not_offered) = gpu_pool::pools(facts);
+        built.not_offered.extend(not_offered);
         if !pools.is_empty() {
             let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
             let topology = topologies.get(&facts.name);
-            let (node, left_out) = node(facts, &pools, topology, local, settings);
-            folded.nodes.push(node);
-            folded.left_out.extend(left_out);
+            let (node, not_offered) = node(facts, &pools, topology, local, settings);
+            built.nodes.push(node);
+            built.not_offered.extend(not_offered);
         }
     }
-    folded.nodes.sort_by(|a, b| a.id.cmp(&b.id));
-    folded.nodes.truncate(MAX_NODES);
-    folded.left_out.sort();
-    folded
+    built.nodes.sort_by(|a, b| a.id.cmp(&b.id));
+    built.nodes.truncate(MAX_NODES);
+    built.not_offered.sort();
+    built
 }
 
 /// The node, and why what is written of its devices' health or of its wiring is not offered, if it is not.
@@ -81,7 +81,7 @@ fn node(
     topology: Option<&NodeTopology>,
     local: &Amounts,
     InventorySettings { salt, reserve, rdma }: &InventorySettings,
-) -> (Node, Vec<LeftOut>) {
+) -> (Node, Vec<NotOffered>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
     let mut devices = Vec::new();
     let mut reserved = u64::from(reserve.gpus_per_node);
@@ -98,10 +98,10 @@ fn node(
         device.index = index;
     }
     let (cpu_milli, memory_mib) = (amount(&facts.allocatable, CPU), amount(&facts.allocatable, MEMORY) / MIB);
-    let mut left_out = Vec::new();
+    let mut not_offered = Vec::new();
     let mut leave_out = |annotation: &str, reason: String| {
         let resource = format!("annotation {annotation}");
-        left_out.push(LeftOut { node: facts.name.clone(), resource, reason });
+        not_offered.push(NotOffered { node: facts.name.clone(), resource, reason });
     };
     if !facts.unhealthy.is_empty()
         && let Err(reason) = health::mark(&facts.unhealthy, &mut devices)
@@ -121,7 +121,7 @@ fn node(
     };
     let (by_functions, others) = functions::of(facts, local, rdma, &wiring.rdma);
     wiring.rdma.extend(by_functions);
-    left_out.extend(others);
+    not_offered.extend(others);
     // The owner's own word wins.
     if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
         wiring.numa = topology.apply(&mut devices, (cpu_milli, memory_mib));
@@ -138,7 +138,7 @@ fn node(
         rdma: wiring.rdma,
         not_ready: !facts.ready,
     };
-    (node, left_out)
+    (node, not_offered)
 }
 
 /// Healthy devices, with local use from the last one down, then the unhealthy ones.

@@ -1,28 +1,28 @@
-//! Notices, given.
+//! Writes notices on pods.
 
 use kube::api::Patch;
 use serde_json::{Value, json};
 
 use super::plan::Notice;
 use super::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
-use crate::workload::burst::execute::{Hands, Outcome};
+use crate::workload::burst::pod_client::{Outcome, PodClient};
 
 /// The verb of the events.
 const ACTION: &str = "Reclaim";
 
-/// Marks the pod, then tells it. An event that cannot be written is not tried again: the annotations say all of it.
-pub(super) async fn give(hands: &Hands, notice: &Notice) -> Outcome {
-    let outcome = hands.patch(&notice.pod, &Patch::<Value>::Merge(marking(notice))).await;
+/// Annotates the pod, then writes the event. A failed event is not retried: the annotations say the same.
+pub(super) async fn notify(pod_client: &PodClient, notice: &Notice) -> Outcome {
+    let outcome = pod_client.patch(&notice.pod, &Patch::<Value>::Merge(annotation_patch(notice))).await;
     if let Outcome::Done = outcome
-        && let Outcome::Failed(reason) = hands.tell(&notice.pod, &notice.note, ACTION).await
+        && let Outcome::Failed(reason) = pod_client.tell(&notice.pod, &notice.note, ACTION).await
     {
         tracing::warn!(namespace = notice.pod.namespace, pod = notice.pod.name, reason, "an event cannot be written");
     }
     outcome
 }
 
-/// Meets this very pod, for a UID cannot be changed; what others annotated stays.
-fn marking(notice: &Notice) -> Value {
+/// A merge patch that fails for another pod of the same name, because a UID cannot be changed.
+fn annotation_patch(notice: &Notice) -> Value {
     let (at, reason) = notice.marks.clone().unzip();
     json!({ "metadata": {
         "uid": notice.pod.uid,
@@ -41,13 +41,13 @@ mod tests {
         let note = Note { is_warning: true, reason: "ComityReclaim", text: String::new() };
         let mut notice = Notice { pod, marks: Some(("then".to_owned(), "preempted".to_owned())), note };
         let mut object = json!({ "metadata": { "uid": "u", "annotations": { "a": "b", CHECKPOINTED: "true" } } });
-        json_patch::merge(&mut object, &marking(&notice));
+        json_patch::merge(&mut object, &annotation_patch(&notice));
         assert_eq!(
             object["metadata"]["annotations"],
             json!({ "a": "b", RECLAIM_AT: "then", RECLAIM_REASON: "preempted" })
         );
         notice.marks = None;
-        json_patch::merge(&mut object, &marking(&notice));
+        json_patch::merge(&mut object, &annotation_patch(&notice));
         assert_eq!(object["metadata"]["annotations"], json!({ "a": "b" }));
     }
 }

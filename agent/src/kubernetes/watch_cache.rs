@@ -6,19 +6,19 @@ use kube::runtime::watcher::Event;
 
 /// Facts by key. During a relist the old facts stay until the new list is whole, so that no half list is ever seen.
 #[derive(Debug)]
-pub(crate) struct Mirror<F> {
+pub(crate) struct WatchCache<F> {
     facts: BTreeMap<String, F>,
     incoming: Option<BTreeMap<String, F>>,
     complete: bool,
 }
 
-impl<F> Default for Mirror<F> {
+impl<F> Default for WatchCache<F> {
     fn default() -> Self {
         Self { facts: BTreeMap::new(), incoming: None, complete: false }
     }
 }
 
-impl<F: PartialEq> Mirror<F> {
+impl<F: PartialEq> WatchCache<F> {
     /// Takes an event in; `reduce` gives the key of an object and what is kept of it, if anything. True if the facts
     /// changed, or became complete.
     pub(crate) fn take<K>(
@@ -75,13 +75,13 @@ mod tests {
         Some(((*key).to_owned(), (*fact >= 0).then_some(*fact)))
     }
 
-    fn facts(mirror: &Mirror<i32>) -> Vec<i32> {
+    fn facts(mirror: &WatchCache<i32>) -> Vec<i32> {
         mirror.facts().copied().collect()
     }
 
     #[test]
     fn a_relist_replaces_everything_at_once() {
-        let mut mirror = Mirror::default();
+        let mut mirror = WatchCache::default();
         assert!(!mirror.take(Event::Init, reduce) && !mirror.take(Event::InitApply(("a", 1)), reduce));
         assert!(!mirror.is_complete());
         assert!(mirror.take(Event::InitDone, reduce) && mirror.is_complete());
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn only_changes_count() {
-        let mut mirror = Mirror::default();
+        let mut mirror = WatchCache::default();
         mirror.take(Event::InitDone::<(&str, i32)>, reduce);
         assert!(mirror.take(Event::Apply(("a", 1)), reduce));
         assert!(!mirror.take(Event::Apply(("a", 1)), reduce));

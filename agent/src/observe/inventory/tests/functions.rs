@@ -20,14 +20,14 @@ fn node_with(counts: &[(&str, &str)]) -> Value {
     node
 }
 
-fn look(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBandwidth>, Vec<LeftOut>) {
+fn look(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBandwidth>, Vec<NotOffered>) {
     let nodes = [NodeFacts::of(&read::<core::Node>(node)).unwrap()];
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = BTreeSet::from(["comity-lease-1".to_owned()]);
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma };
-    let mut folded = fold(&nodes, &pods, &lent, &BTreeMap::new(), &settings);
-    (folded.nodes.remove(0).rdma, folded.left_out)
+    let mut built = build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings);
+    (built.nodes.remove(0).rdma, built.not_offered)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
         raw_pod("research", "c", "gpu-2", VF, 4),
         raw_pod("research", "d", "gpu-1", "rdma/hca", 1),
     ];
-    let (rdma, left_out) = look(&node, &pods, vec![mapped(VF, "ib-fabric", 50)]);
+    let (rdma, not_offered) = look(&node, &pods, vec![mapped(VF, "ib-fabric", 50)]);
     let offered = RdmaBandwidth {
         network: "ib-fabric".to_owned(),
         gbits: 350,
@@ -49,7 +49,7 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
         functions: 7,
         local_functions: 2,
     };
-    assert_eq!((rdma, left_out), (vec![offered], Vec::new()));
+    assert_eq!((rdma, not_offered), (vec![offered], Vec::new()));
     // More than there are, because some broke under local work.
     let (rdma, _) = look(&node, &[raw_pod("research", "a", "gpu-1", VF, 8)], vec![mapped(VF, "ib-fabric", 50)]);
     assert_eq!((rdma[0].functions, rdma[0].local_functions), (7, 7));
@@ -60,17 +60,17 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
 fn what_the_owner_wrote_of_a_network_wins_over_its_functions() {
     let mut node = node_with(&[(VF, "8"), ("rdma/hca", "1")]);
     node["metadata"]["annotations"] = json!({ (wiring::ANNOTATION): "{rdma: {ib-fabric: 400}}" });
-    let (rdma, left_out) = look(&node, &[], vec![mapped(VF, "ib-fabric", 50), mapped("rdma/hca", "roce", 100)]);
+    let (rdma, not_offered) = look(&node, &[], vec![mapped(VF, "ib-fabric", 50), mapped("rdma/hca", "roce", 100)]);
     let told: Vec<_> = rdma.iter().map(|it| (it.network.as_str(), it.gbits, it.resource.as_str())).collect();
     assert_eq!(told, [("ib-fabric", 400, ""), ("roce", 100, "rdma/hca")]);
-    assert!(left_out[0].resource == VF && left_out[0].reason.contains("annotation"), "{left_out:?}");
+    assert!(not_offered[0].resource == VF && not_offered[0].reason.contains("annotation"), "{not_offered:?}");
 }
 
 #[test]
 fn what_cannot_be_offered_says_why() {
     // Two kinds of functions of one network: the larger part is lent.
     let node = node_with(&[(VF, "4"), ("intel.com/vf", "8"), ("rdma/many", "2000000")]);
-    let (rdma, left_out) = look(
+    let (rdma, not_offered) = look(
         &node,
         &[],
         vec![
@@ -82,7 +82,7 @@ fn what_cannot_be_offered_says_why() {
     );
     assert_eq!((rdma.len(), rdma[0].resource.as_str(), rdma[0].gbits), (1, "intel.com/vf", 800));
     let reasons: BTreeMap<&str, &str> =
-        left_out.iter().map(|left| (left.resource.as_str(), left.reason.as_str())).collect();
+        not_offered.iter().map(|left| (left.resource.as_str(), left.reason.as_str())).collect();
     assert!(reasons[VF].contains("by another resource"), "{reasons:?}");
     assert!(reasons["rdma/many"].contains("more than the 1000000 Gbit/s"), "{reasons:?}");
     assert!(reasons["nvidia.com/vf_ib"].contains("no node counts it"), "{reasons:?}");

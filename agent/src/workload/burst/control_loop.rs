@@ -1,4 +1,4 @@
-//! The loop: looks, plans, acts.
+//! The burst loop: takes a snapshot, plans, and executes the actions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use futures::StreamExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::execute::{Hands, Outcome, pod_of};
+use super::cluster_watch::ClusterWatch;
 use super::facts::pod::PodFacts;
-use super::mirror::Cluster;
 use super::plan::{BurstAction, REPEAT_NOTE_MS, plan};
+use super::pod_client::{Outcome, PodClient, pod_of};
 use super::requests::Requests;
 use super::settings::BurstSettings;
 use super::slots;
-use super::view::{BurstView, EndedRequest, PodView, RequestFacts, Told};
-use super::why::Why;
+use super::snapshot::{BurstSnapshot, EndedRequest, PodView, RequestFacts, Told};
+use super::wait_reasons::WaitReasons;
 use super::worker::Worker;
 use crate::delivery::NodeService;
 use crate::kubernetes::api::KubernetesApi;
-use crate::kubernetes::failing::Failing;
+use crate::kubernetes::failure_log::FailureLog;
 use crate::model::desired::Update;
 use crate::observe::Nodes;
 use crate::state::record::Records;
@@ -30,21 +30,21 @@ use crate::workload::reclaim::{self, ReclaimContext, Saved};
 mod answers;
 mod broker_facts;
 
-/// Calls to the API server at once.
+/// Concurrent calls to the API server.
 const AT_ONCE: usize = 16;
-/// How often own requests are read while pods wait, and while none does.
+/// How often own requests are listed: while pods wait, and while none does.
 const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
-/// How long what this process did counts as done though no watch has shown it.
-const BELIEVED_FOR_MS: u64 = 5_000;
-/// After a failure.
+/// How long an own change counts before a watch shows it.
+const ASSUMED_FOR_MS: u64 = 5_000;
+/// Pause after a failure.
 const RETRY_MS: u64 = 1_000;
 /// How long a request that lost its lease to a reclaim waits for pods: a Job makes them again after ten seconds, later
 /// if they failed before.
 const MOVES_FOR_MS: u64 = 60_000;
-/// Events of one pod that are remembered, the newest first.
+/// Newest events of one pod that are remembered.
 const MOST_TOLD: usize = 16;
 
-/// What burst is given.
+/// Dependencies of burst.
 pub struct BurstContext {
     /// This cluster's id.
     pub cluster: String,
@@ -54,22 +54,22 @@ pub struct BurstContext {
     pub settings: BurstSettings,
     /// The broker.
     pub requests: Arc<dyn Requests>,
-    /// What the broker wants.
+    /// Desired state from the broker.
     pub desired: watch::Receiver<Update>,
-    /// What this agent remembers.
+    /// The agent's records.
     pub records: watch::Receiver<Arc<Records>>,
-    /// What this cluster has.
+    /// The local inventory.
     pub nodes: watch::Receiver<Nodes>,
-    /// Whether this cluster can have virtual nodes.
+    /// Whether this cluster can borrow virtual nodes.
     pub service: watch::Receiver<NodeService>,
-    /// Told of leases that are being reclaimed and whose work is saved.
+    /// Receives leases under reclaim whose work is saved.
     pub saved: watch::Sender<Saved>,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
 
-/// Runs until told to stop: pods, the webhook where there is one, `GpuRequest`s and `GpuLease`s, and what they hear of
-/// leases that are being reclaimed. Nothing that was made is taken away when it stops.
+/// Runs burst, its webhook, the custom resource controller and the reclaim loop until stopped. Leaves their objects in
+/// the cluster.
 pub async fn run(context: BurstContext, stop: CancellationToken) {
     let custom = crate::workload::crd::Controller {
         cluster: context.cluster.clone(),
@@ -106,21 +106,21 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         }
     };
     tokio::join!(
-        Shell::new(&context).run(stop.clone()),
+        BurstLoop::new(&context).run(stop.clone()),
         webhook,
         custom.run(stop.clone()),
         reclaim::run(reclaim, stop.clone())
     );
 }
 
-/// What a pod became by an action, until a watch shows it.
-struct Believed {
+/// A pod changed by an action that no watch has shown yet.
+struct AssumedPod {
     before: PodFacts,
     after: PodFacts,
     until_ms: u64,
 }
 
-struct Shell {
+struct BurstLoop {
     cluster_id: String,
     settings: BurstSettings,
     clock: Arc<dyn Clock>,
@@ -128,29 +128,29 @@ struct Shell {
     records: watch::Receiver<Arc<Records>>,
     nodes: watch::Receiver<Nodes>,
     service: watch::Receiver<NodeService>,
-    cluster: Cluster,
-    hands: Hands,
+    cluster: ClusterWatch,
+    pod_client: PodClient,
     worker: Worker,
     requests: Option<BTreeMap<String, RequestFacts>>,
-    /// When requests were submitted here: a list that began before does not know them.
+    /// When requests were submitted: a list that began before lacks them.
     submitted_ms: BTreeMap<String, u64>,
     ended: BTreeMap<String, EndedRequest>,
     refused: BTreeMap<String, (String, u64)>,
-    /// Submissions that the broker does not take, by key.
-    failing: Failing,
-    believed: BTreeMap<String, Believed>,
+    /// Refused submissions, by key.
+    failures: FailureLog,
+    assumed: BTreeMap<String, AssumedPod>,
     seen_ms: BTreeMap<String, u64>,
     told: BTreeMap<String, Vec<Told>>,
-    why: Why,
+    wait_reasons: WaitReasons,
     expected: BTreeMap<String, Option<u32>>,
     short_since: BTreeMap<String, u64>,
     idle_since: BTreeMap<String, u64>,
-    /// Requests whose lease was reclaimed, and until when they are kept for pods that are made again.
+    /// Requests whose lease was reclaimed, and until when they are kept for recreated pods.
     moving: BTreeMap<String, u64>,
     listed_ms: u64,
 }
 
-impl Shell {
+impl BurstLoop {
     fn new(context: &BurstContext) -> Self {
         let client = context.kubernetes.client();
         Self {
@@ -161,18 +161,18 @@ impl Shell {
             records: context.records.clone(),
             nodes: context.nodes.clone(),
             service: context.service.clone(),
-            cluster: Cluster::watch(client.clone(), context.settings.clone()),
-            hands: Hands::new(client),
+            cluster: ClusterWatch::start(client.clone(), context.settings.clone()),
+            pod_client: PodClient::new(client),
             worker: Worker::new(Arc::clone(&context.requests), Arc::clone(&context.clock)),
             requests: None,
             submitted_ms: BTreeMap::new(),
             ended: BTreeMap::new(),
             refused: BTreeMap::new(),
-            failing: Failing::default(),
-            believed: BTreeMap::new(),
+            failures: FailureLog::default(),
+            assumed: BTreeMap::new(),
             seen_ms: BTreeMap::new(),
             told: BTreeMap::new(),
-            why: Why::default(),
+            wait_reasons: WaitReasons::default(),
             expected: BTreeMap::new(),
             short_since: BTreeMap::new(),
             idle_since: BTreeMap::new(),
@@ -201,13 +201,13 @@ impl Shell {
         }
     }
 
-    /// Looks, plans and acts once; when to look again at the latest.
+    /// One round; returns when the next is due at the latest, in milliseconds since 1970.
     async fn turn(&mut self, now: u64) -> u64 {
-        let view = self.look(now);
-        self.ask_broker(&view);
-        let actions = plan(&view);
-        let waits =
-            view.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable) || !self.moving.is_empty();
+        let snapshot = self.look(now);
+        self.ask_broker(&snapshot);
+        let actions = plan(&snapshot);
+        let waits = snapshot.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable)
+            || !self.moving.is_empty();
         let every = if waits { LIST_EVERY.0 } else { LIST_EVERY.1 };
         let mut wake = self.listed_ms.saturating_add(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         if wake <= now {
@@ -218,23 +218,23 @@ impl Shell {
             match action {
                 BurstAction::Submit(submission) => self.worker.submit(submission.clone()),
                 BurstAction::Cancel { request } => self.worker.cancel(request.clone()),
-                BurstAction::GiveBack { lease } => self.worker.give_back(lease.clone()),
-                BurstAction::LookAgain { at_ms } => wake = wake.min((*at_ms).max(now + 1)),
+                BurstAction::ReleaseLease { lease } => self.worker.release(lease.clone()),
+                BurstAction::WakeAt { at_ms } => wake = wake.min((*at_ms).max(now + 1)),
                 _ => {}
             }
         }
-        if !self.act(&view, actions).await {
+        if !self.act(&snapshot, actions).await {
             wake = wake.min(now + RETRY_MS);
         }
         wake
     }
 
-    fn look(&mut self, now: u64) -> BurstView {
+    fn look(&mut self, now: u64) -> BurstSnapshot {
         let mut facts = self.cluster.pods();
-        self.believed.retain(|uid, believed| {
-            let still = facts.get(uid).is_some_and(|current| *current == believed.before) && believed.until_ms > now;
+        self.assumed.retain(|uid, assumed| {
+            let still = facts.get(uid).is_some_and(|current| *current == assumed.before) && assumed.until_ms > now;
             if let (true, Some(current)) = (still, facts.get_mut(uid)) {
-                *current = believed.after.clone();
+                *current = assumed.after.clone();
             }
             still
         });
@@ -250,7 +250,7 @@ impl Shell {
         let pods = pods.collect();
         let update = self.desired.borrow().clone();
         let records = Arc::clone(&self.records.borrow());
-        let mut view = BurstView {
+        let mut snapshot = BurstSnapshot {
             now_ms: now,
             cluster: self.cluster_id.clone(),
             pods,
@@ -277,33 +277,34 @@ impl Shell {
             self.moving.insert(lease.request.clone(), now.saturating_add(MOVES_FOR_MS));
         }
         self.moving.retain(|_, until| *until > now);
-        for (id, request) in view.requests.iter_mut().flatten() {
+        for (id, request) in snapshot.requests.iter_mut().flatten() {
             request.kept_until_ms = self.moving.get(id).copied().unwrap_or(0);
         }
-        self.why.say(view.requests.iter_mut().flatten().filter(|(_, request)| request.is_queued), now);
-        self.note_unused(&mut view);
-        view
+        self.wait_reasons
+            .apply_to(snapshot.requests.iter_mut().flatten().filter(|(_, request)| request.is_queued), now);
+        self.note_unused(&mut snapshot);
+        snapshot
     }
 
-    /// Since when requests and leases have room that nobody wants.
-    fn note_unused(&mut self, view: &mut BurstView) {
-        let (short, idle) = slots::unused(view);
+    /// Sets since when requests and leases have unused capacity.
+    fn note_unused(&mut self, snapshot: &mut BurstSnapshot) {
+        let (short, idle) = slots::unused(snapshot);
         self.short_since.retain(|id, _| short.contains(id));
         self.idle_since.retain(|id, _| idle.contains(id));
-        for (id, request) in view.requests.iter_mut().flatten().filter(|(id, _)| short.contains(*id)) {
-            request.short_since_ms = Some(*self.short_since.entry(id.clone()).or_insert(view.now_ms));
+        for (id, request) in snapshot.requests.iter_mut().flatten().filter(|(id, _)| short.contains(*id)) {
+            request.short_since_ms = Some(*self.short_since.entry(id.clone()).or_insert(snapshot.now_ms));
         }
-        for (id, lease) in view.leases.iter_mut().flatten().filter(|(id, _)| idle.contains(*id)) {
-            lease.idle_since_ms = Some(*self.idle_since.entry(id.clone()).or_insert(view.now_ms));
+        for (id, lease) in snapshot.leases.iter_mut().flatten().filter(|(id, _)| idle.contains(*id)) {
+            lease.idle_since_ms = Some(*self.idle_since.entry(id.clone()).or_insert(snapshot.now_ms));
         }
     }
 
-    /// Asks about what pods name and nobody has told of yet.
-    fn ask_broker(&mut self, view: &BurstView) {
-        for request in self.why.due(view.now_ms) {
+    /// Looks up requests and Jobs that pods name and this process does not know.
+    fn ask_broker(&mut self, snapshot: &BurstSnapshot) {
+        for request in self.wait_reasons.due(snapshot.now_ms) {
             self.worker.explain(request);
         }
-        for pod in view.pods.iter().map(|pod| &pod.facts).filter(|pod| !pod.is_finished && pod.node.is_none()) {
+        for pod in snapshot.pods.iter().map(|pod| &pod.facts).filter(|pod| !pod.is_finished && pod.node.is_none()) {
             if let (Some(request), Some(known)) = (&pod.request, &self.requests)
                 && !known.contains_key(request)
                 && !self.ended.contains_key(request)
@@ -313,19 +314,19 @@ impl Shell {
             let owner = &pod.owner;
             if owner.kind == "job" && owner.is_gang && !self.expected.contains_key(&owner.uid) {
                 let (namespace, name) = (pod.pod.namespace.clone(), owner.name.clone());
-                self.worker.job_size(&self.hands, namespace, name, owner.uid.clone());
+                self.worker.job_size(&self.pod_client, namespace, name, owner.uid.clone());
             }
         }
     }
 
-    /// Does what concerns pods; whether all went well.
-    async fn act(&mut self, view: &BurstView, actions: Vec<BurstAction>) -> bool {
+    /// Executes the actions on pods; false if any failed.
+    async fn act(&mut self, snapshot: &BurstSnapshot, actions: Vec<BurstAction>) -> bool {
         let facts: BTreeMap<&str, &PodFacts> =
-            view.pods.iter().map(|pod| (pod.facts.pod.uid.as_str(), &pod.facts)).collect();
-        let hands = &self.hands;
+            snapshot.pods.iter().map(|pod| (pod.facts.pod.uid.as_str(), &pod.facts)).collect();
+        let pod_client = &self.pod_client;
         let on_pods = actions.into_iter().filter_map(|action| {
             let facts = *facts.get(pod_of(&action)?.uid.as_str())?;
-            Some(async move { (hands.act(&action, facts).await, action, facts) })
+            Some(async move { (pod_client.act(&action, facts).await, action, facts) })
         });
         let mut results = futures::stream::iter(on_pods).buffer_unordered(AT_ONCE);
         let (mut is_fine, mut done) = (true, Vec::new());
@@ -346,7 +347,7 @@ impl Shell {
         }
         drop(results);
         for (outcome, action, before) in done {
-            self.remember(outcome, action, before, view.now_ms);
+            self.remember(outcome, action, before, snapshot.now_ms);
         }
         is_fine
     }
@@ -361,15 +362,15 @@ impl Shell {
         }
         tracing::info!(namespace = before.pod.namespace, pod = before.pod.name, ?action, "burst");
         if let Outcome::Changed(after) = outcome {
-            self.believe(before, *after, now);
+            self.assume(before, *after, now);
         }
     }
 
-    fn believe(&mut self, before: PodFacts, after: PodFacts, now: u64) {
-        let until_ms = now.saturating_add(BELIEVED_FOR_MS);
+    fn assume(&mut self, before: PodFacts, after: PodFacts, now: u64) {
+        let until_ms = now.saturating_add(ASSUMED_FOR_MS);
         let uid = before.pod.uid.clone();
-        // What was planned by a belief still stands for what the watch showed before it.
-        let before = self.believed.remove(&uid).map_or(before, |earlier| earlier.before);
-        self.believed.insert(uid, Believed { before, after, until_ms });
+        // The watch still shows the state from before the first assumption.
+        let before = self.assumed.remove(&uid).map_or(before, |earlier| earlier.before);
+        self.assumed.insert(uid, AssumedPod { before, after, until_ms });
     }
 }

@@ -1,4 +1,4 @@
-//! What the planner needs of the broker's messages.
+//! Converts the broker's messages to facts for the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,9 @@ use comity_proto::v1::sharing::Mode;
 use crate::state::record::Records;
 use crate::workload::burst::facts::wishes::Wishes;
 use crate::workload::burst::group::Purpose;
-use crate::workload::burst::view::{LeaseFacts, LeaseStage, RequestFacts};
+use crate::workload::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
 
-/// A request for a virtual node that has not ended, or another live one, whose room is not for pods; `None` once it
-/// ended.
+/// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
 pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
     if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched) {
         return None;
@@ -35,7 +34,7 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
     })
 }
 
-/// Own leases by virtual node; the records know which node each has.
+/// Own leases by virtual node; the records name their nodes.
 pub(super) fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseFacts> {
     let own = state.leases.iter().filter(|lease| {
         lease.origin == cluster
@@ -64,7 +63,7 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
             v1::LeaseState::Active => LeaseStage::Active,
             v1::LeaseState::Reclaiming => LeaseStage::Reclaiming,
             v1::LeaseState::Ending | v1::LeaseState::Ended => LeaseStage::Ending,
-            // A silent side may come back: nothing new is sent there meanwhile.
+            // Suspect too: nothing new is sent to a silent side.
             _ => LeaseStage::Coming,
         },
         expires_at_ms: lease.expires_at_ms,

@@ -1,4 +1,4 @@
-//! All that the plan looks at.
+//! Input of the reclaim plan.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use comity_proto::v1;
 use super::pod::PodFacts;
 use super::{reason_word, reclaim_of};
 
-/// Why a lease is being reclaimed, and until when it is in force.
+/// The reclaim of a lease: reason and deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReclaimNotice {
-    /// When it ends, RFC 3339.
+    /// Deadline, RFC 3339.
     pub at: String,
-    /// The word for why, as in "local-need".
+    /// Reason, as in "local-need".
     pub reason: String,
-    /// Why, for people.
+    /// Reason, for people.
     pub message: String,
-    /// Where its request goes on; empty while no place is known.
+    /// The request's next lease; empty while it has none.
     pub moved_to: String,
     /// When notice was given, in milliseconds since 1970.
     pub since_ms: u64,
@@ -37,10 +37,10 @@ impl ReclaimNotice {
     }
 }
 
-/// An own lease by virtual node that is in force, and whose pods have been seen.
+/// An own lease by virtual node that is in force and whose pods were listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// The virtual node that stands for it.
+    /// Its virtual node.
     pub node: String,
     /// Its reclaim.
     pub reclaim: Option<ReclaimNotice>,
@@ -48,13 +48,13 @@ pub struct LeaseView {
     pub noticed_ms: u64,
 }
 
-/// A look at the cluster and at what the broker wants.
+/// Cluster and desired state at one time.
 #[derive(Clone, Debug, Default)]
-pub struct ReclaimView {
+pub struct ReclaimSnapshot {
     /// Now, in milliseconds since 1970.
     pub now_ms: u64,
-    /// By lease.
+    /// Leases by id.
     pub leases: BTreeMap<String, LeaseView>,
-    /// Pods on their nodes.
+    /// Pods on the leases' nodes.
     pub pods: Vec<PodFacts>,
 }

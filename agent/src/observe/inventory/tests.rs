@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::node_id::NodeSalt;
 use crate::observe::LocalReserve;
-use crate::observe::lean::Lean;
+use crate::observe::partial_object::Partial;
 use crate::observe::pod_facts::Names;
 
 mod functions;
@@ -65,19 +65,19 @@ fn raw_pod(namespace: &str, name: &str, node: &str, resource: &str, count: u32) 
 /// As the watches read it.
 fn read<K>(object: &Value) -> K
 where
-    Lean<K>: serde::de::DeserializeOwned,
+    Partial<K>: serde::de::DeserializeOwned,
 {
-    let Lean(object) = serde_json::from_value(object.clone()).unwrap();
+    let Partial(object) = serde_json::from_value(object.clone()).unwrap();
     object
 }
 
-fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalReserve) -> Folded {
+fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalReserve) -> BuiltInventory {
     let nodes: Vec<NodeFacts> = nodes.iter().filter_map(|node| NodeFacts::of(&read::<core::Node>(node))).collect();
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = lent.iter().map(|name| (*name).to_owned()).collect();
     let settings = InventorySettings { salt: SALT, reserve: *reserve, rdma: Vec::new() };
-    fold(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
+    build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
 }
 
 fn look(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
@@ -283,9 +283,9 @@ fn devices_of_unknown_kind_are_left_out_with_a_reason() {
     set_labels(&mut changing, &[("mig.config.state", "pending")]);
     let mut wild = raw_node("e");
     set_labels(&mut wild, &[("gpu.sharing-strategy", "time-slicing"), ("gpu.replicas", "100")]);
-    let folded = look_with(&[unlabelled, hami, invalid, changing, wild], &[], &[], &LocalReserve::default());
-    assert!(folded.nodes.is_empty());
-    let reasons: Vec<_> = folded.left_out.iter().map(|left| left.reason.as_str()).collect();
+    let built = look_with(&[unlabelled, hami, invalid, changing, wild], &[], &[], &LocalReserve::default());
+    assert!(built.nodes.is_empty());
+    let reasons: Vec<_> = built.not_offered.iter().map(|left| left.reason.as_str()).collect();
     for (reason, part) in
         reasons.iter().zip(["GPU Feature Discovery", "HAMi", "invalid MIG layout", "pending", "100 replicas"])
     {
@@ -298,9 +298,9 @@ fn devices_of_unknown_kind_are_left_out_with_a_reason() {
 fn the_reserve_is_local_use_that_local_work_may_already_fill() {
     let reserve = LocalReserve { gpus_per_node: 2, cpu_milli: 8_000, memory_mib: 512 };
     let pods = [raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)];
-    let folded = look_with(&[raw_node("gpu-1")], &pods, &[], &reserve);
-    assert_eq!(local_use(&folded.nodes[0]), [0, 0, 0, 0, 0, 0, 1_000, 1_000]);
-    assert_eq!((folded.nodes[0].local_cpu_milli, folded.nodes[0].local_memory_mib), (8_000, 1_024));
+    let built = look_with(&[raw_node("gpu-1")], &pods, &[], &reserve);
+    assert_eq!(local_use(&built.nodes[0]), [0, 0, 0, 0, 0, 0, 1_000, 1_000]);
+    assert_eq!((built.nodes[0].local_cpu_milli, built.nodes[0].local_memory_mib), (8_000, 1_024));
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
             json!(wiring.map(|text| [(wiring::ANNOTATION, text)]).into_iter().flatten().collect::<BTreeMap<_, _>>());
         let facts = [NodeFacts::of(&read::<core::Node>(&raw)).unwrap()];
         let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-        fold(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
+        build_nodes(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
     };
     let told = with(None);
     assert_eq!((told.numa.len(), told.numa[1].cpu_milli), (2, 56_000));

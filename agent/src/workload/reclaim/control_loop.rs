@@ -1,4 +1,4 @@
-//! The loop: looks, plans, tells.
+//! The reclaim loop: takes a snapshot, plans, and writes notices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,37 +16,37 @@ use tokio::sync::watch;
 use tokio_stream::StreamMap;
 use tokio_util::sync::CancellationToken;
 
-use super::hands::give;
+use super::notify::notify;
 use super::plan::{Notice, ReclaimPlan, plan};
 use super::pod::PodFacts;
 use super::saved::Saved;
-use super::view::{LeaseView, ReclaimNotice, ReclaimView};
+use super::snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 use crate::kubernetes::api::KubernetesApi;
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::watch_cache::WatchCache;
 use crate::model::desired::Update;
 use crate::state::record::Records;
-use crate::workload::burst::execute::{Hands, Outcome};
+use crate::workload::burst::pod_client::{Outcome, PodClient};
 
-/// Calls to the API server at once.
+/// Concurrent calls to the API server.
 const AT_ONCE: usize = 16;
-/// How long what a pod was told counts though no watch has shown it.
-const BELIEVED_FOR_MS: u64 = 5_000;
-/// After a failure.
+/// How long a written notice counts before a watch shows it.
+const ASSUMED_FOR_MS: u64 = 5_000;
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// Nothing is due by itself: everything that matters wakes the loop.
+/// Longest pause; every relevant change wakes the loop.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// What the loop is given.
+/// Dependencies of the loop.
 pub struct ReclaimContext {
     /// This cluster's id.
     pub cluster: String,
     /// Its API server.
     pub kubernetes: KubernetesApi,
-    /// What the broker wants.
+    /// Desired state from the broker.
     pub desired: watch::Receiver<Update>,
-    /// What this agent remembers: which virtual node stands for a lease.
+    /// The agent's records: they name the virtual node of each lease.
     pub records: watch::Receiver<Arc<Records>>,
-    /// Told of leases whose work is saved.
+    /// Receives the leases whose work is saved.
     pub saved: watch::Sender<Saved>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -54,41 +54,41 @@ pub struct ReclaimContext {
 
 /// Runs until told to stop.
 pub async fn run(context: ReclaimContext, stop: CancellationToken) {
-    Shell::new(context).run(stop).await;
+    ReclaimLoop::new(context).run(stop).await;
 }
 
 type Watch = BoxStream<'static, watcher::Result<Event<Pod>>>;
 
-/// What a pod was told, until a watch shows it.
-struct Believed {
+/// A pod with a notice that no watch has shown yet.
+struct AssumedPod {
     before: PodFacts,
     after: PodFacts,
     until_ms: u64,
 }
 
-struct Shell {
+struct ReclaimLoop {
     cluster: String,
     kubernetes: KubernetesApi,
-    hands: Hands,
+    pod_client: PodClient,
     desired: watch::Receiver<Update>,
     records: watch::Receiver<Arc<Records>>,
     saved: watch::Sender<Saved>,
     clock: Arc<dyn Clock>,
     events: StreamMap<String, Watch>,
-    /// Pods by node: of leases that are being reclaimed, and of others until it is sure that none says so any more.
-    pods: BTreeMap<String, Mirror<PodFacts>>,
-    believed: BTreeMap<String, Believed>,
-    /// When notice was given and when that was first seen here, by lease.
+    /// Pods by node: of leases under reclaim, and of others until no pod carries a notice any more.
+    pods: BTreeMap<String, WatchCache<PodFacts>>,
+    assumed: BTreeMap<String, AssumedPod>,
+    /// By lease: start of the reclaim, and when this process first saw it.
     noticed: BTreeMap<String, (u64, u64)>,
-    /// Leases of which no pod says that they are being reclaimed, and none is.
+    /// Leases that are not under reclaim, and whose pods carry no notice.
     clear: BTreeSet<String>,
 }
 
-impl Shell {
+impl ReclaimLoop {
     fn new(context: ReclaimContext) -> Self {
         Self {
             cluster: context.cluster,
-            hands: Hands::new(context.kubernetes.client()),
+            pod_client: PodClient::new(context.kubernetes.client()),
             kubernetes: context.kubernetes,
             desired: context.desired,
             records: context.records,
@@ -96,7 +96,7 @@ impl Shell {
             clock: context.clock,
             events: StreamMap::new(),
             pods: BTreeMap::new(),
-            believed: BTreeMap::new(),
+            assumed: BTreeMap::new(),
             noticed: BTreeMap::new(),
             clear: BTreeSet::new(),
         }
@@ -133,27 +133,27 @@ impl Shell {
         }
     }
 
-    /// Looks, plans and tells once; how long to sleep if nothing changes.
+    /// One round; returns how long to sleep if nothing changes.
     async fn turn(&mut self) -> Duration {
         let now = self.clock.unix_ms();
         let Some(state) = self.desired.borrow_and_update().state.clone() else { return LONGEST_SLEEP };
         let records = Arc::clone(&self.records.borrow_and_update());
         let leases = leases(&state, &self.cluster, &records);
         self.follow(&leases, now);
-        let view = self.look(leases, now);
-        let ReclaimPlan { notices, saved, look_again_ms } = plan(&view);
+        let snapshot = self.look(leases, now);
+        let ReclaimPlan { notices, saved, wake_at_ms } = plan(&snapshot);
         let told: BTreeSet<&str> =
-            view.pods.iter().filter(|pod| pod.is_told() && !pod.is_finished).map(|pod| pod.node.as_str()).collect();
+            snapshot.pods.iter().filter(|pod| pod.is_told() && !pod.is_finished).map(|pod| pod.node.as_str()).collect();
         let clear =
-            view.leases.iter().filter(|(_, lease)| lease.reclaim.is_none() && !told.contains(lease.node.as_str()));
+            snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_none() && !told.contains(lease.node.as_str()));
         self.clear.extend(clear.map(|(id, _)| id.clone()));
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
-        let is_fine = self.tell(&view, notices, now).await;
-        let due = look_again_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
+        let is_fine = self.tell(&snapshot, notices, now).await;
+        let due = wake_at_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
         due.into_iter().chain((!is_fine).then_some(RETRY)).min().unwrap_or(LONGEST_SLEEP)
     }
 
-    /// Watches the pods of the nodes that matter, and of no others.
+    /// Watches pods of exactly the nodes that may need notices.
     fn follow(&mut self, leases: &BTreeMap<String, LeaseView>, now: u64) {
         self.clear.retain(|id| leases.get(id).is_some_and(|lease| lease.reclaim.is_none()));
         self.noticed.retain(|id, (since, _)| {
@@ -174,27 +174,27 @@ impl Shell {
                 let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
                 let events = watcher::watcher(Api::<Pod>::all(self.kubernetes.client()), config);
                 self.events.insert(node.clone(), events.default_backoff().boxed());
-                self.pods.insert(node.clone(), Mirror::default());
+                self.pods.insert(node.clone(), WatchCache::default());
             }
         }
     }
 
-    fn look(&mut self, leases: BTreeMap<String, LeaseView>, now: u64) -> ReclaimView {
+    fn look(&mut self, leases: BTreeMap<String, LeaseView>, now: u64) -> ReclaimSnapshot {
         let mut pods: BTreeMap<String, PodFacts> = self
             .pods
             .values()
             .filter(|mirror| mirror.is_complete())
-            .flat_map(Mirror::facts)
+            .flat_map(WatchCache::facts)
             .map(|pod| (pod.pod.uid.clone(), pod.clone()))
             .collect();
-        self.believed.retain(|uid, believed| {
-            let still = pods.get(uid).is_some_and(|current| *current == believed.before) && believed.until_ms > now;
+        self.assumed.retain(|uid, assumed| {
+            let still = pods.get(uid).is_some_and(|current| *current == assumed.before) && assumed.until_ms > now;
             if let (true, Some(current)) = (still, pods.get_mut(uid)) {
-                *current = believed.after.clone();
+                *current = assumed.after.clone();
             }
             still
         });
-        let seen = |lease: &LeaseView| self.pods.get(&lease.node).is_some_and(Mirror::is_complete);
+        let seen = |lease: &LeaseView| self.pods.get(&lease.node).is_some_and(WatchCache::is_complete);
         let leases = leases
             .into_iter()
             .filter(|(_, lease)| seen(lease))
@@ -203,13 +203,13 @@ impl Shell {
                 (id, LeaseView { noticed_ms, ..lease })
             })
             .collect();
-        ReclaimView { now_ms: now, leases, pods: pods.into_values().collect() }
+        ReclaimSnapshot { now_ms: now, leases, pods: pods.into_values().collect() }
     }
 
-    /// Gives notices; whether all were given.
-    async fn tell(&mut self, view: &ReclaimView, notices: Vec<Notice>, now: u64) -> bool {
-        let hands = &self.hands;
-        let given = notices.into_iter().map(|notice| async move { (give(hands, &notice).await, notice) });
+    /// Writes notices; false if any failed.
+    async fn tell(&mut self, snapshot: &ReclaimSnapshot, notices: Vec<Notice>, now: u64) -> bool {
+        let pod_client = &self.pod_client;
+        let given = notices.into_iter().map(|notice| async move { (notify(pod_client, &notice).await, notice) });
         let given: Vec<(Outcome, Notice)> = futures::stream::iter(given).buffer_unordered(AT_ONCE).collect().await;
         let mut is_fine = true;
         for (outcome, notice) in given {
@@ -222,21 +222,21 @@ impl Shell {
                 Outcome::Outdated => is_fine = false,
                 Outcome::Done | Outcome::Changed(_) => {
                     tracing::info!(namespace, pod, text = notice.note.text, "told");
-                    self.believe(view, &notice, now);
+                    self.assume(snapshot, &notice, now);
                 }
             }
         }
         is_fine
     }
 
-    fn believe(&mut self, view: &ReclaimView, notice: &Notice, now: u64) {
-        let Some(seen) = view.pods.iter().find(|pod| pod.pod.uid == notice.pod.uid) else { return };
+    fn assume(&mut self, snapshot: &ReclaimSnapshot, notice: &Notice, now: u64) {
+        let Some(seen) = snapshot.pods.iter().find(|pod| pod.pod.uid == notice.pod.uid) else { return };
         let (told_at, told_reason) = notice.marks.clone().unzip();
         let after = PodFacts { told_at, told_reason, is_saved: false, ..seen.clone() };
         let uid = notice.pod.uid.clone();
-        // What was planned by a belief still stands for what the watch showed before it.
-        let before = self.believed.remove(&uid).map_or_else(|| seen.clone(), |earlier| earlier.before);
-        self.believed.insert(uid, Believed { before, after, until_ms: now.saturating_add(BELIEVED_FOR_MS) });
+        // The watch still shows the state from before the first assumption.
+        let before = self.assumed.remove(&uid).map_or_else(|| seen.clone(), |earlier| earlier.before);
+        self.assumed.insert(uid, AssumedPod { before, after, until_ms: now.saturating_add(ASSUMED_FOR_MS) });
     }
 }
 
@@ -247,11 +247,11 @@ fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMa
             && lease.delivery() == v1::Delivery::VirtualNode
             && matches!(lease.state(), v1::LeaseState::Active | v1::LeaseState::Suspect | v1::LeaseState::Reclaiming)
     };
-    let view = |lease: &v1::Lease| {
+    let snapshot = |lease: &v1::Lease| {
         let node = records.origins.get(&lease.id).map_or(lease.id.as_str(), |record| record.node()).to_owned();
         (lease.id.clone(), LeaseView { node, reclaim: ReclaimNotice::of(lease), noticed_ms: 0 })
     };
-    state.leases.iter().filter(is_in_force).map(view).collect()
+    state.leases.iter().filter(is_in_force).map(snapshot).collect()
 }
 
 #[cfg(test)]

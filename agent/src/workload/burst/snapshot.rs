@@ -1,4 +1,4 @@
-//! All that the planner looks at.
+//! Input of the burst plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use super::facts::pod::PodFacts;
 use super::facts::wishes::Wishes;
 use super::note::Note;
 
-/// A pod, and what this process knows of it beyond the cluster.
+/// A pod, with when this process first saw it.
 #[derive(Clone, Debug)]
 pub struct PodView {
     /// Its facts.
     pub facts: PodFacts,
-    /// When it was first seen: creation times have whole seconds only.
+    /// First seen, in milliseconds since 1970; creation times have whole seconds only.
     pub seen_ms: u64,
 }
 
@@ -21,7 +21,7 @@ pub struct PodView {
 pub struct RequestFacts {
     /// Target namespace.
     pub namespace: String,
-    /// Who is accounted.
+    /// Tenant charged.
     pub tenant: String,
     /// GPU class; empty where a selector is given.
     pub class: String,
@@ -31,48 +31,47 @@ pub struct RequestFacts {
     pub cpu_milli_per_gpu: u64,
     /// Memory for each, in MiB.
     pub memory_mib_per_gpu: u64,
-    /// Waits for a donor.
+    /// Whether it waits for a donor.
     pub is_queued: bool,
     /// Its lease, once there is one.
     pub lease: Option<String>,
-    /// Why it is in its state.
+    /// Reason of its state.
     pub message: String,
-    /// Since when pods want less than it asks for.
+    /// Since when its pods need fewer GPUs than it has.
     pub short_since_ms: Option<u64>,
-    /// Until when it is kept though no pod wants it: its lease was reclaimed, and pods that saved themselves are made
-    /// again.
+    /// Until when it is kept without pods: its lease was reclaimed, and controllers make the saved pods again.
     pub kept_until_ms: u64,
     pub(crate) wishes: Wishes,
-    /// What this agent wrote into it, if it made it for pods.
+    /// Its purpose, if burst made it.
     pub purpose: Option<super::group::Purpose>,
 }
 
 /// A request that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedRequest {
-    /// It could not be served.
+    /// Whether it failed.
     pub has_failed: bool,
-    /// Why.
+    /// Why it ended.
     pub message: String,
-    /// When this process learnt it.
+    /// When this process learned of it.
     pub at_ms: u64,
 }
 
-/// How far a lease is.
+/// Stage of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStage {
     /// Its virtual node is being made.
     Coming,
     /// Pods can run.
     Active,
-    /// Its pods run on, and no others are sent there: it is being reclaimed.
+    /// It is being reclaimed: running pods go on, and no others are sent there.
     Reclaiming,
     /// It is being taken down.
     Ending,
 }
 
 impl LeaseStage {
-    /// Of two leases of one request, pods wait for that of the lower rank: a request that moves has both for a while.
+    /// Of two leases of a request that moves, pods wait for the one with the lower rank.
     pub(crate) const fn rank(self) -> u8 {
         match self {
             Self::Active => 0,
@@ -90,11 +89,11 @@ pub struct LeaseFacts {
     pub request: String,
     /// Target namespace.
     pub namespace: String,
-    /// Who is accounted.
+    /// Tenant charged.
     pub tenant: String,
-    /// Who lends.
+    /// Lending cluster.
     pub donor: String,
-    /// The virtual node, where it is not called after the lease.
+    /// Name of the virtual node, if it differs from the lease's id.
     pub node: Option<String>,
     /// GPU class; empty where a selector was given.
     pub class: String,
@@ -106,7 +105,7 @@ pub struct LeaseFacts {
     pub cpu_milli_per_gpu: u64,
     /// Memory for each, in MiB.
     pub memory_mib_per_gpu: u64,
-    /// How far it is.
+    /// Its stage.
     pub stage: LeaseStage,
     /// When it ends unless renewed; 0 before it is active.
     pub expires_at_ms: u64,
@@ -127,7 +126,7 @@ pub struct InFlight {
     pub pods: BTreeSet<String>,
 }
 
-/// What a pod was told.
+/// An event that was written on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The event.
@@ -136,9 +135,9 @@ pub struct Told {
     pub at_ms: u64,
 }
 
-/// A look at cluster and broker.
+/// Cluster and broker at one time.
 #[derive(Clone, Debug, Default)]
-pub struct BurstView {
+pub struct BurstSnapshot {
     /// Now.
     pub now_ms: u64,
     /// This cluster.
@@ -147,30 +146,30 @@ pub struct BurstView {
     pub pods: Vec<PodView>,
     /// Namespaces that opted in, with their rules or what is wrong with them.
     pub namespaces: BTreeMap<String, Result<Rules, String>>,
-    /// Own requests that have not ended, by id; `None` while the broker has not said.
+    /// Own requests that have not ended, by id; `None` before the first answer of the broker.
     pub requests: Option<BTreeMap<String, RequestFacts>>,
-    /// Requests that pods name and that ended.
+    /// Ended requests that pods still name.
     pub ended: BTreeMap<String, EndedRequest>,
-    /// Own leases by virtual node, by id; `None` while the broker has not said.
+    /// Own leases by virtual node, by id; `None` before the first desired state.
     pub leases: Option<BTreeMap<String, LeaseFacts>>,
     /// Free GPUs of this cluster's own nodes, by resource.
     pub local: Vec<BTreeMap<String, u64>>,
     /// Submissions under way.
     pub in_flight: Vec<InFlight>,
-    /// Submissions that the broker refused lately, by idempotency key: why, and until when they are not tried again.
+    /// Recently refused submissions by idempotency key: reason, and when they may be tried again.
     pub refused: BTreeMap<String, (String, u64)>,
-    /// What pods were told lately, by UID.
+    /// Recent events by pod UID.
     pub told: BTreeMap<String, Vec<Told>>,
-    /// How many pods an owner will make, by its UID, where that is known.
+    /// Number of pods that an owner will make, by its UID, if known.
     pub expected: BTreeMap<String, u32>,
-    /// Why this cluster can have no virtual nodes, if it cannot: nothing is asked for, and pods stay.
+    /// Why this cluster cannot borrow virtual nodes, if so: nothing is requested, and pods stay.
     pub cannot_borrow: Option<String>,
     /// How long pods of one owner are gathered.
     pub debounce_ms: u64,
     /// How long a pod is held at most.
     pub hold_ms: u64,
-    /// The least CPU that is asked for with a GPU.
+    /// Least CPU requested with a GPU, in thousandths of a core.
     pub least_cpu_milli: u64,
-    /// The least memory that is asked for with a GPU.
+    /// Least memory requested with a GPU, in MiB.
     pub least_memory_mib: u64,
 }

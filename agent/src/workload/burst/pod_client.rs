@@ -1,4 +1,4 @@
-//! Actions on pods, carried out.
+//! Patches, deletes and events on pods.
 
 use std::time::Duration;
 
@@ -15,36 +15,36 @@ use super::note::Note;
 use super::patch;
 use super::plan::BurstAction;
 
-/// One call: a pod waits for it.
+/// Time limit of one call.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// What an event may say.
+/// Longest text of an event.
 const NOTE_BYTES: usize = 1_000;
 
 /// How an action ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The pod is now so.
+    /// The pod now has these facts.
     Changed(Box<PodFacts>),
     /// Done.
     Done,
-    /// The pod is not as it was: look again.
+    /// The pod changed meanwhile: plan again.
     Outdated,
-    /// Try again.
+    /// The call failed with this reason: retry.
     Failed(String),
 }
 
-/// Carries out what concerns pods.
+/// Calls of burst and reclaim about pods.
 #[derive(Clone)]
-pub(crate) struct Hands {
+pub(crate) struct PodClient {
     client: kube::Client,
 }
 
-impl Hands {
+impl PodClient {
     pub(crate) fn new(client: kube::Client) -> Self {
         Self { client }
     }
 
-    /// Does one action on a pod; `facts` are what it was planned by.
+    /// Executes one action on a pod; `facts` are those that it was planned by.
     pub(super) async fn act(&self, action: &BurstAction, facts: &PodFacts) -> Outcome {
         let mut after = facts.clone();
         let patch = match action {
@@ -64,9 +64,9 @@ impl Hands {
                 after.tolerates.insert(lease.clone());
                 patch::rescue(facts, lease, request)
             }
-            BurstAction::Release { .. } => {
+            BurstAction::Ungate { .. } => {
                 after.gates.retain(|gate| gate != GATE);
-                patch::release(facts)
+                patch::ungate(facts)
             }
             BurstAction::Replace { pod, .. } => return self.delete(pod).await,
             BurstAction::Tell { pod, note } => return self.tell(pod, note, "Burst").await,
@@ -78,7 +78,7 @@ impl Hands {
         }
     }
 
-    /// Changes a pod. The patch says itself which one it is for.
+    /// Patches a pod. The patch itself must test the pod's UID.
     pub(crate) async fn patch<P: Serialize + std::fmt::Debug + Sync>(&self, pod: &PodRef, patch: &Patch<P>) -> Outcome {
         let api = Api::<Pod>::namespaced(self.client.clone(), &pod.namespace);
         limited(api.patch(&pod.name, &PatchParams::default(), patch)).await
@@ -90,7 +90,7 @@ impl Hands {
         limited(api.delete(&pod.name, &DeleteParams { preconditions: Some(same), ..DeleteParams::default() })).await
     }
 
-    /// Writes an event about a pod; `action` is what it is about, in CamelCase.
+    /// Writes an event on a pod; `action` is the event's CamelCase action.
     pub(crate) async fn tell(&self, pod: &PodRef, note: &Note, action: &str) -> Outcome {
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -112,12 +112,12 @@ impl Hands {
             secondary: None,
         };
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        // A new one each time: a recorder that remembers says the text of an earlier event of this reason again.
+        // A new one each time: a recorder that is reused repeats the text of an earlier event of this reason.
         let recorder = Recorder::new(self.client.clone(), reporter);
         limited(recorder.publish(&event, &reference)).await
     }
 
-    /// How many pods a Job will still make at once; `None` where that cannot be told.
+    /// Number of pods that a Job will still run at once; `None` if unknown.
     pub(super) async fn job_size(&self, namespace: &str, name: &str, uid: &str) -> Option<u32> {
         let api = Api::<Job>::namespaced(self.client.clone(), namespace);
         let job = tokio::time::timeout(CALL_LIMIT, api.get_opt(name)).await.ok()?.ok()??;
@@ -133,8 +133,7 @@ async fn limited<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Outco
         Err(_) => Outcome::Failed(format!("no answer within {} s", CALL_LIMIT.as_secs())),
         Ok(Ok(_)) => Outcome::Done,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Outcome::Outdated,
-        // A test of the patch did not hold, or the pod of this name is another one. Anything else is a refusal, with
-        // its reason.
+        // A test of the patch failed, or another pod has this name now. Any other 422 is a refusal.
         Ok(Err(kube::Error::Api(status)))
             if status.code == 422
                 && ["testing value", "metadata.uid"].iter().any(|mark| status.message.contains(mark)) =>
@@ -146,19 +145,19 @@ async fn limited<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Outco
     }
 }
 
-/// Which pod an action is about, if it is about one.
+/// The pod of an action, if it has one.
 pub(super) fn pod_of(action: &BurstAction) -> Option<&PodRef> {
     match action {
         BurstAction::Assign { pod, .. }
         | BurstAction::Pin { pod, .. }
         | BurstAction::Rescue { pod, .. }
-        | BurstAction::Release { pod }
+        | BurstAction::Ungate { pod }
         | BurstAction::Replace { pod, .. }
         | BurstAction::Tell { pod, .. } => Some(pod),
         BurstAction::Submit(_)
         | BurstAction::Cancel { .. }
-        | BurstAction::GiveBack { .. }
-        | BurstAction::LookAgain { .. } => None,
+        | BurstAction::ReleaseLease { .. }
+        | BurstAction::WakeAt { .. } => None,
     }
 }
 
@@ -187,11 +186,11 @@ mod tests {
                 Ok::<_, std::io::Error>(Response::new(Body::from(body.to_vec())))
             }
         });
-        let hands = Hands::new(kube::Client::new(service, "default"));
+        let pod_client = PodClient::new(kube::Client::new(service, "default"));
         let pod = crate::workload::burst::fixtures::pod("a").facts.pod;
         for text in ["campus: no room", "campus: 2 of 8 GPUs are free"] {
             let note = Note { is_warning: false, reason: "ComityWaiting", text: text.to_owned() };
-            assert!(matches!(hands.tell(&pod, &note, "Burst").await, Outcome::Done));
+            assert!(matches!(pod_client.tell(&pod, &note, "Burst").await, Outcome::Done));
         }
         assert_eq!(*written.lock().unwrap(), ["campus: no room", "campus: 2 of 8 GPUs are free"]);
     }

@@ -1,25 +1,26 @@
-//! Why requests wait, as the broker explains it, in short: asked seldom, for each explanation looks at every donor.
+//! Short reasons why requests wait, from the broker's explanations; these are expensive, so they are requested rarely.
 
 use std::collections::BTreeMap;
 
 use comity_proto::v1;
 
-use super::view::RequestFacts;
+use super::snapshot::RequestFacts;
 
-/// One request is asked about at most so often.
+/// Shortest pause between two explanations of one request.
 pub(crate) const EVERY_MS: u64 = 60_000;
-/// Most requests are placed sooner than this, and nobody has to ask why they wait.
+/// Pause before the first: most requests are placed sooner.
 const AFTER_MS: u64 = 1_000;
-/// Requests that are asked about at once.
+/// Requests explained in one round.
 const AT_ONCE: usize = 16;
-/// Donors that are named.
+/// Donors named in a summary.
 const MOST_DONORS: usize = 4;
 /// Characters of one donor's reason, and of all.
 const REASON_CHARS: usize = 120;
 const ALL_CHARS: usize = 480;
 
-/// The first reason of each donor against a request; where one could serve it, what the broker says in all.
-pub(crate) fn in_short(answer: &v1::ExplainRequestResponse) -> String {
+/// Summarizes an explanation: the first reason of each donor that does not fit, after the broker's own summary if that
+/// says more.
+pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
     let against: Vec<String> = answer
         .donors
         .iter()
@@ -27,7 +28,7 @@ pub(crate) fn in_short(answer: &v1::ExplainRequestResponse) -> String {
         .map(|verdict| format!("{}: {}", verdict.donor, cut(&verdict.reason, REASON_CHARS)))
         .collect();
     let mut parts: Vec<String> = Vec::new();
-    // That nobody has room is what the donors say themselves; a start window or a place in the queue is not.
+    // "not placed" repeats the donors' reasons; a start window or a queue position adds to them.
     if against.is_empty() || !answer.summary.starts_with("not placed") {
         parts.extend(Some(answer.summary.clone()).filter(|summary| !summary.is_empty()));
     }
@@ -48,16 +49,20 @@ fn cut(text: &str, most: usize) -> String {
     short
 }
 
-/// What is known of requests that wait.
+/// Reasons of waiting requests.
 #[derive(Debug, Default)]
-pub(super) struct Why {
-    /// By request: the reason, and when it is asked for next.
+pub(super) struct WaitReasons {
+    /// By request: the reason, and when the next explanation is due.
     known: BTreeMap<String, (String, u64)>,
 }
 
-impl Why {
-    /// Puts the reasons into requests that wait; forgets all others.
-    pub(super) fn say<'a>(&mut self, waiting: impl Iterator<Item = (&'a String, &'a mut RequestFacts)>, now_ms: u64) {
+impl WaitReasons {
+    /// Sets the reasons as messages of waiting requests; forgets all others.
+    pub(super) fn apply_to<'a>(
+        &mut self,
+        waiting: impl Iterator<Item = (&'a String, &'a mut RequestFacts)>,
+        now_ms: u64,
+    ) {
         let mut known = std::mem::take(&mut self.known);
         for (id, request) in waiting {
             let (reason, next) = known.remove(id).unwrap_or_else(|| (String::new(), now_ms.saturating_add(AFTER_MS)));
@@ -68,7 +73,7 @@ impl Why {
         }
     }
 
-    /// Requests to ask about now; they then count as asked.
+    /// Requests to explain now; marks them as asked.
     pub(super) fn due(&mut self, now_ms: u64) -> Vec<String> {
         let due = self.known.iter_mut().filter(|(_, (_, next))| *next <= now_ms).take(AT_ONCE);
         let asked = due.map(|(id, (_, next))| {
@@ -80,7 +85,7 @@ impl Why {
 
     pub(super) fn take(&mut self, request: &str, answer: &v1::ExplainRequestResponse) {
         if let Some((reason, _)) = self.known.get_mut(request) {
-            *reason = in_short(answer);
+            *reason = summarize(answer);
         }
     }
 }
@@ -105,36 +110,36 @@ mod tests {
     #[test]
     fn each_donor_says_its_first_reason() {
         let donors = vec![verdict("campus", "no agreement covers it"), verdict("institute", "2 of 8 GPUs are free")];
-        let text = in_short(&answer("not placed: none of 2 donors can serve it now", donors.clone()));
+        let text = summarize(&answer("not placed: none of 2 donors can serve it now", donors.clone()));
         assert_eq!(text, "campus: no agreement covers it; institute: 2 of 8 GPUs are free");
-        let early = in_short(&answer("its start window has not opened; not placed: none of 2", donors));
+        let early = summarize(&answer("its start window has not opened; not placed: none of 2", donors));
         assert!(early.starts_with("its start window has not opened; ") && early.contains("campus: "), "{early}");
-        let fits = in_short(&answer("fits on campus; it must not delay req-1", vec![verdict("campus", "")]));
+        let fits = summarize(&answer("fits on campus; it must not delay req-1", vec![verdict("campus", "")]));
         assert_eq!(fits, "fits on campus; it must not delay req-1");
     }
 
     #[test]
     fn what_is_said_has_an_end() {
         let many = (0..50).map(|n| verdict(&format!("donor-{n}"), &"é".repeat(900))).collect();
-        let text = in_short(&answer(&"s".repeat(9_000), many));
+        let text = summarize(&answer(&"s".repeat(9_000), many));
         assert!(text.chars().count() <= ALL_CHARS && text.ends_with('…'), "{text}");
         let many = (0..6).map(|n| verdict(&format!("donor-{n}"), "no room")).collect();
-        assert!(in_short(&answer("not placed: none", many)).ends_with("donor-3: no room; and 2 more donors"));
+        assert!(summarize(&answer("not placed: none", many)).ends_with("donor-3: no room; and 2 more donors"));
     }
 
     #[test]
     fn the_broker_is_asked_a_second_later_and_then_once_a_minute() {
         let mut requests = BTreeMap::from([("req-1".to_owned(), RequestFacts::default())]);
-        let mut why = Why::default();
-        why.say(requests.iter_mut(), 0);
-        assert!(why.due(999).is_empty());
-        assert_eq!(why.due(1_000), ["req-1"]);
-        assert!(why.due(60_999).is_empty());
-        why.take("req-1", &answer("not placed: none", vec![verdict("campus", "no room")]));
-        why.say(requests.iter_mut(), 2_000);
+        let mut reasons = WaitReasons::default();
+        reasons.apply_to(requests.iter_mut(), 0);
+        assert!(reasons.due(999).is_empty());
+        assert_eq!(reasons.due(1_000), ["req-1"]);
+        assert!(reasons.due(60_999).is_empty());
+        reasons.take("req-1", &answer("not placed: none", vec![verdict("campus", "no room")]));
+        reasons.apply_to(requests.iter_mut(), 2_000);
         assert_eq!(requests["req-1"].message, "campus: no room");
-        assert_eq!(why.due(61_000), ["req-1"]);
-        why.say(std::iter::empty(), 62_000);
-        assert!(why.known.is_empty());
+        assert_eq!(reasons.due(61_000), ["req-1"]);
+        reasons.apply_to(std::iter::empty(), 62_000);
+        assert!(reasons.known.is_empty());
     }
 }

@@ -7,13 +7,13 @@ const MOST_FAILURES: usize = 10_000;
 
 /// What fails, and why.
 #[derive(Debug, Default)]
-pub(crate) struct Failing {
+pub(crate) struct FailureLog {
     reasons: BTreeMap<String, String>,
 }
 
-impl Failing {
+impl FailureLog {
     /// Whether this is another failure of the thing than its last.
-    pub(crate) fn is_news(&mut self, what: &str, reason: &str) -> bool {
+    pub(crate) fn is_new(&mut self, what: &str, reason: &str) -> bool {
         if self.reasons.len() >= MOST_FAILURES {
             self.reasons.clear();
         }
@@ -21,7 +21,7 @@ impl Failing {
     }
 
     /// It went well.
-    pub(crate) fn ended(&mut self, what: &str) {
+    pub(crate) fn cleared(&mut self, what: &str) {
         self.reasons.remove(what);
     }
 }
@@ -32,10 +32,10 @@ mod tests {
 
     #[test]
     fn a_failure_is_news_until_it_is_known_and_again_after_it_ended() {
-        let mut failing = Failing::default();
-        assert!(failing.is_news("a", "no") && !failing.is_news("a", "no") && failing.is_news("b", "no"));
-        assert!(failing.is_news("a", "still no"));
-        failing.ended("a");
-        assert!(failing.is_news("a", "still no"));
+        let mut failures = FailureLog::default();
+        assert!(failures.is_new("a", "no") && !failures.is_new("a", "no") && failures.is_new("b", "no"));
+        assert!(failures.is_new("a", "still no"));
+        failures.cleared("a");
+        assert!(failures.is_new("a", "still no"));
     }
 }

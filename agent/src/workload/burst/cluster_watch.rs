@@ -1,4 +1,4 @@
-//! What the cluster says: namespaces that opted in, their GPU pods, and pods that our gate holds anywhere.
+//! Watches namespaces that opted in, their GPU pods, and gated pods in all namespaces.
 
 use std::collections::BTreeMap;
 
@@ -15,34 +15,34 @@ use super::facts::namespace::{Rules, rules};
 use super::facts::pod::PodFacts;
 use super::settings::BurstSettings;
 use super::{GATE, OFFLOAD_LABEL};
-use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::watch_cache::WatchCache;
 
 type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 type NamespaceRules = (String, Result<Rules, String>);
 
-/// Copies, kept fresh by watches. Only pods of namespaces that opted in are watched, and those that carry our label.
-pub(super) struct Cluster {
+/// Watch caches of namespaces and pods.
+pub(super) struct ClusterWatch {
     client: kube::Client,
     settings: BurstSettings,
     namespace_events: Watch<PartialObjectMeta<Namespace>>,
-    namespaces: Mirror<NamespaceRules>,
+    namespaces: WatchCache<NamespaceRules>,
     held_events: Watch<Pod>,
-    held: Mirror<PodFacts>,
+    held: WatchCache<PodFacts>,
     pod_events: StreamMap<String, Watch<Pod>>,
-    pods: BTreeMap<String, Mirror<PodFacts>>,
+    pods: BTreeMap<String, WatchCache<PodFacts>>,
 }
 
-impl Cluster {
-    pub(super) fn watch(client: kube::Client, settings: BurstSettings) -> Self {
-        // Whatever it says: what is neither yes nor no is told to its pods.
+impl ClusterWatch {
+    pub(super) fn start(client: kube::Client, settings: BurstSettings) -> Self {
+        // With any value: an invalid one is reported on the namespace's pods.
         let opted_in = watcher::Config::default().labels(OFFLOAD_LABEL);
         Self {
             namespace_events: watcher::watcher(Api::all(client.clone()), opted_in).default_backoff().boxed(),
-            namespaces: Mirror::default(),
+            namespaces: WatchCache::default(),
             held_events: watcher::watcher(Api::all(client.clone()), watcher::Config::default().labels(GATE))
                 .default_backoff()
                 .boxed(),
-            held: Mirror::default(),
+            held: WatchCache::default(),
             pod_events: StreamMap::new(),
             pods: BTreeMap::new(),
             client,
@@ -50,7 +50,7 @@ impl Cluster {
         }
     }
 
-    /// Waits for an event; whether it changed anything. Watches begin again by themselves.
+    /// Waits for an event; true if it changed anything.
     pub(super) async fn changed(&mut self) -> bool {
         tokio::select! {
             Some(event) = self.namespace_events.next() => {
@@ -90,14 +90,14 @@ impl Cluster {
                 let api = Api::<Pod>::namespaced(self.client.clone(), &name);
                 let stream = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
                 self.pod_events.insert(name.clone(), stream);
-                self.pods.insert(name, Mirror::default());
+                self.pods.insert(name, WatchCache::default());
             }
         }
     }
 
-    /// Whether everything has been seen once.
+    /// Whether every first list is complete.
     pub(super) fn is_complete(&self) -> bool {
-        self.namespaces.is_complete() && self.held.is_complete() && self.pods.values().all(Mirror::is_complete)
+        self.namespaces.is_complete() && self.held.is_complete() && self.pods.values().all(WatchCache::is_complete)
     }
 
     pub(super) fn namespaces(&self) -> BTreeMap<String, Result<Rules, String>> {
@@ -106,8 +106,8 @@ impl Cluster {
 
     /// Pods by UID.
     pub(super) fn pods(&self) -> BTreeMap<String, PodFacts> {
-        let opted_in = self.pods.values().flat_map(Mirror::facts);
-        // Of the others only those that are still held.
+        let opted_in = self.pods.values().flat_map(WatchCache::facts);
+        // In other namespaces only pods that are still gated.
         let others = self.held.facts().filter(|pod| !self.pods.contains_key(&pod.pod.namespace) && pod.is_gated());
         opted_in.chain(others).map(|pod| (pod.pod.uid.clone(), pod.clone())).collect()
     }

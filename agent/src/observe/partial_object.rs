@@ -17,9 +17,9 @@ use serde::{Deserialize, Deserializer};
 
 /// An object with only those fields that are read here; the others are as if the API server had not set them.
 #[derive(Clone, Debug)]
-pub(crate) struct Lean<K>(pub(crate) K);
+pub(crate) struct Partial<K>(pub(crate) K);
 
-impl<K: Resource> Resource for Lean<K> {
+impl<K: Resource> Resource for Partial<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -48,13 +48,13 @@ impl<K: Resource> Resource for Lean<K> {
     }
 }
 
-impl<'de> Deserialize<'de> for Lean<Pod> {
+impl<'de> Deserialize<'de> for Partial<Pod> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         PodRead::deserialize(deserializer).map(|read| Self(read.into()))
     }
 }
 
-impl<'de> Deserialize<'de> for Lean<Node> {
+impl<'de> Deserialize<'de> for Partial<Node> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         NodeRead::deserialize(deserializer).map(|read| Self(read.into()))
     }
@@ -242,7 +242,7 @@ mod tests {
             },
             "status": { "phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [] },
         });
-        let Lean(lean) = serde_json::from_value::<Lean<Pod>>(pod.clone()).unwrap();
+        let Partial(lean) = serde_json::from_value::<Partial<Pod>>(pod.clone()).unwrap();
         assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
         let mut names = Names::default();
         let facts = names.facts_of(&lean).unwrap();
@@ -251,7 +251,7 @@ mod tests {
 
         let nominated =
             json!({ "metadata": { "name": "p" }, "status": { "phase": "Pending", "nominatedNodeName": "n" } });
-        let Lean(lean) = serde_json::from_value::<Lean<Pod>>(nominated).unwrap();
+        let Partial(lean) = serde_json::from_value::<Partial<Pod>>(nominated).unwrap();
         assert_eq!(&*names.facts_of(&lean).unwrap().node, "n");
     }
 
@@ -270,7 +270,7 @@ mod tests {
                 "images": [{ "names": ["a"], "sizeBytes": 1 }], "nodeInfo": {},
             },
         });
-        let Lean(lean) = serde_json::from_value::<Lean<Node>>(node.clone()).unwrap();
+        let Partial(lean) = serde_json::from_value::<Partial<Node>>(node.clone()).unwrap();
         assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
         let facts = NodeFacts::of(&lean).unwrap();
         assert!(facts.schedulable && facts.is_virtual && facts.is_hami, "{facts:?}");
@@ -282,7 +282,7 @@ mod tests {
         });
         assert_eq!(Some(facts), NodeFacts::of(&serde_json::from_value(cordoned.clone()).unwrap()));
         cordoned["spec"]["unschedulable"] = json!(true);
-        let Lean(lean) = serde_json::from_value::<Lean<Node>>(cordoned).unwrap();
+        let Partial(lean) = serde_json::from_value::<Partial<Node>>(cordoned).unwrap();
         assert!(!NodeFacts::of(&lean).unwrap().schedulable);
     }
 }
