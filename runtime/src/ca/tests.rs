@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
-use crate::identity::{CertificateFacts, certificates};
+use crate::identity::{CertificateFacts, parse_chain};
 use crate::spiffe::ClusterName;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -34,7 +34,7 @@ fn the_certificate_says_what_the_broker_decided() {
     let hosts = [HostName::Dns("a.test".into()), HostName::Ip([127, 0, 0, 1].into())];
     let issued = ca.issue(&csr, &cluster(), &hosts, HOUR, now).unwrap();
 
-    let chain = certificates("chain", &issued.chain_pem).unwrap();
+    let chain = parse_chain("chain", &issued.chain_pem).unwrap();
     assert_eq!(chain.len(), 2);
     assert_eq!(RootHash::of(&chain[1]), ca.root_sha256());
     let facts = CertificateFacts::of(&chain[0]).unwrap();
