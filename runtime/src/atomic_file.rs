@@ -51,7 +51,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     write_with(path, mode, |file| file.write_all(content))
 }
 
-/// Writes or replaces a file with what `fill` writes into it.
+/// Writes or replaces a file with the content that `fill` writes.
 ///
 /// # Errors
 /// [`FileError`]. An old file then stays unchanged.

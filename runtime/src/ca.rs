@@ -401,4 +401,4 @@ fn set_validity(params: &mut CertificateParams, from: SystemTime, until: SystemT
 }
 
 #[cfg(test)]
-mod tests;
+mod authority_tests;

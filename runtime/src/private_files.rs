@@ -53,7 +53,7 @@ pub fn make_private_files_only() {
 /// # Errors
 /// [`NotPrivate`], with the command that fixes it.
 pub fn check(path: &Path) -> Result<(), NotPrivate> {
-    check_as(path, std::env::var_os("KUBERNETES_SERVICE_HOST").is_some())
+    check_in(path, Environment::of_this_process())
 }
 
 /// Applies [`check`] to each file of a directory with this extension.
@@ -70,14 +70,27 @@ pub fn check_all(dir: &Path, extension: &str) -> Result<(), NotPrivate> {
     paths.filter(|path| path.extension().is_some_and(|found| found == extension)).try_for_each(|path| check(&path))
 }
 
-fn check_as(path: &Path, in_pod: bool) -> Result<(), NotPrivate> {
+/// Where this process runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Environment {
+    Host,
+    Pod,
+}
+
+impl Environment {
+    fn of_this_process() -> Self {
+        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() { Self::Pod } else { Self::Host }
+    }
+}
+
+fn check_in(path: &Path, environment: Environment) -> Result<(), NotPrivate> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(NotPrivate::Unreadable { path: path.to_owned(), source }),
     };
     let mode = metadata.permissions().mode() & 0o777;
-    let group_is_trusted = || (metadata.uid() == 0 || in_pod) && is_own_group(&metadata);
+    let group_is_trusted = || (metadata.uid() == 0 || environment == Environment::Pod) && is_own_group(&metadata);
     if mode & OTHERS == 0 && (mode & GROUP == 0 || group_is_trusted()) {
         return Ok(());
     }
@@ -128,15 +141,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = file(dir.path(), 0o660);
         let owned_by_root = fs::metadata(&path).unwrap().uid() == 0;
-        check_as(&path, true).unwrap();
-        assert_eq!(check_as(&path, false).is_ok(), owned_by_root);
+        check_in(&path, Environment::Pod).unwrap();
+        assert_eq!(check_in(&path, Environment::Host).is_ok(), owned_by_root);
         if owned_by_root {
             std::os::unix::fs::chown(&path, Some(65_532), None).unwrap();
-            check_as(&path, false).unwrap_err();
-            check_as(&path, true).unwrap();
+            check_in(&path, Environment::Host).unwrap_err();
+            check_in(&path, Environment::Pod).unwrap();
             // A group that this process is not in.
             std::os::unix::fs::chown(&path, None, Some(65_532)).unwrap();
-            check_as(&path, true).unwrap_err();
+            check_in(&path, Environment::Pod).unwrap_err();
         }
     }
 }

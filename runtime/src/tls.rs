@@ -40,4 +40,4 @@ pub use verify_client::ClientCertificates;
 const ALPN: &[u8] = b"h2";
 
 #[cfg(test)]
-mod tests;
+mod connection_tests;

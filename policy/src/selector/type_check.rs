@@ -141,7 +141,7 @@ impl Checker<'_> {
                     return if types.contains(&Type::Invalid) {
                         Type::Invalid
                     } else {
-                        self.report(id, ProblemCode::CelType, "a list here holds texts or numbers", "")
+                        self.report(id, ProblemCode::CelType, "a list must have texts or numbers", "")
                     };
                 };
                 if types.iter().any(|found| *found != Type::Invalid && found.scalar() != Some(first)) {

@@ -163,7 +163,7 @@ mod tests {
         let dir = IdentityDir::new(home.path());
         let (old, new) = two_identities();
         dir.save(&old).unwrap();
-        // What a crash after the first rename leaves.
+        // The state after a crash between the renames.
         atomic_file::write(&dir.file("key.pem"), new.key.expose().as_bytes(), PRIVATE).unwrap();
         assert!(matches!(dir.load(), Err(IdentityError::KeyMismatch { .. })));
         atomic_file::write(&dir.file("cert.next.pem"), new.chain.as_bytes(), PUBLIC).unwrap();
