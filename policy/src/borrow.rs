@@ -9,9 +9,9 @@ use crate::documents::{DeliveryKind, DocRef};
 
 pub use usage::{LeaseUse, UsageTable};
 
-mod agreements;
 mod decide;
 mod denials;
+mod find_agreement;
 mod usage;
 
 /// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.

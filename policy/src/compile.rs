@@ -123,7 +123,7 @@ fn check_sizes(source: &BundleSource, problems: &mut Problems<'_>) {
         }
         if file.path.is_empty() || file.path.len() > MAX_PATH_BYTES || file.path.chars().any(char::is_control) {
             let message =
-                format!("a file's path is empty, longer than {MAX_PATH_BYTES} bytes or holds control characters");
+                format!("a file's path is empty, longer than {MAX_PATH_BYTES} bytes or has control characters");
             problems.whole(&shorten(&file.path), ProblemCode::InvalidName, message, "");
         }
         if index > 0 && files[index - 1].path == file.path {

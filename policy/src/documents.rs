@@ -13,7 +13,7 @@ pub use priority_class::PriorityClass;
 pub use quota::{Quota, QuotaSubject};
 pub use tenant::{Tenant, TenantRole};
 
-use crate::fields::{Context, Fields};
+use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::Place;
 use crate::source::SourceFile;
@@ -33,7 +33,7 @@ pub(crate) trait Spec: Sized {
     /// The kind of document that `read` reads.
     const KIND: Kind;
     /// Reads all fields and reports every problem. `None` if a required field is missing or invalid.
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self>;
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self>;
 }
 
 /// The file and line of a document.

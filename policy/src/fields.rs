@@ -34,8 +34,8 @@ pub(crate) struct UserIdUse {
     pub(crate) place: Place,
 }
 
-/// The state while one document is read.
-pub(crate) struct Context<'c, 's> {
+/// Reads the values of one document's fields, and collects problems, references and places.
+pub(crate) struct FieldReader<'c, 's> {
     pub(crate) problems: &'c mut Problems<'s>,
     /// Names to resolve once all documents are read.
     pub(crate) references: Vec<Reference>,
@@ -57,11 +57,11 @@ pub(crate) struct Fields<'n> {
 
 impl<'n> Fields<'n> {
     /// Opens a mapping; `path` is its path within `spec`, empty for `spec` itself.
-    pub(crate) fn open(node: &'n Node, path: &str, context: &mut Context<'_, '_>) -> Option<Self> {
+    pub(crate) fn open(node: &'n Node, path: &str, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         match &node.value {
             Value::Map(entries) => Some(Self { entries, place: node.place, path: path.to_owned(), known: Vec::new() }),
             other => {
-                context.wrong_type(node, path, "a mapping", other);
+                reader.wrong_type(node, path, "a mapping", other);
                 None
             }
         }
@@ -77,39 +77,47 @@ impl<'n> Fields<'n> {
     }
 
     /// An optional field. A field that is present but empty counts as absent.
-    pub(crate) fn optional(&mut self, name: &'static str, context: &mut Context<'_, '_>) -> Option<(String, &'n Node)> {
+    pub(crate) fn optional(
+        &mut self,
+        name: &'static str,
+        reader: &mut FieldReader<'_, '_>,
+    ) -> Option<(String, &'n Node)> {
         self.known.push(name);
         let (_, key, node) = self.entries.iter().find(|(key, ..)| key == name)?;
         let path = self.path_of(name);
-        context.places.insert(path.clone(), *key);
+        reader.places.insert(path.clone(), *key);
         (node.value.noun() != "nothing").then_some((path, node))
     }
 
     /// A required field; reports its absence.
-    pub(crate) fn required(&mut self, name: &'static str, context: &mut Context<'_, '_>) -> Option<(String, &'n Node)> {
-        let found = self.optional(name, context);
+    pub(crate) fn required(
+        &mut self,
+        name: &'static str,
+        reader: &mut FieldReader<'_, '_>,
+    ) -> Option<(String, &'n Node)> {
+        let found = self.optional(name, reader);
         if found.is_none() {
             let path = self.path_of(name);
-            let place = context.places.get(&path).copied().unwrap_or(Place { width: 1, ..self.place });
-            let message = format!("{} has no `{path}`", context.label);
-            context.problems.at(place, ProblemCode::MissingField, message, format!("add `{name}:` here"));
+            let place = reader.places.get(&path).copied().unwrap_or(Place { width: 1, ..self.place });
+            let message = format!("{} has no `{path}`", reader.label);
+            reader.problems.at(place, ProblemCode::MissingField, message, format!("add `{name}:` here"));
         }
         found
     }
 
     /// Reports every field that no earlier call named.
-    pub(crate) fn finish(self, context: &mut Context<'_, '_>) {
+    pub(crate) fn finish(self, reader: &mut FieldReader<'_, '_>) {
         for (key, place, _) in self.entries {
             if !self.known.contains(&key.as_str()) {
                 let inside = if self.path.is_empty() { String::new() } else { format!(", in `{}`", self.path) };
-                let message = format!("unknown field `{}` in {}{inside}", shorten(key), context.label);
-                context.problems.at(*place, ProblemCode::UnknownField, message, did_you_mean(key, &self.known));
+                let message = format!("unknown field `{}` in {}{inside}", shorten(key), reader.label);
+                reader.problems.at(*place, ProblemCode::UnknownField, message, did_you_mean(key, &self.known));
             }
         }
     }
 }
 
-impl<'c, 's> Context<'c, 's> {
+impl<'c, 's> FieldReader<'c, 's> {
     pub(crate) fn new(problems: &'c mut Problems<'s>) -> Self {
         Self {
             problems,
@@ -141,7 +149,7 @@ impl<'c, 's> Context<'c, 's> {
         let text = self.scalar(path, node)?.trim();
         if text.chars().count() > MAX_TEXT_CHARS || text.chars().any(|c| c.is_control() && c != '\n') {
             let message = format!(
-                "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters or holds control characters",
+                "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters or has control characters",
                 self.label
             );
             self.problems.at(node.place, ProblemCode::TooLarge, message, "shorten it");
@@ -311,11 +319,11 @@ impl<'c, 's> Context<'c, 's> {
         mut item: impl FnMut(&mut Self, &str, &Node) -> Option<T>,
     ) -> std::collections::BTreeSet<T> {
         let mut seen = std::collections::BTreeSet::new();
-        self.list(path, node, |context, path, node| {
-            let value = item(context, path, node)?;
+        self.list(path, node, |reader, path, node| {
+            let value = item(reader, path, node)?;
             if !seen.insert(value.clone()) {
-                let message = format!("`{value}` is listed twice in {}", context.label);
-                context.problems.at(node.place, ProblemCode::DuplicateName, message, "remove one of them");
+                let message = format!("`{value}` is listed twice in {}", reader.label);
+                reader.problems.at(node.place, ProblemCode::DuplicateName, message, "remove one of them");
             }
             Some(())
         });

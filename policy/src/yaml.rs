@@ -72,7 +72,7 @@ pub(crate) fn parse_documents(file: usize, text: &str, problems: &mut Problems<'
     documents
 }
 
-/// The part of a file that holds one document.
+/// The part of a file with one document.
 struct Chunk<'t> {
     text: &'t str,
     lines_before: usize,

@@ -1,6 +1,6 @@
-//! The admin server of a process: `/metrics`, `/healthz`, `/readyz`, `/buildinfo`. Plain HTTP without
-//! authentication, so it serves nothing that is secret and changes nothing; bind it where only the
-//! operator's network reaches.
+//! The admin server of a process: `/metrics`, `/healthz`, `/readyz` and `/buildinfo`, read-only and without secrets.
+//!
+//! It is plain HTTP without authentication: bind it to an address that only the operator's network reaches.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,24 +22,24 @@ mod readiness;
 
 pub use readiness::{Readiness, ReadinessGuard};
 
-/// A scraper, a kubelet and a few people; more than this at one time wait.
+/// Concurrent requests: a scraper, a kubelet and a few people. Further ones wait.
 const CONCURRENT_REQUESTS: usize = 32;
-/// Requests under way when the server stops get this long.
+/// How long open requests may run after the server stops.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// What runs here.
+/// Name and version of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildInfo {
-    /// `comity-broker`, `comity-agent`.
+    /// Name of the service, such as `comity-broker`.
     pub service: String,
-    /// The crate's version.
+    /// Version of the workspace.
     pub version: String,
-    /// The Git commit, where the build knew it.
+    /// Git commit, if known at build time.
     pub commit: Option<String>,
 }
 
 impl BuildInfo {
-    /// A service of this workspace's version; the commit comes from `COMITY_COMMIT` at build time.
+    /// A service at the version of this workspace; the commit is `COMITY_COMMIT` at build time.
     pub fn of(service: impl Into<String>) -> Self {
         Self {
             service: service.into(),
@@ -53,15 +53,15 @@ impl BuildInfo {
 #[derive(Debug, Error)]
 #[error("cannot listen on admin address {address}: {source}")]
 pub struct AdminError {
-    /// Where it should listen.
+    /// The configured address.
     pub address: SocketAddr,
-    /// What the operating system said.
+    /// Error of the operating system.
     #[source]
     pub source: std::io::Error,
 }
 
 #[derive(Clone)]
-struct Shown {
+struct AdminState {
     registry: Registry,
     readiness: Readiness,
     build: BuildInfo,
@@ -78,7 +78,7 @@ impl AdminServer {
     /// Binds and serves until `stop` is cancelled.
     ///
     /// # Errors
-    /// [`AdminError`] where the address cannot be bound.
+    /// [`AdminError`] if the address cannot be bound.
     pub async fn start(
         address: SocketAddr,
         registry: Registry,
@@ -89,19 +89,19 @@ impl AdminServer {
         let fail = |source| AdminError { address, source };
         let listener = TcpListener::bind(address).await.map_err(fail)?;
         let local_addr = listener.local_addr().map_err(fail)?;
-        let router = router(Shown { registry, readiness, build });
+        let router = router(AdminState { registry, readiness, build });
         let task = tokio::spawn(serve(listener, router, stop));
         Ok(Self { local_addr, task })
     }
 
-    /// Where it listens; tells the port where 0 was asked for.
+    /// The bound address, with the actual port if port 0 was configured.
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Ends when the server has stopped.
+    /// Waits until the server has stopped.
     pub async fn stopped(self) {
-        // An aborted or panicked server has stopped too.
+        // An aborted or panicked task has stopped too.
         let _ = self.task.await;
     }
 }
@@ -120,27 +120,27 @@ async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     }
 }
 
-fn router(shown: Shown) -> Router {
+fn router(state: AdminState) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
-        .route("/buildinfo", get(|State(shown): State<Shown>| async { Json(shown.build) }))
+        .route("/buildinfo", get(|State(state): State<AdminState>| async { Json(state.build) }))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
-        .with_state(shown)
+        .with_state(state)
 }
 
-async fn metrics(State(shown): State<Shown>) -> Response {
+async fn metrics(State(state): State<AdminState>) -> Response {
     let encoder = TextEncoder::new();
     let mut text = Vec::new();
-    match encoder.encode(&shown.registry.gather(), &mut text) {
+    match encoder.encode(&state.registry.gather(), &mut text) {
         Ok(()) => ([(header::CONTENT_TYPE, encoder.format_type().to_owned())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
-async fn readyz(State(shown): State<Shown>) -> Response {
-    let pending = shown.readiness.pending();
+async fn readyz(State(state): State<AdminState>) -> Response {
+    let pending = state.readiness.pending();
     if pending.is_empty() {
         (StatusCode::OK, "ready\n").into_response()
     } else {
@@ -192,7 +192,7 @@ mod tests {
             AdminServer::start(at, Registry::new(), Readiness::new(), BuildInfo::of("x"), CancellationToken::new());
         assert!(taken.await.unwrap_err().to_string().contains(&at.to_string()));
 
-        // One that never finishes its request does not keep the server from stopping.
+        // An unfinished request does not keep the server from stopping.
         let mut stuck = tokio::net::TcpStream::connect(at).await.unwrap();
         stuck.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
         stop.cancel();

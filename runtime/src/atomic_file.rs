@@ -1,5 +1,5 @@
-//! Files that are either the old version or the new one, also after a crash: write beside, fsync,
-//! rename, fsync the directory. All calls block; call them where blocking is fine.
+//! Replaces files atomically and durably: writes a temporary file, fsyncs it, renames it and fsyncs the directory. All
+//! calls block on the disk.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,23 +11,23 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Owner may read and write, nobody else anything: private keys.
+/// Mode of private keys: only the owner can read and write.
 pub const PRIVATE: u32 = 0o600;
-/// Everybody may read: certificates.
+/// Mode of certificates: everyone can read.
 pub const PUBLIC: u32 = 0o644;
 
-/// Leftovers of a crash are removed by the next write once they are this old.
+/// Age at which a write removes temporary files that a crash left.
 const STALE_AFTER: Duration = Duration::from_secs(600);
 
-/// A file operation that failed, with the path.
+/// A failed file operation.
 #[derive(Debug, Error)]
 #[error("cannot {operation} {}: {source}", path.display())]
 pub struct FileError {
-    /// What was tried: `read`, `write`, `create`.
+    /// `read`, `write` or `create`.
     pub operation: &'static str,
     /// The file or directory.
     pub path: PathBuf,
-    /// What the operating system said.
+    /// Error of the operating system.
     #[source]
     pub source: io::Error,
 }
@@ -37,7 +37,7 @@ impl FileError {
         Self { operation, path: path.to_owned(), source }
     }
 
-    /// Whether the file is simply not there.
+    /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
@@ -46,27 +46,27 @@ impl FileError {
 /// Writes or replaces a file with the given permission bits.
 ///
 /// # Errors
-/// [`FileError`]; the old file, if any, is then untouched.
+/// [`FileError`]. An old file then stays unchanged.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     write_with(path, mode, |file| file.write_all(content))
 }
 
-/// Writes or replaces a file with what `fill` writes into it.
+/// Writes or replaces a file with the content that `fill` writes.
 ///
 /// # Errors
-/// [`FileError`]; the old file, if any, is then untouched.
+/// [`FileError`]. An old file then stays unchanged.
 pub fn write_with(path: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
-    place(path, mode, fill, |temporary| fs::rename(temporary, path))
+    write_via_temporary(path, mode, fill, |temporary| fs::rename(temporary, path))
 }
 
-/// Writes a file that must not be there yet.
+/// Writes a file that must not exist yet.
 ///
 /// # Errors
-/// [`FileError`] with [`io::ErrorKind::AlreadyExists`] where it is; the file is then untouched.
+/// [`FileError`] with [`io::ErrorKind::AlreadyExists`] if it exists. The file then stays unchanged.
 pub fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
-    // A hard link refuses to replace, which rename does not.
+    // Unlike a rename, a hard link never replaces a file.
     let fill = |file: &mut File| file.write_all(content);
-    place(path, mode, fill, |temporary| {
+    write_via_temporary(path, mode, fill, |temporary| {
         fs::hard_link(temporary, path)?;
         fs::remove_file(temporary)
     })
@@ -75,7 +75,7 @@ pub fn write_new(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError
 /// Reads a file of at most `max_bytes`.
 ///
 /// # Errors
-/// [`FileError`]; one that is larger is an error too.
+/// [`FileError`], also for a larger file.
 pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         let mut content = Vec::new();
@@ -89,10 +89,10 @@ pub fn read_bounded(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
     read().map_err(|source| FileError::new("read", path, source))
 }
 
-/// Makes a directory, with its parents, that only the owner can enter.
+/// Creates a directory and its parents with mode 0700.
 ///
 /// # Errors
-/// [`FileError`] where it cannot be made.
+/// [`FileError`].
 pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -101,7 +101,8 @@ pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
         .map_err(|source| FileError::new("create", path, source))
 }
 
-fn place(
+/// Fills a temporary file beside `path`, and calls `publish` on it to move it to `path`.
+fn write_via_temporary(
     path: &Path,
     mode: u32,
     fill: impl FnOnce(&mut File) -> io::Result<()>,
@@ -118,9 +119,9 @@ fn place(
     prefix.push(name);
     remove_stale(parent, &prefix);
     let temporary = parent.join(temporary_name(&prefix));
-    let result = make(&temporary, mode, fill).and_then(|()| publish(&temporary));
+    let result = create_and_fill(&temporary, mode, fill).and_then(|()| publish(&temporary));
     if result.is_err() {
-        // Best effort: the next write sweeps what stays.
+        // Best effort: a later write removes the file once it is stale.
         let _ = fs::remove_file(&temporary);
     }
     result.and_then(|()| sync_dir(parent)).map_err(fail)
@@ -134,20 +135,20 @@ fn temporary_name(prefix: &OsString) -> OsString {
     name
 }
 
-fn make(temporary: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+fn create_and_fill(temporary: &Path, mode: u32, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
-    // Exactly, whatever the process's umask is.
+    // Independent of the umask of the process.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     fill(&mut file)?;
     file.sync_all()
 }
 
-/// Makes names in a directory durable.
+/// Makes renames in a directory durable.
 fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Removes what a crashed writer of the same file left: it may hold a private key.
+/// Removes temporary files of crashed writers of the same file. They may contain a private key.
 fn remove_stale(parent: &Path, prefix: &OsString) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn old_leftovers_of_this_file_go_and_fresh_ones_stay() {
+    fn removes_stale_temporary_files_of_the_same_file_only() {
         let dir = tempfile::tempdir().unwrap();
         let (old, fresh, other) = (".key.1-0.tmp", ".key.2-0.tmp", ".other.1-0.tmp");
         for name in [old, fresh, other] {

@@ -1,12 +1,11 @@
-//! Exponential backoff with full jitter
-//! (<https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>): every wait is
-//! uniform between nothing and the exponential ceiling, so that a crowd of agents spreads out.
+//! Exponential backoff with full jitter: each delay is uniform between zero and the exponential ceiling, so that many
+//! agents spread out. See <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>.
 
 use std::time::Duration;
 
 use crate::entropy::Entropy;
 
-/// How long to wait before the next try.
+/// The delays between attempts.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     base: Duration,
@@ -15,12 +14,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Ceilings grow from `base` by doubling, never above `cap`.
+    /// Delays whose ceiling starts at `base` and doubles with each attempt up to `cap`.
     pub const fn new(base: Duration, cap: Duration) -> Self {
         Self { base, cap, attempts: 0 }
     }
 
-    /// The wait before the next try.
+    /// The delay before the next attempt.
     pub fn next_delay(&mut self, entropy: &dyn Entropy) -> Duration {
         let ceiling = self.ceiling();
         self.attempts = self.attempts.saturating_add(1);
@@ -28,19 +27,19 @@ impl Backoff {
         Duration::from_nanos(entropy.below(ceiling_nanos.saturating_add(1)))
     }
 
-    /// The longest that the next wait may be.
+    /// The longest possible next delay.
     pub fn ceiling(&self) -> Duration {
-        // 2^32 times any base that makes sense is above any cap that does.
+        // 2^32 times any sensible base exceeds any sensible cap.
         let factor = 1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX);
         self.base.saturating_mul(factor).min(self.cap)
     }
 
-    /// How many waits were given out since the last success.
+    /// Delays returned since the last [`reset`](Self::reset).
     pub const fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Begins again after a success.
+    /// Starts over after a success.
     pub const fn reset(&mut self) {
         self.attempts = 0;
     }

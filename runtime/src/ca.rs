@@ -1,10 +1,8 @@
 //! The federation's certificate authority.
 //!
-//! A certificate says what the broker decided, not what the requester asked for: from a CSR only
-//! the public key is taken, after its signature proved that the requester holds the private key.
-//!
-//! The root carries no name constraints: TLS verifiers refuse URI constraints they do not know, so
-//! the trust domain is checked by [`crate::tls`] instead.
+//! The broker decides the content of a certificate. A CSR contributes only its public key, after its signature proved
+//! that the requester holds the private key. The root has no name constraints, because some TLS verifiers refuse URI
+//! constraints; [`crate::tls`] checks the trust domain instead.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +19,7 @@ use zeroize::Zeroize;
 
 use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
 use crate::entropy::{Entropy, SystemEntropy};
-use crate::identity::{IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots};
+use crate::identity::{BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots};
 use crate::secret::{Secret, SecretString};
 use crate::spiffe::{SpiffeId, SpiffeKind, TrustDomain};
 
@@ -29,76 +27,77 @@ mod csr;
 
 pub use csr::{CsrDer, KeyAndCsr};
 
-/// How long a cluster's certificate lives unless configured.
+/// Default lifetime of a cluster's certificate.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
-/// The longest life that [`CertificateAuthority::issue`] grants.
+/// The longest lifetime that [`CertificateAuthority::issue`] grants.
 pub const MAX_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Certificates begin this much before now: a machine whose clock is slower by less accepts them all the same. More
-/// would not help, for a leader whose clock is off by so much hands over.
-pub const BACKDATE: Duration = Duration::from_secs(3600);
-/// Most DNS names and addresses in one certificate.
+/// DNS names and addresses in one certificate, at most.
 pub const MAX_NAMES: usize = 16;
 
 const ROOT_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const ROOT_FILE: &str = "ca.pem";
 const KEY_FILE: &str = "ca-key.pem";
-/// X.520: the longest common name.
+/// Characters of a common name, at most (X.520).
 const COMMON_NAME_MAX_CHARS: usize = 64;
 
-/// Why the authority refused or failed.
+/// Why the authority issued no certificate, or could not be loaded or saved.
 #[derive(Debug, Error)]
 pub enum CaError {
     /// The CSR is larger than [`CsrDer::MAX_BYTES`].
-    #[error("csr has {bytes} bytes, at most {} are read", CsrDer::MAX_BYTES)]
+    #[error("csr has {bytes} bytes; at most {} are allowed", CsrDer::MAX_BYTES)]
     CsrTooLarge {
-        /// Its size.
+        /// Size of the CSR.
         bytes: usize,
     },
     /// The CSR is not DER of a PKCS #10 request.
     #[error("csr is not a PKCS #10 certificate signing request in DER: {reason}")]
     CsrMalformed {
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// The CSR is not signed by the key in it.
     #[error("csr is not signed by the key it carries: sign it with the private key of that public key")]
     CsrSignature,
-    /// A key of a kind that is not used here.
-    #[error("csr carries a key of an algorithm that is not accepted: use ECDSA P-256, P-384 or Ed25519")]
+    /// The key of the CSR has an unsupported algorithm.
+    #[error("csr has a key of an unsupported algorithm: use ECDSA P-256, P-384 or Ed25519")]
     KeyAlgorithm,
-    /// The id is of another federation.
+    /// The id belongs to another federation.
     #[error("cannot issue a certificate for '{id}': this authority is of trust domain '{trust_domain}'")]
     OtherTrustDomain {
-        /// Whom it was asked for.
+        /// The requested id.
         id: SpiffeId,
-        /// The authority's.
+        /// Trust domain of the authority.
         trust_domain: TrustDomain,
     },
-    /// The wanted life is out of range.
-    #[error("validity {}s is out of range: want 1 second to {} days", .wanted.as_secs(), MAX_VALIDITY.as_secs() / 86_400)]
+    /// The requested lifetime is out of range.
+    #[error(
+        "validity {}s is out of range: want 1 second to {} days",
+        .wanted.as_secs(),
+        MAX_VALIDITY.as_secs() / 86_400
+    )]
     Validity {
-        /// What was asked for.
+        /// The requested lifetime.
         wanted: Duration,
     },
-    /// The root ends, or ended, before the certificate would.
-    #[error("the federation's root certificate ends too soon: create a new authority and join again")]
+    /// The root expires before the certificate would.
+    #[error("the federation's root certificate expires too soon: create a new authority and join again")]
     RootEnds,
-    /// Too many or unusable names.
-    #[error("names are refused: {reason}")]
+    /// Too many or invalid host names.
+    #[error("host names are refused: {reason}")]
     Names {
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// The files do not belong together, or one is unreadable.
+    /// Key and root do not belong together, or one is unreadable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The library that encodes certificates failed.
+    /// The certificate library failed.
     #[error("cannot make the certificate: {reason}")]
     Encoding {
-        /// What it said.
+        /// Error of the library.
         reason: String,
     },
 }
@@ -109,37 +108,36 @@ impl CaError {
     }
 }
 
-/// A name besides the SPIFFE id, for clients that check host names; Comity's own do not.
+/// A name beside the SPIFFE id, for clients that check host names. Comity's clients do not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostName {
     /// A DNS name.
     Dns(String),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
 }
 
 impl From<&str> for HostName {
-    /// An address where it is one, else a DNS name; checked when it is issued.
+    /// An IP address if the text is one, otherwise a DNS name. [`CertificateAuthority::issue`] validates it.
     fn from(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::Dns(text.to_owned()), Self::Ip)
     }
 }
 
-/// A certificate that was issued.
+/// A newly issued certificate.
 #[derive(Debug, Clone)]
 pub struct IssuedCertificate {
-    /// The certificate, then the root (a joining agent finds the pinned root there).
+    /// The certificate, then the root, in which a joining agent finds the pinned hash.
     pub chain_pem: String,
-    /// Hex; for the audit log.
+    /// Serial number in hex, for the audit log.
     pub serial: String,
-    /// Valid from.
+    /// Start of the validity.
     pub not_before: SystemTime,
-    /// Valid until.
+    /// End of the validity.
     pub not_after: SystemTime,
 }
 
-/// The federation's authority: a root certificate and its key. Every broker holds a copy; the key
-/// never enters Raft.
+/// A root certificate and its key. Every broker has a copy; the key never enters Raft.
 pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     root_pem: String,
@@ -148,16 +146,16 @@ pub struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Where the authority's key is in its directory.
+    /// The path of the authority's key in its directory.
     #[must_use]
     pub fn key_file(dir: &Path) -> std::path::PathBuf {
         dir.join(KEY_FILE)
     }
 
-    /// Makes a new authority, valid for ten years.
+    /// Creates an authority that is valid for ten years.
     ///
     /// # Errors
-    /// [`CaError::Encoding`] where the certificate cannot be made.
+    /// [`CaError::Encoding`] if the library cannot create the certificate.
     pub fn create(trust_domain: TrustDomain, now: SystemTime) -> Result<Self, CaError> {
         let key = KeyPair::generate().map_err(CaError::encoding)?;
         let mut params = CertificateParams::default();
@@ -174,15 +172,15 @@ impl CertificateAuthority {
     /// Reads an authority from `ca.pem` and `ca-key.pem`.
     ///
     /// # Errors
-    /// [`CaError`] where a file is not there or they do not belong together.
+    /// [`CaError`] if a file is missing, or they do not belong together.
     pub fn load(dir: &Path) -> Result<Self, CaError> {
         let root_pem = read_text(&dir.join(ROOT_FILE))?;
         let mut key_pem = read_text(&dir.join(KEY_FILE))?;
         let key = KeyPair::from_pem(&key_pem);
         key_pem.zeroize();
-        // The library's message may quote the text; a key is never quoted.
+        // Drops the library's message, which may quote the key.
         let key = key.map_err(|_| IdentityError::Pem {
-            what: "private key",
+            label: "private key",
             reason: format!("{}: want a PKCS #8 'PRIVATE KEY' block", dir.join(KEY_FILE).display()),
         })?;
         Self::assemble(root_pem, key)
@@ -191,13 +189,12 @@ impl CertificateAuthority {
     /// Writes `ca.pem` and `ca-key.pem` (mode 0600).
     ///
     /// # Errors
-    /// [`CaError::File`]; an authority that is there already is never replaced, for every
-    /// certificate of its federation hangs on it.
+    /// [`CaError::File`]. Never replaces an existing authority, because all certificates of its federation depend on
+    /// it.
     pub fn save(&self, dir: &Path) -> Result<(), CaError> {
         atomic_file::create_private_dir(dir)?;
         let key = SecretString::new(self.issuer.key().serialize_pem());
-        // The key last: `load` needs both, so a crash between leaves nothing that looks whole,
-        // and a root without its key is worth nothing and may be replaced.
+        // The key comes last. A crash in between leaves a root without key, which is useless and may be replaced.
         if !dir.join(KEY_FILE).exists() {
             atomic_file::write(&dir.join(ROOT_FILE), self.root_pem.as_bytes(), PUBLIC)?;
         }
@@ -205,14 +202,14 @@ impl CertificateAuthority {
         Ok(())
     }
 
-    /// Whether an authority was saved in this directory.
+    /// Whether the directory has an authority.
     pub fn exists(dir: &Path) -> bool {
         dir.join(KEY_FILE).exists()
     }
 
     fn assemble(root_pem: String, key: KeyPair) -> Result<Self, CaError> {
         let roots = Roots::from_pem(&root_pem)?;
-        let (spki, root_not_after) = csr::root_key_and_end(&root_pem)?;
+        let (spki, root_not_after) = csr::root_key_and_expiry(&root_pem)?;
         if spki != key.subject_public_key_info() {
             let reason = "ca-key.pem is not the key of ca.pem".to_owned();
             return Err(IdentityError::Certificate { reason }.into());
@@ -221,12 +218,12 @@ impl CertificateAuthority {
         Ok(Self { issuer, root_pem, roots, root_not_after })
     }
 
-    /// The federation's name.
+    /// The trust domain of the federation.
     pub const fn trust_domain(&self) -> &TrustDomain {
         self.roots.trust_domain()
     }
 
-    /// The root certificate.
+    /// The root certificate as PEM.
     pub fn root_pem(&self) -> &str {
         &self.root_pem
     }
@@ -236,16 +233,15 @@ impl CertificateAuthority {
         &self.roots
     }
 
-    /// What join tokens pin.
+    /// The hash that join tokens pin.
     pub fn root_sha256(&self) -> RootHash {
         self.roots.sha256()
     }
 
-    /// Issues a certificate for the public key of a CSR, in the name that the broker decided.
-    /// Whatever names the CSR asks for are ignored.
+    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR.
     ///
     /// # Errors
-    /// [`CaError`] where the CSR does not prove that its key is held, or the rest is out of bounds.
+    /// [`CaError`] if the CSR does not prove possession of its key, or another argument is out of bounds.
     pub fn issue(
         &self,
         csr: &CsrDer,
@@ -254,13 +250,12 @@ impl CertificateAuthority {
         validity: Duration,
         now: SystemTime,
     ) -> Result<IssuedCertificate, CaError> {
-        let key = csr.proven_key()?;
-        let (params, issued) = self.leaf(id, hosts, validity, now)?;
+        let key = csr.verified_key()?;
+        let (params, issued) = self.leaf_params(id, hosts, validity, now)?;
         self.sign(&params, &key, issued)
     }
 
-    /// Makes a key and a certificate at once: for the broker itself, and for users invited by
-    /// whoever holds the authority.
+    /// Creates a key and issues its certificate: for the broker itself, and for users that it invites.
     ///
     /// # Errors
     /// Like [`issue`](Self::issue).
@@ -276,8 +271,8 @@ impl CertificateAuthority {
         Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
     }
 
-    /// A secret that only holders of the authority's key can compute: SHA-256 over the purpose, the key and the parts,
-    /// each with its length before it. Equal on every broker.
+    /// A secret that only holders of the authority's key can compute, equal on every broker: SHA-256 over the
+    /// length-prefixed purpose, key and parts.
     pub fn derive_secret(&self, purpose: &str, parts: &[&[u8]]) -> Secret<[u8; 32]> {
         let mut key = self.issuer.key().serialize_der();
         let mut hash = Sha256::new();
@@ -289,7 +284,7 @@ impl CertificateAuthority {
         Secret::new(hash.finalize().into())
     }
 
-    fn leaf(
+    fn leaf_params(
         &self,
         id: &SpiffeId,
         hosts: &[HostName],
@@ -376,7 +371,7 @@ fn uri_name(uri: &str) -> Result<SanType, CaError> {
 
 fn host_names(hosts: &[HostName]) -> Result<Vec<SanType>, CaError> {
     if hosts.len() > MAX_NAMES {
-        let reason = format!("{} of them, at most {MAX_NAMES} go into a certificate", hosts.len());
+        let reason = format!("{} given, at most {MAX_NAMES} are allowed", hosts.len());
         return Err(CaError::Names { reason });
     }
     let name = |host: &HostName| match host {
@@ -390,7 +385,7 @@ fn host_names(hosts: &[HostName]) -> Result<Vec<SanType>, CaError> {
     hosts.iter().map(name).collect()
 }
 
-/// 127 random bits: positive, as X.509 wants, and never twice the same.
+/// A random serial number of 127 bits: positive, as X.509 requires, and unique.
 fn random_serial() -> SerialNumber {
     let mut bytes = [0; 16];
     SystemEntropy.fill(&mut bytes);
@@ -406,4 +401,4 @@ fn set_validity(params: &mut CertificateParams, from: SystemTime, until: SystemT
 }
 
 #[cfg(test)]
-mod tests;
+mod authority_tests;

@@ -1,4 +1,4 @@
-//! Time as a trait, so that one simulation can drive leader tasks and agents.
+//! Time as a trait, so that a simulation can drive leader tasks and agents.
 
 use std::fmt;
 use std::future::Future;
@@ -11,15 +11,15 @@ use tokio::sync::watch;
 /// The future of [`Clock::sleep`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
 
-/// Where a task reads the time and waits. Passed as `Arc<dyn Clock>`.
+/// A clock that tasks read and sleep on. Passed as `Arc<dyn Clock>`.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Wall-clock time in milliseconds since 1970; may jump either way.
+    /// Wall-clock time in milliseconds since 1970. May jump forward and back.
     fn unix_ms(&self) -> u64;
 
-    /// Time since some fixed start; never goes back. For timeouts and ages.
+    /// Monotonic time since some fixed start, for timeouts and ages.
     fn elapsed(&self) -> Duration;
 
-    /// Ends when `duration` has passed on this clock.
+    /// Waits until `duration` has passed on this clock.
     fn sleep(&self, duration: Duration) -> Sleep;
 
     /// Wall-clock time, for certificates.
@@ -28,14 +28,14 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     }
 }
 
-/// The machine's clock. Needs a tokio runtime to sleep.
+/// The clock of the machine. Sleeping needs a tokio runtime.
 #[derive(Debug, Clone)]
 pub struct SystemClock {
     start: Instant,
 }
 
 impl SystemClock {
-    /// A clock whose `elapsed` begins now.
+    /// A clock whose `elapsed` starts at zero now.
     pub fn new() -> Self {
         Self { start: Instant::now() }
     }
@@ -49,8 +49,8 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn unix_ms(&self) -> u64 {
-        // A machine set before 1970 reads as 1970: every certificate is then not yet valid, which
-        // is the failure that an operator understands.
+        // A clock before 1970 reads as 1970. Every certificate is then not valid yet, an error that operators
+        // understand.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
@@ -64,7 +64,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told to. Clones share one time.
+/// A clock that only [`advance`](Self::advance) moves. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct ManualClock {
     start_unix_ms: u64,
@@ -72,17 +72,17 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at the given wall-clock time.
+    /// A clock at the given wall-clock time.
     pub fn at_unix_ms(start_unix_ms: u64) -> Self {
         Self { start_unix_ms, elapsed: Arc::new(watch::Sender::new(Duration::ZERO)) }
     }
 
-    /// Moves time forward and wakes every sleep that has ended.
+    /// Moves the time forward and wakes the sleeps that end.
     pub fn advance(&self, by: Duration) {
         self.elapsed.send_modify(|elapsed| *elapsed = elapsed.saturating_add(by));
     }
 
-    /// How many sleeps are waiting; lets a test advance only when its tasks are asleep.
+    /// Number of waiting sleeps, so that a test can advance once its tasks are asleep.
     pub fn sleepers(&self) -> usize {
         self.elapsed.receiver_count()
     }
@@ -103,7 +103,7 @@ impl Clock for ManualClock {
         let end = self.elapsed().saturating_add(duration);
         Box::pin(async move {
             if elapsed.wait_for(|now| *now >= end).await.is_err() {
-                // Nobody can advance this clock any more: its time stands still.
+                // The clock was dropped, so its time stands still.
                 std::future::pending::<()>().await;
             }
         })

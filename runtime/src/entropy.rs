@@ -1,16 +1,16 @@
-//! Randomness as a trait, so that one seed can reproduce a simulation.
+//! Randomness as a trait, so that a seed reproduces a simulation.
 
 use std::fmt;
 use std::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
-/// Where a task gets random bytes. Passed as `Arc<dyn Entropy>`.
+/// A source of random bytes. Passed as `Arc<dyn Entropy>`.
 pub trait Entropy: Send + Sync + fmt::Debug + 'static {
-    /// Fills the buffer.
+    /// Fills the buffer with random bytes.
     fn fill(&self, buffer: &mut [u8]);
 
-    /// A uniform number.
+    /// A uniform 64-bit number.
     fn next_u64(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
@@ -31,7 +31,7 @@ pub trait Entropy: Send + Sync + fmt::Debug + 'static {
     }
 }
 
-/// The operating system's generator; fit for keys.
+/// The generator of the operating system; suitable for keys.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemEntropy;
 
@@ -49,7 +49,7 @@ pub struct SeededEntropy {
 }
 
 impl SeededEntropy {
-    /// A generator that begins at the seed.
+    /// A generator at the start of the sequence of `seed`.
     pub const fn new(seed: u64) -> Self {
         Self { seed, drawn: Mutex::new(0) }
     }
@@ -57,7 +57,7 @@ impl SeededEntropy {
 
 impl Entropy for SeededEntropy {
     fn fill(&self, buffer: &mut [u8]) {
-        // The counter is whole after every draw, so a panic elsewhere leaves nothing half done.
+        // Each draw updates the counter at once, so a poisoned lock has consistent content.
         let mut drawn = self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for chunk in buffer.chunks_mut(32) {
             let block = Sha256::new()
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_one_sequence() {
+    fn the_same_seed_gives_the_same_sequence() {
         let (a, b, c) = (SeededEntropy::new(7), SeededEntropy::new(7), SeededEntropy::new(8));
         let draw = |e: &SeededEntropy| (0..8).map(|_| e.next_u64()).collect::<Vec<_>>();
         let first = draw(&a);

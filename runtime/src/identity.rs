@@ -1,6 +1,6 @@
-//! What a process shows to its peers (a key and a certificate with a SPIFFE id), and whom it trusts.
+//! The identity of a process: a key, a certificate with a SPIFFE id, and the trusted root.
 //!
-//! [`IdentityDir`] keeps it on disk, [`IdentitySource`] hands the newest one to every connection.
+//! [`IdentityDir`] stores it on disk, [`IdentitySource`] provides the newest one to every connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::atomic_file::FileError;
-use crate::ca::BACKDATE;
 use crate::crypto;
 use crate::secret::SecretString;
 use crate::spiffe::{SpiffeError, SpiffeId, TrustDomain};
@@ -22,82 +21,84 @@ mod certificate;
 mod dir;
 mod roots;
 
-pub(crate) use certificate::CertificateFacts;
+pub(crate) use certificate::{BACKDATE, CertificateFacts};
 pub use dir::IdentityDir;
 pub use roots::{RootHash, Roots};
 
-/// Most certificates in one chain file.
+/// Certificates in one chain file, at most.
 pub(crate) const CHAIN_MAX_CERTIFICATES: usize = 4;
-/// Largest PEM file that is read.
+/// Bytes of a PEM file, at most.
 pub(crate) const PEM_MAX_BYTES: u64 = 64 * 1024;
 
-/// Why an identity cannot be used.
+/// Why an identity is unusable.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The text holds no usable PEM block of the kind wanted.
-    #[error("{what} is not usable PEM: {reason}")]
+    /// The text has no usable PEM block of the expected kind.
+    #[error("{label} is not usable PEM: {reason}")]
     Pem {
         /// `certificate chain`, `private key`, `root certificate`.
-        what: &'static str,
-        /// What is wrong.
+        label: &'static str,
+        /// The error.
         reason: String,
     },
-    /// A certificate could not be understood.
+    /// A certificate could not be parsed, or is of the wrong kind.
     #[error("cannot read the certificate: {reason}")]
     Certificate {
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// A certificate says no SPIFFE id of ours.
+    /// The URI name of a certificate is not a SPIFFE id of Comity.
     #[error("the certificate carries no valid SPIFFE id: {0}")]
     Spiffe(#[from] SpiffeError),
-    /// A certificate has no URI name, or several.
+    /// A certificate does not have exactly one URI name.
     #[error("the certificate carries {found} URI names, want exactly one SPIFFE id")]
     UriNames {
-        /// How many it has.
+        /// Number of URI names.
         found: usize,
     },
-    /// Key and certificate are of different pairs.
+    /// Key and certificate do not belong together.
     #[error("the private key does not belong to the certificate of {id}: {reason}")]
     KeyMismatch {
-        /// Whose certificate it is.
+        /// SPIFFE id of the certificate.
         id: SpiffeId,
-        /// What the TLS library said; never the key.
+        /// Error of the TLS library; never quotes the key.
         reason: String,
     },
-    /// Certificate and root are of different federations.
+    /// Certificate and root belong to different federations.
     #[error(
-        "the certificate is of trust domain '{found}', the root certificate of '{expected}': join again, or restore the files that belong together"
+        "the certificate is of trust domain '{found}', the root certificate of '{expected}': join again, or restore \
+         the files that belong together"
     )]
     OtherTrustDomain {
-        /// The root's.
+        /// Trust domain of the root.
         expected: TrustDomain,
-        /// The certificate's.
+        /// Trust domain of the certificate.
         found: TrustDomain,
     },
     /// The root certificate is not the pinned one.
     #[error(
-        "the root certificate has SHA-256 {found}, the join token pins {expected}: the broker that answered is not of that federation"
+        "the root certificate has SHA-256 {found}, the join token pins {expected}: the broker that answered is not of \
+         that federation"
     )]
     Pin {
-        /// From the token.
+        /// Hash in the join token.
         expected: RootHash,
-        /// Of the certificate at hand.
+        /// Hash of the certificate.
         found: RootHash,
     },
 }
 
-/// An identity as files hold it.
+/// An identity as PEM text.
 #[derive(Clone)]
 pub struct IdentityPem {
-    /// PKCS #8.
+    /// Private key, PKCS #8.
     pub key: SecretString,
-    /// Leaf first, root last.
+    /// Certificate chain: leaf first, root last.
     pub chain: String,
-    /// The federation's root.
+    /// Root certificate of the federation.
     pub ca: String,
 }
 
@@ -107,7 +108,7 @@ impl fmt::Debug for IdentityPem {
     }
 }
 
-/// A key with its certificate, checked and ready for TLS. Cheap to clone.
+/// A key with its certificate, validated for TLS. Cheap to clone.
 #[derive(Clone)]
 pub struct TlsIdentity(Arc<Inner>);
 
@@ -120,11 +121,11 @@ impl TlsIdentity {
     /// Checks that key, certificate and root belong together.
     ///
     /// # Errors
-    /// [`IdentityError`] where they do not, or one of them is unreadable. An expired certificate is
-    /// accepted here: the peer refuses it, and renewal still needs the files.
+    /// [`IdentityError`] if they do not, or one of them is unreadable. Accepts an expired certificate: peers refuse it,
+    /// but renewal still needs it.
     pub fn from_pem(pem: &IdentityPem) -> Result<Self, IdentityError> {
-        let chain = certificates("certificate chain", &pem.chain)?;
-        let leaf = chain.first().ok_or_else(|| pem_error("certificate chain", "it holds no certificate"))?;
+        let chain = parse_chain("certificate chain", &pem.chain)?;
+        let leaf = chain.first().ok_or_else(|| pem_error("certificate chain", "it has no certificate"))?;
         let facts = CertificateFacts::of(leaf)?;
         let roots = Roots::from_pem(&pem.ca)?;
         if facts.id.trust_domain() != roots.trust_domain() {
@@ -134,7 +135,7 @@ impl TlsIdentity {
             });
         }
         let key = PrivateKeyDer::from_pem_slice(pem.key.expose().as_bytes())
-            // The library's message may quote the text; a key is never quoted.
+            // Drops the library's message, which may quote the key.
             .map_err(|_| pem_error("private key", "want a PKCS #8 'PRIVATE KEY' block"))?;
         let mismatch =
             |error: rustls::Error| IdentityError::KeyMismatch { id: facts.id.clone(), reason: error.to_string() };
@@ -144,28 +145,28 @@ impl TlsIdentity {
         Ok(Self(Arc::new(Inner { key: Arc::new(key), facts })))
     }
 
-    /// Whose it is.
+    /// The SPIFFE id of the certificate.
     pub fn id(&self) -> &SpiffeId {
         &self.0.facts.id
     }
 
-    /// When the certificate begins to be valid.
+    /// Start of the certificate's validity.
     pub fn not_before(&self) -> SystemTime {
         self.0.facts.not_before
     }
 
-    /// When the certificate ends.
+    /// End of the certificate's validity.
     pub fn not_after(&self) -> SystemTime {
         self.0.facts.not_after
     }
 
-    /// When to ask for the next one: after two thirds of its life, so that a third is left for a
-    /// broker group that is away.
+    /// When to renew the certificate: after two thirds of its lifetime, which leaves a third for outages of the broker
+    /// group.
     pub fn renew_at(&self) -> SystemTime {
-        // It was made to begin in the past; its life is counted from when it was issued.
+        // The lifetime starts at the issue, which is later than the backdated start of the validity.
         let issued = (self.not_before() + BACKDATE).min(self.not_after());
-        let life = self.not_after().duration_since(issued).unwrap_or(Duration::ZERO);
-        issued + life * 2 / 3
+        let lifetime = self.not_after().duration_since(issued).unwrap_or(Duration::ZERO);
+        issued + lifetime * 2 / 3
     }
 
     pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {
@@ -182,50 +183,51 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// The newest identity of this process. Whoever renews calls [`update`](Self::update); servers and
-/// clients hold [`subscribe`](Self::subscribe) and show the newest one at each new connection.
+/// The newest identity of this process. A renewal calls [`update`](Self::update); servers and clients
+/// [`subscribe`](Self::subscribe) and present the newest identity on each new connection.
 #[derive(Debug, Clone)]
 pub struct IdentitySource(Arc<watch::Sender<TlsIdentity>>);
 
 impl IdentitySource {
-    /// Begins with an identity.
+    /// A source with an initial identity.
     pub fn new(identity: TlsIdentity) -> Self {
         Self(Arc::new(watch::Sender::new(identity)))
     }
 
-    /// Shows another identity from the next connection on; open connections keep theirs.
+    /// Replaces the identity for new connections; open connections keep theirs.
     pub fn update(&self, identity: TlsIdentity) {
         self.0.send_replace(identity);
     }
 
-    /// The identity now.
+    /// The newest identity.
     pub fn current(&self) -> TlsIdentity {
         self.0.borrow().clone()
     }
 
-    /// Follows the identity.
+    /// A receiver of the newest identity.
     pub fn subscribe(&self) -> watch::Receiver<TlsIdentity> {
         self.0.subscribe()
     }
 }
 
-fn pem_error(what: &'static str, reason: impl fmt::Display) -> IdentityError {
-    IdentityError::Pem { what, reason: reason.to_string() }
+fn pem_error(label: &'static str, reason: impl fmt::Display) -> IdentityError {
+    IdentityError::Pem { label, reason: reason.to_string() }
 }
 
-pub(crate) fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+/// Parses a chain of certificates. `label` names it in errors.
+pub(crate) fn parse_chain(label: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let mut chain = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         if chain.len() == CHAIN_MAX_CERTIFICATES {
-            let reason = format!("it holds more than {CHAIN_MAX_CERTIFICATES} certificates");
-            return Err(pem_error(what, reason));
+            let reason = format!("it has more than {CHAIN_MAX_CERTIFICATES} certificates");
+            return Err(pem_error(label, reason));
         }
-        chain.push(certificate.map_err(|error| pem_error(what, error))?);
+        chain.push(certificate.map_err(|error| pem_error(label, error))?);
     }
     Ok(chain)
 }
 
-/// The signature algorithms that every configuration here accepts.
-pub(crate) fn algorithms() -> rustls::crypto::WebPkiSupportedAlgorithms {
+/// The signature algorithms that all TLS configurations of this crate accept.
+pub(crate) fn signature_algorithms() -> rustls::crypto::WebPkiSupportedAlgorithms {
     crypto::provider().signature_verification_algorithms
 }

@@ -1,8 +1,8 @@
-//! The join token: everything that a cluster needs to join, in one line that is pasted once.
+//! The join token: one line with everything that a cluster needs to join, `comity-join-v1.` and a base64url JSON
+//! object.
 //!
-//! `comity-join-v1.` followed by base64url (no padding) of a JSON object. It pins the federation's
-//! root certificate, so the first connection is already authenticated; its secret is single use, and
-//! the broker keeps only the secret's SHA-256.
+//! It pins the federation's root certificate, which authenticates the first connection. Its secret is valid once, and
+//! the broker stores only the SHA-256 of the secret.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,61 +22,62 @@ use crate::spiffe::{ClusterName, TrustDomain};
 use crate::tls::{BrokerEndpoints, EndpointError};
 
 const PREFIX: &str = "comity-join-v1.";
-/// The largest token that is read.
+/// Bytes of a token, at most.
 pub const TOKEN_MAX_BYTES: usize = 8 * 1024;
-/// The length of a token's secret.
+/// Bytes of a token's secret.
 pub const SECRET_BYTES: usize = 32;
 
-/// Why a token was refused. Never holds any part of it that may be secret.
+/// Why a token is invalid. Never quotes the token.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JoinTokenError {
-    /// It does not begin like a token.
+    /// It does not begin with the prefix of a token.
     #[error("not a join token: it does not begin with '{PREFIX}'; make one with 'comity cluster invite'")]
     Prefix,
     /// It is too long.
-    #[error("not a join token: {bytes} bytes, at most {TOKEN_MAX_BYTES} are read")]
+    #[error("not a join token: {bytes} bytes, at most {TOKEN_MAX_BYTES} are allowed")]
     TooLarge {
-        /// Its length.
+        /// Length of the text.
         bytes: usize,
     },
-    /// It cannot be decoded: cut off or changed.
+    /// It is truncated or changed.
     #[error(
-        "join token is cut off or damaged ({problem}): copy the whole line again, or make a new one with 'comity cluster invite'"
+        "join token is cut off or damaged ({problem}): copy the whole line again, or make a new one with \
+         'comity cluster invite'"
     )]
     Damaged {
-        /// What could not be read; no content.
+        /// The decoding error, without content.
         problem: &'static str,
     },
     /// A field is missing or has a wrong value.
     #[error("join token has a bad {field}: make a new one with 'comity cluster invite'")]
     Field {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
     },
-    /// The brokers' addresses are unusable.
+    /// A broker address is invalid.
     #[error("join token has bad brokers: {0}")]
     Brokers(#[from] EndpointError),
 }
 
-/// A single-use invitation of one cluster.
+/// An invitation of one cluster to join, valid once.
 #[derive(Clone)]
 pub struct JoinToken {
-    /// Where to join.
+    /// Brokers to join at.
     pub brokers: BrokerEndpoints,
-    /// The federation's root.
+    /// Hash of the federation's root certificate.
     pub ca_sha256: RootHash,
-    /// Who is invited.
+    /// The invited cluster.
     pub cluster: ClusterName,
-    /// The federation.
+    /// Trust domain of the federation.
     pub trust_domain: TrustDomain,
-    /// Proves the invitation.
+    /// Proof of the invitation.
     pub secret: Secret<[u8; SECRET_BYTES]>,
 }
 
-/// The JSON inside; field order is the wire order.
+/// The JSON object of a token. Field order is wire order.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wire {
+struct WireToken {
     brokers: Vec<String>,
     ca_sha256: String,
     cluster: String,
@@ -84,14 +85,14 @@ struct Wire {
     secret: String,
 }
 
-impl Drop for Wire {
+impl Drop for WireToken {
     fn drop(&mut self) {
         self.secret.zeroize();
     }
 }
 
 impl JoinToken {
-    /// Makes an invitation with a fresh secret.
+    /// Creates an invitation with a random secret.
     pub fn generate(
         brokers: BrokerEndpoints,
         ca_sha256: RootHash,
@@ -104,9 +105,9 @@ impl JoinToken {
         Self { brokers, ca_sha256, cluster, trust_domain, secret: Secret::new(secret) }
     }
 
-    /// The line to paste.
+    /// The token as one line of text.
     pub fn encode(&self) -> SecretString {
-        let wire = Wire {
+        let wire = WireToken {
             brokers: self.brokers.addresses().to_vec(),
             ca_sha256: self.ca_sha256.to_string(),
             cluster: self.cluster.to_string(),
@@ -119,7 +120,7 @@ impl JoinToken {
         token
     }
 
-    /// What the broker keeps in place of the secret.
+    /// The hash that the broker stores instead of the secret.
     pub fn secret_hash(&self) -> [u8; 32] {
         hash_secret(self.secret.expose())
     }
@@ -136,8 +137,8 @@ impl FromStr for JoinToken {
         let encoded = text.strip_prefix(PREFIX).ok_or(JoinTokenError::Prefix)?;
         let mut json =
             URL_SAFE_NO_PAD.decode(encoded).map_err(|_| JoinTokenError::Damaged { problem: "it is not base64url" })?;
-        // The JSON error may quote content, so only its kind is told.
-        let wire = serde_json::from_slice::<Wire>(&json).map_err(|error| {
+        // The JSON error may quote content, so only its category is reported.
+        let wire = serde_json::from_slice::<WireToken>(&json).map_err(|error| {
             let problem = if error.is_data() { "a field is missing or unknown" } else { "it is not whole JSON" };
             JoinTokenError::Damaged { problem }
         });
@@ -146,7 +147,7 @@ impl FromStr for JoinToken {
     }
 }
 
-impl Wire {
+impl WireToken {
     fn parse(&self) -> Result<JoinToken, JoinTokenError> {
         let bad = |field| JoinTokenError::Field { field };
         let mut secret = [0; SECRET_BYTES];
@@ -180,12 +181,12 @@ impl fmt::Debug for JoinToken {
     }
 }
 
-/// SHA-256 of a secret, which is what the broker stores. No salt: 32 random bytes need none.
+/// SHA-256 of a secret, which the broker stores. 32 random bytes need no salt.
 pub fn hash_secret(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
-/// Whether a presented secret is the one whose hash is stored; in constant time.
+/// Whether a presented secret has the stored hash. Takes constant time.
 pub fn secret_matches(presented: &[u8], stored_hash: &[u8]) -> bool {
     hash_secret(presented).ct_eq(stored_hash).into()
 }

@@ -1,17 +1,16 @@
-//! Scaffolding shared by the broker, the agent and the CLI: who a process is, how it speaks to the
-//! others, and how it starts, tells what it does, and stops.
+//! Infrastructure shared by the broker, the agent and the CLI: identities, mutual TLS, secrets, telemetry and shutdown.
 //!
-//! What this crate never does: decide anything about leases, policy or placement; speak a Comity
-//! RPC; keep a secret in a log, an error or a `Debug` output.
+//! This crate knows nothing of leases, policy, placement or Comity RPCs, and writes no secret to a log, an error or a
+//! `Debug` output.
 //!
 //! ```text
 //!   CertificateAuthority ──issues──▶ IdentityDir ──loads──▶ IdentitySource ──watch──┬──▶ ServerTls ──▶ incoming()
-//!          ▲                            (disk)               (renewals go in here)  └──▶ ClientTls ──▶ connect()
+//!          ▲                            (disk)               (receives renewals)  └──▶ ClientTls ──▶ connect()
 //!          └── CSR of KeyAndCsr, SPIFFE id chosen by the broker, never by the CSR
 //! ```
 //!
-//! Trust: one federation, one root certificate, one trust domain. A peer is the SPIFFE id in its
-//! verified certificate and nothing else; DNS names and addresses prove nothing here.
+//! Trust: a federation has one root certificate and one trust domain. Only the SPIFFE id in its verified certificate
+//! identifies a peer; DNS names and addresses prove nothing.
 
 pub mod admin;
 pub mod atomic_file;

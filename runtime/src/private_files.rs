@@ -1,4 +1,4 @@
-//! Whether what must be secret is: files that a process is about to trust are looked at first.
+//! Checks that private files are accessible to their owner only.
 
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
@@ -11,51 +11,55 @@ use thiserror::Error;
 const OTHERS: u32 = 0o007;
 const GROUP: u32 = 0o070;
 
-/// Why a file or directory is refused.
+/// Why a file or directory is not private.
 #[derive(Debug, Error)]
 pub enum NotPrivate {
-    /// Others can read or change it.
-    #[error("{} has mode {mode:04o}, so that others than its owner can {verb} it; run: chmod go= {}", path.display(), path.display())]
+    /// Other users can read or change it.
+    #[error(
+        "{} has mode {mode:04o}, so users other than its owner can {verb} it; run: chmod go= {}",
+        path.display(),
+        path.display()
+    )]
     Open {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits.
         mode: u32,
-        /// What they can do with it.
+        /// `enter`, or `read or write`.
         verb: &'static str,
     },
-    /// It cannot be looked at.
-    #[error("cannot look at {}: {source}", path.display())]
+    /// Its metadata cannot be read.
+    #[error("cannot read the mode of {}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Files that this process makes from now on are its owner's alone, whatever a library asks for. For the start of a
-/// process, before it has threads that make files.
+/// Sets the umask so that all new files of this process are private. Call it at the start, before other threads create
+/// files.
 pub fn make_private_files_only() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Refuses a file or directory that others than its owner can use. What is not there is not looked at.
+/// Refuses a file or directory that users other than its owner can access. Accepts a missing one.
 ///
-/// The group may use it where it is a group of this process and either the owner is root, as for a mounted Secret, or
-/// this process is in a pod, whose volumes Kubernetes gives to the group that `fsGroup` names.
+/// Accepts access by a group of this process if the owner is root, as for a mounted Secret, or if this process runs in
+/// a pod, whose volumes belong to the group `fsGroup`.
 ///
 /// # Errors
-/// [`NotPrivate`], which has the command to run.
+/// [`NotPrivate`], with the command that fixes it.
 pub fn check(path: &Path) -> Result<(), NotPrivate> {
-    check_as(path, std::env::var_os("KUBERNETES_SERVICE_HOST").is_some())
+    check_in(path, Environment::of_this_process())
 }
 
-/// Like [`check`], for each file in a directory with this extension.
+/// Applies [`check`] to each file of a directory with this extension.
 ///
 /// # Errors
-/// [`NotPrivate`] for the first.
+/// [`NotPrivate`] for the first file that is not private.
 pub fn check_all(dir: &Path, extension: &str) -> Result<(), NotPrivate> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -66,23 +70,36 @@ pub fn check_all(dir: &Path, extension: &str) -> Result<(), NotPrivate> {
     paths.filter(|path| path.extension().is_some_and(|found| found == extension)).try_for_each(|path| check(&path))
 }
 
-fn check_as(path: &Path, in_pod: bool) -> Result<(), NotPrivate> {
-    let found = match fs::metadata(path) {
-        Ok(found) => found,
+/// Where this process runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Environment {
+    Host,
+    Pod,
+}
+
+impl Environment {
+    fn of_this_process() -> Self {
+        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() { Self::Pod } else { Self::Host }
+    }
+}
+
+fn check_in(path: &Path, environment: Environment) -> Result<(), NotPrivate> {
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(NotPrivate::Unreadable { path: path.to_owned(), source }),
     };
-    let mode = found.permissions().mode() & 0o777;
-    let group_is_trusted = || (found.uid() == 0 || in_pod) && is_own_group(&found);
+    let mode = metadata.permissions().mode() & 0o777;
+    let group_is_trusted = || (metadata.uid() == 0 || environment == Environment::Pod) && is_own_group(&metadata);
     if mode & OTHERS == 0 && (mode & GROUP == 0 || group_is_trusted()) {
         return Ok(());
     }
-    let verb = if found.is_dir() { "enter" } else { "read or write" };
+    let verb = if metadata.is_dir() { "enter" } else { "read or write" };
     Err(NotPrivate::Open { path: path.to_owned(), mode, verb })
 }
 
-fn is_own_group(found: &Metadata) -> bool {
-    let group = found.gid();
+fn is_own_group(metadata: &Metadata) -> bool {
+    let group = metadata.gid();
     let others = rustix::process::getgroups().unwrap_or_default();
     rustix::process::getegid().as_raw() == group || others.iter().any(|other| other.as_raw() == group)
 }
@@ -100,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_use_is_refused_with_the_command_to_run() {
+    fn files_of_others_are_refused_with_the_command_to_run() {
         let dir = tempfile::tempdir().unwrap();
         for mode in [0o604, 0o602, 0o644, 0o666] {
             let path = file(dir.path(), mode);
@@ -124,15 +141,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = file(dir.path(), 0o660);
         let owned_by_root = fs::metadata(&path).unwrap().uid() == 0;
-        check_as(&path, true).unwrap();
-        assert_eq!(check_as(&path, false).is_ok(), owned_by_root);
+        check_in(&path, Environment::Pod).unwrap();
+        assert_eq!(check_in(&path, Environment::Host).is_ok(), owned_by_root);
         if owned_by_root {
             std::os::unix::fs::chown(&path, Some(65_532), None).unwrap();
-            check_as(&path, false).unwrap_err();
-            check_as(&path, true).unwrap();
+            check_in(&path, Environment::Host).unwrap_err();
+            check_in(&path, Environment::Pod).unwrap();
             // A group that this process is not in.
             std::os::unix::fs::chown(&path, None, Some(65_532)).unwrap();
-            check_as(&path, true).unwrap_err();
+            check_in(&path, Environment::Pod).unwrap_err();
         }
     }
 }

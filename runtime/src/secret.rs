@@ -1,4 +1,4 @@
-//! Values that must never be printed. The type, not the caller's care, keeps them out of logs.
+//! Secret values. Their type keeps them out of logs.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Deserializer};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-/// A secret: wiped from memory when dropped, shown as `[redacted]`, read only by
-/// [`expose`](Secret::expose). It cannot be serialised.
+/// A secret. Dropping it erases it from memory, formatting shows `[redacted]`, and only [`expose`](Secret::expose)
+/// reads it. It cannot be serialised.
 #[derive(Clone, Default)]
 pub struct Secret<T: Zeroize>(T);
 
-/// A secret text: a token, a PEM private key.
+/// A secret text, such as a token or a PEM private key.
 pub type SecretString = Secret<String>;
 
-/// A secret byte string: a pre-shared key.
+/// Secret bytes, such as a pre-shared key.
 pub type SecretBytes = Secret<Vec<u8>>;
 
 impl<T: Zeroize> Secret<T> {
-    /// Takes a value into custody.
+    /// Wraps a value.
     pub const fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The value itself. Each call is a place where a secret may leak: keep them few.
+    /// The value. Each call may leak the secret: keep calls few.
     pub const fn expose(&self) -> &T {
         &self.0
     }

@@ -1,7 +1,7 @@
-//! Stopping: one signal stops gracefully, a second one at once.
+//! Graceful shutdown: the first signal starts it, a second one exits at once.
 //!
-//! Every long task holds [`Shutdown::token`] and ends when it is cancelled; tasks that must finish
-//! are spawned by [`Shutdown::spawn`] and waited for, up to a limit, by [`Shutdown::drain`].
+//! Long tasks end when [`Shutdown::token`] is cancelled. [`Shutdown::drain`] waits, up to a limit, for the tasks of
+//! [`Shutdown::spawn`].
 
 use std::future::Future;
 use std::io;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-/// What a shell reports for SIGINT and SIGTERM is 128 plus the number.
+/// Exit codes after a signal are 128 plus its number, as in a shell.
 const SIGINT_EXIT: i32 = 130;
 const SIGTERM_EXIT: i32 = 143;
 
@@ -22,16 +22,16 @@ const SIGTERM_EXIT: i32 = 143;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Drained {
-    /// All of them.
+    /// All tasks ended.
     Complete,
-    /// The limit passed first.
+    /// Some tasks still run after the limit.
     TimedOut {
-        /// How many still run.
+        /// Number of running tasks.
         remaining: usize,
     },
 }
 
-/// The stop signal of one process (or of one broker or agent in a process of several). Clones share it.
+/// The stop signal of a process, or of one broker or agent among several in a process. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: CancellationToken,
@@ -39,33 +39,33 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Not triggered.
+    /// A stop signal that is not triggered.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A stop signal of its own that this one triggers too: a part that can be stopped alone.
+    /// A stop signal for a part of the process. Triggering the parent triggers it too, but not the reverse.
     #[must_use]
     pub fn child(&self) -> Self {
         Self { token: self.token.child_token(), tasks: TaskTracker::new() }
     }
 
-    /// Cancelled when it is time to stop.
+    /// A token that [`trigger`](Self::trigger) cancels.
     pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
-    /// Begins to stop. Calling it again does nothing.
+    /// Starts the shutdown. Further calls do nothing.
     pub fn trigger(&self) {
         self.token.cancel();
     }
 
-    /// Whether it is time to stop.
+    /// Whether the shutdown has started.
     pub fn is_triggered(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// Ends when it is time to stop.
+    /// Waits until the shutdown starts.
     pub async fn triggered(&self) {
         self.token.cancelled().await;
     }
@@ -79,7 +79,7 @@ impl Shutdown {
         self.tasks.spawn(task)
     }
 
-    /// Begins to stop, and waits until the tasks have ended, at most `limit`.
+    /// Starts the shutdown and waits at most `limit` for the tasks to end.
     pub async fn drain(&self, limit: Duration) -> Drained {
         self.trigger();
         self.tasks.close();
@@ -89,22 +89,22 @@ impl Shutdown {
         }
     }
 
-    /// Listens to SIGINT and SIGTERM from now on: the first triggers, the second exits the process.
-    /// Called once, in `main`, inside the runtime.
+    /// Handles SIGINT and SIGTERM: the first signal triggers, the second exits the process. Call it once, in `main`,
+    /// within the tokio runtime.
     ///
     /// # Errors
-    /// Where the handlers cannot be installed.
+    /// If the handlers cannot be installed.
     pub fn listen_for_signals(&self) -> io::Result<()> {
-        let interrupt = codes(signal(SignalKind::interrupt())?, SIGINT_EXIT);
-        let terminate = codes(signal(SignalKind::terminate())?, SIGTERM_EXIT);
+        let interrupt = exit_codes(signal(SignalKind::interrupt())?, SIGINT_EXIT);
+        let terminate = exit_codes(signal(SignalKind::terminate())?, SIGTERM_EXIT);
         let signals = Box::pin(futures::stream::select(interrupt, terminate));
-        tokio::spawn(self.clone().obey(signals, |code| std::process::exit(code)));
+        tokio::spawn(self.clone().handle_signals(signals, |code| std::process::exit(code)));
         Ok(())
     }
 
-    async fn obey(self, mut signals: impl Stream<Item = i32> + Unpin, exit: impl FnOnce(i32)) {
+    async fn handle_signals(self, mut signals: impl Stream<Item = i32> + Unpin, exit: impl FnOnce(i32)) {
         if let Some(code) = signals.next().await {
-            info!(signal = code - 128, "stopping; once more to stop at once");
+            info!(signal = code - 128, "stopping; a second signal stops at once");
             self.trigger();
         }
         if let Some(code) = signals.next().await {
@@ -114,8 +114,8 @@ impl Shutdown {
     }
 }
 
-/// An exit code for each time the signal comes.
-fn codes(signal: Signal, code: i32) -> impl Stream<Item = i32> + Send {
+/// Yields `code` each time the signal arrives.
+fn exit_codes(signal: Signal, code: i32) -> impl Stream<Item = i32> + Send {
     futures::stream::unfold(signal, move |mut signal| async move { signal.recv().await.map(|()| (code, signal)) })
 }
 
@@ -134,7 +134,7 @@ mod tests {
         let shutdown = Shutdown::new();
         let (signals, stream) = mpsc::channel(2);
         let (exited, exit) = oneshot::channel();
-        tokio::spawn(shutdown.clone().obey(ReceiverStream::new(stream), |code| {
+        tokio::spawn(shutdown.clone().handle_signals(ReceiverStream::new(stream), |code| {
             exited.send(code).unwrap();
         }));
         assert!(!shutdown.is_triggered());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_stops_alone_and_with_its_parent() {
+    async fn a_child_stops_alone_or_with_its_parent() {
         let parent = Shutdown::new();
         let (one, two) = (parent.child(), parent.child());
         one.trigger();

@@ -1,8 +1,8 @@
-//! Ed25519 identity keys (RFC 8032): what a cluster signs its key bundles with, independent of TLS,
-//! and what an institution vouches for them with.
+//! Ed25519 identity keys (RFC 8032). Clusters sign their key bundles with them, and institutions sign vouchers for
+//! clusters' keys.
 //!
-//! Every signature is bound to a purpose (its *domain*), so that none can be shown for another, and
-//! parts are length-prefixed, so that none can be moved across a boundary.
+//! A signature covers its purpose (the *domain*), so it is invalid for any other one, and the length of each part, so
+//! no byte can move from one part to the next.
 
 use std::fmt;
 use std::path::Path;
@@ -36,10 +36,10 @@ pub enum SigningError {
     /// A key file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A key file's content is not a key.
-    #[error("{path} holds no Ed25519 private key in PKCS #8 PEM: restore it, or remove it and join again")]
+    /// The content of a key file is not a key.
+    #[error("{path} has no Ed25519 private key in PKCS #8 PEM: restore it, or remove it and join again")]
     KeyFile {
-        /// Which file.
+        /// Path of the file.
         path: String,
     },
     /// The text is not a public key or signature.
@@ -47,26 +47,26 @@ pub enum SigningError {
     Text {
         /// `public key` or `signature`.
         field: &'static str,
-        /// How many bytes it has.
+        /// Required length.
         bytes: usize,
     },
-    /// A public key that is no point of the curve, or a weak one.
+    /// The public key is weak or not a point of the curve.
     #[error("public key is not a usable Ed25519 key")]
     WeakKey,
-    /// The signature is not of this key over this message.
-    #[error("signature does not verify with {key}: the message was changed, or signed by somebody else")]
+    /// The signature is invalid for this key and message.
+    #[error("signature does not verify with {key}: the message was changed, or signed with another key")]
     Signature {
-        /// Whose signature it should be.
+        /// The expected key.
         key: IdentityPublicKey,
     },
 }
 
-/// A private identity key. Wiped when dropped.
+/// A private identity key. Dropping it erases it from memory.
 #[derive(Clone)]
 pub struct IdentityKey(SigningKey);
 
 impl IdentityKey {
-    /// Makes a key.
+    /// Generates a key.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         let mut seed = Zeroizing::new([0; 32]);
         entropy.fill(seed.as_mut());
@@ -76,7 +76,7 @@ impl IdentityKey {
     /// Reads a key file.
     ///
     /// # Errors
-    /// [`SigningError`] where it is not there or holds no key.
+    /// [`SigningError`] if the file is missing or has no key.
     pub fn load(path: &Path) -> Result<Self, SigningError> {
         let bytes = Zeroizing::new(atomic_file::read_bounded(path, KEY_FILE_MAX_BYTES)?);
         let der = PrivatePkcs8KeyDer::from_pem_slice(&bytes).ok();
@@ -84,7 +84,7 @@ impl IdentityKey {
         key.map(Self).ok_or_else(|| SigningError::KeyFile { path: path.display().to_string() })
     }
 
-    /// Writes the key as PKCS #8 PEM, mode 0600. A key that is there already is never replaced.
+    /// Writes the key as PKCS #8 PEM with mode 0600. Never replaces an existing file.
     ///
     /// # Errors
     /// [`SigningError::File`].
@@ -95,10 +95,10 @@ impl IdentityKey {
         Ok(atomic_file::write_new(path, pem.as_bytes(), PRIVATE)?)
     }
 
-    /// Reads the key, or makes and keeps one where there is none.
+    /// Reads the key, or generates and saves one if the file is missing.
     ///
     /// # Errors
-    /// [`SigningError`]; a damaged file is an error and not replaced.
+    /// [`SigningError`], also for a damaged file, which stays unchanged.
     pub fn load_or_generate(path: &Path, entropy: &dyn Entropy) -> Result<Self, SigningError> {
         match Self::load(path) {
             Err(SigningError::File(error)) if error.is_not_found() => {
@@ -110,17 +110,17 @@ impl IdentityKey {
         }
     }
 
-    /// The public half.
+    /// The public key.
     pub fn public(&self) -> IdentityPublicKey {
         IdentityPublicKey(self.0.verifying_key().to_bytes())
     }
 
-    /// Signs parts for one purpose, e.g. `sign("key-bundle", &[peering, bundle])`.
+    /// Signs parts for a purpose, such as `sign("key-bundle", &[peering, bundle])`.
     pub fn sign(&self, domain: &str, parts: &[&[u8]]) -> IdentitySignature {
         IdentitySignature(self.0.sign(&signed_message(domain, parts)).to_bytes())
     }
 
-    /// As an institution: vouches that a cluster's identity key is this one.
+    /// Signs, with an institution's key, a voucher that `key` is the identity key of `cluster`.
     pub fn vouch(&self, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
         IdentitySignature(self.0.sign(&voucher_message(cluster, key)).to_bytes())
     }
@@ -132,16 +132,16 @@ impl fmt::Debug for IdentityKey {
     }
 }
 
-/// A public identity key; `ed25519:<base64>` as text.
+/// A public identity key. Its text form is `ed25519:<base64>`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct IdentityPublicKey([u8; 32]);
 
 impl IdentityPublicKey {
-    /// Checks and takes 32 bytes from the wire.
+    /// Validates the 32 bytes of a key.
     ///
     /// # Errors
-    /// [`SigningError`] where they are not 32, or no usable key.
+    /// [`SigningError`] if the length is not 32, or the key is weak.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SigningError> {
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| SigningError::Text { field: "public key", bytes: 32 })?;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| SigningError::WeakKey)?;
@@ -153,7 +153,7 @@ impl IdentityPublicKey {
         &self.0
     }
 
-    /// Checks a signature of [`IdentityKey::sign`].
+    /// Verifies a signature of [`IdentityKey::sign`].
     ///
     /// # Errors
     /// [`SigningError::Signature`].
@@ -161,7 +161,7 @@ impl IdentityPublicKey {
         self.verify_message(&signed_message(domain, parts), signature)
     }
 
-    /// As an institution's key: checks a voucher for a cluster's identity key.
+    /// Verifies, with an institution's key, a voucher of [`IdentityKey::vouch`].
     ///
     /// # Errors
     /// [`SigningError::Signature`].
@@ -181,16 +181,16 @@ impl IdentityPublicKey {
     }
 }
 
-/// A signature; `ed25519:<base64>` as text.
+/// A signature. Its text form is `ed25519:<base64>`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct IdentitySignature([u8; 64]);
 
 impl IdentitySignature {
-    /// Takes 64 bytes from the wire.
+    /// Accepts the 64 bytes of a signature.
     ///
     /// # Errors
-    /// [`SigningError::Text`] where they are not 64.
+    /// [`SigningError::Text`] if the length is not 64.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, SigningError> {
         let bytes = bytes.try_into().map_err(|_| SigningError::Text { field: "signature", bytes: 64 })?;
         Ok(Self(bytes))
@@ -202,7 +202,7 @@ impl IdentitySignature {
     }
 }
 
-macro_rules! text_form {
+macro_rules! impl_text_form {
     ($name:ident) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,7 +220,7 @@ macro_rules! text_form {
             type Err = SigningError;
             fn from_str(text: &str) -> Result<Self, SigningError> {
                 let bytes = text.strip_prefix(TEXT_PREFIX).and_then(|text| STANDARD.decode(text).ok());
-                // No bytes at all is an error of the same kind as too few.
+                // Text that does not decode has 0 bytes, which is refused like any wrong length.
                 Self::from_bytes(&bytes.unwrap_or_default())
             }
         }
@@ -240,8 +240,8 @@ macro_rules! text_form {
     };
 }
 
-text_form!(IdentityPublicKey);
-text_form!(IdentitySignature);
+impl_text_form!(IdentityPublicKey);
+impl_text_form!(IdentitySignature);
 
 fn signed_message(domain: &str, parts: &[&[u8]]) -> Vec<u8> {
     let mut message = SIGNED_PREFIX.to_vec();
@@ -252,8 +252,8 @@ fn signed_message(domain: &str, parts: &[&[u8]]) -> Vec<u8> {
     message
 }
 
-/// `comity-voucher-v1\0<cluster>\0<public key>`: a cluster name holds no zero byte, and the key has
-/// a fixed length.
+/// `comity-voucher-v1\0<cluster>\0<public key>`. Unambiguous, because a cluster name has no zero byte and the key has a
+/// fixed length.
 fn voucher_message(cluster: &ClusterName, key: &IdentityPublicKey) -> Vec<u8> {
     [VOUCHER_PREFIX, cluster.as_str().as_bytes(), b"\0", &key.0].concat()
 }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_private_and_never_replaced() {
+    fn saved_with_mode_0600_and_never_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("identity-key.pem");
         let entropy = SeededEntropy::new(5);

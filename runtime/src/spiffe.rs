@@ -1,7 +1,7 @@
-//! SPIFFE ids: the only names that count between Comity processes.
+//! SPIFFE ids, the names of Comity processes: `spiffe://<trust domain>/broker/<n>`, `…/cluster/<cluster>` and
+//! `…/user/<name>`.
 //!
-//! `spiffe://<trust domain>/broker/<n>`, `…/cluster/<cluster>`, `…/user/<name>`. Parsing is strict:
-//! one spelling per id, so that ids may be compared as values.
+//! The parser accepts one spelling per id, so that ids can be compared as values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,41 +9,42 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Longest trust domain, in bytes (a DNS name).
+/// Bytes of a trust domain, at most: the length of a DNS name.
 pub const TRUST_DOMAIN_MAX_BYTES: usize = 253;
-/// Longest cluster name, in bytes (a DNS label: it also names Kubernetes objects).
+/// Bytes of a cluster name, at most: the length of a DNS label, because Kubernetes objects carry it.
 pub const CLUSTER_NAME_MAX_BYTES: usize = 63;
-/// Longest user name, in bytes.
+/// Bytes of a user name, at most.
 pub const USER_NAME_MAX_BYTES: usize = 128;
 
-/// Why a name or SPIFFE id was refused.
+/// Why a name or SPIFFE id is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SpiffeError {
     /// The text is not of the form `spiffe://<trust domain>/<kind>/<name>`.
     #[error(
-        "'{value}' is not a SPIFFE id of a federation: want spiffe://<trust domain>/broker/<number>, …/cluster/<name> or …/user/<name>"
+        "'{value}' is not a SPIFFE id of a federation: want spiffe://<trust domain>/broker/<number>, \
+         …/cluster/<name> or …/user/<name>"
     )]
     Form {
-        /// The refused text, shortened.
+        /// The invalid text, shortened.
         value: String,
     },
     /// A part has the wrong length or characters.
     #[error("{field} '{value}' is refused: {rule}")]
     Part {
-        /// Which part.
+        /// Name of the part.
         field: &'static str,
-        /// The refused text, shortened.
+        /// The invalid text, shortened.
         value: String,
-        /// What is allowed.
+        /// The rule that it breaks.
         rule: &'static str,
     },
 }
 
-/// Cuts untrusted text for an error message, and makes control characters visible.
-fn shortened(value: &str) -> String {
-    const SHOWN_CHARS: usize = 80;
-    let mut out: String = value.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
-    if value.chars().nth(SHOWN_CHARS).is_some() {
+/// Shortens untrusted text for an error message and escapes control characters.
+fn shorten(value: &str) -> String {
+    const MAX_CHARS: usize = 80;
+    let mut out: String = value.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
+    if value.chars().nth(MAX_CHARS).is_some() {
         out.push('…');
     }
     out
@@ -57,22 +58,22 @@ macro_rules! name_type {
         pub struct $name(String);
 
         impl $name {
-            /// Checks and takes a name.
+            /// Validates a name.
             ///
             /// # Errors
-            /// [`SpiffeError::Part`] when empty, too long, or with a character that is not allowed.
+            /// [`SpiffeError::Part`] if it is empty, too long, or has a forbidden character.
             pub fn new(value: impl Into<String>) -> Result<Self, SpiffeError> {
                 let value: String = value.into();
                 let bytes = value.as_bytes();
                 let edges = bytes.first().into_iter().chain(bytes.last());
-                let good = !bytes.is_empty()
+                let is_valid = !bytes.is_empty()
                     && bytes.len() <= $max
                     && bytes.iter().all($allowed)
                     && edges.copied().all(|b: u8| $edge(&b));
-                if good {
+                if is_valid {
                     Ok(Self(value))
                 } else {
-                    Err(SpiffeError::Part { field: $field, value: shortened(&value), rule: $rule })
+                    Err(SpiffeError::Part { field: $field, value: shorten(&value), rule: $rule })
                 }
             }
 
@@ -121,7 +122,7 @@ fn lower_or_digit(b: &u8) -> bool {
 }
 
 name_type!(
-    /// The name of a federation in every id it issues, e.g. `comity.example.org`.
+    /// The name of a federation in its SPIFFE ids, such as `comity.example.org`.
     TrustDomain,
     "trust domain",
     TRUST_DOMAIN_MAX_BYTES,
@@ -131,7 +132,7 @@ name_type!(
 );
 
 name_type!(
-    /// A cluster's id in its federation, e.g. `ethz-k3s`.
+    /// The id of a cluster in its federation, such as `ethz-k3s`.
     ClusterName,
     "cluster name",
     CLUSTER_NAME_MAX_BYTES,
@@ -141,7 +142,7 @@ name_type!(
 );
 
 name_type!(
-    /// A person's or robot's name, e.g. `ada.lovelace`.
+    /// The name of a person or robot, such as `ada.lovelace`.
     UserName,
     "user name",
     USER_NAME_MAX_BYTES,
@@ -150,12 +151,12 @@ name_type!(
     u8::is_ascii_alphanumeric
 );
 
-/// Who a certificate speaks for, inside one trust domain.
+/// The subject of a SPIFFE id within its trust domain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpiffeKind {
-    /// A member of the broker group, by Raft node id.
+    /// A broker, by Raft node id.
     Broker(u64),
-    /// A cluster's agent.
+    /// The agent of a cluster.
     Cluster(ClusterName),
     /// A person or robot at the CLI.
     User(UserName),
@@ -180,7 +181,7 @@ pub struct SpiffeId {
 }
 
 impl SpiffeId {
-    /// Puts an id together.
+    /// An id from its parts.
     pub const fn new(trust_domain: TrustDomain, kind: SpiffeKind) -> Self {
         Self { trust_domain, kind }
     }
@@ -200,17 +201,17 @@ impl SpiffeId {
         Self::new(trust_domain, SpiffeKind::User(user))
     }
 
-    /// The federation that the id belongs to.
+    /// The federation of the subject.
     pub const fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
     }
 
-    /// Who it is in that federation.
+    /// The subject within its federation.
     pub const fn kind(&self) -> &SpiffeKind {
         &self.kind
     }
 
-    /// The Raft node id, where it is a broker.
+    /// The Raft node id of a broker; `None` for other subjects.
     pub const fn as_broker(&self) -> Option<u64> {
         match &self.kind {
             SpiffeKind::Broker(node) => Some(*node),
@@ -218,7 +219,7 @@ impl SpiffeId {
         }
     }
 
-    /// The cluster, where it is an agent.
+    /// The cluster of an agent; `None` for other subjects.
     pub const fn as_cluster(&self) -> Option<&ClusterName> {
         match &self.kind {
             SpiffeKind::Cluster(cluster) => Some(cluster),
@@ -226,7 +227,7 @@ impl SpiffeId {
         }
     }
 
-    /// The user, where it is one.
+    /// The name of a user; `None` for other subjects.
     pub const fn as_user(&self) -> Option<&UserName> {
         match &self.kind {
             SpiffeKind::User(user) => Some(user),
@@ -245,7 +246,7 @@ impl FromStr for SpiffeId {
     type Err = SpiffeError;
 
     fn from_str(value: &str) -> Result<Self, SpiffeError> {
-        let form = || SpiffeError::Form { value: shortened(value) };
+        let form = || SpiffeError::Form { value: shorten(value) };
         let mut parts = value.strip_prefix("spiffe://").ok_or_else(form)?.split('/');
         let (Some(domain), Some(kind), Some(name), None) = (parts.next(), parts.next(), parts.next(), parts.next())
         else {
@@ -253,7 +254,7 @@ impl FromStr for SpiffeId {
         };
         let trust_domain = TrustDomain::new(domain)?;
         let kind = match kind {
-            "broker" => SpiffeKind::Broker(broker_number(name)?),
+            "broker" => SpiffeKind::Broker(parse_broker_number(name)?),
             "cluster" => SpiffeKind::Cluster(ClusterName::new(name)?),
             "user" => SpiffeKind::User(UserName::new(name)?),
             _ => return Err(form()),
@@ -262,11 +263,11 @@ impl FromStr for SpiffeId {
     }
 }
 
-/// One spelling only: no sign, no leading zero.
-fn broker_number(text: &str) -> Result<u64, SpiffeError> {
+/// Parses a broker number without sign or leading zeros.
+fn parse_broker_number(text: &str) -> Result<u64, SpiffeError> {
     text.parse::<u64>().ok().filter(|n| n.to_string() == text).ok_or_else(|| SpiffeError::Part {
         field: "broker number",
-        value: shortened(text),
+        value: shorten(text),
         rule: "want a whole number without leading zeros",
     })
 }

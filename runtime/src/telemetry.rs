@@ -1,7 +1,6 @@
-//! Logs and traces of a process, and one trace id from the CLI through the broker to the agents.
+//! Logs and traces of a process. A trace id goes from the CLI through the broker to the agents.
 //!
-//! Trace ids exist whether or not anything is exported: logs carry them either way. Spans are sent
-//! by OTLP over gRPC only where an endpoint is configured.
+//! Logs always carry trace ids. Spans are exported, by OTLP over gRPC, only if an endpoint is configured.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 mod propagation;
-mod quiet;
+mod rate_limit;
 
 pub(crate) use propagation::inject_trace;
 pub use propagation::{
@@ -25,22 +24,22 @@ pub use propagation::{
     traced,
 };
 
-/// The variable that switches export on where the configuration says nothing.
+/// The environment variable with the OTLP endpoint, if the configuration has none.
 pub const OTLP_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// What is logged unless configured. openraft warns of each message that is not answered; the broker itself says which
-/// peer is not reached, once.
+/// The default log filter. Hides openraft's warning for each unanswered message: the broker itself reports an
+/// unreachable peer once.
 pub const DEFAULT_FILTER: &str = "info,openraft=error";
 
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
-/// How log lines look. They go to standard error; standard output belongs to the CLI's answers.
+/// The format of log lines. They go to standard error; standard output is for results of the CLI.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One object a line, for machines.
+    /// One JSON object per line.
     Json,
 }
 
@@ -55,21 +54,21 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-/// What a process tells, and where.
+/// Configuration of logs and traces.
 #[derive(Debug, Clone)]
 pub struct TelemetryConfig {
-    /// `comity-broker`, `comity-agent`, `comity`.
+    /// Name of the service, such as `comity-broker`.
     pub service: String,
-    /// How log lines look.
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// In tracing's syntax, e.g. `info,comity_broker=debug`.
+    /// Log filter in the syntax of tracing, such as `info,comity_broker=debug`.
     pub filter: String,
-    /// An OTLP/gRPC collector, e.g. `http://collector:4317`.
+    /// OTLP/gRPC collector, such as `http://collector:4317`; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
 }
 
 impl TelemetryConfig {
-    /// Text at level `info`; exports where [`OTLP_ENDPOINT_VARIABLE`] says so.
+    /// Text logs with [`DEFAULT_FILTER`]; exports to the endpoint in [`OTLP_ENDPOINT_VARIABLE`], if set.
     pub fn from_environment(service: impl Into<String>) -> Self {
         let otlp_endpoint = std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|v| !v.is_empty());
         Self { service: service.into(), log_format: LogFormat::Text, filter: DEFAULT_FILTER.to_owned(), otlp_endpoint }
@@ -79,31 +78,31 @@ impl TelemetryConfig {
 /// Why telemetry could not start.
 #[derive(Debug, Error)]
 pub enum TelemetryError {
-    /// Not a format.
+    /// The log format is unknown.
     #[error("log format '{0}' is unknown: want text or json")]
     Format(String),
-    /// Not a filter.
+    /// The log filter is invalid.
     #[error("log filter '{filter}' is not valid: {reason}; want e.g. 'info,comity_broker=debug'")]
     Filter {
-        /// The refused text.
+        /// The invalid text.
         filter: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// Not an endpoint.
+    /// The OTLP endpoint is invalid.
     #[error("OTLP endpoint '{endpoint}' cannot be used: {reason}; want e.g. 'http://collector:4317'")]
     Endpoint {
-        /// The refused text.
+        /// The invalid text.
         endpoint: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// Called twice, or after somebody else.
+    /// Another subscriber is installed.
     #[error("telemetry was already started in this process")]
     AlreadyStarted,
 }
 
-/// Sends what is left when dropped: keep it until the end of `main`.
+/// Exports the remaining spans when dropped: keep it until the end of `main`.
 #[derive(Debug)]
 #[must_use = "dropping it ends the export of traces"]
 pub struct TelemetryGuard {
@@ -112,19 +111,19 @@ pub struct TelemetryGuard {
 
 impl Drop for TelemetryGuard {
     fn drop(&mut self) {
-        // A collector that is away must not keep a process from ending.
+        // Ignores an unreachable collector, so that the process can end.
         let _ = self.provider.shutdown_with_timeout(FLUSH_LIMIT);
     }
 }
 
-/// Starts logs and traces for the whole process. Of each warning or error that repeats, three lines are written in half
-/// a minute. Needs a tokio runtime where traces are exported.
+/// Starts logs and traces of the process. Each warning or error is logged at most three times per 30 s. Exporting
+/// traces needs a tokio runtime.
 ///
 /// # Errors
-/// [`TelemetryError`] where the configuration is wrong, or telemetry was started before.
+/// [`TelemetryError`] if the configuration is invalid, or telemetry was started before.
 pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
-    let filter = filter(&config.filter)?;
-    let provider = provider(config)?;
+    let filter = parse_filter(&config.filter)?;
+    let provider = tracer_provider(config)?;
     let stderr =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let lines = match config.log_format {
@@ -133,31 +132,31 @@ pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> 
     };
     tracing_subscriber::registry()
         .with(trace_layer(&provider))
-        .with(lines.with_filter(quiet::Quiet::new(filter)))
+        .with(lines.with_filter(rate_limit::RateLimitFilter::new(filter)))
         .try_init()
         .map_err(|_| TelemetryError::AlreadyStarted)?;
     Ok(TelemetryGuard { provider })
 }
 
-/// Whether the text is a filter.
+/// Validates a log filter.
 ///
 /// # Errors
 /// [`TelemetryError::Filter`].
 pub fn check_filter(text: &str) -> Result<(), TelemetryError> {
-    filter(text).map(drop)
+    parse_filter(text).map(drop)
 }
 
-fn filter(text: &str) -> Result<EnvFilter, TelemetryError> {
+fn parse_filter(text: &str) -> Result<EnvFilter, TelemetryError> {
     EnvFilter::try_new(text)
         .map_err(|error| TelemetryError::Filter { filter: text.to_owned(), reason: error.to_string() })
 }
 
-/// Gives every span of level `info` and above a trace id, whatever is logged.
+/// Gives every span of level `info` and above a trace id, whatever the log filter.
 fn trace_layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
-    // Names of other libraries' spans (h2 makes one a frame) are noise in a trace.
+    // Spans of these libraries are noise in a trace: h2 creates one per frame.
     let spans = tracing_subscriber::filter::Targets::new()
         .with_default(tracing::Level::INFO)
         .with_target("h2", tracing::Level::ERROR)
@@ -165,7 +164,7 @@ where
     tracing_opentelemetry::layer().with_tracer(provider.tracer("comity")).with_filter(spans)
 }
 
-fn provider(config: &TelemetryConfig) -> Result<SdkTracerProvider, TelemetryError> {
+fn tracer_provider(config: &TelemetryConfig) -> Result<SdkTracerProvider, TelemetryError> {
     let resource = Resource::builder().with_service_name(config.service.clone()).build();
     let builder = SdkTracerProvider::builder().with_resource(resource);
     let Some(endpoint) = &config.otlp_endpoint else {
@@ -174,7 +173,7 @@ fn provider(config: &TelemetryConfig) -> Result<SdkTracerProvider, TelemetryErro
     let fail = |reason: String| TelemetryError::Endpoint { endpoint: endpoint.clone(), reason };
     let uri: http::Uri = endpoint.parse().map_err(|error: http::uri::InvalidUri| fail(error.to_string()))?;
     if uri.scheme_str() != Some("http") {
-        return Err(fail("only http:// is supported; put a local collector before a remote one".to_owned()));
+        return Err(fail("only http:// is supported; run a local collector that forwards to a remote one".to_owned()));
     }
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
@@ -213,7 +212,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn spans_reach_an_otlp_collector_when_the_guard_drops() {
-        // A collector as far as the wire is concerned: it must be called with the export path.
+        // A fake collector that records the paths of its calls.
         let (called, mut calls) = tokio::sync::mpsc::channel::<String>(4);
         let service = tower::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let called = called.clone();
@@ -236,7 +235,7 @@ mod tests {
         });
 
         let config = TelemetryConfig { otlp_endpoint: Some(endpoint), ..config() };
-        let guard = TelemetryGuard { provider: provider(&config).unwrap() };
+        let guard = TelemetryGuard { provider: tracer_provider(&config).unwrap() };
         let subscriber = tracing_subscriber::registry().with(trace_layer(&guard.provider));
         tracing::subscriber::with_default(subscriber, || {
             tracing::info_span!("exported").in_scope(|| assert!(current_trace_id().is_some()));

@@ -6,19 +6,18 @@
 //!   server: incoming() ─▶ accept ─▶ handshake (bounded, 5 s) ─▶ ClientVerifier ─▶ PeerInfo ─▶ tonic
 //! ```
 //!
-//! A connection keeps the identities it began with. After a renewal [`BrokerChannel`] makes its next call on a new
-//! connection, and streams that are open go on. It does the same where a broker says that another may do better
-//! ([`ELSEWHERE_METADATA`]), and makes that call again there. A server that wants no calls under an ended certificate
-//! asks [`PeerInfo::has_expired`]. Sessions are never resumed, for a resumed one would skip the check of the
-//! certificate's end.
+//! A connection keeps its identities. After a renewal, [`BrokerChannel`] opens a new connection for new calls, while
+//! open streams continue. It does the same, and repeats the call, if a broker redirects it ([`ELSEWHERE_METADATA`]).
+//! Servers refuse calls under an expired certificate with [`PeerInfo::has_expired`]. Sessions are never resumed,
+//! because resumption would skip the check of the expiry.
 
 mod channel;
 mod client;
 mod connector;
-mod elsewhere;
 mod endpoints;
 mod incoming;
 mod peer;
+mod redirect;
 mod refusal;
 mod server;
 mod validity;
@@ -28,16 +27,17 @@ mod verify_server;
 pub use channel::{BrokerChannel, ChannelOptions, connect, connect_with};
 pub use client::ClientTls;
 pub use connector::{ClientStream, ConnectError, DialError, dial};
-pub use elsewhere::ELSEWHERE_METADATA;
 pub use endpoints::{BrokerEndpoints, EndpointError, MAX_ENDPOINTS};
 pub use incoming::{Incoming, IncomingLimits, incoming};
 pub use peer::PeerInfo;
+pub use redirect::ELSEWHERE_METADATA;
 pub use refusal::Refusal;
-pub use server::{ClientCertificates, HandshakeError, ServerConnection, ServerTls};
+pub use server::{HandshakeError, ServerConnection, ServerTls};
 pub use validity::RefusedForTime;
+pub use verify_client::ClientCertificates;
 
-/// gRPC is HTTP/2.
+/// The application protocol: gRPC runs over HTTP/2.
 const ALPN: &[u8] = b"h2";
 
 #[cfg(test)]
-mod tests;
+mod connection_tests;

@@ -1,7 +1,7 @@
 //! Decides whether a tenant may borrow: first permissions and sizes, then limits on the GPUs in use.
 
-use super::agreements::find_agreement;
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
+use super::find_agreement::find_agreement;
 use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
 use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, DocRef, Document, LendTerm, Quota, QuotaSubject, Tenant};

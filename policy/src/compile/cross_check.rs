@@ -155,7 +155,7 @@ fn check_signing_keys(draft: &Draft, problems: &mut Problems<'_>) {
                 let message =
                     format!("this signing key is listed twice (Institution `{}` and `{other}`)", institution.name);
                 let place = institution.place_of(&format!("signingKeys[{index}]"));
-                problems.at(place, ProblemCode::DuplicateName, message, "every institution has keys of its own");
+                problems.at(place, ProblemCode::DuplicateName, message, "give each institution its own keys");
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::draft::Draft;
 use crate::documents::{Document, Federation, Spec};
-use crate::fields::{Context, Fields};
+use crate::fields::{FieldReader, Fields};
 use crate::identifiers;
 use crate::kind::{API_VERSION, Kind};
 use crate::problem::{Place, ProblemCode, Problems, shorten};
@@ -13,36 +13,36 @@ use crate::yaml::Node;
 
 /// Reads a document into the draft and reports its problems.
 pub(super) fn read_document(node: &Node, draft: &mut Draft, problems: &mut Problems<'_>) {
-    let mut context = Context::new(problems);
-    read_header_and_spec(node, draft, &mut context);
-    draft.references.append(&mut context.references);
-    draft.user_ids.append(&mut context.user_ids);
+    let mut reader = FieldReader::new(problems);
+    read_header_and_spec(node, draft, &mut reader);
+    draft.references.append(&mut reader.references);
+    draft.user_ids.append(&mut reader.user_ids);
 }
 
-fn read_header_and_spec(node: &Node, draft: &mut Draft, context: &mut Context<'_, '_>) {
-    let Some(mut fields) = Fields::open(node, "", context) else {
+fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader<'_, '_>) {
+    let Some(mut fields) = Fields::open(node, "", reader) else {
         return;
     };
-    check_api_version(&mut fields, context);
-    let kind = read_kind(&mut fields, context);
+    check_api_version(&mut fields, reader);
+    let kind = read_kind(&mut fields, reader);
     if let Some(kind) = kind {
-        context.label = format!("this {kind}");
+        reader.label = format!("this {kind}");
     }
-    let name = read_name(&mut fields, context);
+    let name = read_name(&mut fields, reader);
     if let (Some(kind), Some((name, _))) = (kind, &name) {
-        context.label = format!("{kind} `{name}`");
+        reader.label = format!("{kind} `{name}`");
     }
     // Without a kind, which was reported, a missing `spec` needs no second report.
     let spec = match kind {
-        Some(_) => fields.required("spec", context),
-        None => fields.optional("spec", context),
+        Some(_) => fields.required("spec", reader),
+        None => fields.optional("spec", reader),
     };
-    fields.finish(context);
+    fields.finish(reader);
     let Some(kind) = kind else { return };
     // From here on, paths are within `spec`.
-    context.places.clear();
+    reader.places.clear();
     if let Some((name, place)) = &name {
-        declare(kind, name, *place, draft, context);
+        declare(kind, name, *place, draft, reader);
     }
     let (name, place) = name.unwrap_or_else(|| (String::new(), node.place));
     let Some((_, spec)) = spec else {
@@ -51,88 +51,88 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, context: &mut Context<'_
     };
     match kind {
         Kind::Federation => {
-            let read = read_spec::<Federation>(spec, name, place, draft, context);
+            let read = read_spec::<Federation>(spec, name, place, draft, reader);
             draft.federations.extend(read);
         }
         Kind::Institution => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.institutions, read);
         }
         Kind::Cluster => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.clusters, read);
         }
         Kind::Tenant => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.tenants, read);
         }
         Kind::GpuClass => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.classes, read);
         }
         Kind::Quota => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.quotas, read);
         }
         Kind::Agreement => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.agreements, read);
         }
         Kind::PriorityClass => {
-            let read = read_spec(spec, name, place, draft, context);
+            let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.priorities, read);
         }
     }
 }
 
-fn check_api_version(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) {
-    if let Some((path, version)) = fields.required("apiVersion", context)
-        && let Some(text) = context.scalar(&path, version)
+fn check_api_version(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) {
+    if let Some((path, version)) = fields.required("apiVersion", reader)
+        && let Some(text) = reader.scalar(&path, version)
         && text != API_VERSION
     {
         let message = format!("`apiVersion: {}` is not known", shorten(text));
         let remedy = format!("write `apiVersion: {API_VERSION}`");
-        context.problems.at(version.place, ProblemCode::UnknownApiVersion, message, remedy);
+        reader.problems.at(version.place, ProblemCode::UnknownApiVersion, message, remedy);
     }
 }
 
-fn read_kind(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Kind> {
-    let (path, node) = fields.required("kind", context)?;
-    let text = context.scalar(&path, node)?;
+fn read_kind(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Kind> {
+    let (path, node) = fields.required("kind", reader)?;
+    let text = reader.scalar(&path, node)?;
     let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
     if kind.is_none() {
         let message = format!("`kind: {}` is not known", shorten(text));
         let remedy = did_you_mean(text, &Kind::ALL.map(Kind::as_str));
-        context.problems.at(node.place, ProblemCode::UnknownKind, message, remedy);
+        reader.problems.at(node.place, ProblemCode::UnknownKind, message, remedy);
     }
     kind
 }
 
 /// `metadata.name` and its place.
-fn read_name(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<(String, Place)> {
-    let (path, node) = fields.required("metadata", context)?;
-    let mut metadata = Fields::open(node, &path, context)?;
-    let name = metadata.required("name", context).and_then(|(path, node)| {
-        let text = context.scalar(&path, node)?;
+fn read_name(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<(String, Place)> {
+    let (path, node) = fields.required("metadata", reader)?;
+    let mut metadata = Fields::open(node, &path, reader)?;
+    let name = metadata.required("name", reader).and_then(|(path, node)| {
+        let text = reader.scalar(&path, node)?;
         if let Err(remedy) = identifiers::check_name(text) {
             let message = format!("`{path}: {}` is not a valid name", shorten(text));
-            context.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
+            reader.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
             return None;
         }
         Some((text.to_owned(), node.place))
     });
-    metadata.finish(context);
+    metadata.finish(reader);
     name
 }
 
 /// Records a document's name, or reports that another document of its kind has it.
-fn declare(kind: Kind, name: &str, place: Place, draft: &mut Draft, context: &mut Context<'_, '_>) {
+fn declare(kind: Kind, name: &str, place: Place, draft: &mut Draft, reader: &mut FieldReader<'_, '_>) {
     let key = (kind, name.to_owned());
     if let Some(first) = draft.declared.get(&key) {
-        let file = context.problems.files().get(first.file).map_or("", |file| file.path.as_str());
+        let file = reader.problems.files().get(first.file).map_or("", |file| file.path.as_str());
         let message = format!("there are two documents {kind} `{name}`");
         let remedy = format!("the first is in {file}:{}; rename or remove one of them", first.line);
-        context.problems.at(place, ProblemCode::DuplicateName, message, remedy);
+        reader.problems.at(place, ProblemCode::DuplicateName, message, remedy);
     } else {
         draft.declared.insert(key, place);
     }
@@ -143,18 +143,18 @@ fn read_spec<T: Spec>(
     name: String,
     place: Place,
     draft: &mut Draft,
-    context: &mut Context<'_, '_>,
+    reader: &mut FieldReader<'_, '_>,
 ) -> Option<Document<T>> {
-    let spec = Fields::open(node, "", context).and_then(|mut fields| {
-        let spec = T::read(&mut fields, context);
-        fields.finish(context);
+    let spec = Fields::open(node, "", reader).and_then(|mut fields| {
+        let spec = T::read(&mut fields, reader);
+        fields.finish(reader);
         spec
     });
     if spec.is_none() {
         draft.unreadable.insert(T::KIND);
     }
-    let places = std::mem::take(&mut context.places);
-    spec.map(|spec| Document::new(T::KIND, name, place, context.problems.files(), spec, places))
+    let places = std::mem::take(&mut reader.places);
+    spec.map(|spec| Document::new(T::KIND, name, place, reader.problems.files(), spec, places))
 }
 
 /// Keeps the first document of each name.

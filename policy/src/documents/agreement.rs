@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Spec;
 use crate::amounts;
-use crate::fields::{Context, Fields, Target};
+use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::yaml::{Node, Value};
@@ -58,38 +58,37 @@ impl Agreement {
 impl Spec for Agreement {
     const KIND: Kind = Kind::Agreement;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
-        let sides = read_sides(fields, context);
-        let classes = fields.required("classes", context).map(|(path, node)| {
-            context.require_items(&path, node, "name at least one GpuClass");
-            context
-                .set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let sides = read_sides(fields, reader);
+        let classes = fields.required("classes", reader).map(|(path, node)| {
+            reader.require_items(&path, node, "name at least one GpuClass");
+            reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::GpuClass)))
         });
-        let max = fields.optional("maxGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
+        let max = fields.optional("maxGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
         let from = fields
-            .optional("from", context)
-            .and_then(|(path, node)| context.amount(&path, node, ProblemCode::InvalidDate, amounts::parse_start_ms));
-        let until_field = fields.optional("until", context);
+            .optional("from", reader)
+            .and_then(|(path, node)| reader.amount(&path, node, ProblemCode::InvalidDate, amounts::parse_start_ms));
+        let until_field = fields.optional("until", reader);
         let until = until_field
             .as_ref()
-            .and_then(|(path, node)| context.amount(path, node, ProblemCode::InvalidDate, amounts::parse_end_ms));
+            .and_then(|(path, node)| reader.amount(path, node, ProblemCode::InvalidDate, amounts::parse_end_ms));
         if let (Some(from), Some(until), Some((_, node))) = (from, until, &until_field)
             && until < from
         {
             let message = format!(
                 "{} ends ({}) before it begins ({})",
-                context.label,
+                reader.label,
                 amounts::show_time(until),
                 amounts::show_time(from)
             );
-            context.problems.at(
+            reader.problems.at(
                 node.place,
                 ProblemCode::Contradiction,
                 message,
                 "swap `from` and `until`, or correct one of them",
             );
         }
-        let purpose = fields.optional("purpose", context).and_then(|(path, node)| context.text(&path, node));
+        let purpose = fields.optional("purpose", reader).and_then(|(path, node)| reader.text(&path, node));
         Some(Self {
             sides: sides?,
             classes: classes?,
@@ -101,42 +100,42 @@ impl Spec for Agreement {
     }
 }
 
-fn read_sides(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<AgreementSides> {
-    let parties = fields.optional("parties", context);
-    let borrowers = fields.optional("borrowers", context);
-    let lenders = fields.optional("lenders", context);
+fn read_sides(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<AgreementSides> {
+    let parties = fields.optional("parties", reader);
+    let borrowers = fields.optional("borrowers", reader);
+    let lenders = fields.optional("lenders", reader);
     let place = fields.place();
     const REMEDY: &str =
         "write `parties: [a, b]` (each borrows from each other), or `borrowers: [a]` and `lenders: [b]` (one way)";
     match (parties, borrowers, lenders) {
         (Some((path, node)), None, None) => {
             if matches!(&node.value, Value::List(items) if items.len() < 2) {
-                let message = format!("`{path}` of {} needs two institutions at least", context.label);
-                context.problems.at(node.place, ProblemCode::Contradiction, message, "add the other party");
+                let message = format!("`{path}` of {} needs two institutions at least", reader.label);
+                reader.problems.at(node.place, ProblemCode::Contradiction, message, "add the other party");
             }
-            Some(AgreementSides::Mutual(read_institutions(context, &path, node)))
+            Some(AgreementSides::Mutual(read_institutions(reader, &path, node)))
         }
         (None, Some((borrowers_path, borrowers)), Some((lenders_path, lenders))) => {
-            context.require_items(&borrowers_path, borrowers, "name at least one institution");
-            context.require_items(&lenders_path, lenders, "name at least one institution");
+            reader.require_items(&borrowers_path, borrowers, "name at least one institution");
+            reader.require_items(&lenders_path, lenders, "name at least one institution");
             Some(AgreementSides::OneWay {
-                borrowers: read_institutions(context, &borrowers_path, borrowers),
-                lenders: read_institutions(context, &lenders_path, lenders),
+                borrowers: read_institutions(reader, &borrowers_path, borrowers),
+                lenders: read_institutions(reader, &lenders_path, lenders),
             })
         }
         (Some((_, node)), ..) => {
-            let message = format!("{} has `parties` beside `borrowers` or `lenders`", context.label);
-            context.problems.at(node.place, ProblemCode::Contradiction, message, REMEDY);
+            let message = format!("{} has `parties` beside `borrowers` or `lenders`", reader.label);
+            reader.problems.at(node.place, ProblemCode::Contradiction, message, REMEDY);
             None
         }
         (None, ..) => {
-            let message = format!("{} does not say who borrows from whom", context.label);
-            context.problems.at(place, ProblemCode::MissingField, message, REMEDY);
+            let message = format!("{} does not say who borrows from whom", reader.label);
+            reader.problems.at(place, ProblemCode::MissingField, message, REMEDY);
             None
         }
     }
 }
 
-fn read_institutions(context: &mut Context<'_, '_>, path: &str, node: &Node) -> BTreeSet<String> {
-    context.set(path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::Institution)))
+fn read_institutions(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> BTreeSet<String> {
+    reader.set(path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::Institution)))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Spec;
 use super::parties::Parties;
-use crate::fields::{Context, Fields, Target};
+use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::yaml::Node;
 
@@ -105,32 +105,32 @@ impl std::fmt::Display for DeliveryKind {
 impl Spec for Cluster {
     const KIND: Kind = Kind::Cluster;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let institution = fields
-            .required("institution", context)
-            .and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Institution)));
-        let region = fields.optional("region", context).and_then(|(path, node)| context.name(&path, node));
-        let accepting = fields.optional("accepting", context).and_then(|(path, node)| context.boolean(&path, node));
+            .required("institution", reader)
+            .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Institution)));
+        let region = fields.optional("region", reader).and_then(|(path, node)| reader.name(&path, node));
+        let accepting = fields.optional("accepting", reader).and_then(|(path, node)| reader.boolean(&path, node));
         let lends = fields
-            .optional("lends", context)
-            .map(|(path, node)| context.list(&path, node, read_lend_term))
+            .optional("lends", reader)
+            .map(|(path, node)| reader.list(&path, node, read_lend_term))
             .unwrap_or_default();
-        let max_lent = fields.optional("maxLentGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
+        let max_lent = fields.optional("maxLentGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
         let reserve =
-            fields.optional("localReserveGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
-        let grace = fields.optional("reclaimGrace", context).and_then(|(path, node)| context.duration_ms(&path, node));
+            fields.optional("localReserveGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
+        let grace = fields.optional("reclaimGrace", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
         let longest = fields
-            .optional("maxLeaseDuration", context)
-            .and_then(|(path, node)| context.positive_duration_ms(&path, node));
-        let delivery = fields.optional("delivery", context).map(|(path, node)| {
-            context.require_items(&path, node, "write `delivery: [namespace]`");
-            context.set(&path, node, |context, path, node| {
+            .optional("maxLeaseDuration", reader)
+            .and_then(|(path, node)| reader.positive_duration_ms(&path, node));
+        let delivery = fields.optional("delivery", reader).map(|(path, node)| {
+            reader.require_items(&path, node, "write `delivery: [namespace]`");
+            reader.set(&path, node, |reader, path, node| {
                 let words = [("namespace", DeliveryKind::Namespace), ("virtual-node", DeliveryKind::VirtualNode)];
-                context.word(path, node, &words)
+                reader.word(path, node, &words)
             })
         });
         let sharing =
-            fields.optional("nodeSharing", context).and_then(|(path, node)| read_node_sharing(&path, node, context));
+            fields.optional("nodeSharing", reader).and_then(|(path, node)| read_node_sharing(&path, node, reader));
         Some(Self {
             institution: institution?,
             region,
@@ -146,25 +146,25 @@ impl Spec for Cluster {
     }
 }
 
-fn read_node_sharing(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Option<NodeSharing> {
-    let mut fields = Fields::open(node, path, context)?;
-    let nvlink = fields.optional("nvlink", context).and_then(|(path, node)| {
+fn read_node_sharing(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<NodeSharing> {
+    let mut fields = Fields::open(node, path, reader)?;
+    let nvlink = fields.optional("nvlink", reader).and_then(|(path, node)| {
         let words = [("any", NvLinkSharing::Any), ("whole-nodes", NvLinkSharing::WholeNodes)];
-        context.word(&path, node, &words)
+        reader.word(&path, node, &words)
     });
-    fields.finish(context);
+    fields.finish(reader);
     Some(NodeSharing { nvlink: nvlink.unwrap_or_default() })
 }
 
-fn read_lend_term(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<LendTerm> {
-    let mut fields = Fields::open(node, path, context)?;
-    let classes = fields.required("classes", context).map(|(path, node)| {
-        context.require_items(&path, node, "name at least one GpuClass");
-        context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
+fn read_lend_term(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<LendTerm> {
+    let mut fields = Fields::open(node, path, reader)?;
+    let classes = fields.required("classes", reader).map(|(path, node)| {
+        reader.require_items(&path, node, "name at least one GpuClass");
+        reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::GpuClass)))
     });
-    let to = fields.optional("to", context).and_then(|(path, node)| Parties::read(&path, node, context));
-    let max = fields.optional("maxGpus", context).and_then(|(path, node)| context.gpus_milli(&path, node));
-    fields.finish(context);
+    let to = fields.optional("to", reader).and_then(|(path, node)| Parties::read(&path, node, reader));
+    let max = fields.optional("maxGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
+    fields.finish(reader);
     let to = to.unwrap_or_default();
     Some(LendTerm { classes: classes?, to_institutions: to.institutions, to_tenants: to.tenants, max_gpus_milli: max })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{Context, Fields};
+use crate::fields::{FieldReader, Fields};
 use crate::identifiers;
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
@@ -97,30 +97,30 @@ impl Default for Limits {
 impl Spec for Federation {
     const KIND: Kind = Kind::Federation;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
-        let trust_domain = fields.required("trustDomain", context).and_then(|(path, node)| {
-            let text = context.scalar(&path, node)?;
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let trust_domain = fields.required("trustDomain", reader).and_then(|(path, node)| {
+            let text = reader.scalar(&path, node)?;
             if let Err(remedy) = identifiers::check_trust_domain(text) {
                 let message = format!("`{path}: {}` is not a trust domain", shorten(text));
-                context.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
+                reader.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
                 return None;
             }
             Some(text.to_owned())
         });
-        let maintainers = fields.required("maintainers", context).map(|(path, node)| {
-            context.require_items(&path, node, "name at least one user, or nobody can change anything");
-            context.set(&path, node, Context::user_id)
+        let maintainers = fields.required("maintainers", reader).map(|(path, node)| {
+            reader.require_items(&path, node, "name at least one user, or nobody can change anything");
+            reader.set(&path, node, FieldReader::user_id)
         });
-        let defaults = fields.optional("defaults", context).and_then(|(path, node)| {
-            let mut fields = Fields::open(node, &path, context)?;
-            let defaults = read_defaults(&mut fields, context);
-            fields.finish(context);
+        let defaults = fields.optional("defaults", reader).and_then(|(path, node)| {
+            let mut fields = Fields::open(node, &path, reader)?;
+            let defaults = read_defaults(&mut fields, reader);
+            fields.finish(reader);
             Some(defaults)
         });
-        let limits = fields.optional("limits", context).and_then(|(path, node)| {
-            let mut fields = Fields::open(node, &path, context)?;
-            let limits = read_limits(&mut fields, context);
-            fields.finish(context);
+        let limits = fields.optional("limits", reader).and_then(|(path, node)| {
+            let mut fields = Fields::open(node, &path, reader)?;
+            let limits = read_limits(&mut fields, reader);
+            fields.finish(reader);
             Some(limits)
         });
         Some(Self {
@@ -132,7 +132,7 @@ impl Spec for Federation {
     }
 }
 
-fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defaults {
+fn read_defaults(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Defaults {
     let mut defaults = Defaults::default();
     let targets: [(&'static str, &mut u64); 10] = [
         ("leaseTerm", &mut defaults.lease_term_ms),
@@ -147,8 +147,8 @@ fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defa
         ("usageHalfLife", &mut defaults.usage_half_life_ms),
     ];
     for (name, target) in targets {
-        if let Some((path, node)) = fields.optional(name, context)
-            && let Some(ms) = context.positive_duration_ms(&path, node)
+        if let Some((path, node)) = fields.optional(name, reader)
+            && let Some(ms) = reader.positive_duration_ms(&path, node)
         {
             *target = ms;
         }
@@ -156,25 +156,25 @@ fn read_defaults(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Defa
     defaults
 }
 
-fn read_limits(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Limits {
+fn read_limits(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Limits {
     let mut limits = Limits::default();
-    if let Some((path, node)) = fields.optional("maxGpusPerRequest", context)
-        && let Some(milli) = context.positive_gpus_milli(&path, node)
+    if let Some((path, node)) = fields.optional("maxGpusPerRequest", reader)
+        && let Some(milli) = reader.positive_gpus_milli(&path, node)
     {
         limits.max_gpus_per_request_milli = milli;
     }
-    if let Some((path, node)) = fields.optional("maxLeaseDuration", context)
-        && let Some(ms) = context.positive_duration_ms(&path, node)
+    if let Some((path, node)) = fields.optional("maxLeaseDuration", reader)
+        && let Some(ms) = reader.positive_duration_ms(&path, node)
     {
         limits.max_lease_duration_ms = ms;
     }
-    if let Some((path, node)) = fields.optional("maxQueuedRequests", context)
-        && let Some(count) = context.number(&path, node, 1, 1_000_000)
+    if let Some((path, node)) = fields.optional("maxQueuedRequests", reader)
+        && let Some(count) = reader.number(&path, node, 1, 1_000_000)
     {
         limits.max_queued_requests = count;
     }
-    if let Some((path, node)) = fields.optional("maxQueuedRequestsPerTenant", context)
-        && let Some(count) = context.number(&path, node, 1, 1_000_000)
+    if let Some((path, node)) = fields.optional("maxQueuedRequestsPerTenant", reader)
+        && let Some(count) = reader.number(&path, node, 1, 1_000_000)
     {
         limits.max_queued_requests_per_tenant = count;
     }

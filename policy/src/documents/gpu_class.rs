@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Spec;
 use crate::amounts;
-use crate::fields::{Context, Fields};
+use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::selector::{Selector, parse_selector};
@@ -27,13 +27,12 @@ pub struct GpuClass {
 impl Spec for GpuClass {
     const KIND: Kind = Kind::GpuClass;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
-        let description = fields.optional("description", context).and_then(|(path, node)| context.text(&path, node));
-        let selector =
-            fields.required("selector", context).and_then(|(path, node)| read_selector(context, &path, node));
-        let rank = fields.required("rank", context).and_then(|(path, node)| context.number(&path, node, 0, 1_000_000));
-        let price = fields.optional("priceCredits", context).and_then(|(path, node)| {
-            context.amount(&path, node, ProblemCode::InvalidQuantity, amounts::parse_credits_milli)
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let description = fields.optional("description", reader).and_then(|(path, node)| reader.text(&path, node));
+        let selector = fields.required("selector", reader).and_then(|(path, node)| read_selector(reader, &path, node));
+        let rank = fields.required("rank", reader).and_then(|(path, node)| reader.number(&path, node, 0, 1_000_000));
+        let price = fields.optional("priceCredits", reader).and_then(|(path, node)| {
+            reader.amount(&path, node, ProblemCode::InvalidQuantity, amounts::parse_credits_milli)
         });
         Some(Self {
             description: description.unwrap_or_default(),
@@ -44,19 +43,19 @@ impl Spec for GpuClass {
     }
 }
 
-fn read_selector(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<Selector> {
-    let source = context.scalar(path, node)?;
+fn read_selector(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<Selector> {
+    let source = reader.scalar(path, node)?;
     let Value::Scalar { byte_start, .. } = &node.value else {
         return None;
     };
     match parse_selector(source.trim_end()) {
         Ok(selector) => Some(selector),
         Err(errors) => {
-            let text = context.problems.files().get(node.place.file).map_or("", |file| file.text.as_str());
+            let text = reader.problems.files().get(node.place.file).map_or("", |file| file.text.as_str());
             for error in errors {
                 let place = place_within(text, node.place, *byte_start, source, error.at, error.width);
-                let message = format!("`{path}` of {}: {}", context.label, one_line(&error.message));
-                context.problems.at(place, error.code, message, error.remedy);
+                let message = format!("`{path}` of {}: {}", reader.label, one_line(&error.message));
+                reader.problems.at(place, error.code, message, error.remedy);
             }
             None
         }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{Context, Fields};
+use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::yaml::Node;
@@ -39,23 +39,23 @@ pub struct Institution {
 impl Spec for Institution {
     const KIND: Kind = Kind::Institution;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
-        let display_name = fields.required("displayName", context).and_then(|(path, node)| context.text(&path, node));
-        let contact = fields.required("contact", context).and_then(|(path, node)| context.text(&path, node));
-        let home_region = fields.optional("homeRegion", context).and_then(|(path, node)| context.name(&path, node));
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let display_name = fields.required("displayName", reader).and_then(|(path, node)| reader.text(&path, node));
+        let contact = fields.required("contact", reader).and_then(|(path, node)| reader.text(&path, node));
+        let home_region = fields.optional("homeRegion", reader).and_then(|(path, node)| reader.name(&path, node));
         let signing_keys = fields
-            .optional("signingKeys", context)
-            .map(|(path, node)| context.list(&path, node, read_signing_key))
+            .optional("signingKeys", reader)
+            .map(|(path, node)| reader.list(&path, node, read_signing_key))
             .unwrap_or_default();
         let clusters = fields
-            .optional("clusters", context)
-            .map(|(path, node)| context.set(&path, node, Context::name))
+            .optional("clusters", reader)
+            .map(|(path, node)| reader.set(&path, node, FieldReader::name))
             .unwrap_or_default();
         let operators = fields
-            .optional("operators", context)
-            .map(|(path, node)| context.set(&path, node, Context::user_id))
+            .optional("operators", reader)
+            .map(|(path, node)| reader.set(&path, node, FieldReader::user_id))
             .unwrap_or_default();
-        let weight = fields.optional("weight", context).and_then(|(path, node)| context.weight(&path, node));
+        let weight = fields.optional("weight", reader).and_then(|(path, node)| reader.weight(&path, node));
         Some(Self {
             display_name: display_name?,
             contact: contact?,
@@ -68,12 +68,12 @@ impl Spec for Institution {
     }
 }
 
-fn read_signing_key(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<[u8; 32]> {
-    let text = context.scalar(path, node)?;
+fn read_signing_key(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<[u8; 32]> {
+    let text = reader.scalar(path, node)?;
     let key = text.strip_prefix("ed25519:").and_then(decode_base64);
     if key.is_none() {
         let message = format!("`{path}: {}` is not a signing key", shorten(text));
-        context.problems.at(
+        reader.problems.at(
             node.place,
             ProblemCode::InvalidKey,
             message,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::fields::{Context, Fields, Target};
+use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::yaml::Node;
@@ -16,16 +16,16 @@ pub(super) struct Parties {
 
 impl Parties {
     /// Reads the field and reports it if it names nobody, which would otherwise mean everybody.
-    pub(super) fn read(path: &str, node: &Node, context: &mut Context<'_, '_>) -> Option<Self> {
-        let mut fields = Fields::open(node, path, context)?;
-        let institutions = references(&mut fields, "institutions", Kind::Institution, context);
-        let tenants = references(&mut fields, "tenants", Kind::Tenant, context);
-        fields.finish(context);
+    pub(super) fn read(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let mut fields = Fields::open(node, path, reader)?;
+        let institutions = references(&mut fields, "institutions", Kind::Institution, reader);
+        let tenants = references(&mut fields, "tenants", Kind::Tenant, reader);
+        fields.finish(reader);
         if institutions.is_empty() && tenants.is_empty() {
-            let message = format!("`{path}` of {} names nobody", context.label);
+            let message = format!("`{path}` of {} names nobody", reader.label);
             let field = path.rsplit('.').next().unwrap_or(path);
             let remedy = format!("name institutions or tenants, or remove `{field}`");
-            context.problems.at(node.place, ProblemCode::MissingField, message, remedy);
+            reader.problems.at(node.place, ProblemCode::MissingField, message, remedy);
         }
         Some(Self { institutions, tenants })
     }
@@ -35,10 +35,10 @@ fn references(
     fields: &mut Fields<'_>,
     name: &'static str,
     kind: Kind,
-    context: &mut Context<'_, '_>,
+    reader: &mut FieldReader<'_, '_>,
 ) -> BTreeSet<String> {
-    let Some((path, node)) = fields.optional(name, context) else {
+    let Some((path, node)) = fields.optional(name, reader) else {
         return BTreeSet::new();
     };
-    context.set(&path, node, |context, path, node| context.reference(path, node, Target::Document(kind)))
+    reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(kind)))
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Spec;
 use super::parties::Parties;
-use crate::fields::{Context, Fields};
+use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 
@@ -48,20 +48,18 @@ impl PriorityClass {
 impl Spec for PriorityClass {
     const KIND: Kind = Kind::PriorityClass;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
-        let description = fields.optional("description", context).and_then(|(path, node)| context.text(&path, node));
-        let value =
-            fields.required("value", context).and_then(|(path, node)| context.number(&path, node, 0, MAX_VALUE));
-        let may_preempt = fields.optional("mayPreempt", context).and_then(|(path, node)| context.boolean(&path, node));
-        let default = fields.optional("default", context).and_then(|(path, node)| context.boolean(&path, node));
-        let used_by = fields.optional("usedBy", context);
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let description = fields.optional("description", reader).and_then(|(path, node)| reader.text(&path, node));
+        let value = fields.required("value", reader).and_then(|(path, node)| reader.number(&path, node, 0, MAX_VALUE));
+        let may_preempt = fields.optional("mayPreempt", reader).and_then(|(path, node)| reader.boolean(&path, node));
+        let default = fields.optional("default", reader).and_then(|(path, node)| reader.boolean(&path, node));
+        let used_by = fields.optional("usedBy", reader);
         if let (Some(true), Some((path, node))) = (default, &used_by) {
-            let message =
-                format!("{} is the default, but its `{path}` keeps some tenants from using it", context.label);
+            let message = format!("{} is the default, but its `{path}` keeps some tenants from using it", reader.label);
             let remedy = "remove `usedBy`, or make another class the default";
-            context.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
+            reader.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
         }
-        let used_by = used_by.and_then(|(path, node)| Parties::read(&path, node, context));
+        let used_by = used_by.and_then(|(path, node)| Parties::read(&path, node, reader));
         let used_by = used_by.unwrap_or_default();
         Some(Self {
             description: description.unwrap_or_default(),

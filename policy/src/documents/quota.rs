@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{Context, Fields, Target};
+use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 
@@ -36,40 +36,40 @@ pub enum QuotaSubject {
 impl Spec for Quota {
     const KIND: Kind = Kind::Quota;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
-        let tenant_field = fields.optional("tenant", context);
-        let institution_field = fields.optional("institution", context);
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let tenant_field = fields.optional("tenant", reader);
+        let institution_field = fields.optional("institution", reader);
         let whole = fields.place();
         match (&tenant_field, &institution_field) {
             (None, None) => {
-                let message = format!("{} limits nobody", context.label);
-                context.problems.at(whole, ProblemCode::MissingField, message, "add `tenant:` or `institution:` here");
+                let message = format!("{} limits nobody", reader.label);
+                reader.problems.at(whole, ProblemCode::MissingField, message, "add `tenant:` or `institution:` here");
             }
             (Some(_), Some((_, node))) => {
-                let message = format!("{} names both a tenant and an institution", context.label);
-                context.problems.at(node.place, ProblemCode::Contradiction, message, "write two Quota documents");
+                let message = format!("{} names both a tenant and an institution", reader.label);
+                reader.problems.at(node.place, ProblemCode::Contradiction, message, "write two Quota documents");
             }
             _ => {}
         }
         let tenant =
-            tenant_field.and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Tenant)));
+            tenant_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Tenant)));
         let institution = institution_field
-            .and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Institution)));
-        let class_field = fields.optional("class", context);
+            .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Institution)));
+        let class_field = fields.optional("class", reader);
         let class_given = class_field.is_some();
         let class =
-            class_field.and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::GpuClass)));
-        let concurrent = fields.optional("maxConcurrentGpus", context);
-        let per_request = fields.optional("maxGpusPerRequest", context);
-        let longest = fields.optional("maxLeaseDuration", context);
+            class_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::GpuClass)));
+        let concurrent = fields.optional("maxConcurrentGpus", reader);
+        let per_request = fields.optional("maxGpusPerRequest", reader);
+        let longest = fields.optional("maxLeaseDuration", reader);
         if concurrent.is_none() && per_request.is_none() && longest.is_none() {
-            let message = format!("{} limits nothing", context.label);
+            let message = format!("{} limits nothing", reader.label);
             let remedy = "add `maxConcurrentGpus`, `maxGpusPerRequest` or `maxLeaseDuration`";
-            context.problems.at(whole, ProblemCode::MissingField, message, remedy);
+            reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
-        let concurrent = concurrent.and_then(|(path, node)| context.gpus_milli(&path, node));
-        let per_request = per_request.and_then(|(path, node)| context.positive_gpus_milli(&path, node));
-        let longest = longest.and_then(|(path, node)| context.positive_duration_ms(&path, node));
+        let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
+        let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
+        let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
         if class_given && class.is_none() {
             return None;
         }

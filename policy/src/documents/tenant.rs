@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Spec;
 use super::institution::DEFAULT_WEIGHT;
-use crate::fields::{Context, Fields, Target};
+use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::yaml::Node;
@@ -56,30 +56,29 @@ impl TenantRole {
 impl Spec for Tenant {
     const KIND: Kind = Kind::Tenant;
 
-    fn read(fields: &mut Fields<'_>, context: &mut Context<'_, '_>) -> Option<Self> {
+    fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let institution = fields
-            .required("institution", context)
-            .and_then(|(path, node)| context.reference(&path, node, Target::Document(Kind::Institution)));
-        let display_name = fields.optional("displayName", context).and_then(|(path, node)| context.text(&path, node));
+            .required("institution", reader)
+            .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Institution)));
+        let display_name = fields.optional("displayName", reader).and_then(|(path, node)| reader.text(&path, node));
         let mut members = BTreeMap::new();
-        if let Some((path, node)) = fields.required("members", context) {
-            context.require_items(&path, node, "name at least one member");
-            context.list(&path, node, |context, path, node| {
-                let (id, role) = read_member(context, path, node)?;
+        if let Some((path, node)) = fields.required("members", reader) {
+            reader.require_items(&path, node, "name at least one member");
+            reader.list(&path, node, |reader, path, node| {
+                let (id, role) = read_member(reader, path, node)?;
                 if members.insert(id.clone(), role).is_some() {
-                    let message = format!("`{id}` is a member of {} twice", context.label);
-                    context.problems.at(node.place, ProblemCode::DuplicateName, message, "keep one of them");
+                    let message = format!("`{id}` is a member of {} twice", reader.label);
+                    reader.problems.at(node.place, ProblemCode::DuplicateName, message, "keep one of them");
                 }
                 Some(())
             });
         }
-        let weight = fields.optional("weight", context).and_then(|(path, node)| context.weight(&path, node));
-        let classes = fields.required("classes", context).map(|(path, node)| {
-            context
-                .set(&path, node, |context, path, node| context.reference(path, node, Target::Document(Kind::GpuClass)))
+        let weight = fields.optional("weight", reader).and_then(|(path, node)| reader.weight(&path, node));
+        let classes = fields.required("classes", reader).map(|(path, node)| {
+            reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::GpuClass)))
         });
-        let clusters = fields.required("clusters", context).map(|(path, node)| {
-            context.set(&path, node, |context, path, node| context.reference(path, node, Target::EnrolledCluster))
+        let clusters = fields.required("clusters", reader).map(|(path, node)| {
+            reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::EnrolledCluster))
         });
         Some(Self {
             institution: institution?,
@@ -92,13 +91,13 @@ impl Spec for Tenant {
     }
 }
 
-fn read_member(context: &mut Context<'_, '_>, path: &str, node: &Node) -> Option<(String, TenantRole)> {
-    let mut fields = Fields::open(node, path, context)?;
-    let id = fields.required("id", context).and_then(|(path, node)| context.user_id(&path, node));
-    let role = fields.required("role", context).and_then(|(path, node)| {
+fn read_member(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<(String, TenantRole)> {
+    let mut fields = Fields::open(node, path, reader)?;
+    let id = fields.required("id", reader).and_then(|(path, node)| reader.user_id(&path, node));
+    let role = fields.required("role", reader).and_then(|(path, node)| {
         let words = [TenantRole::Viewer, TenantRole::Submitter, TenantRole::Admin].map(|role| (role.as_str(), role));
-        context.word(&path, node, &words)
+        reader.word(&path, node, &words)
     });
-    fields.finish(context);
+    fields.finish(reader);
     Some((id?, role?))
 }

@@ -141,7 +141,7 @@ impl Checker<'_> {
                     return if types.contains(&Type::Invalid) {
                         Type::Invalid
                     } else {
-                        self.report(id, ProblemCode::CelType, "a list here holds texts or numbers", "")
+                        self.report(id, ProblemCode::CelType, "a list must have texts or numbers", "")
                     };
                 };
                 if types.iter().any(|found| *found != Type::Invalid && found.scalar() != Some(first)) {
@@ -275,14 +275,14 @@ impl Checker<'_> {
             (None, operators::INDEX, [Type::ListOf(item), Type::Int]) => item.as_type(),
             (Some(Type::Text), "startsWith" | "endsWith" | "contains", [Type::Text]) => Type::Bool,
             (Some(Type::Text), "size", []) | (None, "size", [Type::Text]) => Type::Int,
-            (Some(Type::Text), "matches", [Type::Text]) => self.matches_call(id, call),
-            (target, name, types) => self.report_call(id, target, name, types),
+            (Some(Type::Text), "matches", [Type::Text]) => self.check_matches_call(id, call),
+            (target, name, types) => self.report_invalid_call(id, target, name, types),
         }
     }
 
     /// Checks a call of `matches`. The pattern is a short literal without counted repetition, because every evaluation
     /// compiles it.
-    fn matches_call(&mut self, id: u64, call: &CallExpr) -> Type {
+    fn check_matches_call(&mut self, id: u64, call: &CallExpr) -> Type {
         let literal = call.args.first().and_then(|argument| match &argument.expr {
             Expr::Literal(LiteralValue::String(text)) => Some((argument.id, text.inner())),
             _ => None,
@@ -305,7 +305,7 @@ impl Checker<'_> {
         }
     }
 
-    fn report_call(&mut self, id: u64, target: Option<Type>, name: &str, types: &[Type]) -> Type {
+    fn report_invalid_call(&mut self, id: u64, target: Option<Type>, name: &str, types: &[Type]) -> Type {
         const METHODS: [&str; 5] = ["startsWith", "endsWith", "contains", "matches", "size"];
         if let Some(symbol) = operator_symbol(name) {
             let nouns: Vec<&str> = types.iter().map(|found| found.noun()).collect();

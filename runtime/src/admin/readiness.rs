@@ -1,31 +1,31 @@
-//! Whether a process can do its work: the sum of named parts that each say so.
+//! Readiness of a process: the conjunction of its named parts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Parts = BTreeMap<String, Option<String>>;
 
-/// Ready when every part is; ready when there are none. Clones share it.
+/// Ready if all parts are ready, also without parts. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
-    /// A part's reason for not being ready; `None` when it is.
+    /// By part, the reason why it is not ready; `None` if it is.
     parts: Arc<Mutex<Parts>>,
 }
 
 impl Readiness {
-    /// Without parts.
+    /// Readiness without parts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a part, not ready yet ("starting").
+    /// Adds a part that is not ready yet ("starting").
     pub fn guard(&self, name: impl Into<String>) -> ReadinessGuard {
         let guard = ReadinessGuard { name: name.into(), readiness: self.clone() };
         guard.not_ready("starting");
         guard
     }
 
-    /// The parts that are not ready, by name, with their reasons.
+    /// Names of the parts that are not ready, with their reasons.
     pub fn pending(&self) -> Vec<(String, String)> {
         let parts = self.parts();
         parts.iter().filter_map(|(name, reason)| Some((name.clone(), reason.clone()?))).collect()
@@ -37,12 +37,12 @@ impl Readiness {
     }
 
     fn parts(&self) -> MutexGuard<'_, Parts> {
-        // Each change is one insertion, so a panic elsewhere leaves nothing half done.
+        // Each change is one insertion, so a poisoned lock has consistent content.
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One part's say. Dropping it says "stopped": a part whose task died must not look ready.
+/// Sets the readiness of one part. Dropping it reports "stopped", so that a dead task does not look ready.
 #[derive(Debug)]
 pub struct ReadinessGuard {
     name: String,
@@ -50,12 +50,12 @@ pub struct ReadinessGuard {
 }
 
 impl ReadinessGuard {
-    /// The part can do its work.
+    /// Marks the part as ready.
     pub fn ready(&self) {
         self.set(None);
     }
 
-    /// The part cannot, e.g. "no Raft leader".
+    /// Marks the part as not ready, with a reason such as "no Raft leader".
     pub fn not_ready(&self, reason: impl Into<String>) {
         self.set(Some(reason.into()));
     }

@@ -1,4 +1,4 @@
-//! Certificate signing requests: made by the requester, proven by the authority.
+//! Certificate signing requests: the requester creates them, the authority verifies them.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,15 +13,15 @@ use super::CaError;
 use crate::identity::IdentityError;
 use crate::secret::SecretString;
 
-/// A certificate signing request in DER, not yet checked.
+/// An unverified certificate signing request in DER.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CsrDer(Vec<u8>);
 
 impl CsrDer {
-    /// The largest request that is read.
+    /// Bytes of a request, at most.
     pub const MAX_BYTES: usize = 8 * 1024;
 
-    /// Takes a request from the wire.
+    /// Accepts a request of bounded size.
     ///
     /// # Errors
     /// [`CaError::CsrTooLarge`].
@@ -32,13 +32,13 @@ impl CsrDer {
         Ok(Self(der))
     }
 
-    /// The DER.
+    /// The DER bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The public key, once the request's signature shows that the requester holds the private one.
-    pub(super) fn proven_key(&self) -> Result<SubjectPublicKeyInfo, CaError> {
+    /// Verifies the signature, which proves possession of the private key, and returns the public key.
+    pub(super) fn verified_key(&self) -> Result<SubjectPublicKeyInfo, CaError> {
         let malformed = |reason: String| CaError::CsrMalformed { reason };
         let (rest, request) =
             X509CertificationRequest::from_der(&self.0).map_err(|error| malformed(error.to_string()))?;
@@ -62,20 +62,20 @@ impl fmt::Debug for CsrDer {
     }
 }
 
-/// A fresh key with the request for its certificate.
+/// A new key with the request for its certificate.
 #[derive(Debug, Clone)]
 pub struct KeyAndCsr {
-    /// PKCS #8; stays with the requester.
+    /// Private key, PKCS #8. Stays with the requester.
     pub key_pem: SecretString,
-    /// Goes to the authority.
+    /// The request for the authority.
     pub csr: CsrDer,
 }
 
 impl KeyAndCsr {
-    /// Makes an ECDSA P-256 key and a request without names: the authority decides them.
+    /// Generates an ECDSA P-256 key and a request without names, which the authority decides.
     ///
     /// # Errors
-    /// [`CaError::Encoding`] where the library fails.
+    /// [`CaError::Encoding`] if the library fails.
     pub fn generate() -> Result<Self, CaError> {
         let key = KeyPair::generate().map_err(CaError::encoding)?;
         let mut params = CertificateParams::default();
@@ -85,8 +85,8 @@ impl KeyAndCsr {
     }
 }
 
-/// The public key (SPKI DER) and the end of a root certificate.
-pub(super) fn root_key_and_end(root_pem: &str) -> Result<(Vec<u8>, SystemTime), CaError> {
+/// The public key (SPKI DER) and the end of validity of a root certificate.
+pub(super) fn root_key_and_expiry(root_pem: &str) -> Result<(Vec<u8>, SystemTime), CaError> {
     let fail = |reason: String| CaError::Identity(IdentityError::Certificate { reason });
     let der = CertificateDer::from_pem_slice(root_pem.as_bytes()).map_err(|e| fail(e.to_string()))?;
     let (_, root) = X509Certificate::from_der(&der).map_err(|e| fail(e.to_string()))?;

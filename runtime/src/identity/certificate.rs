@@ -1,4 +1,4 @@
-//! What Comity reads from a certificate: one SPIFFE id and two dates.
+//! Reads the SPIFFE id and the validity of a certificate.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::IdentityError;
 use crate::spiffe::{SpiffeId, TrustDomain};
 
-/// Read, not verified: the caller verifies the chain.
+/// How long before its issue a certificate begins, so that machines with slower clocks accept it. More would not help:
+/// a leader whose clock is off by as much hands over.
+pub(crate) const BACKDATE: Duration = Duration::from_secs(3600);
+
+/// The facts of a certificate that Comity uses. Not verified: the caller verifies the chain.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateFacts {
     pub(crate) id: SpiffeId,
@@ -21,22 +25,22 @@ impl CertificateFacts {
     pub(crate) fn of(der: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let certificate = parse(der)?;
         Ok(Self {
-            id: only_uri(&certificate)?.parse()?,
-            not_before: instant(certificate.validity().not_before.timestamp()),
-            not_after: instant(certificate.validity().not_after.timestamp()),
+            id: single_uri_name(&certificate)?.parse()?,
+            not_before: from_unix_seconds(certificate.validity().not_before.timestamp()),
+            not_after: from_unix_seconds(certificate.validity().not_after.timestamp()),
         })
     }
 }
 
-/// A root says its trust domain as `spiffe://<trust domain>` (SPIFFE X.509-SVID, section 4.1: a
-/// signing certificate's id has no path).
+/// The trust domain of a root, from its URI name `spiffe://<trust domain>`. SPIFFE X.509-SVID, section 4.1: the id of a
+/// signing certificate has no path.
 pub(super) fn root_trust_domain(der: &CertificateDer<'_>) -> Result<TrustDomain, IdentityError> {
     let certificate = parse(der)?;
     if !certificate.is_ca() {
         let reason = "it is not the certificate of a certificate authority".to_owned();
         return Err(IdentityError::Certificate { reason });
     }
-    let uri = only_uri(&certificate)?;
+    let uri = single_uri_name(&certificate)?;
     let domain = uri.strip_prefix("spiffe://").unwrap_or(uri);
     Ok(TrustDomain::new(domain)?)
 }
@@ -47,7 +51,7 @@ fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Identit
     if rest.is_empty() { Ok(certificate) } else { Err(fail("bytes follow its end".to_owned())) }
 }
 
-fn only_uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, IdentityError> {
+fn single_uri_name<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, IdentityError> {
     let names = certificate
         .subject_alternative_name()
         .map_err(|error| IdentityError::Certificate { reason: error.to_string() })?;
@@ -65,6 +69,6 @@ fn only_uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, Identit
     }
 }
 
-fn instant(unix_seconds: i64) -> SystemTime {
+fn from_unix_seconds(unix_seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(unix_seconds).unwrap_or(0))
 }

@@ -1,8 +1,7 @@
 //! An identity on disk: `key.pem` (0600), `cert.pem`, `ca.pem`.
 //!
-//! Key and certificate are two files, so they cannot be replaced at one instant. The new pair is
-//! first written whole as `key.next.pem` and `cert.next.pem`, then renamed, key first; a load that
-//! finds the new key with the old certificate finishes the second rename. All calls block on the disk.
+//! A save writes the new key and certificate as `key.next.pem` and `cert.next.pem`, then renames them, key first. A
+//! load that finds the new key with the old certificate finishes the second rename. All calls block on the disk.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,61 +10,61 @@ use super::{IdentityError, IdentityPem, IdentitySource, PEM_MAX_BYTES, Roots, Tl
 use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
 use crate::secret::SecretString;
 
-/// A directory with one identity. One process writes it.
+/// A directory with one identity. Only one process may write it.
 #[derive(Debug, Clone)]
 pub struct IdentityDir {
     path: PathBuf,
 }
 
 impl IdentityDir {
-    /// Names the directory; nothing is read yet.
+    /// Names the directory without reading it.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The directory.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the private key is.
+    /// The path of the private key.
     #[must_use]
     pub fn key_file(&self) -> PathBuf {
         self.file("key.pem")
     }
 
-    /// Whether an identity was ever saved here.
+    /// Whether the directory has an identity.
     pub fn exists(&self) -> bool {
         self.file("ca.pem").exists() && self.file("cert.pem").exists() && self.file("key.pem").exists()
     }
 
-    /// Reads the federation's root.
+    /// Reads the federation's root certificate.
     ///
     /// # Errors
-    /// [`IdentityError`] where it is not there or unreadable.
+    /// [`IdentityError`] if it is missing or unreadable.
     pub fn roots(&self) -> Result<Roots, IdentityError> {
-        Roots::from_pem(&self.text("ca.pem")?)
+        Roots::from_pem(&self.read_text("ca.pem")?)
     }
 
-    /// Reads and checks the identity, finishing a save that a crash interrupted.
+    /// Reads and validates the identity. Finishes a save that a crash interrupted.
     ///
     /// # Errors
-    /// [`IdentityError`] where a file is not there, unreadable, or does not belong to the others.
+    /// [`IdentityError`] if a file is missing, unreadable, or does not belong to the others.
     pub fn load(&self) -> Result<(IdentityPem, TlsIdentity), IdentityError> {
         let pem = IdentityPem {
-            key: SecretString::new(self.text("key.pem")?),
-            chain: self.text("cert.pem")?,
-            ca: self.text("ca.pem")?,
+            key: SecretString::new(self.read_text("key.pem")?),
+            chain: self.read_text("cert.pem")?,
+            ca: self.read_text("ca.pem")?,
         };
         match TlsIdentity::from_pem(&pem) {
             Ok(identity) => Ok((pem, identity)),
             Err(mismatch @ IdentityError::KeyMismatch { .. }) => {
-                let Ok(chain) = self.text("cert.next.pem") else {
+                let Ok(chain) = self.read_text("cert.next.pem") else {
                     return Err(mismatch);
                 };
                 let pem = IdentityPem { chain, ..pem };
                 let identity = TlsIdentity::from_pem(&pem)?;
-                self.publish("cert.next.pem", "cert.pem")?;
+                self.rename_durably("cert.next.pem", "cert.pem")?;
                 Ok((pem, identity))
             }
             Err(error) => Err(error),
@@ -81,18 +80,18 @@ impl IdentityDir {
         Ok((IdentitySource::new(identity), self.roots()?))
     }
 
-    /// Checks and keeps an identity; the old one stays usable until the new one is whole.
+    /// Validates and stores an identity. The old one stays usable until the new one is complete.
     ///
     /// # Errors
-    /// [`IdentityError`] where its parts do not belong together or cannot be written.
+    /// [`IdentityError`] if its parts do not belong together or cannot be written.
     pub fn save(&self, pem: &IdentityPem) -> Result<TlsIdentity, IdentityError> {
         let identity = TlsIdentity::from_pem(pem)?;
         atomic_file::create_private_dir(&self.path)?;
         atomic_file::write(&self.file("ca.pem"), pem.ca.as_bytes(), PUBLIC)?;
         atomic_file::write(&self.file("key.next.pem"), pem.key.expose().as_bytes(), PRIVATE)?;
         atomic_file::write(&self.file("cert.next.pem"), pem.chain.as_bytes(), PUBLIC)?;
-        self.publish("key.next.pem", "key.pem")?;
-        self.publish("cert.next.pem", "cert.pem")?;
+        self.rename_durably("key.next.pem", "key.pem")?;
+        self.rename_durably("cert.next.pem", "cert.pem")?;
         Ok(identity)
     }
 
@@ -100,7 +99,7 @@ impl IdentityDir {
         self.path.join(name)
     }
 
-    fn publish(&self, from: &str, to: &str) -> Result<(), IdentityError> {
+    fn rename_durably(&self, from: &str, to: &str) -> Result<(), IdentityError> {
         let target = self.file(to);
         let rename = || {
             fs::rename(self.file(from), &target)?;
@@ -109,7 +108,7 @@ impl IdentityDir {
         rename().map_err(|source| FileError { operation: "write", path: target.clone(), source }.into())
     }
 
-    fn text(&self, name: &str) -> Result<String, IdentityError> {
+    fn read_text(&self, name: &str) -> Result<String, IdentityError> {
         let path = self.file(name);
         let bytes = atomic_file::read_bounded(&path, PEM_MAX_BYTES)?;
         String::from_utf8(bytes).map_err(|_| {
@@ -159,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_between_the_two_renames_is_mended() {
+    fn a_load_finishes_a_save_that_crashed_between_the_renames() {
         let home = tempfile::tempdir().unwrap();
         let dir = IdentityDir::new(home.path());
         let (old, new) = two_identities();
         dir.save(&old).unwrap();
-        // What a crash after the first rename leaves.
+        // The state after a crash between the renames.
         atomic_file::write(&dir.file("key.pem"), new.key.expose().as_bytes(), PRIVATE).unwrap();
         assert!(matches!(dir.load(), Err(IdentityError::KeyMismatch { .. })));
         atomic_file::write(&dir.file("cert.next.pem"), new.chain.as_bytes(), PUBLIC).unwrap();

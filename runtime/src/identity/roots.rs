@@ -1,4 +1,4 @@
-//! The one certificate that a federation trusts.
+//! The root certificate of a federation and its hash.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 
 use super::certificate::root_trust_domain;
-use super::{IdentityError, certificates, pem_error};
+use super::{IdentityError, parse_chain, pem_error};
 use crate::spiffe::TrustDomain;
 
-/// SHA-256 of a root certificate's DER; 64 hex digits as text.
+/// SHA-256 of the DER of a root certificate. Its text form has 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RootHash([u8; 32]);
@@ -24,7 +24,7 @@ pub struct RootHash([u8; 32]);
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("a root certificate's hash is 64 hex digits (SHA-256), got {chars} characters")]
 pub struct RootHashError {
-    /// How long the text is.
+    /// Length of the text.
     pub chars: usize,
 }
 
@@ -33,7 +33,7 @@ impl RootHash {
         Self(Sha256::digest(root).into())
     }
 
-    /// The hash's bytes.
+    /// The bytes of the hash.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -73,7 +73,7 @@ impl From<RootHash> for String {
     }
 }
 
-/// A federation's root certificate, from which its trust domain is read.
+/// The root certificate of a federation, with its trust domain.
 #[derive(Debug, Clone)]
 pub struct Roots {
     trust_domain: TrustDomain,
@@ -82,22 +82,22 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// Reads a root certificate.
+    /// Parses a root certificate.
     ///
     /// # Errors
-    /// [`IdentityError`] where it is not exactly one CA certificate with a trust domain.
+    /// [`IdentityError`] if the text is not exactly one CA certificate with a trust domain.
     pub fn from_pem(pem: &str) -> Result<Self, IdentityError> {
-        let mut found = certificates("root certificate", pem)?;
-        let (Some(root), true) = (found.pop(), found.is_empty()) else {
+        let mut chain = parse_chain("root certificate", pem)?;
+        let (Some(root), true) = (chain.pop(), chain.is_empty()) else {
             return Err(pem_error("root certificate", "want exactly one certificate"));
         };
         Self::from_der(root)
     }
 
-    /// Reads a root certificate and compares it with the pin of a join token.
+    /// Parses a root certificate and compares its hash with the pin of a join token.
     ///
     /// # Errors
-    /// [`IdentityError::Pin`] where it is another one; else like [`from_pem`](Self::from_pem).
+    /// [`IdentityError::Pin`] if the hashes differ; otherwise like [`from_pem`](Self::from_pem).
     pub fn from_pem_pinned(pem: &str, pin: &RootHash) -> Result<Self, IdentityError> {
         let roots = Self::from_pem(pem)?;
         let found = roots.sha256();
@@ -111,12 +111,12 @@ impl Roots {
         Ok(Self { trust_domain, root, store: Arc::new(store) })
     }
 
-    /// The federation that this root stands for.
+    /// The trust domain of the federation.
     pub const fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain
     }
 
-    /// What a join token pins.
+    /// The hash that join tokens pin.
     pub fn sha256(&self) -> RootHash {
         RootHash::of(&self.root)
     }

@@ -1,4 +1,4 @@
-//! W3C trace context (<https://www.w3.org/TR/trace-context/>) in gRPC metadata and in messages.
+//! Carries the W3C trace context (<https://www.w3.org/TR/trace-context/>) in gRPC metadata and in messages.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,29 +21,29 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 const TRACEPARENT: &str = "traceparent";
 
-/// The 32 hex digits of the trace that the current span belongs to.
+/// The trace id of the current span, in 32 hex digits.
 pub fn current_trace_id() -> Option<String> {
     trace_id(&Span::current())
 }
 
 /// The current span as a `traceparent`, for messages inside a stream.
 pub fn current_traceparent() -> Option<String> {
-    let mut found = One(None);
-    TraceContextPropagator::new().inject_context(&Span::current().context(), &mut found);
-    found.0
+    let mut carrier = TraceparentCarrier(None);
+    TraceContextPropagator::new().inject_context(&Span::current().context(), &mut carrier);
+    carrier.0
 }
 
-/// Puts a new span, not entered yet, under the span that a `traceparent` names. One that is
-/// malformed is ignored, as the standard says: the span then begins a trace of its own.
+/// Makes the span of a `traceparent` the parent of a new span that was not entered yet. As the standard requires,
+/// ignores a malformed one: the span then starts a new trace.
 pub fn continue_trace(span: &Span, traceparent: &str) {
-    let parent =
-        TraceContextPropagator::new().extract_with_context(&Context::new(), &One(Some(traceparent.to_owned())));
-    adopt(span, parent);
+    let parent = TraceContextPropagator::new()
+        .extract_with_context(&Context::new(), &TraceparentCarrier(Some(traceparent.to_owned())));
+    set_parent(span, parent);
 }
 
-fn adopt(span: &Span, parent: Context) {
+fn set_parent(span: &Span, parent: Context) {
     if parent.span().span_context().is_valid() {
-        // Fails only where tracing is off or the span was entered: then there is nothing to join.
+        // Fails only if tracing is off or the span was entered; the trace then cannot be joined.
         let _ = span.set_parent(parent);
     }
 }
@@ -55,10 +55,10 @@ fn trace_id(span: &Span) -> Option<String> {
     span.span_context().is_valid().then(|| id.to_string())
 }
 
-/// A carrier of just the `traceparent`.
-struct One(Option<String>);
+/// A carrier of the `traceparent` only.
+struct TraceparentCarrier(Option<String>);
 
-impl Injector for One {
+impl Injector for TraceparentCarrier {
     fn set(&mut self, key: &str, value: String) {
         if key == TRACEPARENT {
             self.0 = Some(value);
@@ -66,7 +66,7 @@ impl Injector for One {
     }
 }
 
-impl Extractor for One {
+impl Extractor for TraceparentCarrier {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.as_deref().filter(|_| key == TRACEPARENT)
     }
@@ -76,20 +76,19 @@ impl Extractor for One {
     }
 }
 
-/// Writes the current span into a request's headers.
+/// Writes the current span into the headers of a request.
 pub(crate) fn inject_trace(headers: &mut HeaderMap<HeaderValue>) {
     if let Some(value) = current_traceparent().and_then(|text| text.parse().ok()) {
         headers.insert(TRACEPARENT, value);
     }
 }
 
-/// The client's half for a plain tonic channel: an interceptor that sends the current span along.
-/// `BrokerChannel` does so by itself.
+/// A client interceptor that sends the current span over a plain tonic channel. `BrokerChannel` does so by itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TraceInjector;
 
 impl TraceInjector {
-    /// Writes the current span into metadata.
+    /// Writes the current span into gRPC metadata.
     pub fn inject(metadata: &mut MetadataMap) {
         if let Some(value) = current_traceparent().and_then(|text| text.parse().ok()) {
             metadata.insert(TRACEPARENT, value);
@@ -112,8 +111,8 @@ pub fn traced(channel: Channel) -> TracedChannel {
     InterceptedService::new(channel, TraceInjector)
 }
 
-/// The server's half: each call runs in a span `rpc` that continues the caller's trace and shows its
-/// id in the logs. `Server::builder().layer(TraceLayer)`.
+/// A server layer that runs each call in a span `rpc`, which continues the caller's trace and logs its id:
+/// `Server::builder().layer(TraceLayer)`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TraceLayer;
 
@@ -124,7 +123,7 @@ impl<S> Layer<S> for TraceLayer {
     }
 }
 
-/// What [`TraceLayer`] makes.
+/// The service of [`TraceLayer`].
 #[derive(Debug, Clone)]
 pub struct TraceService<S> {
     inner: S,
@@ -196,7 +195,7 @@ mod tests {
         assert!(alone.is_some_and(|id| id != expected && id.len() == 32));
     }
 
-    /// Everything runs on this test's one thread, where its subscriber is in force.
+    /// The subscriber is thread-local, so everything runs on one thread.
     #[tokio::test(flavor = "current_thread")]
     async fn one_trace_id_over_real_grpc() {
         let (_provider, _guard) = traced_subscriber();

@@ -1,9 +1,9 @@
-//! One gRPC channel to the broker group: over several addresses, with a new connection as soon as
-//! this side's certificate was renewed, and with the caller's trace in every call.
+//! A gRPC channel to the broker group that fails over between addresses, reconnects after a renewal of the client's
+//! certificate, and carries the caller's trace.
 //!
-//! Why the client changes connections, and not the server by `max_connection_age`: after a server's
-//! GOAWAY the first call beside a stream that is still open fails unsent ("connection closed").
-//! Here, calls after a renewal go to a fresh connection, and the old one closes after its last stream.
+//! The client changes connections, rather than the server by `max_connection_age`: after a GOAWAY, the first call
+//! beside an open stream fails unsent ("connection closed"). Here, calls after a renewal use a new connection, and the
+//! old one closes after its last stream.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -19,23 +19,23 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::client::ClientTls;
-use super::connector::{Connector, reason};
-use super::elsewhere::{self, Kept, Watched};
+use super::connector::{Connector, describe_failure};
 use super::endpoints::BrokerEndpoints;
+use super::redirect::{RepeatableRequest, WatchedBody, is_redirect};
 use crate::identity::TlsIdentity;
 use crate::telemetry::inject_trace;
 
-/// Brokers that one call is made at.
-const MAX_TRIES: usize = 4;
+/// Attempts of one call, at most.
+const MAX_ATTEMPTS: usize = 4;
 
-/// How a channel behaves.
+/// Timeouts of a channel.
 #[derive(Debug, Clone, Copy)]
 pub struct ChannelOptions {
-    /// For one broker, TCP and TLS together.
+    /// Timeout of a connection to one broker, for TCP and TLS together.
     pub connect_timeout: Duration,
-    /// Between HTTP/2 pings, also on an idle connection.
+    /// Interval of HTTP/2 pings, also on an idle connection.
     pub keepalive_interval: Duration,
-    /// A connection whose ping stays unanswered this long is closed.
+    /// Time without answer to a ping after which the connection closes.
     pub keepalive_timeout: Duration,
 }
 
@@ -49,21 +49,20 @@ impl Default for ChannelOptions {
     }
 }
 
-/// A channel to the brokers; connects at the first call and again whenever a connection ends.
-/// Needs a tokio runtime.
+/// A channel to the brokers. Connects at the first call and after each lost connection. Needs a tokio runtime.
 pub fn connect(endpoints: &BrokerEndpoints, tls: &ClientTls) -> BrokerChannel {
     connect_with(endpoints, tls, ChannelOptions::default())
 }
 
-/// Like [`connect`], with the choice.
+/// Like [`connect`], with other timeouts.
 pub fn connect_with(endpoints: &BrokerEndpoints, tls: &ClientTls, options: ChannelOptions) -> BrokerChannel {
     let connector = Connector::new(endpoints, tls, options.connect_timeout);
-    let now = Generation { number: 0, channel: open(&connector, options) };
-    let newest = Newest { now: now.clone(), shown: tls.identity() };
-    BrokerChannel { shared: Arc::new(Shared { connector, options, newest: Mutex::new(newest) }), current: now }
+    let first = Connection { number: 0, channel: open(&connector, options) };
+    let newest = NewestConnection { connection: first.clone(), identity: tls.identity() };
+    BrokerChannel { shared: Arc::new(Shared { connector, options, newest: Mutex::new(newest) }), current: first }
 }
 
-/// The scheme is http because the connector brings its own TLS; the authority is never resolved.
+/// The scheme is http because the connector does TLS itself. The authority is never resolved.
 fn open(connector: &Connector, options: ChannelOptions) -> Channel {
     Endpoint::from_static("http://broker.comity.internal")
         .user_agent(concat!("comity/", env!("CARGO_PKG_VERSION")))
@@ -74,63 +73,66 @@ fn open(connector: &Connector, options: ChannelOptions) -> Channel {
         .connect_with_connector_lazy(connector.clone())
 }
 
-/// For generated clients: `RequestServiceClient::new(channel)`. Cheap to clone; clones share the connection. A call
-/// that a broker sends elsewhere is made at the next one. A call that no broker took fails with `UNAVAILABLE` and the
-/// reason for each broker.
+/// A channel for generated clients: `RequestServiceClient::new(channel)`. Cheap to clone; clones share the connection.
+/// Repeats a redirected call at the next broker. A call that reaches no broker fails with `UNAVAILABLE` and a reason
+/// for each broker.
 #[derive(Clone)]
 pub struct BrokerChannel {
     shared: Arc<Shared>,
-    current: Generation,
+    current: Connection,
 }
 
 struct Shared {
     connector: Connector,
     options: ChannelOptions,
-    newest: Mutex<Newest>,
+    newest: Mutex<NewestConnection>,
 }
 
-struct Newest {
-    now: Generation,
-    shown: Option<watch::Receiver<TlsIdentity>>,
+struct NewestConnection {
+    connection: Connection,
+    /// The identity that the connection presents.
+    identity: Option<watch::Receiver<TlsIdentity>>,
 }
 
-/// The channel of one identity.
+/// A connection to one broker under one identity.
 #[derive(Clone)]
-struct Generation {
+struct Connection {
+    /// Counts the connections of the channel.
     number: u64,
     channel: Channel,
 }
 
 impl Shared {
-    /// The channel to another broker than the one of `have`. Many calls may find out at once: one goes ahead.
-    fn elsewhere(&self, have: u64) -> Generation {
+    /// A connection to another broker than that of connection `number`. Of several concurrent calls, the first opens
+    /// it.
+    fn next_broker(&self, number: u64) -> Connection {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest.now.number == have {
+        if newest.connection.number == number {
             let channel = open(&self.connector, self.options);
-            newest.now = Generation { number: have + 1, channel };
+            newest.connection = Connection { number: number + 1, channel };
         }
-        newest.now.clone()
+        newest.connection.clone()
     }
 
-    /// Brokers that a call is made at. One name may stand for several brokers, so that a new connection may help.
-    fn tries(&self) -> usize {
-        self.connector.addresses().len().clamp(2, MAX_TRIES)
+    /// Attempts of a call. At least two, because one name may stand for several brokers.
+    fn attempts(&self) -> usize {
+        self.connector.addresses().len().clamp(2, MAX_ATTEMPTS)
     }
 
-    /// The channel for new calls; another one than before where the identity was renewed.
-    fn newest(&self, have: &Generation) -> Option<Generation> {
-        // Each change is whole before the lock is given back, so a panic elsewhere harms nothing.
+    /// The connection for new calls; `None` if it is `current`. Opens a new one if the identity was renewed.
+    fn newer_than(&self, current: &Connection) -> Option<Connection> {
+        // Each change completes under the lock, so a poisoned lock has consistent content.
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let renewed = newest.shown.as_mut().is_some_and(|shown| {
-            let changed = shown.has_changed().unwrap_or(false);
-            shown.mark_unchanged();
+        let renewed = newest.identity.as_mut().is_some_and(|identity| {
+            let changed = identity.has_changed().unwrap_or(false);
+            identity.mark_unchanged();
             changed
         });
         if renewed {
             let channel = open(&self.connector, self.options);
-            newest.now = Generation { number: newest.now.number + 1, channel };
+            newest.connection = Connection { number: newest.connection.number + 1, channel };
         }
-        (newest.now.number != have.number).then(|| newest.now.clone())
+        (newest.connection.number != current.number).then(|| newest.connection.clone())
     }
 }
 
@@ -140,7 +142,7 @@ impl Service<http::Request<Body>> for BrokerChannel {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        if let Some(newest) = self.shared.newest(&self.current) {
+        if let Some(newest) = self.shared.newer_than(&self.current) {
             self.current = newest;
         }
         self.current.channel.poll_ready(cx).map_err(unavailable)
@@ -148,23 +150,23 @@ impl Service<http::Request<Body>> for BrokerChannel {
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         inject_trace(request.headers_mut());
-        let (request, kept) = Kept::keep(request);
+        let (request, repeatable) = RepeatableRequest::record(request);
         let call = self.current.channel.call(request);
         let (shared, mut number) = (Arc::clone(&self.shared), self.current.number);
         Box::pin(async move {
-            let mut answer = call.await.map_err(unavailable)?;
-            for _ in 1..shared.tries() {
-                if !elsewhere::is_said(answer.headers()) {
+            let mut response = call.await.map_err(unavailable)?;
+            for _ in 1..shared.attempts() {
+                if !is_redirect(response.headers()) {
                     break;
                 }
-                let mut next = shared.elsewhere(number);
-                let Some(request) = kept.again() else { break };
+                let mut next = shared.next_broker(number);
+                let Some(request) = repeatable.repeat() else { break };
                 number = next.number;
                 poll_fn(|cx| next.channel.poll_ready(cx)).await.map_err(unavailable)?;
-                answer = next.channel.call(request).await.map_err(unavailable)?;
+                response = next.channel.call(request).await.map_err(unavailable)?;
             }
-            let (head, body) = answer.into_parts();
-            let body = Watched::watch(body, move || drop(shared.elsewhere(number)));
+            let (head, body) = response.into_parts();
+            let body = WatchedBody::watch(body, move || drop(shared.next_broker(number)));
             Ok(http::Response::from_parts(head, body))
         })
     }
@@ -176,13 +178,13 @@ impl fmt::Debug for BrokerChannel {
     }
 }
 
-/// A transport error as a status that callers retry, in words for the operator.
+/// Converts a transport error to a status that callers retry, with a message for operators.
 fn unavailable(error: tonic::transport::Error) -> Status {
     let status = Status::from_error(Box::new(error));
-    let message = reason(&status);
+    let message = describe_failure(&status);
     match status.code() {
         Code::Cancelled | Code::Unknown | Code::Unavailable | Code::Internal => {
-            // Callers look into the source to learn whether a connection was made at all.
+            // `ConnectError::behind` looks into the source.
             let mut unavailable = Status::unavailable(message);
             unavailable.set_source(Arc::new(status));
             unavailable

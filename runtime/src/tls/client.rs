@@ -1,4 +1,4 @@
-//! The client's half: whom it trusts, and what it shows.
+//! TLS configuration of clients: trusted servers and own identity.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use crate::crypto;
 use crate::identity::{RootHash, Roots, TlsIdentity};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
-/// TLS for connections to brokers. Cheap to clone; the newest identity of the channel is shown at
-/// each new connection.
+/// TLS for connections to brokers. Cheap to clone. Each new connection presents the newest identity.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     verifier: ServerVerifier,
@@ -23,29 +22,29 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Shows the newest identity of the channel, and trusts the federation's brokers.
+    /// Presents the newest identity of the channel and trusts the federation's brokers.
     pub const fn new(roots: Roots, identity: watch::Receiver<TlsIdentity>) -> Self {
         Self { verifier: ServerVerifier { trust: Trust::Roots(roots), expected: None }, identity: Some(identity) }
     }
 
-    /// Shows no certificate.
+    /// Presents no certificate and trusts the federation's brokers.
     pub const fn anonymous(roots: Roots) -> Self {
         Self { verifier: ServerVerifier { trust: Trust::Roots(roots), expected: None }, identity: None }
     }
 
-    /// For joining: shows no certificate, and trusts brokers whose root hashes to the pin.
+    /// For joining: presents no certificate and trusts brokers whose root has the pinned hash.
     pub const fn pinned(pin: RootHash, trust_domain: TrustDomain) -> Self {
         Self { verifier: ServerVerifier { trust: Trust::Pinned { pin, trust_domain }, expected: None }, identity: None }
     }
 
-    /// Trusts this very server only: Raft peers.
+    /// Trusts only this server. For Raft peers.
     #[must_use]
     pub fn expecting(mut self, server: SpiffeId) -> Self {
         self.verifier.expected = Some(server);
         self
     }
 
-    /// Follows the identity that is shown; an own receiver, so that each channel sees each change.
+    /// A receiver of the presented identity. Separate per call, so that each channel sees each change.
     pub(super) fn identity(&self) -> Option<watch::Receiver<TlsIdentity>> {
         self.identity.clone().map(|mut identity| {
             identity.mark_unchanged();
@@ -57,11 +56,11 @@ impl ClientTls {
         let builder = ClientConfig::builder_with_provider(crypto::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("ring supports TLS 1.3")
-            // "Dangerous" means: a verifier of our own. It checks more than the usual one.
+            // rustls calls any custom verifier dangerous. This one checks more than the default.
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(self.verifier.clone()));
         let mut config = match &self.identity {
-            Some(identity) => builder.with_client_cert_resolver(Arc::new(Newest(identity.clone()))),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(NewestClientIdentity(identity.clone()))),
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
@@ -71,9 +70,9 @@ impl ClientTls {
 }
 
 #[derive(Debug)]
-struct Newest(watch::Receiver<TlsIdentity>);
+struct NewestClientIdentity(watch::Receiver<TlsIdentity>);
 
-impl ResolvesClientCert for Newest {
+impl ResolvesClientCert for NewestClientIdentity {
     fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.borrow().certified_key())
     }

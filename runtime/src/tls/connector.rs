@@ -1,4 +1,4 @@
-//! Reaching a broker: each new connection goes to the first address that answers as it should.
+//! Connects to the first reachable broker.
 
 use std::fmt;
 use std::future::Future;
@@ -27,8 +27,9 @@ use super::endpoints::{BrokerEndpoints, host};
 use super::refusal::Refusal;
 use crate::identity::TlsIdentity;
 
-/// How long the server's first bytes are waited for, and how many of them are read ahead.
+/// How long to wait for the server's first bytes.
 const GREETING_WAIT: Duration = Duration::from_secs(1);
+/// How many of the server's first bytes to read ahead, at most.
 const GREETING_MAX_BYTES: usize = 1024;
 /// How long an address is tried alone: longer than a handshake over a continent takes.
 const HEAD_START: Duration = Duration::from_millis(400);
@@ -39,47 +40,47 @@ pub type ClientStream = TlsStream<TcpStream>;
 /// Why one broker could not be reached.
 #[derive(Debug, Error)]
 pub enum DialError {
-    /// Nothing answered in time.
+    /// The broker did not answer in time.
     #[error("no answer within {}ms", .0.as_millis())]
     Timeout(Duration),
-    /// No connection.
+    /// The TCP connection failed.
     #[error("{0}")]
     Tcp(std::io::Error),
-    /// It answered, and one side refused the other's certificate: as it is, trying again will not help.
+    /// One side refused the other's certificate. Trying again does not help as long as nothing changes.
     #[error("{0}")]
     Certificate(String),
-    /// It answered, and TLS failed for another reason.
+    /// TLS failed for another reason.
     #[error("{0}")]
     Tls(String),
-    /// It answered, and is somebody else: asking again is of no use.
+    /// The server has the wrong identity. Trying again does not help.
     #[error("{0}")]
     SomebodyElse(String),
 }
 
 impl DialError {
-    fn of_tls(error: &std::io::Error, shown: &Shown) -> Self {
-        let shown = shown.as_ref().map(|shown| shown.borrow().clone());
-        let reason = Refusal::describe(error, shown.as_ref());
-        if Refusal::is_of_identity(error) {
+    fn of_tls(error: &std::io::Error, own: &OwnIdentity) -> Self {
+        let own = own.as_ref().map(|own| own.borrow().clone());
+        let reason = Refusal::describe(error, own.as_ref());
+        if Refusal::is_wrong_identity(error) {
             return Self::SomebodyElse(reason);
         }
         if Refusal::is_refusal(error) { Self::Certificate(reason) } else { Self::Tls(reason) }
     }
 }
 
-/// Why no broker could be reached: one reason for each.
+/// Why no broker could be reached, with a reason for each address.
 #[derive(Debug)]
 pub struct ConnectError {
     tried: Vec<(String, DialError)>,
 }
 
 impl ConnectError {
-    /// The addresses tried, with what happened.
+    /// The addresses in the order of attempts, with their errors.
     pub fn tried(&self) -> &[(String, DialError)] {
         &self.tried
     }
 
-    /// The reason, where each that was tried is somebody else than was wanted: that does not pass by itself.
+    /// The first reason, if every server has the wrong identity. This state does not pass by itself.
     pub fn somebody_else(&self) -> Option<&str> {
         let other = |(_, error): &(String, DialError)| matches!(error, DialError::SomebodyElse(_));
         match self.tried.first() {
@@ -88,7 +89,7 @@ impl ConnectError {
         }
     }
 
-    /// The error behind a failed call, where no broker was reached.
+    /// The `ConnectError` that caused a failed call; `None` if a broker was reached.
     pub fn behind(status: &tonic::Status) -> Option<&Self> {
         let mut cause = std::error::Error::source(status);
         while let Some(error) = cause {
@@ -114,9 +115,8 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// What a failed call says to a person: the reasons of [`ConnectError`] where no broker was reached,
-/// what the connection broke on where it did, else the status's own message.
-pub(super) fn reason(status: &tonic::Status) -> String {
+/// Describes a failed call: by its [`ConnectError`], else by its innermost cause, else by its message.
+pub(super) fn describe_failure(status: &tonic::Status) -> String {
     let mut cause = std::error::Error::source(status);
     let mut last = None;
     while let Some(error) = cause {
@@ -129,50 +129,49 @@ pub(super) fn reason(status: &tonic::Status) -> String {
     last.unwrap_or_else(|| status.message().to_owned())
 }
 
-/// Connects to one address, with all checks, and speaks no HTTP/2 yet.
+/// Connects to one address and verifies the server, without starting HTTP/2.
 ///
 /// # Errors
-/// [`DialError`] with the reason in words.
+/// [`DialError`].
 pub async fn dial(address: &str, tls: &ClientTls, timeout: Duration) -> Result<ClientStream, DialError> {
     dial_with(address, &TlsConnector::from(Arc::new(tls.config())), &tls.identity(), timeout).await
 }
 
-/// The identity that this side shows, if any.
-type Shown = Option<watch::Receiver<TlsIdentity>>;
+/// The identity that this side presents, if any.
+type OwnIdentity = Option<watch::Receiver<TlsIdentity>>;
 
 async fn dial_with(
     address: &str,
     tls: &TlsConnector,
-    shown: &Shown,
+    own: &OwnIdentity,
     timeout: Duration,
 ) -> Result<ClientStream, DialError> {
     let attempt = async {
         let stream = TcpStream::connect(address).await.map_err(DialError::Tcp)?;
         stream.set_nodelay(true).map_err(DialError::Tcp)?;
-        // Sent as SNI only, for load balancers that route by it; the SPIFFE id is what is checked.
+        // Only used as SNI, for load balancers. The verifier checks the SPIFFE id instead.
         let name = ServerName::try_from(host(address).to_owned())
             .or_else(|_| ServerName::try_from("broker.comity.internal"))
             .expect("the fallback is a DNS name");
-        tls.connect(name, stream).await.map_err(|error| DialError::of_tls(&error, shown))
+        tls.connect(name, stream).await.map_err(|error| DialError::of_tls(&error, own))
     };
     tokio::time::timeout(timeout, attempt).await.map_err(|_| DialError::Timeout(timeout))?
 }
 
-/// A connection with the bytes that were read ahead put back before it.
+/// A connection that replays the bytes read ahead.
 type GreetedStream = Join<Chain<Cursor<Vec<u8>>, ReadHalf<ClientStream>>, WriteHalf<ClientStream>>;
 
-/// Waits for the server's first bytes (an HTTP/2 server begins with its settings). In TLS 1.3 a
-/// client's handshake is done before the server has looked at its certificate; without this wait
-/// a refusal would break the first call, mostly without its reason.
-async fn greeted(mut stream: ClientStream, shown: &Shown) -> Result<GreetedStream, DialError> {
+/// Waits for the server's first bytes, the HTTP/2 settings. In TLS 1.3, the client's handshake ends before the server
+/// verifies the client's certificate; without this wait, a refusal would break the first call, mostly without a reason.
+async fn await_greeting(mut stream: ClientStream, own: &OwnIdentity) -> Result<GreetedStream, DialError> {
     let mut first = vec![0; GREETING_MAX_BYTES];
     let read = match tokio::time::timeout(GREETING_WAIT, stream.read(&mut first)).await {
         Ok(Ok(0)) => {
             return Err(DialError::Tls("the server closed the connection".to_owned()));
         }
         Ok(Ok(read)) => read,
-        Ok(Err(error)) => return Err(DialError::of_tls(&error, shown)),
-        // A server that lets the client begin is served all the same.
+        Ok(Err(error)) => return Err(DialError::of_tls(&error, own)),
+        // Accepts a server that waits for the client to start.
         Err(_) => 0,
     };
     first.truncate(read);
@@ -180,14 +179,14 @@ async fn greeted(mut stream: ClientStream, shown: &Shown) -> Result<GreetedStrea
     Ok(tokio::io::join(Cursor::new(first).chain(reader), writer))
 }
 
-/// Tries each address once per connection, beginning after the one used last: the broker that a
-/// connection was lost to is the one least likely to answer well.
+/// Tries each address once per connection, starting after the last one used: the broker of a lost connection is the
+/// least likely to be reachable.
 #[derive(Clone)]
 pub(super) struct Connector {
     addresses: Arc<[String]>,
     next: Arc<AtomicUsize>,
     tls: TlsConnector,
-    shown: Shown,
+    own: OwnIdentity,
     timeout: Duration,
 }
 
@@ -197,7 +196,7 @@ impl Connector {
             addresses: endpoints.addresses().into(),
             next: Arc::new(AtomicUsize::new(0)),
             tls: TlsConnector::from(Arc::new(tls.config())),
-            shown: tls.identity(),
+            own: tls.identity(),
             timeout,
         }
     }
@@ -241,9 +240,9 @@ impl Connector {
     }
 
     async fn reach(&self, index: usize) -> (usize, Result<GreetedStream, DialError>) {
-        let dialled = dial_with(&self.addresses[index], &self.tls, &self.shown, self.timeout).await;
+        let dialled = dial_with(&self.addresses[index], &self.tls, &self.own, self.timeout).await;
         let greeted = match dialled {
-            Ok(stream) => greeted(stream, &self.shown).await,
+            Ok(stream) => await_greeting(stream, &self.own).await,
             Err(error) => Err(error),
         };
         (index, greeted)

@@ -1,44 +1,44 @@
-//! Where the brokers are.
+//! Broker addresses.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Most brokers that a client tries.
+/// Broker addresses of a client, at most.
 pub const MAX_ENDPOINTS: usize = 16;
 const HOST_MAX_BYTES: usize = 253;
 
-/// Why a list of brokers was refused.
+/// Why a list of broker addresses is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
-    /// Not `host:port`.
+    /// An address is not `host:port`.
     #[error(
         "broker address {value:?} is refused: {reason}; want host:port, e.g. broker-1.example.org:7443 or [::1]:7443"
     )]
     Form {
-        /// The refused text, shortened.
+        /// The invalid text, shortened.
         value: String,
-        /// What is wrong.
+        /// The error.
         reason: &'static str,
     },
-    /// None or too many.
+    /// The list is empty or too long.
     #[error("{found} broker addresses given, want 1 to {MAX_ENDPOINTS}")]
     Count {
-        /// How many there are.
+        /// Number of addresses.
         found: usize,
     },
 }
 
-/// Broker addresses, `host:port` each, in the order in which they are tried.
+/// Broker addresses (`host:port`) in the order of attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerEndpoints(Vec<String>);
 
 impl BrokerEndpoints {
-    /// Checks and takes addresses.
+    /// Validates addresses.
     ///
     /// # Errors
-    /// [`EndpointError`] for the first that is no `host:port`, or when there are none or too many.
+    /// [`EndpointError`] for the first address that is not `host:port`, or for an empty or too long list.
     pub fn new<S: AsRef<str>>(addresses: impl IntoIterator<Item = S>) -> Result<Self, EndpointError> {
         let mut checked = Vec::new();
         for address in addresses {
@@ -53,7 +53,7 @@ impl BrokerEndpoints {
         Ok(Self(checked))
     }
 
-    /// The same addresses, beginning with another one: spreads clients over brokers.
+    /// The same addresses, starting at `index` modulo their number. Spreads clients over brokers.
     #[must_use]
     pub fn starting_at(mut self, index: usize) -> Self {
         let len = self.0.len();
@@ -82,7 +82,7 @@ impl fmt::Display for BrokerEndpoints {
     }
 }
 
-/// The host part of a checked address, without brackets.
+/// The host of a valid address, without brackets.
 pub(super) fn host(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
@@ -97,17 +97,17 @@ fn check(address: &str) -> Result<&str, EndpointError> {
     let bare = match host.strip_prefix('[') {
         Some(rest) => {
             let inner = rest.strip_suffix(']').ok_or_else(|| fail("the bracket is not closed"))?;
-            inner.parse::<std::net::Ipv6Addr>().map_err(|_| fail("the brackets hold no IPv6 address"))?;
+            inner.parse::<std::net::Ipv6Addr>().map_err(|_| fail("the brackets have no IPv6 address"))?;
             inner
         }
         None => host,
     };
     let is_host = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
     if bare.is_empty() || bare.len() > HOST_MAX_BYTES {
-        return Err(fail("the host has no or too many characters"));
+        return Err(fail("the host is empty or too long"));
     }
     if bare == host && !bare.bytes().all(is_host) {
-        return Err(fail("the host has characters that no host name has"));
+        return Err(fail("the host has characters that are not allowed in host names"));
     }
     Ok(address)
 }

@@ -1,4 +1,4 @@
-//! The accept loop: handshakes beside each other, each bounded in time, all bounded in number.
+//! The accept loop of a listener: concurrent handshakes with a timeout, bounded in number.
 
 use std::io;
 use std::pin::Pin;
@@ -14,30 +14,30 @@ use tracing::{debug, warn};
 
 use super::server::{HandshakeError, ServerConnection, ServerTls};
 
-/// Finished handshakes that wait for the server to take them.
+/// Connections that wait for the server after their handshake.
 const READY_QUEUE: usize = 64;
-/// After an accept error (most often: no file descriptors left), so that the loop does not spin.
+/// Pause after an accept error, most often for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How much one listener takes on.
+/// Bounds of one listener.
 #[derive(Debug, Clone, Copy)]
 pub struct IncomingLimits {
-    /// A slower handshake is dropped.
+    /// Timeout of a handshake.
     pub handshake_timeout: Duration,
-    /// Most handshakes at one time; further clients wait in the kernel's queue.
+    /// Concurrent handshakes, at most. Further clients wait in the kernel's queue.
     pub handshakes: usize,
-    /// Most connections at one time, handshakes included.
+    /// Concurrent connections, at most, including handshakes.
     pub connections: usize,
 }
 
 impl Default for IncomingLimits {
     fn default() -> Self {
-        // A pending handshake is a small task and a socket: a thousand silent clients must not keep the others out.
+        // A pending handshake is cheap, and a thousand silent clients must not block others.
         Self { handshake_timeout: Duration::from_secs(3), handshakes: 2048, connections: 8192 }
     }
 }
 
-/// Verified connections, for tonic's `serve_with_incoming`. Dropping it stops the listener.
+/// A stream of verified connections, for tonic's `serve_with_incoming`. Dropping it stops the listener.
 #[derive(Debug)]
 pub struct Incoming {
     ready: mpsc::Receiver<ServerConnection>,
@@ -51,7 +51,7 @@ impl Stream for Incoming {
     }
 }
 
-/// Accepts on a listener; needs a tokio runtime. Handshakes that fail are logged and dropped.
+/// Accepts connections of a listener. Logs and drops failed handshakes. Needs a tokio runtime.
 pub fn incoming(listener: TcpListener, tls: ServerTls, limits: IncomingLimits) -> Incoming {
     let (sender, ready) = mpsc::channel(READY_QUEUE);
     tokio::spawn(AcceptLoop::new(listener, tls, limits, sender).run());
@@ -67,7 +67,7 @@ struct AcceptLoop {
     connections: Arc<Semaphore>,
 }
 
-/// Permission to begin one more handshake and keep its connection.
+/// Permits for a handshake and for its connection.
 struct Slots {
     handshake: OwnedSemaphorePermit,
     connection: OwnedSemaphorePermit,
@@ -86,13 +86,13 @@ impl AcceptLoop {
     }
 
     async fn run(self) {
-        // Dropped with this loop, which aborts what is still shaking hands.
+        // Dropped with this loop, which aborts open handshakes.
         let mut running = JoinSet::new();
         loop {
             tokio::select! {
                 () = self.ready.closed() => break,
                 Some(_) = running.join_next(), if !running.is_empty() => {}
-                (slots, accepted) = self.next() => match accepted {
+                (slots, accepted) = self.accept_next() => match accepted {
                     Ok((stream, remote)) => {
                         running.spawn(self.handshake(stream, remote, slots));
                     }
@@ -105,8 +105,8 @@ impl AcceptLoop {
         }
     }
 
-    /// Slots first, so that nothing is accepted that cannot be served. Cancelling loses nothing.
-    async fn next(&self) -> (Slots, io::Result<(TcpStream, std::net::SocketAddr)>) {
+    /// Acquires slots first, so that every accepted connection can be served. Cancel-safe.
+    async fn accept_next(&self) -> (Slots, io::Result<(TcpStream, std::net::SocketAddr)>) {
         let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
         let connection = acquire(&self.connections).await.expect("never closed");
         let handshake = acquire(&self.handshakes).await.expect("never closed");
@@ -121,12 +121,12 @@ impl AcceptLoop {
     ) -> impl Future<Output = ()> + Send + 'static {
         let (tls, ready, timeout) = (self.tls.clone(), self.ready.clone(), self.limits.handshake_timeout);
         async move {
-            // Small messages must not wait for full packets; a failure shows at the next read.
+            // Sends small messages at once. A failure shows at the next read.
             let _ = stream.set_nodelay(true);
             match tls.accept(stream, remote, timeout).await {
                 Ok(connection) => {
                     drop(slots.handshake);
-                    // The server is gone: so is the connection.
+                    // Drops the connection if the server has stopped.
                     let _ = ready.send(connection.hold(slots.connection)).await;
                 }
                 Err(HandshakeError::Refused(reason)) => warn!(%remote, %reason, "TLS peer refused"),

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! The peer of a connection.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -8,26 +8,26 @@ use rustls_pki_types::CertificateDer;
 use crate::identity::CertificateFacts;
 use crate::spiffe::SpiffeId;
 
-/// The verified peer; tonic puts it into the extensions of every request.
+/// The peer of a connection. tonic puts it into the extensions of every request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// From the verified client certificate; `None` where the client showed none.
+    /// SPIFFE id of the verified client certificate; `None` without certificate.
     pub spiffe: Option<SpiffeId>,
-    /// Where the connection comes from; says nothing about who it is.
+    /// Address of the peer. Proves no identity.
     pub remote_addr: SocketAddr,
-    /// When the certificate ends; `None` where the client showed none.
+    /// End of the certificate's validity; `None` without certificate.
     pub cert_not_after: Option<SystemTime>,
 }
 
 impl PeerInfo {
-    /// Reads a chain that the TLS library has verified already.
+    /// Reads a chain that the TLS library has verified.
     pub(super) fn of(chain: Option<&[CertificateDer<'_>]>, remote_addr: SocketAddr) -> Self {
         let facts = chain.and_then(<[_]>::first).and_then(|leaf| CertificateFacts::of(leaf).ok());
         let (spiffe, cert_not_after) = facts.map(|f| (f.id, f.not_after)).unzip();
         Self { spiffe, remote_addr, cert_not_after }
     }
 
-    /// Whether the certificate ended while the connection stayed open.
+    /// Whether the certificate has expired, while the connection stayed open.
     pub fn has_expired(&self, now: SystemTime) -> bool {
         self.cert_not_after.is_some_and(|end| end <= now)
     }

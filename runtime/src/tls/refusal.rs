@@ -1,4 +1,4 @@
-//! Why a peer's certificate was refused, in words for the operator.
+//! Reasons for refusing a peer's certificate, in words for operators.
 
 use std::io;
 use std::sync::Arc;
@@ -11,48 +11,49 @@ use super::validity;
 use crate::identity::{CertificateFacts, IdentityError, RootHash, TlsIdentity};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
-/// A reason that the TLS library does not know.
+/// A reason of Comity's verifiers, beyond those of the TLS library.
 #[derive(Debug, Error)]
 pub enum Refusal {
-    /// A certificate of another federation.
+    /// The certificate belongs to another federation.
     #[error("certificate of '{id}' is of another federation: this one is '{trust_domain}'")]
     OtherTrustDomain {
-        /// Whom the certificate names; not verified where its root is unknown too.
+        /// SPIFFE id of the certificate; unverified if its root is unknown.
         id: SpiffeId,
-        /// Ours.
+        /// Trust domain of this federation.
         trust_domain: TrustDomain,
     },
-    /// The right trust domain under a root that is not ours: a federation created again, or a forger.
+    /// Another root signed a certificate of the right trust domain: the federation was created again, or it is forged.
     #[error(
-        "certificate of '{id}' is not signed by the root of this federation: join again, or look for who claims to be it"
+        "certificate of '{id}' is not signed by the root of this federation: join again, or find out who uses its name"
     )]
     OtherRoot {
-        /// Whom the certificate names, not verified.
+        /// SPIFFE id of the certificate, unverified.
         id: SpiffeId,
     },
-    /// A server that is no broker.
+    /// The server is not a broker.
     #[error("server is '{id}', want a broker")]
     NotABroker {
-        /// Who answered.
+        /// SPIFFE id of the server.
         id: SpiffeId,
     },
-    /// A server that is somebody else.
+    /// The server is not the expected one.
     #[error("server is '{found}', want '{expected}'")]
     OtherServer {
-        /// Who was wanted.
+        /// SPIFFE id of the expected server.
         expected: SpiffeId,
-        /// Who answered.
+        /// SPIFFE id of the server.
         found: SpiffeId,
     },
-    /// No certificate in the chain hashes to the pin.
+    /// No certificate in the chain has the pinned hash.
     #[error(
-        "server shows no root certificate with the SHA-256 {pin} that the join token pins: it is not a broker of that federation"
+        "server shows no root certificate with the SHA-256 {pin} that the join token pins: it is not a broker of that \
+         federation"
     )]
     Pin {
-        /// From the token.
+        /// Hash in the join token.
         pin: RootHash,
     },
-    /// A certificate without one SPIFFE id.
+    /// The certificate has no valid SPIFFE id.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
@@ -64,7 +65,7 @@ impl From<Refusal> for rustls::Error {
 }
 
 impl Refusal {
-    /// Replaces "unknown issuer" by what most often is behind it; keeps every other error.
+    /// Replaces "unknown issuer" by its most likely cause; keeps other errors.
     pub(super) fn explain(
         error: rustls::Error,
         leaf: &rustls_pki_types::CertificateDer<'_>,
@@ -83,29 +84,30 @@ impl Refusal {
         }
     }
 
-    /// The TLS error as a sentence: our own reason where there is one. `shown` is the identity that this side showed.
-    pub(super) fn describe(error: &io::Error, shown: Option<&TlsIdentity>) -> String {
+    /// Describes a TLS error, preferably by a reason of Comity's verifiers. `own` is the presented identity of this
+    /// side.
+    pub(super) fn describe(error: &io::Error, own: Option<&TlsIdentity>) -> String {
         let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         match tls {
             Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))) => reason.to_string(),
             Some(rustls::Error::InvalidCertificate(invalid)) => {
                 validity::describe(invalid).unwrap_or_else(|| invalid.to_string())
             }
-            Some(rustls::Error::AlertReceived(alert)) => validity::describe_alert(*alert, shown, SystemTime::now())
+            Some(rustls::Error::AlertReceived(alert)) => validity::describe_alert(*alert, own, SystemTime::now())
                 .unwrap_or_else(|| format!("the peer refused this side's certificate or protocol ({alert:?})")),
             Some(other) => other.to_string(),
             None => error.to_string(),
         }
     }
 
-    /// Whether the other side is not who was wanted. A certificate that has ended, or has yet to begin, is not meant:
-    /// it may be replaced, or a clock put right.
-    pub(super) fn is_of_identity(error: &io::Error) -> bool {
+    /// Whether the peer has the wrong identity. Excludes expired and not yet valid certificates, which a renewal or a
+    /// clock change can fix.
+    pub(super) fn is_wrong_identity(error: &io::Error) -> bool {
         let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         matches!(tls, Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))))
     }
 
-    /// Whether the handshake failed over a certificate, not over the network.
+    /// Whether the handshake failed because of a certificate rather than the network.
     pub(super) fn is_refusal(error: &io::Error) -> bool {
         let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
         matches!(

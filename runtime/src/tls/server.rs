@@ -1,4 +1,4 @@
-//! The server's half: the newest certificate at each handshake, and a connection that knows its peer.
+//! TLS of servers: handshakes with the newest identity, and connections that know their peer.
 
 use std::fmt;
 use std::io;
@@ -23,29 +23,20 @@ use super::ALPN;
 use super::peer::PeerInfo;
 use super::refusal::Refusal;
 use super::validity::RefusedForTime;
-use super::verify_client::ClientVerifier;
+use super::verify_client::{ClientCertificates, ClientVerifier};
 use crate::crypto;
 use crate::identity::{Roots, TlsIdentity};
-
-/// Whether a client must show a certificate. One that is shown is always verified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientCertificates {
-    /// Join and health need none; every other call is refused by authorisation.
-    Optional,
-    /// Raft among brokers.
-    Required,
-}
 
 /// Why a handshake failed.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// The client was too slow.
+    /// The handshake took too long.
     #[error("no TLS handshake within {}s", .0.as_secs())]
     Timeout(Duration),
-    /// The client's certificate was refused, or it refused ours.
+    /// One side refused the other's certificate.
     #[error("{0}")]
     Refused(String),
-    /// The connection broke, or what came was not TLS 1.3.
+    /// The connection broke, or the client did not speak TLS 1.3.
     #[error("{0}")]
     Broken(String),
 }
@@ -54,41 +45,41 @@ pub enum HandshakeError {
 #[derive(Clone)]
 pub struct ServerTls {
     acceptor: TlsAcceptor,
-    shown: watch::Receiver<TlsIdentity>,
+    identity: watch::Receiver<TlsIdentity>,
     refused: RefusedForTime,
 }
 
 impl ServerTls {
-    /// Shows the newest identity of the channel; client certificates are optional.
+    /// Presents the newest identity of the channel. Client certificates are optional.
     pub fn new(identity: watch::Receiver<TlsIdentity>, roots: &Roots) -> Self {
         Self::with_client_certificates(identity, roots, ClientCertificates::Optional)
     }
 
-    /// Like [`new`](Self::new), with the choice.
+    /// Like [`new`](Self::new), with optional or required client certificates.
     pub fn with_client_certificates(
         identity: watch::Receiver<TlsIdentity>,
         roots: &Roots,
         clients: ClientCertificates,
     ) -> Self {
         let refused = RefusedForTime::default();
-        let verifier = ClientVerifier::new(roots, clients == ClientCertificates::Required, refused.clone());
+        let verifier = ClientVerifier::new(roots, clients, refused.clone());
         let mut config = ServerConfig::builder_with_provider(crypto::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("ring supports TLS 1.3")
             .with_client_cert_verifier(Arc::new(verifier))
-            .with_cert_resolver(Arc::new(Newest(identity.clone())));
+            .with_cert_resolver(Arc::new(NewestServerIdentity(identity.clone())));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Self { acceptor: TlsAcceptor::from(Arc::new(config)), shown: identity, refused }
+        Self { acceptor: TlsAcceptor::from(Arc::new(config)), identity, refused }
     }
 
-    /// Whom it refuses because of the time of their certificates.
+    /// The clients that it refused because their certificates were expired or not valid yet.
     pub fn refused_for_time(&self) -> RefusedForTime {
         self.refused.clone()
     }
 
-    /// Carries out one handshake.
+    /// Performs one handshake.
     ///
     /// # Errors
     /// [`HandshakeError`] with the reason in words.
@@ -102,8 +93,8 @@ impl ServerTls {
             .await
             .map_err(|_| HandshakeError::Timeout(timeout))?
             .map_err(|error| {
-                let shown = self.shown.borrow().clone();
-                let reason = Refusal::describe(&error, Some(&shown));
+                let identity = self.identity.borrow().clone();
+                let reason = Refusal::describe(&error, Some(&identity));
                 if Refusal::is_refusal(&error) {
                     HandshakeError::Refused(reason)
                 } else {
@@ -122,15 +113,15 @@ impl fmt::Debug for ServerTls {
 }
 
 #[derive(Debug)]
-struct Newest(watch::Receiver<TlsIdentity>);
+struct NewestServerIdentity(watch::Receiver<TlsIdentity>);
 
-impl ResolvesServerCert for Newest {
+impl ResolvesServerCert for NewestServerIdentity {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.borrow().certified_key())
     }
 }
 
-/// An accepted TLS connection; gives back its slot when it closes.
+/// An accepted TLS connection. Releases its slot when it closes.
 #[derive(Debug)]
 pub struct ServerConnection {
     stream: TlsStream<TcpStream>,
@@ -139,11 +130,12 @@ pub struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// Who is at the other end.
+    /// The peer of the connection.
     pub const fn peer(&self) -> &PeerInfo {
         &self.peer
     }
 
+    /// Keeps a slot of the listener until the connection closes.
     pub(super) fn hold(self, slot: OwnedSemaphorePermit) -> Self {
         Self { _slot: Some(slot), ..self }
     }

@@ -1,4 +1,4 @@
-//! Certificates that are not valid at this machine's time: "not yet" and "no more" told apart, with both times.
+//! Certificates that are expired or not valid yet: descriptions with both times, and a record of refused peers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,61 +11,61 @@ use rustls_pki_types::UnixTime;
 use crate::identity::TlsIdentity;
 use crate::spiffe::SpiffeId;
 
-/// Peers remembered; further ones push out the oldest.
+/// Recorded peers, at most. A further one replaces the oldest.
 const MAX_REMEMBERED: usize = 64;
 
-/// What is wrong with a peer's certificate, where it is its time.
+/// Describes a peer's certificate that is expired or not valid yet; `None` for other errors.
 pub(super) fn describe(error: &CertificateError) -> Option<String> {
     match error {
         CertificateError::NotValidYetContext { time, not_before } => Some(format!(
             "the peer's certificate is not valid yet: it begins at {}, and this machine's clock says {}, {} earlier; \
-             set this machine's clock where it is slow, else the clock of the broker that issued it",
-            Utc::of(*not_before),
-            Utc::of(*time),
-            Span(not_before.as_secs().saturating_sub(time.as_secs())),
+             set this machine's clock if it is slow, else the clock of the broker that issued it",
+            UtcTime::of(*not_before),
+            UtcTime::of(*time),
+            HumanSeconds(not_before.as_secs().saturating_sub(time.as_secs())),
         )),
         CertificateError::ExpiredContext { time, not_after } => Some(format!(
             "the peer's certificate has expired: it ended at {}, and this machine's clock says {}, {} later; \
-             renew it, or set this machine's clock where it is fast",
-            Utc::of(*not_after),
-            Utc::of(*time),
-            Span(time.as_secs().saturating_sub(not_after.as_secs())),
+             renew it, or set this machine's clock if it is fast",
+            UtcTime::of(*not_after),
+            UtcTime::of(*time),
+            HumanSeconds(time.as_secs().saturating_sub(not_after.as_secs())),
         )),
         _ => None,
     }
 }
 
-/// What an alert of the peer means for the certificate that this side showed. TLS has one alert for "not yet" and "no
-/// more": this side's clock says which it is, or that the peer's clock is off.
-pub(super) fn describe_alert(alert: AlertDescription, shown: Option<&TlsIdentity>, now: SystemTime) -> Option<String> {
-    let shown = shown.filter(|_| alert == AlertDescription::CertificateExpired)?;
-    let (begins, ends) = (Utc(shown.not_before()), Utc(shown.not_after()));
-    let now_text = Utc(now);
-    Some(if now > shown.not_after() {
+/// Describes an alert of the peer about this side's certificate. TLS has one alert for "expired" and "not valid yet":
+/// the clock of this side tells which one applies, or that the clock of the peer is wrong.
+pub(super) fn describe_alert(alert: AlertDescription, own: Option<&TlsIdentity>, now: SystemTime) -> Option<String> {
+    let own = own.filter(|_| alert == AlertDescription::CertificateExpired)?;
+    let (begins, ends) = (UtcTime(own.not_before()), UtcTime(own.not_after()));
+    let now_text = UtcTime(now);
+    Some(if now > own.not_after() {
         format!(
             "the peer refused this side's certificate, which has expired: it ended at {ends}, and this machine's clock \
              says {now_text}; renew it"
         )
-    } else if now < shown.not_before() {
+    } else if now < own.not_before() {
         format!(
-            "the peer refused this side's certificate, which is not valid yet: it begins at {begins}, and this machine's \
-             clock says {now_text}; set this machine's clock, or that of the broker that issued it"
+            "the peer refused this side's certificate, which is not valid yet: it begins at {begins}, and this \
+             machine's clock says {now_text}; set this machine's clock, or that of the broker that issued it"
         )
     } else {
         format!(
-            "the peer refused this side's certificate as not valid at its time, though it is valid from {begins} to {ends} \
-             and this machine's clock says {now_text}; the peer's clock is off: set it"
+            "the peer refused this side's certificate as not valid at its time, though it is valid from {begins} to \
+             {ends} and this machine's clock says {now_text}; the peer's clock is off: set it"
         )
     })
 }
 
-/// Whom a server refused because their certificates were not valid at its time, though signed by the federation's root.
-/// Where those are most of a leader's peers, it is the leader's clock that is off. Clones share it.
+/// Peers that a server refused although the federation's root signed their certificates, because these were expired or
+/// not valid yet. If most peers of a leader are among them, the leader's clock is wrong. Clones share the record.
 #[derive(Debug, Clone, Default)]
 pub struct RefusedForTime(Arc<Mutex<BTreeMap<SpiffeId, Instant>>>);
 
 impl RefusedForTime {
-    pub(super) fn note(&self, peer: SpiffeId) {
+    pub(super) fn record(&self, peer: SpiffeId) {
         let mut refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if refused.len() >= MAX_REMEMBERED
             && !refused.contains_key(&peer)
@@ -76,7 +76,7 @@ impl RefusedForTime {
         refused.insert(peer, Instant::now());
     }
 
-    /// Whom it refused within the last `span`.
+    /// The peers refused within the last `span`.
     #[must_use]
     pub fn within(&self, span: Duration) -> Vec<SpiffeId> {
         let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,17 +84,17 @@ impl RefusedForTime {
     }
 }
 
-/// A time for people, to the second: "2026-11-22 18:40:07 UTC".
-struct Utc(SystemTime);
+/// Shows a time to the second: "2026-11-22 18:40:07 UTC".
+struct UtcTime(SystemTime);
 
-impl Utc {
+impl UtcTime {
     fn of(time: UnixTime) -> Self {
         Self(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
     }
 }
 
-impl fmt::Display for Utc {
-    /// The calendar is that of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
+impl fmt::Display for UtcTime {
+    /// Follows `civil_from_days` of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (shifted, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
@@ -110,10 +110,10 @@ impl fmt::Display for Utc {
     }
 }
 
-/// A span for people, in its largest unit.
-struct Span(u64);
+/// Shows seconds in the largest fitting unit.
+struct HumanSeconds(u64);
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             seconds @ 0..120 => write!(f, "{seconds} s"),
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn not_yet_and_no_more_are_told_apart_with_both_times() {
+    fn describes_expired_and_not_yet_valid_with_both_times() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let early = CertificateError::NotValidYetContext { time: at(1_795_545_607), not_before: at(1_795_552_807) };
         let text = describe(&early).unwrap_or_default();
@@ -146,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_is_forgotten_and_bounded() {
+    fn the_record_forgets_and_is_bounded() {
         let refused = RefusedForTime::default();
         for broker in 0..1_000 {
             let id = format!("spiffe://dev.test/broker/{}", broker + 1).parse();
-            refused.note(id.unwrap_or_else(|error| panic!("{error}")));
+            refused.record(id.unwrap_or_else(|error| panic!("{error}")));
         }
         assert_eq!(refused.within(Duration::from_secs(60)).len(), MAX_REMEMBERED);
         std::thread::sleep(Duration::from_millis(5));

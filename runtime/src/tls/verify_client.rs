@@ -1,4 +1,4 @@
-//! The server's look at a client: chain to the federation's root, then the trust domain.
+//! Verifies client certificates: the chain to the federation's root, then the trust domain.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -15,40 +15,49 @@ use crate::crypto;
 use crate::identity::{CertificateFacts, Roots};
 use crate::spiffe::TrustDomain;
 
+/// Whether clients must present a certificate. A presented one is always verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// For servers with calls that need none (join and health). Authorisation refuses all other calls without one.
+    Optional,
+    /// For Raft among brokers.
+    Required,
+}
+
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     trust_domain: TrustDomain,
-    mandatory: bool,
+    certificates: ClientCertificates,
     refused: RefusedForTime,
 }
 
 impl ClientVerifier {
-    pub(super) fn new(roots: &Roots, mandatory: bool, refused: RefusedForTime) -> Self {
+    pub(super) fn new(roots: &Roots, certificates: ClientCertificates, refused: RefusedForTime) -> Self {
         let builder = WebPkiClientVerifier::builder_with_provider(roots.store(), crypto::provider());
-        let chain = builder.build().expect("the store holds one root and no revocation lists");
-        Self { chain, trust_domain: roots.trust_domain().clone(), mandatory, refused }
+        let chain = builder.build().expect("the store has one root and no revocation lists");
+        Self { chain, trust_domain: roots.trust_domain().clone(), certificates, refused }
     }
 
-    /// Takes note of a client whose certificate is good but for its time: nobody else can make this server believe that
-    /// its clock is off.
-    fn note_refusal(&self, error: &rustls::Error, leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) {
+    /// Records the refusal of a client whose certificate would be valid at another time. Ignores other certificates, so
+    /// that no stranger can make this server distrust its clock.
+    fn record_refusal(&self, error: &rustls::Error, leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) {
         use CertificateError::{ExpiredContext, NotValidYetContext};
         let rustls::Error::InvalidCertificate(ExpiredContext { .. } | NotValidYetContext { .. }) = error else {
             return;
         };
         let Ok(facts) = CertificateFacts::of(leaf) else { return };
-        let begun = facts.not_before.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let good = self.chain.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(begun));
-        if good.is_ok() && *facts.id.trust_domain() == self.trust_domain {
-            self.refused.note(facts.id);
+        let start = facts.not_before.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let verified = self.chain.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(start));
+        if verified.is_ok() && *facts.id.trust_domain() == self.trust_domain {
+            self.refused.record(facts.id);
         }
     }
 }
 
 impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
-        self.mandatory
+        self.certificates == ClientCertificates::Required
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -63,7 +72,7 @@ impl ClientCertVerifier for ClientVerifier {
     ) -> Result<ClientCertVerified, rustls::Error> {
         self.chain
             .verify_client_cert(leaf, intermediates, now)
-            .inspect_err(|error| self.note_refusal(error, leaf, intermediates))
+            .inspect_err(|error| self.record_refusal(error, leaf, intermediates))
             .map_err(|error| Refusal::explain(error, leaf, &self.trust_domain))?;
         let id = CertificateFacts::of(leaf).map_err(Refusal::from)?.id;
         if *id.trust_domain() != self.trust_domain {

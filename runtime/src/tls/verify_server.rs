@@ -1,5 +1,4 @@
-//! The client's look at a server: chain to the root (known or pinned), then the SPIFFE id. Host
-//! names are not looked at.
+//! Verifies server certificates: the chain to the known or pinned root, then the SPIFFE id. Ignores host names.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -9,22 +8,22 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::refusal::Refusal;
-use crate::identity::{CertificateFacts, RootHash, Roots, algorithms};
+use crate::identity::{CertificateFacts, RootHash, Roots, signature_algorithms};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
-/// What a server is held against.
+/// The trusted root.
 #[derive(Debug, Clone)]
 pub(super) enum Trust {
-    /// A root from disk.
+    /// A known root.
     Roots(Roots),
-    /// Whatever root the server shows, as long as it hashes to the join token's pin.
+    /// Any presented root with the hash that the join token pins.
     Pinned { pin: RootHash, trust_domain: TrustDomain },
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct ServerVerifier {
     pub(super) trust: Trust,
-    /// `None`: any broker of the federation.
+    /// The only trusted server; `None` for any broker of the federation.
     pub(super) expected: Option<SpiffeId>,
 }
 
@@ -36,11 +35,11 @@ impl ServerVerifier {
         }
     }
 
-    fn roots(&self, shown: &[CertificateDer<'_>]) -> Result<Roots, Refusal> {
+    fn roots(&self, presented: &[CertificateDer<'_>]) -> Result<Roots, Refusal> {
         match &self.trust {
             Trust::Roots(roots) => Ok(roots.clone()),
             Trust::Pinned { pin, .. } => {
-                let pinned = shown.iter().find(|certificate| RootHash::of(certificate) == *pin);
+                let pinned = presented.iter().find(|certificate| RootHash::of(certificate) == *pin);
                 let root = pinned.ok_or(Refusal::Pin { pin: *pin })?;
                 Ok(Roots::from_der(root.clone().into_owned())?)
             }
@@ -71,8 +70,14 @@ impl ServerCertVerifier for ServerVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let roots = self.roots(intermediates)?;
         let parsed = ParsedCertificate::try_from(leaf)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots.store(), intermediates, now, algorithms().all)
-            .map_err(|error| Refusal::explain(error, leaf, self.trust_domain()))?;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &roots.store(),
+            intermediates,
+            now,
+            signature_algorithms().all,
+        )
+        .map_err(|error| Refusal::explain(error, leaf, self.trust_domain()))?;
         self.check_id(CertificateFacts::of(leaf).map_err(Refusal::from)?.id)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -83,7 +88,7 @@ impl ServerCertVerifier for ServerVerifier {
         leaf: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, leaf, signed, &algorithms())
+        verify_tls12_signature(message, leaf, signed, &signature_algorithms())
     }
 
     fn verify_tls13_signature(
@@ -92,10 +97,10 @@ impl ServerCertVerifier for ServerVerifier {
         leaf: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, leaf, signed, &algorithms())
+        verify_tls13_signature(message, leaf, signed, &signature_algorithms())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        algorithms().supported_schemes()
+        signature_algorithms().supported_schemes()
     }
 }

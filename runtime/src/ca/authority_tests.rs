@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
-use crate::identity::{CertificateFacts, certificates};
+use crate::identity::{CertificateFacts, parse_chain};
 use crate::spiffe::ClusterName;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -23,7 +23,7 @@ fn authority() -> CertificateAuthority {
 }
 
 #[test]
-fn the_certificate_says_what_the_broker_decided() {
+fn the_broker_decides_the_content_of_a_certificate() {
     let ca = authority();
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["evil.test".to_owned()]).unwrap();
@@ -34,7 +34,7 @@ fn the_certificate_says_what_the_broker_decided() {
     let hosts = [HostName::Dns("a.test".into()), HostName::Ip([127, 0, 0, 1].into())];
     let issued = ca.issue(&csr, &cluster(), &hosts, HOUR, now).unwrap();
 
-    let chain = certificates("chain", &issued.chain_pem).unwrap();
+    let chain = parse_chain("chain", &issued.chain_pem).unwrap();
     assert_eq!(chain.len(), 2);
     assert_eq!(RootHash::of(&chain[1]), ca.root_sha256());
     let facts = CertificateFacts::of(&chain[0]).unwrap();
@@ -71,8 +71,8 @@ fn a_request_with_a_wrong_signature_is_refused() {
 }
 
 #[test]
-fn a_request_with_another_keys_public_half_is_refused() {
-    // Somebody else's public key in a request signed by one's own.
+fn a_request_with_the_public_key_of_another_party_is_refused() {
+    // The request has another party's public key, but the signature of its own key.
     let ca = authority();
     let (mine, theirs) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
     let mut der = CertificateParams::default().serialize_request(&mine).unwrap().der().to_vec();
@@ -111,7 +111,7 @@ fn garbage_is_refused_with_a_reason() {
 }
 
 #[test]
-fn saved_once_with_a_private_key_and_loaded_the_same() {
+fn saved_once_with_mode_0600_and_loaded_again() {
     let home = tempfile::tempdir().unwrap();
     let ca = authority();
     ca.save(home.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Fewer lines where the same thing goes wrong again and again.
+//! Limits the rate of repeated warnings and errors in the log.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,18 +12,17 @@ use tracing::{Event, Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Lines of one message in one window. More than one, for a message may be about two brokers.
+/// Lines per callsite and window. More than one, because a message may concern several brokers.
 const LINES: u32 = 3;
-/// A window begins with its first line.
+/// Length of a window, which starts with its first line.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// A filter that lets through a few warnings or errors of each place in the code, and every line that is only
-/// information: that is told once for each change or call. The places are those of the program, so their number is
-/// bounded.
-pub(super) struct Quiet {
-    /// Decides which lines are wanted at all. It says so once for each place: a filter beside it would be asked every
-    /// time.
-    wanted: EnvFilter,
+/// Passes a few warnings and errors per callsite and window, and all lines of lower levels. The number of callsites in
+/// a program bounds the memory.
+pub(super) struct RateLimitFilter {
+    /// Decides which lines are enabled at all. Wrapped rather than stacked, so that tracing caches its decision per
+    /// callsite.
+    inner: EnvFilter,
     windows: Mutex<HashMap<Identifier, Window>>,
 }
 
@@ -32,14 +31,14 @@ struct Window {
     lines: u32,
 }
 
-impl Quiet {
-    pub(super) fn new(wanted: EnvFilter) -> Self {
-        Self { wanted, windows: Mutex::default() }
+impl RateLimitFilter {
+    pub(super) fn new(inner: EnvFilter) -> Self {
+        Self { inner, windows: Mutex::default() }
     }
 
-    fn lets_through(&self, place: Identifier, now: Instant) -> bool {
+    fn admit(&self, callsite: Identifier, now: Instant) -> bool {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        let window = windows.entry(place).or_insert(Window { began: now, lines: 0 });
+        let window = windows.entry(callsite).or_insert(Window { began: now, lines: 0 });
         if now.saturating_duration_since(window.began) >= WINDOW {
             *window = Window { began: now, lines: 0 };
         }
@@ -48,49 +47,48 @@ impl Quiet {
     }
 }
 
-impl<S> Filter<S> for Quiet
+impl<S> Filter<S> for RateLimitFilter
 where
     EnvFilter: Filter<S>,
 {
     fn enabled(&self, metadata: &Metadata<'_>, context: &Context<'_, S>) -> bool {
-        Filter::enabled(&self.wanted, metadata, context)
+        Filter::enabled(&self.inner, metadata, context)
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        let wanted = Filter::<S>::callsite_enabled(&self.wanted, metadata);
-        // A line that is held back after it was said to be always wanted would hold back the next one, of whatever
-        // place.
-        if wanted.is_always() && *metadata.level() <= Level::WARN { Interest::sometimes() } else { wanted }
+        let interest = Filter::<S>::callsite_enabled(&self.inner, metadata);
+        // Refusing a line of a callsite with interest "always" would also suppress the next line of any callsite.
+        if interest.is_always() && *metadata.level() <= Level::WARN { Interest::sometimes() } else { interest }
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Filter::<S>::max_level_hint(&self.wanted)
+        Filter::<S>::max_level_hint(&self.inner)
     }
 
     fn event_enabled(&self, event: &Event<'_>, context: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        Filter::event_enabled(&self.wanted, event, context)
-            && (*metadata.level() > Level::WARN || self.lets_through(metadata.callsite(), Instant::now()))
+        Filter::event_enabled(&self.inner, event, context)
+            && (*metadata.level() > Level::WARN || self.admit(metadata.callsite(), Instant::now()))
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        Filter::on_new_span(&self.wanted, attributes, id, context);
+        Filter::on_new_span(&self.inner, attributes, id, context);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        Filter::on_record(&self.wanted, id, values, context);
+        Filter::on_record(&self.inner, id, values, context);
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        Filter::on_enter(&self.wanted, id, context);
+        Filter::on_enter(&self.inner, id, context);
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-        Filter::on_exit(&self.wanted, id, context);
+        Filter::on_exit(&self.inner, id, context);
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        Filter::on_close(&self.wanted, id, context);
+        Filter::on_close(&self.inner, id, context);
     }
 }
 
@@ -120,11 +118,11 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_that_repeats_is_told_a_few_times_and_information_always() {
+    fn limits_repeated_warnings_but_not_information() {
         let lines = Lines::default();
         let writer = lines.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
-        let layer = layer.with_filter(Quiet::new(EnvFilter::new("info")));
+        let layer = layer.with_filter(RateLimitFilter::new(EnvFilter::new("info")));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for number in 0..100 {
                 tracing::warn!(number, "no leader yet");
@@ -134,15 +132,15 @@ mod tests {
             tracing::warn!("another");
         });
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        let count = |words: &str| text.lines().filter(|line| line.contains(words)).count();
         assert_eq!((count("no leader yet"), count("submitted"), count("another"), count("hidden")), (3, 100, 1, 0));
     }
 
-    /// Places that are off cost nothing where the filter is asked once; h2 and openraft have thousands on the way of a
-    /// call.
+    /// h2 and openraft have thousands of disabled callsites in the path of a call.
     #[test]
-    fn a_place_that_is_off_is_asked_for_once() {
-        let layer = tracing_subscriber::fmt::layer().with_filter(Quiet::new(EnvFilter::new("info,openraft=error")));
+    fn caches_the_decision_for_disabled_callsites() {
+        let layer =
+            tracing_subscriber::fmt::layer().with_filter(RateLimitFilter::new(EnvFilter::new("info,openraft=error")));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let interest = |level: &'static Metadata<'static>| {
                 tracing::dispatcher::get_default(|dispatch| dispatch.register_callsite(level))
@@ -173,12 +171,12 @@ mod tests {
             callsite: &CALLSITE,
             kind: tracing::metadata::Kind::EVENT
         );
-        let quiet = Quiet::new(EnvFilter::new("info"));
+        let filter = RateLimitFilter::new(EnvFilter::new("info"));
         let began = Instant::now();
-        let through = |at: Duration| quiet.lets_through(callsite.callsite(), began + at);
-        assert_eq!((0..10).filter(|_| through(Duration::ZERO)).count(), 3);
-        assert!(!through(WINDOW - Duration::from_millis(1)));
-        assert!(through(WINDOW));
+        let admitted = |at: Duration| filter.admit(callsite.callsite(), began + at);
+        assert_eq!((0..10).filter(|_| admitted(Duration::ZERO)).count(), 3);
+        assert!(!admitted(WINDOW - Duration::from_millis(1)));
+        assert!(admitted(WINDOW));
     }
 
     static CALLSITE: Callsite = Callsite;

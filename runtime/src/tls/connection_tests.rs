@@ -22,7 +22,7 @@ use crate::spiffe::{ClusterName, SpiffeId, TrustDomain};
 const HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(10);
 
-/// A federation for a test.
+/// A federation with its certificate authority.
 struct Federation(CertificateAuthority);
 
 impl Federation {
@@ -60,14 +60,14 @@ impl Federation {
     }
 }
 
-/// A real gRPC server (health service) that notes who called. It has a runtime of its own, so that
-/// ending that ends its open connections too, as the death of a process does.
+/// A real gRPC server (health service) that records its callers. It has its own runtime: ending that closes the open
+/// connections, like the death of a process.
 struct Broker {
     address: SocketAddr,
     health: HealthReporter,
     callers: Arc<Mutex<Vec<PeerInfo>>>,
-    /// Sends callers to another broker.
-    sends_away: Arc<AtomicBool>,
+    /// Whether it redirects callers to another broker.
+    redirects: Arc<AtomicBool>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -83,8 +83,8 @@ impl Broker {
         let (health, service) = tonic_health::server::health_reporter();
         let callers = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&callers);
-        let sends_away = Arc::new(AtomicBool::new(false));
-        let away = Arc::clone(&sends_away);
+        let redirects = Arc::new(AtomicBool::new(false));
+        let away = Arc::clone(&redirects);
         let note = move |request: Request<()>| {
             let peer = request.extensions().get::<PeerInfo>().cloned();
             noted.lock().unwrap().push(peer.ok_or_else(|| Status::internal("no peer"))?);
@@ -104,7 +104,7 @@ impl Broker {
                 .await
                 .unwrap();
         });
-        Self { address, health, callers, sends_away, runtime: Some(runtime) }
+        Self { address, health, callers, redirects, runtime: Some(runtime) }
     }
 
     fn kill(&mut self) {
@@ -173,11 +173,11 @@ async fn both_sides_rotate_while_a_stream_stays_open() {
     server.update(federation.identity(&federation.broker(1), HOUR * 2));
     agent.update(federation.identity(&federation.cluster("ethz"), HOUR * 3));
 
-    // The open stream goes on.
+    // The open stream continues.
     broker.health.set_service_status("", ServingStatus::NotServing).await;
     let next = tokio::time::timeout(SOON, stream.message()).await.unwrap().unwrap().unwrap();
     assert_eq!(next.status(), tonic_health::pb::health_check_response::ServingStatus::NotServing);
-    // The same channel's next call shows the new certificate, and so do its later ones.
+    // Later calls on the same channel present the new certificate.
     let newest = whole_seconds(agent.current().not_after());
     for _ in 0..3 {
         check(&channel).await.unwrap();
@@ -186,13 +186,13 @@ async fn both_sides_rotate_while_a_stream_stays_open() {
     let raw = dial(&broker.address.to_string(), &tls, SOON).await.unwrap();
     let leaf = &raw.get_ref().1.peer_certificates().unwrap()[0];
     assert_eq!(*leaf, server.current().certified_key().cert[0]);
-    // The stream is still there, on the connection of the old certificates.
+    // The stream still uses the connection with the old certificates.
     broker.health.set_service_status("", ServingStatus::Serving).await;
     let next = tokio::time::timeout(SOON, stream.message()).await.unwrap().unwrap().unwrap();
     assert_eq!(next.status(), tonic_health::pb::health_check_response::ServingStatus::Serving);
 }
 
-/// The server's view of one handshake, with what the client made of it.
+/// Performs a handshake and returns the results of server and client.
 async fn handshake(
     server: &ServerTls,
     client: &ClientTls,
@@ -216,14 +216,14 @@ async fn a_client_of_another_federation_is_refused_with_the_reason() {
     assert!(reason.contains("spiffe://theirs.test/cluster/ethz"), "{reason}");
     assert!(reason.contains("another federation: this one is 'ours.test'"), "{reason}");
 
-    // One that calls itself by our name is no better.
+    // A forger with the same trust domain is refused too.
     let forger = Federation::new("ours.test");
     let forged = forger.source(&forger.cluster("ethz"));
     let client = ClientTls::new(ours.0.roots().clone(), forged.subscribe());
     let reason = handshake(&server, &client).await.0.unwrap_err().to_string();
     assert!(reason.contains("not signed by the root of this federation"), "{reason}");
 
-    // Seen from a call: refused, and nothing reached the service.
+    // A call is refused and does not reach the service.
     let broker = Broker::start_with(server);
     let status = check(&connect(&broker.endpoints(), &client)).await.unwrap_err();
     assert!(broker.callers.lock().unwrap().is_empty());
@@ -265,7 +265,7 @@ async fn expired_certificates_are_refused_on_both_sides() {
 }
 
 #[tokio::test]
-async fn certificates_of_another_time_are_told_apart_on_both_sides() {
+async fn both_sides_distinguish_expired_from_not_yet_valid() {
     let federation = Federation::new("dev.test");
     let server = federation.source(&federation.broker(1));
     let at = |time| IdentitySource::new(federation.identity_at(&federation.broker(2), HOUR, time));
@@ -273,32 +273,32 @@ async fn certificates_of_another_time_are_told_apart_on_both_sides() {
     let tls = ServerTls::new(server.subscribe(), federation.0.roots());
     let soon = Duration::from_secs(60);
 
-    // Issued by a broker whose clock is two hours ahead; then one that ended two hours ago.
+    // One certificate starts in the future, from a broker with a fast clock; the other one has expired.
     for (source, reason) in [(at(now + HOUR * 2), "not valid yet"), (at(now - HOUR * 2), "has expired")] {
         let (refused, _) = handshake(&tls, &federation.client(&source)).await;
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(reason) && text.matches(" UTC").count() == 2 && text.contains("clock"), "{text}");
         assert_eq!(tls.refused_for_time().within(soon), [federation.broker(2)]);
 
-        // The client hears of it at its first read.
+        // The client gets the alert at its first read.
         let broker = Broker::start_with(tls.clone());
         let text = check(&connect(&broker.endpoints(), &federation.client(&source))).await.unwrap_err().to_string();
         assert!(text.contains("the peer refused this side's certificate") && text.contains(reason), "{text}");
 
-        // The server's certificate, looked at by the client.
+        // The client verifies the server's certificate.
         let late = ServerTls::new(source.subscribe(), federation.0.roots());
         let (_, refused) = handshake(&late, &federation.client(&server)).await;
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(reason) && text.matches(" UTC").count() == 2, "{text}");
     }
 
-    // A forger makes nobody believe that the clock is off.
+    // Refusing a forger does not cast doubt on the clock.
     let other = Federation::new("dev.test");
     let forged = IdentitySource::new(other.identity_at(&other.broker(3), HOUR, now - HOUR * 2));
     handshake(&tls, &federation.client(&forged)).await.0.unwrap_err();
     assert_eq!(tls.refused_for_time().within(soon), [federation.broker(2)]);
 
-    // Clocks that differ by less than the margin do not matter.
+    // Backdating covers small clock differences.
     handshake(&tls, &federation.client(&at(now + HOUR - soon))).await.0.unwrap();
 }
 
@@ -334,8 +334,8 @@ async fn joining_trusts_the_pinned_root_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_root_that_is_only_shown_signs_nothing() {
-    // A forger shows the pinned root beside a certificate that this root did not sign.
+async fn a_presented_root_that_did_not_sign_is_refused() {
+    // A forger presents the pinned root with a certificate that this root did not sign.
     let (federation, forger) = (Federation::new("dev.test"), Federation::new("dev.test"));
     let request = forger.0.new_identity(&forger.broker(1), &[], HOUR, SystemTime::now()).unwrap();
     let forged_leaf = request.chain.strip_suffix(forger.0.root_pem()).unwrap();
@@ -348,7 +348,7 @@ async fn a_root_that_is_only_shown_signs_nothing() {
 }
 
 #[tokio::test]
-async fn the_channel_goes_to_the_next_broker_when_one_is_dead() {
+async fn the_channel_fails_over_to_the_next_broker() {
     let federation = Federation::new("dev.test");
     let agent = federation.source(&federation.cluster("ethz"));
     let mut one = Broker::start(&federation, &federation.source(&federation.broker(1)));
@@ -359,7 +359,7 @@ async fn the_channel_goes_to_the_next_broker_when_one_is_dead() {
     check(&channel).await.unwrap();
     assert_eq!(one.callers.lock().unwrap().len(), 1);
 
-    // A broker that dies under an open channel: calls come back on the other one.
+    // After a broker dies under an open channel, calls succeed at the other one.
     one.kill();
     let retry = async {
         while check(&channel).await.is_err() {
@@ -391,7 +391,7 @@ async fn a_broker_that_takes_connections_and_says_nothing_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_sent_elsewhere_is_made_there() {
+async fn a_redirected_call_is_repeated_at_the_next_broker() {
     let federation = Federation::new("dev.test");
     let agent = federation.source(&federation.cluster("ethz"));
     let one = Broker::start(&federation, &federation.source(&federation.broker(1)));
@@ -402,21 +402,21 @@ async fn a_call_that_is_sent_elsewhere_is_made_there() {
     let calls = |broker: &Broker| broker.callers.lock().unwrap().len();
     assert_eq!((calls(&one), calls(&two)), (1, 0));
 
-    // The call itself succeeds, and later ones go straight to the other.
-    one.sends_away.store(true, Ordering::Relaxed);
+    // The call succeeds, and later calls go directly to the other broker.
+    one.redirects.store(true, Ordering::Relaxed);
     check(&channel).await.unwrap();
     check(&channel).await.unwrap();
     assert_eq!((calls(&one), calls(&two)), (2, 2));
 
-    // Nobody can: the refusal arrives, after each was asked once.
-    two.sends_away.store(true, Ordering::Relaxed);
+    // If all brokers redirect, the caller gets the refusal after one attempt at each.
+    two.redirects.store(true, Ordering::Relaxed);
     let status = check(&channel).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, "no leader is known"));
     assert_eq!((calls(&one), calls(&two)), (3, 3));
 }
 
 #[tokio::test]
-async fn slow_and_surplus_clients_do_not_keep_others_out() {
+async fn slow_and_surplus_clients_do_not_block_others() {
     let federation = Federation::new("dev.test");
     let source = federation.source(&federation.broker(1));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -429,13 +429,13 @@ async fn slow_and_surplus_clients_do_not_keep_others_out() {
         tokio::time::timeout(limit, futures::StreamExt::next(accepted)).await
     };
 
-    // Says nothing, and holds the only handshake slot until its time is up.
+    // A silent client occupies the only handshake slot until its timeout.
     let _silent = TcpStream::connect(&address).await.unwrap();
     let _one = dial(&address, &client, SOON).await.unwrap();
     let first = next(&mut accepted, SOON).await.unwrap().unwrap().unwrap();
     let _two = dial(&address, &client, SOON).await.unwrap();
     let _second = next(&mut accepted, SOON).await.unwrap().unwrap().unwrap();
-    // Both connections are taken: the third is served when the first one closes.
+    // Both connection slots are taken: the third client waits until the first connection closes.
     let three = tokio::spawn(async move { dial(&address, &client, SOON).await });
     assert!(next(&mut accepted, Duration::from_millis(300)).await.is_err());
     drop(first);
