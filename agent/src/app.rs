@@ -51,7 +51,7 @@ pub enum AgentError {
     /// A secret that others could read.
     #[error(transparent)]
     NotPrivate(#[from] private_files::NotPrivate),
-    /// The memory.
+    /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The identity key.
@@ -64,7 +64,8 @@ pub enum AgentError {
     #[error(transparent)]
     Identity(#[from] comity_runtime::identity::IdentityError),
     /// The certificate is somebody else's.
-    #[error("the certificate in {path} is of {id}, which is not a cluster: remove the directory and join again", path = .path.display())]
+    #[error("the certificate in {path} is of {id}, which is not a cluster: remove the directory and join \
+        again", path = .path.display())]
     NotACluster {
         /// The directory.
         path: PathBuf,
@@ -92,7 +93,7 @@ pub enum AgentError {
     /// The local API.
     #[error(transparent)]
     LocalApi(#[from] LocalApiError),
-    /// A testing aid is set wrongly.
+    /// The crash point for tests is invalid.
     #[error(transparent)]
     CrashPoint(#[from] CrashPointError),
     /// The metrics.
@@ -112,7 +113,7 @@ pub struct Agent {
     _inventory: Inventory,
 }
 
-/// What the agent's cluster is made of.
+/// Parts that depend on the kind of cluster.
 struct Platform {
     donor: Arc<dyn DonorDelivery>,
     origin: Arc<dyn OriginDelivery>,
@@ -123,8 +124,8 @@ struct Platform {
 }
 
 impl Agent {
-    /// Joins where that was not done before, and starts everything. Needs a tokio runtime; returns before a stream
-    /// stands ([`is_connected`](Self::is_connected) tells).
+    /// Joins if it has no identity yet, and starts all tasks. Needs a tokio runtime; returns before a stream is
+    /// connected (see [`is_connected`](Self::is_connected)).
     ///
     /// # Errors
     /// [`AgentError`]; nothing is then left running.
@@ -177,7 +178,7 @@ impl Agent {
         }
         let outage_grace_ms = outage_grace(&store)?;
         let shutdown = Shutdown::new();
-        // Whatever fails from here on ends the tasks that were begun.
+        // From here on a failure ends the started tasks.
         let unfinished = shutdown.token().drop_guard();
         let nodes = match &platform.api {
             Some(api) => Prepared::look(&config, api, &store, (&platform.salt, &clock), &shutdown).await?,
@@ -283,13 +284,13 @@ impl Agent {
         &self.context.cluster
     }
 
-    /// Whether a stream to a broker stands.
+    /// Whether a stream to a broker is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.desired.borrow().is_live
     }
 
-    /// Ends once a stream to a broker stands and has brought a desired state.
+    /// Waits until a stream to a broker is connected and has delivered a desired state.
     pub async fn connected(&self) {
         let mut desired = self.desired.clone();
         // The sender lives as long as the uplink; without one nothing will ever stand.

@@ -1,9 +1,8 @@
-//! How a lease reaches the origin: what the donor's agent makes on its own cluster, and what the origin's agent does
-//! with the credential that it gets for it.
+//! Delivers leases: the donor prepares its cluster and issues a credential, the origin accepts it.
 //!
-//! Two traits, one a side, for namespaces, and two for virtual nodes; the rest of the agent knows nothing of
-//! Kubernetes. Implementations live beside this file. What no implementation ever does: give a credential that reaches
-//! beyond its lease's namespace, or tear down what the caller did not name.
+//! Namespaces and virtual nodes each have two traits, one for each side; implementations are beside this file. No
+//! implementation issues a credential that reaches beyond its lease's namespace, or removes what the caller did not
+//! name.
 
 mod credential;
 pub mod echo;
@@ -47,12 +46,12 @@ pub enum DeliveryKind {
     /// A namespace of the donor, and a kubeconfig for it.
     #[default]
     Namespace,
-    /// A node of the origin that stands for what was leased.
+    /// A node of the origin that stands for the leased resources.
     VirtualNode,
 }
 
 impl DeliveryKind {
-    /// That of a lease; a broker that says nothing knows only namespaces.
+    /// The delivery of a lease; unspecified, by an old broker, means a namespace.
     #[must_use]
     pub fn of(lease: &v1::Lease) -> Self {
         match lease.delivery() {
@@ -62,33 +61,33 @@ impl DeliveryKind {
     }
 }
 
-/// What the donor's agent must know to deliver a lease.
+/// A lease as the donor's delivery needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DonorLease {
     /// "lease-N".
     pub lease_id: String,
-    /// Tenant that is accounted for it.
+    /// Tenant charged.
     pub tenant: String,
-    /// Cluster that borrows.
+    /// Borrowing cluster.
     pub origin: String,
     /// Nodes (salted hashes, as in this cluster's own offer) and devices, resource name and count.
     pub placement: v1::Placement,
-    /// What was asked for: amounts per share and the topology.
+    /// The demand: amounts per share and the topology.
     pub gpus: v1::GpuDemand,
     /// Fencing token, already checked by the caller.
     pub fencing_token: u64,
-    /// Latest time, in milliseconds since 1970, up to which a credential for it may be good.
+    /// Latest expiry of its credentials, in milliseconds since 1970.
     pub ends_at_ms: u64,
 }
 
 impl DonorLease {
-    /// Virtual functions of RDMA networks that it has in all, by the resource that counts them.
+    /// Total virtual functions of RDMA networks, by resource name.
     pub(crate) fn functions(&self) -> BTreeMap<&str, u64> {
         functions(&self.placement)
     }
 }
 
-/// Virtual functions of RDMA networks that a placement takes in all, by the resource that counts them.
+/// Total virtual functions of RDMA networks in a placement, by resource name.
 pub(crate) fn functions(placement: &v1::Placement) -> BTreeMap<&str, u64> {
     let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
     let taken = placement.nodes.iter().flat_map(|node| &node.rdma).filter(|rdma| !rdma.resource.is_empty());
@@ -99,14 +98,14 @@ pub(crate) fn functions(placement: &v1::Placement) -> BTreeMap<&str, u64> {
     functions
 }
 
-/// What the origin's agent must know to hand a lease on.
+/// A lease as the origin's delivery needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginLease {
     /// "lease-N".
     pub lease_id: String,
     /// Tenant that may use it.
     pub tenant: String,
-    /// Cluster that lends.
+    /// Lending cluster.
     pub donor: String,
     /// Namespace on the origin for the kubeconfig Secret.
     pub target_namespace: String,
@@ -114,14 +113,14 @@ pub struct OriginLease {
     pub expires_at_ms: u64,
 }
 
-/// The donor's side is there.
+/// Result of preparing the donor's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// Namespace on the donor.
     pub namespace: String,
 }
 
-/// The origin's side is there.
+/// Result of accepting a lease on the origin.
 #[derive(Clone, Debug)]
 pub struct Accepted {
     /// Name of the Secret (or file) that holds the kubeconfig.
@@ -130,38 +129,38 @@ pub struct Accepted {
     pub kubeconfig: SecretString,
 }
 
-/// What the donor's agent does for a lease on its own cluster, as a namespace.
+/// The donor's side of leases by namespace.
 pub trait DonorDelivery: Send + Sync {
-    /// Makes or repairs everything; idempotent.
+    /// Creates or repairs all objects of the lease; idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn prepare<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Prepared, DeliveryError>>;
 
-    /// A fresh credential that ends no later than the lease; called again before it ends, and when the lease was
-    /// renewed.
+    /// Issues a credential that expires no later than the lease; called again before it expires, and after a renewal of
+    /// the lease.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>>;
 
-    /// Removes everything and returns only when it is gone; idempotent; also for a lease that was never prepared.
+    /// Removes all objects of the lease, and returns when they are gone; idempotent, also for a lease never prepared.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Ids of the leases of which something is here.
+    /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
 
-    /// Where the fabric's port for donors leads: the API server, or the echo API.
+    /// Target of the fabric's API port: the API server, or the echo API.
     fn api_target(&self) -> ForwardTarget;
 }
 
-/// What the origin's agent does with a credential for a namespace.
+/// The origin's side of leases by namespace.
 pub trait OriginDelivery: Send + Sync {
     /// Writes the kubeconfig; idempotent. `server` is the host and port that lead into the tunnel.
     ///
@@ -185,13 +184,13 @@ pub trait OriginDelivery: Send + Sync {
         local_api: SocketAddr,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Removes everything and returns only when it is gone; idempotent.
+    /// Removes all objects of the lease, and returns when they are gone; idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Ids of the leases of which something is here.
+    /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].

@@ -1,10 +1,8 @@
-//! Liqo: the data plane of the `virtual-node` delivery. Both sides of its key exchange, driven by messages that two
-//! agents seal for each other; no kubeconfig of an administrator ever crosses. And of the network between them, where
-//! it is Liqo's.
+//! Liqo, the data plane of the delivery `virtual-node`: both sides of its key exchange, by sealed messages instead of
+//! administrators' kubeconfigs, and of its network.
 //!
-//! What a side does on its own cluster is in `donor` and `origin`, of the network in `network`; here are the names,
-//! messages and calls that both share. Liqo's kinds are used as dynamic objects: their schema is Liqo's, checked by the
-//! API server that has them.
+//! `donor`, `origin` and `network` act on this cluster; this file has what they share. Liqo's kinds are dynamic
+//! objects, whose schema the API server checks.
 
 pub mod donor;
 mod dynamic;
@@ -25,10 +23,10 @@ pub(crate) use tenant_namespace::{MAX_LIQO_ID, TENANT_NAMESPACE_PREFIX, tenant_n
 
 /// Class of the ResourceSlices that this agent grants.
 pub const SLICE_CLASS: &str = "comity";
-/// Slices of ended leases, with their virtual nodes, that are kept for the next leases of the same peering: each costs
-/// the origin a virtual-kubelet (40 MiB), and saves a lease the time in which one starts.
+/// Most idle slices, with their virtual nodes, kept for later leases of a peering. Each costs the origin a
+/// virtual-kubelet (40 MiB), and saves a lease its start time.
 pub(crate) const MAX_IDLE_SLICES: usize = 2;
-/// Label of everything that is made for a peering; its value is the peering's id.
+/// Label of every object made for a peering; its value is the peering's id.
 pub const PEERING_LABEL: &str = "comity.dev/peering";
 /// Label of virtual nodes, and annotation of slices: the namespace whose pods the lease is for.
 pub const TARGET_NAMESPACE_LABEL: &str = "comity.dev/target-namespace";
@@ -40,7 +38,7 @@ pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
 /// Liqo's label of tenant namespaces.
 pub const TENANT_NAMESPACE_LABEL: &str = "liqo.io/tenant-namespace";
 
-/// The other side of a peering, as Liqo knows it.
+/// The other side of a peering, with its Liqo id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiqoPeer {
     /// "peer-N".
@@ -74,41 +72,41 @@ kinds! {
     tenant = "authentication.liqo.io", "v1beta1", "Tenant", "tenants";
     /// `Identity`: a credential for a provider, on the origin.
     identity = "authentication.liqo.io", "v1beta1", "Identity", "identities";
-    /// `ResourceSlice`: what is asked for and granted; replicated from origin to donor.
+    /// `ResourceSlice`: requested and granted resources; replicated from origin to donor.
     resource_slice = "authentication.liqo.io", "v1beta1", "ResourceSlice", "resourceslices";
     /// `Renew`: a certificate renewal; replicated from origin to donor.
     renew = "authentication.liqo.io", "v1beta1", "Renew", "renews";
     /// `ForeignCluster`: the state of a peering, on both sides; never removed by Liqo.
     foreign_cluster = "core.liqo.io", "v1beta1", "ForeignCluster", "foreignclusters";
-    /// `VirtualNode`: a node that stands for a slice, on the origin.
+    /// `VirtualNode`: the node of a slice, on the origin.
     virtual_node = "offloading.liqo.io", "v1beta1", "VirtualNode", "virtualnodes";
-    /// `NamespaceOffloading`: that pods of a namespace may go away, on the origin.
+    /// `NamespaceOffloading`: lets pods of a namespace run remotely, on the origin.
     namespace_offloading = "offloading.liqo.io", "v1beta1", "NamespaceOffloading", "namespaceoffloadings";
     /// `NamespaceMap`: remote namespaces; replicated from origin to donor.
     namespace_map = "offloading.liqo.io", "v1beta1", "NamespaceMap", "namespacemaps";
     /// `ShadowPod`: an offloaded pod, on the donor.
     shadow_pod = "offloading.liqo.io", "v1beta1", "ShadowPod", "shadowpods";
-    /// `Quota`: what a slice's credential may use, on the donor.
+    /// `Quota`: limits of a slice's credential, on the donor.
     quota = "offloading.liqo.io", "v1beta1", "Quota", "quotas";
     /// `VkOptionsTemplate`: how virtual-kubelets are started, on the origin.
     vk_options_template = "offloading.liqo.io", "v1beta1", "VkOptionsTemplate", "vkoptionstemplates";
-    /// `Configuration`: another cluster's networks, and what this one's Liqo made of them.
+    /// `Configuration`: another cluster's networks, and how this cluster's Liqo remaps them.
     configuration = "networking.liqo.io", "v1beta1", "Configuration", "configurations";
-    /// `GatewayServer`: the gateway that another cluster's calls, on the donor.
+    /// `GatewayServer`: the donor's gateway, which the origin's connects to.
     gateway_server = "networking.liqo.io", "v1beta1", "GatewayServer", "gatewayservers";
-    /// `GatewayClient`: the gateway that calls another cluster's, on the origin.
+    /// `GatewayClient`: the origin's gateway, which connects to the donor's.
     gateway_client = "networking.liqo.io", "v1beta1", "GatewayClient", "gatewayclients";
     /// `PublicKey`: the key of another cluster's gateway.
     public_key = "networking.liqo.io", "v1beta1", "PublicKey", "publickeies";
-    /// `Connection`: what a gateway says of its line.
+    /// `Connection`: status of a gateway's tunnel.
     connection = "networking.liqo.io", "v1beta1", "Connection", "connections";
-    /// `WgGatewayServer`: what Liqo makes of a `GatewayServer`.
+    /// `WgGatewayServer`: Liqo's WireGuard object for a `GatewayServer`.
     wg_gateway_server = "networking.liqo.io", "v1beta1", "WgGatewayServer", "wggatewayservers";
-    /// `WgGatewayClient`: what Liqo makes of a `GatewayClient`.
+    /// `WgGatewayClient`: Liqo's WireGuard object for a `GatewayClient`.
     wg_gateway_client = "networking.liqo.io", "v1beta1", "WgGatewayClient", "wggatewayclients";
-    /// `WgGatewayServerTemplate`: how it does that.
+    /// `WgGatewayServerTemplate`: template of `WgGatewayServer`s.
     gateway_server_template = "networking.liqo.io", "v1beta1", "WgGatewayServerTemplate", "wggatewayservertemplates";
-    /// `WgGatewayClientTemplate`: how it does that.
+    /// `WgGatewayClientTemplate`: template of `WgGatewayClient`s.
     gateway_client_template = "networking.liqo.io", "v1beta1", "WgGatewayClientTemplate", "wggatewayclienttemplates";
     /// `Network`: a range of addresses in Liqo's IPAM.
     ipam_network = "ipam.liqo.io", "v1alpha1", "Network", "networks";

@@ -1,7 +1,7 @@
-//! What the cluster has: nodes, devices, and what local work takes of them.
+//! The cluster's inventory: nodes, devices, and their local use.
 //!
-//! An observer looks at Kubernetes, or at a file, and publishes the whole inventory each time it changes. Nothing is
-//! published before the first complete look: an inventory that could not be read must not look like an empty cluster.
+//! An observer of Kubernetes or of a file publishes the whole inventory at each change, and nothing before the first
+//! complete list: an unreadable inventory must not look like an empty cluster.
 
 pub mod file;
 mod functions;
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::node_id::NodeSalt;
 
-/// What stays for local work, on every node: the offer shows it as in use, whether or not it is.
+/// Capacity of every node reserved for local work: the offer shows it as in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LocalReserve {
@@ -39,21 +39,21 @@ pub struct LocalReserve {
     pub memory_mib: u64,
 }
 
-/// What an observer is told.
+/// Settings of an observer.
 #[derive(Clone, Debug)]
 pub struct InventorySettings {
-    /// Makes node ids.
+    /// Salt of node ids.
     pub salt: NodeSalt,
-    /// What stays for local work.
+    /// Capacity reserved for local work.
     pub reserve: LocalReserve,
-    /// Which resources count virtual functions of RDMA networks; for a cluster alone, as a file says it of each node.
+    /// Resources that count virtual functions of RDMA networks; unused for a file, which states them for each node.
     pub rdma: Vec<RdmaResource>,
 }
 
-/// The nodes as last seen, by id; `None` before the first complete look.
+/// The latest nodes, ordered by id; `None` before the first complete list.
 pub type Nodes = Option<Arc<Vec<Node>>>;
 
-/// A running observer. Dropping it ends the looking.
+/// A running observer; ends when dropped.
 #[derive(Debug)]
 #[must_use = "dropping an inventory ends its observer"]
 pub struct Inventory {
@@ -62,7 +62,7 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// An observer's output and the task that feeds it.
+    /// Wraps an observer's output and its task.
     pub fn new(nodes: watch::Receiver<Nodes>, task: JoinHandle<()>) -> Self {
         Self { nodes, task }
     }

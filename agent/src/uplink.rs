@@ -1,9 +1,8 @@
 //! The one stream to the broker group: it carries the outbox and the offer up, and the desired state down.
 //!
-//! A stream that ends is opened again, after a pause with jitter, to the next broker. A stream is replaced without a
-//! gap when the certificate was renewed or when a fresh look at the desired state is wanted: the new one stands before
-//! the old one goes. Nothing is lost in between: what is not acknowledged is in the outbox, and the desired state is
-//! always whole.
+//! A stream that ends is reopened to the next broker, with backoff and jitter. After a renewal of the certificate, or
+//! to get a fresh desired state, a new stream connects before the old one closes. No message is lost: unacknowledged
+//! ones stay in the outbox, and the desired state is always sent whole.
 
 mod acks;
 mod offer;
@@ -32,7 +31,7 @@ const EVENTS: usize = 16;
 /// Largest message from the broker: a desired state with as many envelopes as may wait.
 pub const MAX_MESSAGE_BYTES: usize = 96 << 20;
 
-/// What the uplink is given.
+/// Dependencies of the uplink.
 pub struct Uplink {
     /// What reports are about.
     pub context: Arc<Context>,
@@ -50,11 +49,11 @@ pub struct Uplink {
     pub outage_grace_ms: watch::Sender<u64>,
     /// Replaces the stream by a fresh one.
     pub resync: Arc<Notify>,
-    /// Says whether a stream stands.
+    /// Readiness: whether a stream is connected.
     pub readiness: ReadinessGuard,
 }
 
-/// What all sessions share.
+/// State that all sessions share.
 struct Shared {
     context: Arc<Context>,
     tls: ClientTls,
@@ -76,11 +75,11 @@ impl Shared {
     }
 }
 
-/// What a session tells.
+/// Event of a session.
 enum Event {
-    /// It stands.
+    /// Connected.
     Welcomed(u64),
-    /// It is over.
+    /// Ended.
     Ended(u64, session::SessionError),
 }
 
@@ -90,7 +89,7 @@ struct Opened {
 }
 
 impl Uplink {
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
         let Self { context, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
         let clock = Arc::clone(&context.clock);

@@ -11,7 +11,8 @@ fn read(text: &str) -> Result<Config, ConfigError> {
 
 #[test]
 fn what_is_dumped_reads_back() {
-    let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: 4\nfabric:\n  endpoints: ['gw:0']\n  mode: tun\n  tun: {mtu: 1380}\n";
+    let text = "stateDir: /tmp/a\ninventoryFile: /tmp/nodes.yaml\nbrokers: ['b:7443']\nsharing:\n  maxLentGpus: \
+        4\nfabric:\n  endpoints: ['gw:0']\n  mode: tun\n  tun: {mtu: 1380}\n";
     let config = read(text).unwrap();
     config.check().unwrap();
     assert_eq!(config.sharing.max_lent_gpus, Some(4));

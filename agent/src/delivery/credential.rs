@@ -1,4 +1,4 @@
-//! What the donor seals for the origin so that it can use a lease.
+//! Credentials that the donor seals for the origin.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::model::delivery_error::DeliveryError;
 
-/// Longest credential in bytes: what an envelope carries, less its JSON and its seal.
+/// Largest credential in bytes: an envelope's capacity without JSON overhead and seal.
 pub const MAX_CREDENTIAL_BYTES: usize = 60 << 10;
 
-/// What a credential opens.
+/// The API that a credential is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CredentialKind {
@@ -21,10 +21,10 @@ pub enum CredentialKind {
     Echo,
 }
 
-/// What the origin needs to use a namespace. Travels sealed, and is never printed.
+/// A credential for a namespace. Sent only sealed, and never printed.
 #[derive(Clone, Debug)]
 pub struct ApiCredential {
-    /// What it opens.
+    /// The API that it is for.
     pub kind: CredentialKind,
     /// CA that the API server's certificate chains to, PEM.
     pub ca_pem: String,
@@ -40,7 +40,7 @@ pub struct ApiCredential {
     pub server_port: u16,
 }
 
-/// What the origin needs to make a virtual node. It holds no secret: Liqo's certificates are made for the node itself.
+/// The grant of a virtual node. It holds no secret: Liqo makes the node's certificates itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VirtualNodeGrant {
@@ -48,13 +48,13 @@ pub struct VirtualNodeGrant {
     pub slice: String,
     /// The origin's tenant namespace on the donor.
     pub tenant_namespace: String,
-    /// What is granted, as Kubernetes writes amounts: the slice asks for exactly this.
+    /// Granted resources as Kubernetes quantities: the slice requests exactly these.
     pub resources: BTreeMap<String, String>,
     /// When the lease ends as the donor knows it, in milliseconds since 1970.
     pub expires_at_ms: u64,
 }
 
-/// What the origin needs to use a lease, by delivery.
+/// A credential for a lease, by delivery.
 #[derive(Clone, Debug)]
 pub enum Credential {
     /// A namespace behind an API.
@@ -81,7 +81,7 @@ impl Drop for ApiWire {
     }
 }
 
-/// The tag stands outside, so that reading copies no token into buffers that nobody wipes.
+/// Externally tagged, so that decoding copies no token into buffers that are not wiped.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Wire {
@@ -123,7 +123,7 @@ impl Credential {
     /// [`DeliveryError::Permanent`] with code `bad-credential`; no content is quoted.
     pub fn decode(bytes: &[u8]) -> Result<Self, DeliveryError> {
         check_length(bytes)?;
-        // The JSON error may quote content, so it is not told.
+        // The JSON error may quote the content, so it is dropped.
         match serde_json::from_slice(bytes).map_err(|_| unreadable())? {
             Wire::Api(wire) => Ok(Self::Api(api(wire)?)),
             Wire::VirtualNode(grant) => Ok(Self::VirtualNode(grant)),

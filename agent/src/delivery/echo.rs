@@ -1,13 +1,12 @@
 //! The donor's side on a host without Kubernetes: a small HTTPS API on loopback that takes the place of a
 //! kube-apiserver.
 //!
-//! It lends nothing: it lets everything around it (matching, handshake, sealed credential, tunnel, release) run for
-//! real on a machine that has no Kubernetes, and says in every answer that it stands in for one. `comity dev` runs on
-//! it.
+//! It lends nothing real: it lets scheduling, handshake, credentials, tunnels and release run without Kubernetes, and
+//! says in every answer that it is a stand-in. `comity dev` uses it.
 //!
 //! ```text
-//! GET  /version                                              what it is
-//! GET  /api/v1/namespaces/{namespace}/resourcequotas/gpus    what was leased
+//! GET  /version                                              its version
+//! GET  /api/v1/namespaces/{namespace}/resourcequotas/gpus    the leased GPUs
 //! POST /echo                                                 the body, at most 64 KiB, back
 //! ```
 //! Every request needs the bearer token of a lease that has not ended: 401 otherwise, 403 for another lease's

@@ -1,12 +1,11 @@
-//! A lease as a namespace of this cluster: the delivery that needs nothing but Kubernetes.
+//! Delivers a lease as a namespace of this cluster; needs only Kubernetes.
 //!
-//! Made in an order that leaves no moment in which a tenant could do more than it may: the namespace with Pod Security,
-//! then quota, limits and network policy, and only then the account, its rights and the Secret that tokens are bound
-//! to. Taken down the other way round: the Secret first, which makes every token void, then the binding, for an API
-//! server remembers for up to 10 s that a token was good, then everything.
+//! Objects are made in an order in which the tenant never has excess rights: the namespace with Pod Security; quota,
+//! limits and network policy; then the ServiceAccount, its rights and the Secret that tokens are bound to. Removal is
+//! in reverse: the Secret, which voids all tokens; the binding, because an API server caches a token for up to 10 s;
+//! the rest.
 //!
-//! What this never does: touch a namespace that does not carry this lease's label, or give the tenant a way to rights
-//! that are not in `deploy/agent/tenant-role.yaml`.
+//! It never changes a namespace without this lease's label, and never grants more than `deploy/agent/tenant-role.yaml`.
 
 mod objects;
 mod quota;
@@ -36,17 +35,17 @@ use crate::kubernetes::gpu_resource;
 use crate::model::delivery_error::DeliveryError;
 use crate::model::lease_id::{LEASE_LABEL, check_lease_id, namespace_name};
 
-/// Shortest token that an API server issues. A lease that ends earlier is ended by the Secret, not by the token.
+/// Shortest life of a token that an API server issues. The deleted Secret ends leases that end earlier.
 const LEAST_TOKEN: Duration = Duration::from_secs(600);
-/// Longest token: should this agent be gone for good, a forgotten token ends within a day.
+/// Longest life of a token: if the agent is lost, tokens end within a day.
 const LONGEST_TOKEN: Duration = Duration::from_secs(24 * 3_600);
-/// How long the names of devices are good: nodes with new kinds of devices are rare.
+/// How long device names are cached: nodes with new kinds of devices are rare.
 const DEVICE_NAMES_AGE: Duration = Duration::from_secs(60);
-/// How long the quota controller is given to count a new quota; before that it lets no pod in.
+/// Patience with the quota controller to count a new quota; until then no pod is admitted.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(20);
 const QUOTA_POLL: Duration = Duration::from_millis(100);
 const PAGE: u32 = 500;
-/// Pages of a list that are read: two million objects.
+/// Most pages of a list: two million objects.
 const MAX_PAGES: usize = 4_096;
 
 /// Delivers leases as namespaces.
@@ -59,7 +58,7 @@ pub struct NamespaceDelivery {
 }
 
 impl NamespaceDelivery {
-    /// A delivery on the cluster behind `api`.
+    /// Delivers on the cluster behind `api`.
     #[must_use]
     pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>) -> Self {
         Self { api, clock, devices: Mutex::new(None) }
@@ -99,7 +98,7 @@ impl NamespaceDelivery {
         Ok(Prepared { namespace: namespace_name(id) })
     }
 
-    /// Creates the namespace, or sets its labels back, if it is ours.
+    /// Creates the namespace, or resets its labels if it is ours.
     async fn make_namespace(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
         let namespaces = self.namespaces();
         let wanted = objects::namespace(lease);
@@ -107,7 +106,7 @@ impl NamespaceDelivery {
         let operation = format!("create namespace {name}");
         if self.owned_namespace(&lease.lease_id).await?.is_none() {
             let parameters = creating();
-            // Creating, unlike applying, can never take over what somebody else made in between.
+            // Create, unlike apply, never takes over an object that somebody else made meanwhile.
             return match call(&operation, namespaces.create(&parameters, &wanted)).await {
                 Ok(_) => Ok(()),
                 Err(error) => match self.owned_namespace(&lease.lease_id).await? {
@@ -119,7 +118,7 @@ impl NamespaceDelivery {
         apply(&namespaces, &wanted).await.map(drop)
     }
 
-    /// The namespace of the lease, if it exists; an error if it is not ours, or is going away.
+    /// The namespace of the lease, if it exists; an error if it is not ours, or is being deleted.
     async fn owned_namespace(&self, lease_id: &str) -> Result<Option<Namespace>, DeliveryError> {
         let name = namespace_name(lease_id);
         let Some(namespace) = call_opt(&format!("read namespace {name}"), self.namespaces().get(&name)).await? else {
@@ -135,7 +134,7 @@ impl NamespaceDelivery {
         Ok(Some(namespace))
     }
 
-    /// The tenant's role comes with the agent's manifests; an agent that may makes it, or brings it up to date, itself.
+    /// Creates or updates the tenant's role, if the agent has the rights; the agent's manifests contain it too.
     async fn ensure_tenant_role(&self) -> Result<(), DeliveryError> {
         let roles = Api::<ClusterRole>::all(self.api.client());
         let wanted = objects::tenant_role();
@@ -146,13 +145,16 @@ impl NamespaceDelivery {
         apply(&roles, &wanted).await.map(drop).map_err(|error| match error {
             DeliveryError::Permanent { code, message } => DeliveryError::Permanent {
                 code,
-                message: format!("{message} (ClusterRole comity-tenant is absent or of another version: apply deploy/agent/tenant-role.yaml)"),
+                message: format!(
+                    "{message} (ClusterRole comity-tenant is absent or of another version: apply \
+                    deploy/agent/tenant-role.yaml)"
+                ),
             },
             temporary => temporary,
         })
     }
 
-    /// Every device name that the cluster counts, from all of its nodes, and the well-known ones.
+    /// All device names that nodes of the cluster count, and the well-known ones.
     async fn device_names(&self) -> Result<Arc<BTreeSet<String>>, DeliveryError> {
         let mut kept = self.devices.lock().await;
         let now = self.clock.elapsed();
@@ -184,7 +186,8 @@ impl NamespaceDelivery {
         Ok(names)
     }
 
-    /// Waits until the quota counts: until then the API server lets no pod in, and the tenant's first pod would fail.
+    /// Waits until the quota is counted: until then the API server admits no pod, and the tenant's first pod would
+    /// fail.
     async fn await_quota(&self, quotas: &Api<ResourceQuota>, wanted: &ResourceQuota) -> Result<(), DeliveryError> {
         let operation = "wait for the quota to be counted";
         let names = |hard: Option<&std::collections::BTreeMap<String, _>>| {
@@ -217,7 +220,7 @@ impl NamespaceDelivery {
                 "its namespace is not there; it is made again",
             ));
         }
-        // Applied again and not read: a tenant that deleted the Secret has made its token void, and gets a new one.
+        // Applied, not read: a tenant that deleted the Secret voided its token, and gets a new one.
         let secret = apply(&self.namespaced::<Secret>(id), &objects::token_secret(lease)).await?;
         let remaining = Duration::from_millis(lease.ends_at_ms.saturating_sub(self.clock.unix_ms()));
         let seconds = remaining.clamp(LEAST_TOKEN, LONGEST_TOKEN).as_secs();
@@ -291,13 +294,13 @@ impl DonorDelivery for NamespaceDelivery {
     }
 }
 
-/// The lease whose namespace this is; none if label and name do not agree.
+/// The lease of a namespace; `None` if label and name disagree.
 fn lease_of(namespace: &PartialObjectMeta<Namespace>) -> Option<String> {
     let lease = namespace.labels().get(LEASE_LABEL)?;
     (namespace_name(lease) == namespace.name_any()).then(|| lease.clone())
 }
 
-/// Whose label is on it.
+/// Checks that the namespace has this lease's label.
 fn check_owner(labels: &std::collections::BTreeMap<String, String>, lease_id: &str) -> Result<(), DeliveryError> {
     let name = namespace_name(lease_id);
     match labels.get(LEASE_LABEL) {
@@ -311,7 +314,8 @@ fn check_owner(labels: &std::collections::BTreeMap<String, String>, lease_id: &s
         None => Err(DeliveryError::permanent(
             "namespace-not-ours",
             format!(
-                "namespace {name} exists and was not made by Comity: it has no label {LEASE_LABEL}; it is left alone: rename or delete it"
+                "namespace {name} exists and was not made by Comity: it has no label {LEASE_LABEL}; it is left alone: \
+                 rename or delete it"
             ),
         )),
     }

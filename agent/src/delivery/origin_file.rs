@@ -1,4 +1,4 @@
-//! Leases of an origin without Kubernetes: one kubeconfig file each, for its owner only.
+//! Kubeconfig files for leases of an origin without Kubernetes, readable by their owner only.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use crate::model::delivery_error::DeliveryError;
 use crate::model::lease_id::check_lease_id;
 
 const SUFFIX: &str = ".kubeconfig";
-/// Files in the folder that are looked at: more leases than one origin holds.
+/// Most files read in the folder: more leases than one origin holds.
 const MAX_FILES: usize = 100_000;
 
 /// Writes kubeconfig files into a folder.

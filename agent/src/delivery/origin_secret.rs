@@ -1,8 +1,7 @@
-//! Leases of an origin with Kubernetes: one Secret each, in the namespace that the request names.
+//! Kubeconfig Secrets for leases of an origin with Kubernetes, in the namespace that the request names.
 //!
-//! The agent notes in its state folder where a Secret goes before it makes it, so that it finds every one again after a
-//! crash without the right to list all Secrets of the cluster. Namespaces that it makes for this it leaves in place
-//! when the last lease is gone: others may have put something there.
+//! Before it makes a Secret the agent records its namespace in a ledger, so that it finds all of them after a crash
+//! without the right to list Secrets. It never deletes a namespace that it made: others may use it.
 
 mod ledger;
 
@@ -23,7 +22,7 @@ use crate::kubernetes::call::{apply, call, call_opt, creating, own_labels};
 use crate::model::delivery_error::DeliveryError;
 use crate::model::lease_id::{LEASE_LABEL, namespace_name};
 
-/// Label with the cluster that lends.
+/// Label with the lending cluster.
 const DONOR_LABEL: &str = "comity.dev/donor";
 /// Key in the Secret; tools for cluster access look for it.
 const KEY: &str = "kubeconfig";

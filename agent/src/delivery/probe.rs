@@ -1,4 +1,5 @@
-//! Whether a lease can be used: the donor's API answers through the fabric, knows the credential, and shows the quota.
+//! Tests a lease by namespace: the donor's API must answer through the fabric, accept the credential and show the
+//! quota.
 
 use std::net::SocketAddr;
 
@@ -6,7 +7,7 @@ use crate::delivery::ApiCredential;
 use crate::delivery::https::HttpsServer;
 use crate::model::delivery_error::DeliveryError;
 
-/// Bytes of an answer that are told when it is not what was hoped for.
+/// Bytes of an unexpected answer that an error quotes.
 const QUOTE: usize = 200;
 
 /// Asks for the version, and for the quota in the lease's namespace.

@@ -1,8 +1,7 @@
-//! A lease as a node of the origin: what each side does for it on its own cluster, through Liqo.
+//! Delivers leases as nodes of the origin, through Liqo.
 //!
-//! The key exchange belongs to the peering and comes first; then, for each lease, the donor grants and the origin asks
-//! for exactly that. Grants themselves are not handed over here: they follow from the donor's records
-//! ([`Grants`](super::Grants)).
+//! The key exchange comes first, once per peering. For each lease the donor grants resources, which take effect through
+//! its records ([`Grants`](super::Grants)), and the origin requests exactly these.
 
 mod donor;
 mod nodes;
@@ -25,24 +24,24 @@ use crate::liqo::network::LiqoNetwork;
 use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
 use crate::model::delivery_error::DeliveryError;
 
-/// What a donor has for the virtual node of a lease.
+/// What a donor lends as a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LentNode {
-    /// What it may have.
+    /// Its grant.
     pub grant: Grant,
-    /// ResourceSlices of ended leases of the same origin, whose virtual nodes wait for another: names, in order.
+    /// Names of idle ResourceSlices of the same origin, whose virtual nodes can be reused; ordered.
     pub idle: Vec<String>,
 }
 
-/// What the donor's agent does for virtual nodes on its own cluster.
+/// The donor's side of virtual nodes.
 pub trait VirtualNodeDonor: Send + Sync {
-    /// Makes, or finds again, what the origin has to sign.
+    /// Makes or finds the challenge that the origin signs.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn challenge<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<Challenge, DeliveryError>>;
 
-    /// Takes the origin on as a tenant of this cluster's Liqo; idempotent.
+    /// Makes the origin a tenant of this cluster's Liqo; idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -52,8 +51,8 @@ pub trait VirtualNodeDonor: Send + Sync {
         request: &'a TenantRequest,
     ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>>;
 
-    /// Makes a token for the origin, to be replaced after `rotation_ms`; the `first` one of a peering takes the origin
-    /// on.
+    /// Issues a token for the origin, to be replaced after `rotation_ms`; the `first` of a peering also makes it a
+    /// tenant.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -64,14 +63,13 @@ pub trait VirtualNodeDonor: Send + Sync {
         rotation_ms: u64,
     ) -> BoxFuture<'a, Result<Minted, DeliveryError>>;
 
-    /// Removes the tenant and everything of it, and returns only when it is gone; idempotent; also when the origin is
-    /// dead.
+    /// Removes the tenant with all its objects, and returns when they are gone; idempotent, also if the origin is dead.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// What the lease's virtual node may have; readies the nodes that its pods may run on; idempotent.
+    /// Computes the lease's grant, and labels the nodes that its pods may run on; idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -81,14 +79,14 @@ pub trait VirtualNodeDonor: Send + Sync {
         lease: &'a DonorLease,
     ) -> BoxFuture<'a, Result<LentNode, DeliveryError>>;
 
-    /// Waits until the grant of a slice that the records hold is in effect: a slice that comes before would be refused.
+    /// Waits until a stored grant is in effect: a slice that arrives earlier would be refused.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Ends what runs under a lease whose grant is not in force any more, and returns only when it is gone; idempotent.
-    /// Its slice, empty now, may stay for the next lease. `tenant_namespace` is that of its origin, where it is known.
+    /// Removes all pods of a lease whose grant has ended, and returns when they are gone; idempotent. The empty slice
+    /// may stay for the next lease. `tenant_namespace` is the origin's, if known.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -99,14 +97,14 @@ pub trait VirtualNodeDonor: Send + Sync {
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Ids of the leases of which something is here.
+    /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
 }
 
-/// What the origin's agent does for virtual nodes on its own cluster.
+/// The origin's side of virtual nodes.
 pub trait VirtualNodeOrigin: Send + Sync {
     /// Signs the donor's challenge.
     ///
@@ -118,8 +116,8 @@ pub trait VirtualNodeOrigin: Send + Sync {
         challenge: &'a Challenge,
     ) -> BoxFuture<'a, Result<TenantRequest, DeliveryError>>;
 
-    /// Makes the identity with which this cluster's Liqo calls the donor; idempotent. `api_server` is what the donor's
-    /// signed bundle says: Liqo is sent nowhere else.
+    /// Makes the identity with which this cluster's Liqo calls the donor; idempotent. `api_server`, from the donor's
+    /// signed bundle, is the only server that Liqo may call.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -130,13 +128,13 @@ pub trait VirtualNodeOrigin: Send + Sync {
         params: &'a IdentityParams,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Removes the identity and everything of it; idempotent; also when the donor is dead.
+    /// Removes the identity with all its objects; idempotent, also if the donor is dead.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn remove_identity<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Asks the donor's Liqo for the grant, and makes the node that stands for it. Its name.
+    /// Requests the grant from the donor's Liqo, and makes the virtual node. Returns the node's name.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -147,7 +145,7 @@ pub trait VirtualNodeOrigin: Send + Sync {
         grant: &'a VirtualNodeGrant,
     ) -> BoxFuture<'a, Result<String, DeliveryError>>;
 
-    /// Checks that the node is ready and has what was granted.
+    /// Checks that the node is ready and has the granted resources.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -158,37 +156,36 @@ pub trait VirtualNodeOrigin: Send + Sync {
         grant: &'a VirtualNodeGrant,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Removes everything of a lease, and returns only when it is gone; idempotent; also when the donor is dead.
+    /// Removes all objects of a lease, and returns when they are gone; idempotent, also if the donor is dead.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Ids of the leases of which something is here.
+    /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
 }
 
-/// Both sides, on a cluster that has Liqo.
+/// Both sides of a cluster with Liqo.
 #[derive(Clone)]
 pub struct VirtualNodes {
-    /// As a donor.
+    /// Donor's side.
     pub donor: Arc<dyn VirtualNodeDonor>,
-    /// As an origin.
+    /// Origin's side.
     pub origin: Arc<dyn VirtualNodeOrigin>,
-    /// The network between this cluster's Liqo and others', where it carries pods.
+    /// The network between Liqos, if it carries pods.
     pub network: LiqoNetwork,
 }
 
-/// How origins prove to a donor's API server who they are.
+/// How origins authenticate to a donor's API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Authentication {
-    /// Whether a peering that begins goes by token; otherwise Liqo's keys are exchanged. One that stands stays as it
-    /// is.
+    /// Whether new peerings use tokens instead of a key exchange; existing ones keep their method.
     pub by_token: bool,
-    /// How long a token is used until the next one comes, in milliseconds.
+    /// Rotation period of tokens, in milliseconds.
     pub rotation_ms: u64,
 }
 
@@ -201,20 +198,20 @@ impl Default for Authentication {
 /// Whether virtual nodes can be lent and borrowed now, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeService {
-    /// As a donor.
+    /// Donor's side.
     pub lends: Result<(), String>,
-    /// As an origin.
+    /// Origin's side.
     pub borrows: Result<(), String>,
-    /// As a donor: how origins prove who they are.
+    /// As a donor: how origins authenticate.
     pub authentication: Authentication,
-    /// Only where both fabrics route pods.
+    /// Whether both fabrics must route pods.
     pub needs_tun: bool,
     /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
     pub peer_networks: Vec<Ipv4Net>,
 }
 
 impl NodeService {
-    /// Neither, for one reason.
+    /// Neither lends nor borrows, for one reason.
     #[must_use]
     pub fn none(reason: &str) -> Self {
         Self {

@@ -1,5 +1,4 @@
-//! The first start: a join token becomes an identity. Everything that the token does not say comes over a connection
-//! whose root certificate the token pins.
+//! Exchanges a join token for an identity, over a connection whose root certificate the token pins.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use zeroize::Zeroizing;
 
 /// What the identity key signs the CSR for.
 const PROOF_DOMAIN: &str = "join-csr";
-/// How long it is tried while no broker answers; a group that just starts takes seconds.
+/// How long joining is retried while no broker answers; a starting group takes seconds.
 const TRY_FOR: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -30,7 +29,8 @@ const TOKEN_FILE_MAX_BYTES: u64 = 16 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// No identity and no token.
-    #[error("{state} holds no identity of a member cluster: give a join token (from `comity cluster invite`) with --join-token", state = .state.display())]
+    #[error("{state} holds no identity of a member cluster: give a join token (from `comity cluster invite`) with \
+        --join-token", state = .state.display())]
     NoToken {
         /// The state folder.
         state: PathBuf,
@@ -38,7 +38,7 @@ pub enum JoinError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The token is none.
+    /// The token is invalid.
     #[error("{path}: {source}", path = .path.display())]
     Token {
         /// The file.
@@ -56,7 +56,7 @@ pub enum JoinError {
     /// The list of brokers is not usable.
     #[error(transparent)]
     Brokers(#[from] EndpointError),
-    /// A broker said no.
+    /// A broker refused.
     #[error("the broker refused to let {cluster} join: {reason}")]
     Refused {
         /// Who asked.
@@ -64,9 +64,10 @@ pub enum JoinError {
         /// What it said.
         reason: String,
     },
-    /// Who answers is not a broker of the federation that the token is for.
+    /// The server that answers is not a broker of the token's federation.
     #[error(
-        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) is of it: {reason}; ask for a new token"
+        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) is of it: \
+         {reason}; ask for a new token"
     )]
     SomebodyElse {
         /// The federation of the token.
@@ -84,7 +85,7 @@ pub enum JoinError {
     },
 }
 
-/// An agent's place in its federation.
+/// An agent's membership in its federation.
 #[derive(Debug)]
 pub struct Membership {
     /// Where the identity is kept.
@@ -95,7 +96,7 @@ pub struct Membership {
     pub brokers: BrokerEndpoints,
 }
 
-/// Reads the identity, or joins by the token where there is none. A token is not looked at once there is an identity.
+/// Reads the identity, or joins by the token if there is none. With an identity the token is ignored.
 ///
 /// # Errors
 /// [`JoinError`].

@@ -1,4 +1,4 @@
-//! The certificate is replaced after two thirds of its life, while the stream goes on.
+//! Renews the certificate after two thirds of its life, without interrupting the stream.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::enrollment::join::reasons;
 
-/// First and longest pause before a renewal is tried again.
+/// First and longest pause before a renewal is retried.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// The clock is looked at this often: it may jump.
+/// How often the clock is checked: it may jump.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 const CALL_LIMIT: Duration = Duration::from_secs(15);
 
@@ -33,7 +33,7 @@ enum RenewError {
     Identity(#[from] IdentityError),
 }
 
-/// Keeps one identity fresh.
+/// Renews one identity.
 pub struct Renewal {
     /// Where it is kept.
     pub directory: IdentityDir,
@@ -52,7 +52,7 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Runs until told to stop.
+    /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
         loop {

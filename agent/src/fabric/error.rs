@@ -56,7 +56,8 @@ pub enum FabricError {
     },
     /// Nobody answered with the right keys in time.
     #[error(
-        "peering {peering}: no WireGuard handshake within {waited:?}; check that udp reaches one of {endpoints:?} and that both sides have this epoch's keys"
+        "peering {peering}: no WireGuard handshake within {waited:?}; check that udp reaches one of {endpoints:?} and \
+         that both sides have this epoch's keys"
     )]
     HandshakeTimeout {
         /// The peering's id.
@@ -138,7 +139,8 @@ pub enum FabricError {
     },
     /// The network device could not be made.
     #[error(
-        "cannot make the network device {device}: {source}; mode tun needs /dev/net/tun and NET_ADMIN in the node's network namespace; set fabric.mode to netstack to do without"
+        "cannot make the network device {device}: {source}; mode tun needs /dev/net/tun and NET_ADMIN in the node's \
+         network namespace; set fabric.mode to netstack to do without"
     )]
     Device {
         /// The device.
@@ -162,7 +164,8 @@ pub enum FabricError {
     },
     /// The other side's networks are also networks here.
     #[error(
-        "peering {peering}: {theirs} of the other side overlaps with {own} of this node; one of the two clusters must use other addresses"
+        "peering {peering}: {theirs} of the other side overlaps with {own} of this node; one of the two clusters must \
+         use other addresses"
     )]
     Overlap {
         /// The peering's id.
@@ -174,7 +177,8 @@ pub enum FabricError {
     },
     /// Two other clusters claim the same addresses.
     #[error(
-        "peering {peering}: {theirs} of cluster {cluster} overlaps with {other} of peering {other_peering}; packets could not be told apart"
+        "peering {peering}: {theirs} of cluster {cluster} overlaps with {other} of peering {other_peering}; packets \
+         could not be told apart"
     )]
     Claimed {
         /// The peering that was to be added.
@@ -200,7 +204,8 @@ pub enum FabricError {
     },
     /// The gateway cannot tell which node it is.
     #[error(
-        "none of the cluster's {nodes} nodes has one of this machine's IPv4 addresses as its InternalIP: the agent must run in the network of its node (hostNetwork)"
+        "none of the cluster's {nodes} nodes has one of this machine's IPv4 addresses as its InternalIP: the agent \
+         must run in the network of its node (hostNetwork)"
     )]
     NoOwnNode {
         /// How many nodes were looked at.
@@ -208,7 +213,8 @@ pub enum FabricError {
     },
     /// A node's agent runs where the gateway's does.
     #[error(
-        "this node is the gateway {gateway}: comity-agent node runs on the other nodes; label this one comity.dev/gateway=true"
+        "this node is the gateway {gateway}: comity-agent node runs on the other nodes; label this one \
+         comity.dev/gateway=true"
     )]
     IsGateway {
         /// The gateway's address.

@@ -272,7 +272,7 @@ impl Resets for TunnelStream {
 
 impl Resets for TcpStream {
     fn end(self) {
-        // FailureLog to ask for a reset leaves an ordinary close.
+        // Failing to ask for a reset leaves an ordinary close.
         let _ = self.set_zero_linger();
     }
 }

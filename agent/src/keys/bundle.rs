@@ -1,5 +1,5 @@
-//! Key bundles: what each side of a peering shows the other, signed by its cluster's identity key, which its
-//! institution may vouch for. The broker carries them and cannot change them; here is where that is made sure.
+//! Key bundles: each side's public keys for a peering, signed by its cluster's identity key, which its institution may
+//! vouch for. The signature is verified here, so that the broker, which carries bundles, cannot change them.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ const QUOTED_CHARS: usize = 63;
 /// Signing keys of institutions that this agent's own configuration pins, by institution.
 pub type PinnedKeys = BTreeMap<String, Vec<IdentityPublicKey>>;
 
-/// Why a bundle is not believed.
+/// Why a bundle is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
     /// It is about something else.
@@ -64,7 +64,8 @@ pub enum BundleError {
     },
     /// The agent that made it is too old.
     #[error(
-        "the key bundle of {cluster} comes from an agent that does not sign its network yet, which this one cannot peer with: upgrade that cluster's agent"
+        "the key bundle of {cluster} comes from an agent that does not sign its network yet, which this one cannot \
+         peer with: upgrade that cluster's agent"
     )]
     OldAgent {
         /// Whose bundle.
@@ -78,7 +79,8 @@ pub enum BundleError {
     },
     /// The institution is pinned, and none of its keys vouches for the cluster.
     #[error(
-        "no pinned key of institution {institution} vouches for the identity key of {cluster}: ask the institution for a voucher, or correct pinnedInstitutionKeys"
+        "no pinned key of institution {institution} vouches for the identity key of {cluster}: ask the institution for \
+         a voucher, or correct pinnedInstitutionKeys"
     )]
     NotVouched {
         /// Whose bundle.
@@ -88,7 +90,7 @@ pub enum BundleError {
     },
 }
 
-/// Whom to expect at the other end.
+/// The expected sender of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Peering.
@@ -124,7 +126,7 @@ pub fn canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
     part(network.liqo_cluster_id.as_bytes());
     part(network.liqo_version.as_bytes());
     part(&[u8::from(network.tun)]);
-    // Left out where it is false: so the bundles of agents of before stay good.
+    // Omitted if false, so that bundles of older agents stay valid.
     if network.liqo_network {
         part(&[1]);
     }
@@ -152,7 +154,7 @@ fn formerly_canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
     bytes
 }
 
-/// Completes a bundle: puts the identity key, the voucher and the signature in.
+/// Signs a bundle: adds the identity key, the voucher and the signature.
 #[must_use]
 pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&IdentitySignature>) -> v1::KeyBundle {
     bundle.identity_key = key.public().to_string();

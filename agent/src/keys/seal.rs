@@ -1,8 +1,8 @@
 //! Sealing messages between two agents: HPKE (RFC 9180) in base mode with X25519-HKDF-SHA256 and ChaCha20-Poly1305.
 //!
-//! What an envelope is about is bound in as associated data, so none can be replayed, moved or given another name. Base
-//! mode says nothing of the sender; so the sender's identity key signs content and binding inside the seal, and a
-//! broker that knows everybody's public keys still cannot make an envelope that opens.
+//! The binding is associated data, so that no envelope can be replayed, moved or relabelled. Base mode does not
+//! authenticate the sender; so its identity key signs content and binding inside the seal, and a broker that knows all
+//! public keys cannot forge an envelope.
 
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
@@ -63,7 +63,7 @@ pub enum SealError {
     },
 }
 
-/// What an envelope is about.
+/// Subject of an envelope, bound to its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// Trust domain of the federation.
@@ -167,7 +167,7 @@ pub fn seal(
     })
 }
 
-/// Opens an envelope and checks who made it. That none is opened twice is the caller's to remember.
+/// Opens an envelope and verifies its sender. The caller must prevent replays.
 ///
 /// # Errors
 /// [`SealError::DoesNotOpen`], [`SealError::NotSigned`].

@@ -1,7 +1,7 @@
-//! The agent's connection to the API server of its own cluster, and what others need to reach it too.
+//! The agent's connection to its cluster's API server, and the address, CA and name that others need to reach it.
 //!
-//! Opening it proves that the server answers: a kubeconfig that points nowhere is one sentence at the start, not a
-//! silent agent. Nothing here waits without an end.
+//! Connecting proves that the server answers, so that a wrong kubeconfig is one clear error at the start. Every call
+//! has a time limit.
 
 mod lanes;
 
@@ -18,14 +18,14 @@ use tokio::net::TcpStream;
 
 use crate::fabric::ForwardTarget;
 
-/// Connecting, and the TLS handshake, each.
+/// Time limit of connecting, and of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// One call.
+/// Time limit of one call.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Name that the certificate of nearly every API server carries, whatever its address is.
+/// Name in the certificate of nearly every API server.
 const CLUSTER_NAME: &str = "kubernetes.default.svc";
 
-/// Where the way to the API server is written.
+/// Source of the API server's address and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubernetesSource {
     /// A kubeconfig file.
@@ -48,10 +48,10 @@ impl std::fmt::Display for KubernetesSource {
     }
 }
 
-/// Why there is no API server to work with.
+/// Why the API server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KubernetesApiError {
-    /// The file is missing, is no kubeconfig, or lacks something.
+    /// The source is missing, invalid or incomplete.
     #[error("{origin} cannot be used: {reason}; give the agent a kubeconfig that kubectl works with")]
     Unusable {
         /// Where it is written.
@@ -59,9 +59,10 @@ pub enum KubernetesApiError {
         /// What is wrong.
         reason: String,
     },
-    /// Nothing answers there.
+    /// The server does not answer.
     #[error(
-        "no Kubernetes API server answers at {server}, the server named in {origin}: {reason}; check that the address is right and the server runs, as with kubectl get --raw /version"
+        "no Kubernetes API server answers at {server}, the server named in {origin}: {reason}; check that the address \
+         is right and the server runs, as with kubectl get --raw /version"
     )]
     Unreachable {
         /// Where it is written.
@@ -71,9 +72,10 @@ pub enum KubernetesApiError {
         /// What went wrong.
         reason: String,
     },
-    /// It answers, and says no.
+    /// The server refuses the agent.
     #[error(
-        "the Kubernetes API server {server}, named in {origin}, refuses this agent: {reason}; check the user in it, or apply deploy/agent/rbac.yaml"
+        "the Kubernetes API server {server}, named in {origin}, refuses this agent: {reason}; check the user in it, or \
+         apply deploy/agent/rbac.yaml"
     )]
     Refused {
         /// Where it is written.
@@ -100,7 +102,7 @@ struct Server {
 }
 
 impl KubernetesApi {
-    /// Reads the source, connects, and asks for the version. Ends within half a minute, whatever the other side does.
+    /// Reads the source, connects, and reads the server's version. Ends within half a minute.
     ///
     /// # Errors
     /// [`KubernetesApiError`], naming the file, the server and the remedy.
@@ -139,7 +141,7 @@ impl KubernetesApi {
         Ok(Self { client, server: Arc::new(server) })
     }
 
-    /// The client, for calls.
+    /// A client for calls.
     #[must_use]
     pub fn client(&self) -> kube::Client {
         self.client.clone()
@@ -151,7 +153,7 @@ impl KubernetesApi {
         &self.server.url
     }
 
-    /// Where TCP leads to it.
+    /// Its TCP address.
     #[must_use]
     pub fn target(&self) -> ForwardTarget {
         self.server.target.clone()
@@ -163,7 +165,7 @@ impl KubernetesApi {
         &self.server.ca_pem
     }
 
-    /// A name that its certificate carries, seen in a handshake.
+    /// A name in its certificate, as verified in a handshake.
     #[must_use]
     pub fn tls_server_name(&self) -> &str {
         &self.server.tls_server_name
@@ -194,8 +196,7 @@ fn read(path: &Path) -> Result<Kubeconfig, String> {
     Kubeconfig::read_from(path).map_err(|error| chain(&error))
 }
 
-/// The name to check the server's certificate by: one that does not depend on its address, if it carries that, else the
-/// one that was written.
+/// The name to verify the server's certificate by: [`CLUSTER_NAME`] if the certificate has it, else `named`.
 async fn tls_server_name(address: (&str, u16), roots: &[Vec<u8>], named: &str) -> Result<String, String> {
     let mut store = rustls::RootCertStore::empty();
     let (added, _) = store.add_parsable_certificates(roots.iter().map(|der| CertificateDer::from(der.as_slice())));
@@ -254,7 +255,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Gives a call its time limit.
+/// Limits a call to [`CALL_TIMEOUT`].
 pub(crate) async fn within_limit<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Err(_) => Err(CallError::Timeout),
@@ -265,7 +266,7 @@ pub(crate) async fn within_limit<T>(call: impl Future<Output = Result<T, kube::E
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// The API server says no.
+    /// The API server returned an error.
     #[error("the API server says: {}", .0.message)]
     Status(Box<kube::core::Status>),
     /// No answer.

@@ -1,4 +1,4 @@
-//! Calls to the Kubernetes API as steps of a delivery: which failures may go away, and which will not.
+//! Calls to the Kubernetes API whose errors tell temporary from permanent failures.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,22 +11,22 @@ use serde::de::DeserializeOwned;
 use crate::kubernetes::api::{CallError, within_limit};
 use crate::model::delivery_error::DeliveryError;
 
-/// Who owns the fields that the agent sets.
+/// Field manager of the agent's writes.
 pub(crate) const FIELD_MANAGER: &str = "comity-agent";
-/// What everything made by the agent is labelled with.
+/// Label of every object that the agent makes.
 pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
 
-/// Labels of an object that the agent makes: these, and that it is the agent's.
+/// Labels of an object that the agent makes: `more`, and [`MANAGED_BY`].
 pub(crate) fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
     std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Parameters of creating an object, whose fields are then the agent's.
+/// Parameters for creating an object as the agent's field manager.
 pub(crate) fn creating() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// Parameters of changing fields of an object, which are then the agent's.
+/// Parameters for patching an object as the agent's field manager.
 pub(crate) fn patching() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
@@ -39,7 +39,7 @@ pub(crate) async fn call<T>(
     within_limit(call).await.map_err(|error| delivery_error(operation, error))
 }
 
-/// Makes a call for which "not found" is an answer.
+/// Makes a call; "not found" is `None`.
 pub(crate) async fn call_opt<T>(
     operation: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -50,7 +50,7 @@ pub(crate) async fn call_opt<T>(
     }
 }
 
-/// Makes the object, or sets the fields given here back to what they must be.
+/// Server-side apply: creates the object, or resets the given fields.
 pub(crate) async fn apply<K>(api: &Api<K>, object: &K) -> Result<K, DeliveryError>
 where
     K: Resource + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
@@ -64,7 +64,7 @@ where
 
 fn delivery_error(operation: &str, error: CallError) -> DeliveryError {
     let CallError::Status(status) = &error else { return DeliveryError::temporary(operation, error) };
-    // A namespace that is going away refuses new objects as forbidden.
+    // A namespace being deleted refuses new objects as forbidden.
     let going_away = status.message.contains("being terminated");
     match status.code {
         403 if !going_away => DeliveryError::permanent(

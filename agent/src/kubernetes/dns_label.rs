@@ -1,4 +1,4 @@
-//! DNS labels: what names of namespaces, tenants, GPU classes and Liqo's clusters are.
+//! DNS labels: the form of names of namespaces, tenants, GPU classes and Liqo's clusters.
 
 /// Longest label, in bytes.
 pub(crate) const MAX_BYTES: usize = 63;

@@ -1,18 +1,18 @@
-//! Failures that last: each is said once, and not at every try.
+//! Remembers lasting failures, so that each is logged once and not at every retry.
 
 use std::collections::BTreeMap;
 
-/// Failures that are remembered.
+/// Most failures remembered.
 const MOST_FAILURES: usize = 10_000;
 
-/// What fails, and why.
+/// The last reason of each failing operation.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     reasons: BTreeMap<String, String>,
 }
 
 impl FailureLog {
-    /// Whether this is another failure of the thing than its last.
+    /// Records a failure of `what`; true if its reason is not the last one recorded.
     pub(crate) fn is_new(&mut self, what: &str, reason: &str) -> bool {
         if self.reasons.len() >= MOST_FAILURES {
             self.reasons.clear();
@@ -20,7 +20,7 @@ impl FailureLog {
         self.reasons.insert(what.to_owned(), reason.to_owned()).is_none_or(|before| before != reason)
     }
 
-    /// It went well.
+    /// Records a success of `what`.
     pub(crate) fn cleared(&mut self, what: &str) {
         self.reasons.remove(what);
     }

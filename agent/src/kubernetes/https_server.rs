@@ -1,7 +1,5 @@
-//! HTTPS servers of this agent that the cluster's API server calls: the admission webhook and the API of pods' metrics.
-//!
-//! What they share is here: certificates of the agent's own making, the port, connections with bounds in number and
-//! time.
+//! HTTPS servers that the cluster's API server calls: the admission webhook and the API of pods' metrics. They share
+//! self-made certificates, and bounds on the number and life of connections.
 
 mod certificates;
 mod serve;

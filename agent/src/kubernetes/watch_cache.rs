@@ -1,4 +1,4 @@
-//! A copy of what a watch has told, reduced to what is kept.
+//! A cache of watched objects, reduced to the facts that are kept.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ impl<F> Default for WatchCache<F> {
 }
 
 impl<F: PartialEq> WatchCache<F> {
-    /// Takes an event in; `reduce` gives the key of an object and what is kept of it, if anything. True if the facts
-    /// changed, or became complete.
+    /// Applies an event; `reduce` returns an object's key and the facts to keep, if any. True if the facts changed or
+    /// became complete.
     pub(crate) fn take<K>(
         &mut self,
         event: Event<K>,
@@ -56,12 +56,12 @@ impl<F: PartialEq> WatchCache<F> {
         }
     }
 
-    /// Whether a whole list has been seen.
+    /// Whether a first list is complete.
     pub(crate) const fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// What is kept.
+    /// All facts, ordered by key.
     pub(crate) fn facts(&self) -> impl Iterator<Item = &F> {
         self.facts.values()
     }

@@ -1,4 +1,4 @@
-//! What the donor's agent does with Liqo on its cluster.
+//! The donor's side of Liqo.
 //!
 //! ```text
 //! challenge ─▶ admit_tenant ─┬▶ (slices come and go) ─▶ drain_slice ─▶ remove_tenant         LiqoDonor, called by steps
@@ -8,12 +8,10 @@
 //!         └─▶ PolicyKeeper:    admission policies say the same, whoever asks                  tasks, always running
 //! ```
 //!
-//! Liqo by itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put
-//! groups of its choice into the certificate that is signed for it. The policies shut that; without them nothing is
-//! lent.
+//! Liqo itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put any
+//! group into its certificate. The admission policies prevent that; without them nothing is lent.
 //!
-//! What this never does: take a running pod down because a grant is not to be seen. That takes
-//! [`LiqoDonor::drain_slice`] or [`LiqoDonor::remove_tenant`], which somebody has to call.
+//! A missing grant never stops a running pod: only [`LiqoDonor::drain_slice`] and [`LiqoDonor::remove_tenant`] do.
 
 mod class_controller;
 mod csr;
@@ -45,7 +43,7 @@ use std::time::Duration;
 
 use crate::fabric::ForwardTarget;
 
-/// How the donor's side works on its cluster.
+/// Settings of the donor's side.
 #[derive(Clone, Debug)]
 pub struct DonorSettings {
     /// This cluster's own Liqo id.
@@ -77,7 +75,7 @@ impl DonorSettings {
     }
 }
 
-/// Admits origins to this cluster, and sees them out. Cheap to clone.
+/// Admits and removes origins. Cheap to clone.
 #[derive(Clone)]
 pub struct LiqoDonor {
     client: kube::Client,

@@ -1,4 +1,4 @@
-//! Calls on Liqo's objects, whose types are known to the API server only.
+//! Calls on Liqo's objects as dynamic objects.
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
@@ -12,7 +12,7 @@ pub(super) fn namespaced(client: &Client, kind: &ApiResource, namespace: &str) -
     Api::namespaced_with(client.clone(), namespace, kind)
 }
 
-/// Makes the object, or sets the fields given here back to what they must be.
+/// Server-side apply: creates the object, or resets the given fields.
 pub(super) async fn apply(api: &Api<DynamicObject>, object: &DynamicObject) -> Result<DynamicObject, DeliveryError> {
     let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or_default();
     let name = object.metadata.name.as_deref().unwrap_or_default();

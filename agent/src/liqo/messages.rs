@@ -1,6 +1,5 @@
-//! What the two agents tell each other so that the origin's Liqo may call the donor's API server. Sealed while it
-//! travels: of a certificate only the key is worth keeping, which never leaves the origin, but a token is all that it
-//! takes.
+//! Messages of Liqo's key exchange, by which the origin's Liqo may call the donor's API server. They are always sealed:
+//! a token alone gives access.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ use crate::model::delivery_error::DeliveryError;
 /// Longest message in bytes: what an envelope carries, less its seal.
 pub const MAX_MESSAGE_BYTES: usize = 60 << 10;
 
-/// Donor → origin: what the origin has to sign.
+/// Donor → origin: the challenge to sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Challenge {
@@ -21,7 +20,7 @@ pub struct Challenge {
     pub nonce: String,
 }
 
-/// Origin → donor: who asks, and the proof that it holds the key.
+/// Origin → donor: the origin's identity, and the proof that it holds the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TenantRequest {
@@ -33,13 +32,13 @@ pub struct TenantRequest {
     pub signature: String,
 }
 
-/// Donor → origin: what the origin needs to call the donor's API server.
+/// Donor → origin: parameters for calling the donor's API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IdentityParams {
     /// Base64 of the PEM CA of the donor's API server.
     pub ca: String,
-    /// By what the origin is known there.
+    /// Credential of the origin.
     pub credential: PeerCredential,
     /// "https://HOST:PORT", by a name that the API server's certificate carries.
     pub api_server: String,
@@ -47,7 +46,7 @@ pub struct IdentityParams {
     pub tenant_namespace: String,
 }
 
-/// By what the origin is known to the donor's API server.
+/// Credential of the origin at the donor's API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PeerCredential {
@@ -57,7 +56,7 @@ pub enum PeerCredential {
     Token(BearerToken),
 }
 
-/// A token. It wipes itself when dropped, and is never printed.
+/// A bearer token; wiped when dropped, and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken(Zeroizing<String>);
 
@@ -68,7 +67,7 @@ impl BearerToken {
         Self(Zeroizing::new(token))
     }
 
-    /// The text. Each call is a place where it may leak.
+    /// The token. Every caller may leak it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -113,7 +112,7 @@ pub trait Message: Serialize + DeserializeOwned {
     }
 }
 
-/// Reads the message of a step; nothing of it is quoted where it cannot be read.
+/// Decodes a message; the error does not quote it.
 pub(super) fn decode<M: DeserializeOwned>(step: &str, bytes: &[u8]) -> Result<M, DeliveryError> {
     let bad = |reason: &str| {
         let text = format!("the other side's {step} message {reason}");

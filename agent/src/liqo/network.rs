@@ -1,4 +1,4 @@
-//! Liqo's own network between two clusters, where it is what carries their pods.
+//! Liqo's own network between two clusters, if it carries their pods.
 //!
 //! ```text
 //! this cluster                          envelopes                         the other cluster
@@ -7,9 +7,9 @@
 //!                        └─▶ endpoint, public key ──────────▶ GatewayClient, PublicKey
 //! ```
 //!
-//! What `liqoctl network connect` does with administrators' kubeconfigs of both clusters, each agent does on its own.
-//! Everything is set again whenever it is looked at ([`LiqoNetwork::tend`]), so what others change or delete comes
-//! back. Objects that the agent did not make are left alone, and stand in the way with a reason.
+//! The two agents do what `liqoctl network connect` does with the kubeconfigs of both clusters.
+//! [`LiqoNetwork::tend`] resets all objects in every round. Objects that the agent did not make are left alone, and
+//! reported as obstacles.
 
 mod installed;
 mod objects;
@@ -56,10 +56,10 @@ const RIGHTS: TenantRole = TenantRole {
 const GATEWAY_LABEL: &str = "networking.liqo.io/gateway-resource";
 /// Label that says what a Network of Liqo's IPAM is.
 const NETWORK_TYPE_LABEL: &str = "ipam.liqo.io/network-type";
-/// Networks of a kind that are read.
+/// Most networks of a kind that are read.
 const MAX_NETWORKS: u32 = 64;
 
-/// What the network between two Liqos needs to know of this cluster.
+/// Settings of this cluster's side of the network.
 #[derive(Clone, Debug)]
 pub struct NetworkSettings {
     /// Where Liqo is installed.
@@ -72,14 +72,14 @@ pub struct NetworkSettings {
     pub patience: Duration,
 }
 
-/// How far the network to one other cluster is.
+/// State of the network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkStanding {
-    /// Something is still to come, in words for people.
+    /// In progress; the text says what is missing.
     Waits(String),
-    /// It does not come: code and reason.
+    /// It cannot be made: code and reason.
     Refused(String),
-    /// Both gateways have what they need.
+    /// Both gateways are configured.
     Ready {
         /// Whether Liqo says that they reach each other.
         connected: bool,
@@ -102,12 +102,12 @@ impl NetworkStanding {
 /// Networks by the peering that carries them.
 pub type Networks = std::collections::BTreeMap<String, NetworkSeen>;
 
-/// What was seen of the network to one other cluster.
+/// Observed network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkSeen {
-    /// What the other side must know; none while nothing can be told.
+    /// This side's state for the other side; `None` while it is unknown.
     pub local: Option<NetworkState>,
-    /// How far it is.
+    /// Its state.
     pub standing: NetworkStanding,
 }
 
@@ -133,8 +133,8 @@ impl LiqoNetwork {
         Self { client, settings, tending: Arc::default() }
     }
 
-    /// Sets everything of this side that can be set with what the other side has told, and looks what has come of it.
-    /// `current` is asked for that right before: what it does not give any more is not set.
+    /// Sets this side's objects as far as the other side's state is known, and observes the result. `current` is read
+    /// right before: a network that it no longer returns is not set.
     pub async fn tend(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
@@ -181,7 +181,8 @@ impl LiqoNetwork {
             rights(call_opt(&operation, networks.list(&of_kind)).await)?.map(|list| list.items).unwrap_or_default();
         if found.is_empty() {
             let text = format!(
-                "namespace {namespace} has no Network of type {kind}; install Liqo with networking.enabled: true and ipam.podCIDR set"
+                "namespace {namespace} has no Network of type {kind}; install Liqo with networking.enabled: true and \
+                 ipam.podCIDR set"
             );
             return Err(DeliveryError::permanent("liqo-network-absent", text));
         }
@@ -198,7 +199,7 @@ impl LiqoNetwork {
     }
 }
 
-/// One look at everything of a peer.
+/// One round over the objects of a peer.
 struct Pass<'a> {
     network: &'a LiqoNetwork,
     peer: &'a LiqoPeer,
@@ -287,7 +288,7 @@ impl Pass<'_> {
         Ok(found.filter(|found| found.metadata.deletion_timestamp.is_none()))
     }
 
-    /// Makes the object, or sets it back. One that somebody else made is left alone.
+    /// Creates or resets the object. An object that somebody else made is left alone.
     async fn ensure(&self, kind: &ApiResource, object: DynamicObject) -> Result<DynamicObject, DeliveryError> {
         let api = self.network.objects(kind, &self.peer.tenant_namespace());
         if let Some(found) = self.own(kind).await?
@@ -337,7 +338,8 @@ impl Pass<'_> {
         let found = rights(call_opt(&format!("read {} {name}", kind.kind), api.get_metadata(name)).await)?;
         if found.as_ref().is_some_and(|found| !is_ours(found)) {
             let text = format!(
-                "{} {name} in namespace {namespace} was not made by Comity: the networks are connected by hand; undo that with liqoctl network reset",
+                "{} {name} in namespace {namespace} was not made by Comity: the networks are connected by hand; undo \
+                 that with liqoctl network reset",
                 kind.kind
             );
             return Err(DeliveryError::permanent("liqo-network-by-hand", text));
@@ -402,7 +404,8 @@ impl LiqoNetwork {
             return Ok(());
         }
         let text = format!(
-            "the other cluster's pods have addresses in {} networks, and Liqo {} of this cluster routes to one; install Liqo 1.2 here, or set ipam.podCIDR there to one that holds them all",
+            "the other cluster's pods have addresses in {} networks, and Liqo {} of this cluster routes to one; \
+             install Liqo 1.2 here, or set ipam.podCIDR there to one that holds them all",
             remote.pod_cidrs.len(),
             self.settings.liqo_version
         );
@@ -433,7 +436,7 @@ fn is_ours(object: &impl kube::Resource) -> bool {
     object.labels().get(key).is_some_and(|found| found == value)
 }
 
-/// Names the manifest that has the rights, where rights are missing.
+/// Adds to an error about missing rights the manifest that grants them.
 fn rights<T>(result: Result<T, DeliveryError>) -> Result<T, DeliveryError> {
     result.map_err(|error| match error {
         DeliveryError::Permanent { code: "kubernetes-forbidden", message } => {

@@ -1,4 +1,4 @@
-//! What the origin's agent does with Liqo on its cluster.
+//! The origin's side of Liqo.
 //!
 //! ```text
 //! answer ─▶ accept_identity          once per peering: a credential for the donor's API, held by Liqo alone
@@ -6,8 +6,8 @@
 //! tend                               all the time: finished pods stop counting, nodes recover with the line
 //! ```
 //!
-//! Every step can be repeated and resumed. What this never does: grant itself anything (that is the donor's to do),
-//! touch objects of Liqo that it did not make, or call a donor dead before a bounded wait has passed in vain.
+//! Every step can be repeated. It never grants itself anything, never changes Liqo objects that it did not make, and
+//! never treats a donor as dead before a bounded wait.
 
 mod check;
 mod handshake;
@@ -66,7 +66,7 @@ impl NamespaceMapping {
     }
 }
 
-/// What an operator may choose.
+/// Settings of the origin's side.
 #[derive(Clone, Debug)]
 pub struct OriginSettings {
     /// Where Liqo is installed.
@@ -99,12 +99,12 @@ impl Default for OriginSettings {
     }
 }
 
-/// Drives the Liqo of this cluster as one that borrows. Cheap to clone.
+/// Drives this cluster's Liqo as a borrower. Cheap to clone.
 #[derive(Clone)]
 pub struct LiqoOrigin {
     client: Client,
     settings: OriginSettings,
-    /// HeldSlice while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
+    /// Held while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
     offers: Arc<Mutex<()>>,
     /// Liqo never changes it: every object of a peering carries it.
     own_id: Arc<OnceCell<String>>,

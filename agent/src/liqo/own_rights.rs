@@ -1,6 +1,5 @@
-//! Rights of the agent's own in a tenant namespace. RBAC cannot name namespaces that are made later; so the agent holds
-//! none there, and binds them for itself, with roles that it may bind and that `deploy/agent/admission.yaml` keeps to
-//! those namespaces.
+//! The agent's own rights in tenant namespaces. RBAC cannot name future namespaces, so the agent binds its roles there
+//! itself; `deploy/agent/admission.yaml` limits these bindings to tenant namespaces.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ pub(super) struct TenantRole {
 }
 
 impl TenantRole {
-    /// Binds it in a namespace, and waits until the API server knows.
+    /// Binds it in a namespace, and waits until the rights are in force.
     pub(super) async fn bind(&self, client: &Client, namespace: &str) -> Result<(), DeliveryError> {
         let user = own_user_name(client).await?;
         let name = || self.name.to_owned();

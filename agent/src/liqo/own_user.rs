@@ -1,4 +1,4 @@
-//! Who this agent is to its own cluster.
+//! The agent's user name in its own cluster.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;

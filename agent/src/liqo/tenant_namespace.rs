@@ -1,4 +1,4 @@
-//! The namespace in which Liqo keeps everything of another cluster: both roles of a cluster use the same one.
+//! The tenant namespace, in which Liqo keeps all objects of another cluster, for both of its roles.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ObjectMeta;
@@ -7,7 +7,7 @@ use crate::kubernetes::call::own_labels;
 use crate::kubernetes::dns_label;
 use crate::liqo::{LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
-/// What Liqo writes before a cluster's Liqo id to name its tenant namespace.
+/// Prefix of tenant namespaces; the Liqo id follows.
 pub(crate) const TENANT_NAMESPACE_PREFIX: &str = "liqo-tenant-";
 /// Longest Liqo id: its tenant namespace's name is a DNS label too.
 pub(crate) const MAX_LIQO_ID: usize = dns_label::MAX_BYTES - TENANT_NAMESPACE_PREFIX.len();
@@ -17,7 +17,7 @@ pub(crate) fn tenant_namespace_of(liqo_id: &str) -> String {
     format!("{TENANT_NAMESPACE_PREFIX}{liqo_id}")
 }
 
-/// The namespace as the agent makes it.
+/// The namespace object.
 pub(crate) fn tenant_namespace(peer: &LiqoPeer) -> Namespace {
     let labels = own_labels([
         (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),

@@ -1,8 +1,8 @@
-//! Versions of Liqo, and what differs between them.
+//! Versions of Liqo, and their differences.
 
 use k8s_openapi::api::apps::v1::Deployment;
 
-/// Versions that were tried, first and last.
+/// First and last tested versions.
 const FIRST: Version = Version(1, 0, 3);
 const LAST_MINOR: (u32, u32) = (1, 2);
 /// As errors say it.
@@ -32,7 +32,7 @@ impl Version {
         parts.next().is_none().then_some(version)
     }
 
-    /// Whether it was tried with this agent.
+    /// Whether it was tested with this agent.
     pub(crate) fn is_supported(self) -> bool {
         self >= FIRST && (self.0, self.1) <= LAST_MINOR
     }

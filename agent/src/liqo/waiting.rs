@@ -1,4 +1,4 @@
-//! Waits for what controllers do, by watches, and never without an end.
+//! Waits for controllers by watches, with a time limit.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 
 use crate::model::delivery_error::DeliveryError;
 
-/// What a look at an object told.
+/// Result of a check of an object.
 pub(super) enum Seen<T> {
-    /// What was waited for.
+    /// The condition holds.
     Done(T),
     /// Still missing, in words for people.
     NotYet(String),
@@ -27,7 +27,7 @@ impl<T> Seen<T> {
     }
 }
 
-/// What is waited for, and how long.
+/// A wait, with its time limit.
 pub(super) struct Waiting<'a> {
     /// As in "wait for the nonce".
     pub(super) operation: &'a str,

@@ -1,4 +1,4 @@
-//! What the broker wants, as this agent believes it, and since when what is here is missing from it.
+//! The desired state from the broker, and which local objects it no longer wants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use comity_proto::v1;
 
-/// Two desired states that lack an object must be this far apart before it is taken down.
+/// An object is unwanted once two desired states this far apart lack it.
 pub const CONFIRMED_AFTER: Duration = Duration::from_secs(5);
-/// Older revisions are ignored this long: they come from a broker that lags. Later they must be believed, for the group
-/// may have been restored from a backup.
+/// Older revisions, from a broker that lags, are ignored this long. Then they count, because the group may have been
+/// restored from a backup.
 const OLDER_IGNORED_FOR: Duration = Duration::from_secs(60);
 
-/// A desired state as it came from a stream.
+/// A desired state as received from a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Update {
     /// The state; absent before the first.
     pub state: Option<Arc<v1::DesiredState>>,
-    /// Whether the stream that brought it stands.
+    /// Whether the stream that brought it is connected.
     pub is_live: bool,
     /// Counts the states received.
     pub number: u64,
@@ -35,14 +35,14 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// Begins with what was kept on disk: believed for what is to be made, never for what is to go.
+    /// Starts from the stored state, which never makes an object unwanted.
     #[must_use]
     pub fn remembered(state: v1::DesiredState) -> Self {
         Self { state: Arc::new(state), ..Self::default() }
     }
 
-    /// Takes an update in at a time of the monotonic clock; `here` names all objects that this agent has something of.
-    /// Whether the state is a new one.
+    /// Applies an update at a time of the monotonic clock; `here` are the ids of all objects that this agent holds
+    /// anything of. Returns whether the state is new.
     pub fn take(&mut self, update: &Update, here: &BTreeSet<String>, now: Duration) -> bool {
         self.is_live = update.is_live;
         let Some(state) = update.state.as_ref().filter(|_| update.number != self.number) else { return false };
@@ -65,7 +65,7 @@ impl Desired {
         true
     }
 
-    /// Notes what is here and not wanted.
+    /// Updates which objects are missing from the state, and since when.
     fn compare(&mut self, here: &BTreeSet<String>, now: Duration) {
         let wanted: BTreeSet<&str> = self
             .state
@@ -89,19 +89,19 @@ impl Desired {
         &self.state
     }
 
-    /// Whether it came from a stream that stands.
+    /// Whether its stream is connected.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// Objects that two desired states, far enough apart, did not want.
+    /// Objects that two desired states, [`CONFIRMED_AFTER`] apart, lack.
     #[must_use]
     pub fn unwanted(&self) -> &BTreeSet<String> {
         &self.unwanted
     }
 
-    /// Whether a second desired state would settle whether something is unwanted.
+    /// Whether a fresh desired state would confirm an unwanted object.
     #[must_use]
     pub fn wants_another_look(&self, now: Duration) -> bool {
         let waits = |(object, since): (&String, &Duration)| {

@@ -1,8 +1,8 @@
-//! Lease ids, which become part of names of namespaces, nodes and files: nothing else may stand there.
+//! Lease ids and the names made from them; checked because they become names of namespaces, nodes and files.
 
 use crate::model::delivery_error::DeliveryError;
 
-/// Label of everything that is made for a lease; its value is the lease's id.
+/// Label of every object made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";
 
 /// The namespace of a lease on the donor, and the name of its Secret on the origin.

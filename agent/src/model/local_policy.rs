@@ -1,4 +1,4 @@
-//! The cluster's own limits on what it lends. The donor's agent keeps them even against the broker.
+//! The cluster's own limits on lending. The donor's agent enforces them even against the broker.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ impl Default for LocalPolicy {
     }
 }
 
-/// What is asked of the donor.
+/// A lease, as far as the policy checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTerms<'a> {
     /// Cluster that borrows.
@@ -54,7 +54,7 @@ pub struct LeaseTerms<'a> {
 }
 
 impl LocalPolicy {
-    /// Whether a lease may be taken on; the reason if not.
+    /// Checks whether a lease may be admitted.
     ///
     /// # Errors
     /// A sentence for the operator of the other cluster, naming the setting behind it.
@@ -73,7 +73,8 @@ impl LocalPolicy {
             || !allowed(&self.allowed_institutions, terms.institution)
         {
             return Err(format!(
-                "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, sharing.deniedInstitutions)",
+                "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, \
+                 sharing.deniedInstitutions)",
                 terms.institution
             ));
         }
@@ -81,7 +82,8 @@ impl LocalPolicy {
             let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
                 return Err(format!(
-                    "{} milli-GPU are lent and {} more are asked for, this cluster lends at most {most} (sharing.maxLentGpus)",
+                    "{} milli-GPU are lent and {} more are asked for, this cluster lends at most {most} \
+                     (sharing.maxLentGpus)",
                     terms.lent_milli, terms.milli
                 ));
             }

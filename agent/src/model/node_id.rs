@@ -81,7 +81,8 @@ pub enum NodeSaltError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The file has another length.
-    #[error("{} has {length} bytes instead of {SALT_BYTES}; restore it from a backup, or remove it: nodes then get new ids, which running leases do not know", path.display())]
+    #[error("{} has {length} bytes instead of {SALT_BYTES}; restore it from a backup, or remove it: nodes then get new \
+        ids, which running leases do not know", path.display())]
     Damaged {
         /// The file.
         path: std::path::PathBuf,

@@ -1,7 +1,7 @@
-//! The inventory of a host without Kubernetes, from a YAML file. The format is in the README of this crate.
+//! The inventory of a host without Kubernetes, from a YAML file.
 //!
-//! The file is looked at once a second and read again when it changed. A file that has become unreadable or wrong is
-//! told in the log, and what was read before stays published.
+//! The file is polled once a second and read when it changed. An invalid file is logged, and the last valid inventory
+//! stays published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::{Inventory, InventorySettings, LocalReserve};
 use crate::kubernetes::quantity;
 use crate::model::node_id::NodeSalt;
 
-/// How often the file is looked at.
+/// Polling interval.
 const POLL: Duration = Duration::from_secs(1);
 /// Largest file: a hundred times the inventory of a large machine room.
 const MAX_BYTES: u64 = 4 << 20;
@@ -27,7 +27,7 @@ const MAX_DEVICES: usize = 128;
 const WHOLE_MILLI: u32 = 1_000;
 const MIB: u64 = 1 << 20;
 
-/// Why a file is no inventory.
+/// Why an inventory file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryFileError {
     /// It cannot be read.
@@ -38,7 +38,7 @@ pub enum InventoryFileError {
         /// What the system says.
         reason: String,
     },
-    /// It is wrong.
+    /// It is invalid.
     #[error("{}:{line}:{column}: {reason}", path.display())]
     Wrong {
         /// The file.
@@ -76,7 +76,7 @@ pub async fn observe(path: &Path, settings: InventorySettings) -> Result<Invento
                     publish.send_replace(Some(Arc::new(nodes)));
                 }
                 Err(error) => {
-                    // Told once for each change of the file.
+                    // Logged once for each change of the file.
                     seen = now;
                     tracing::error!(%error, "the inventory stays as it was");
                 }
@@ -86,7 +86,7 @@ pub async fn observe(path: &Path, settings: InventorySettings) -> Result<Invento
     Ok(Inventory::new(receiver, tokio::spawn(follow)))
 }
 
-/// What tells one content of the file from another.
+/// Modification time and length of the file, to detect changes.
 type Version = Option<(SystemTime, u64)>;
 
 async fn version(path: &Path) -> Version {
@@ -96,7 +96,7 @@ async fn version(path: &Path) -> Version {
 
 async fn look(path: &Path, settings: &InventorySettings) -> Result<(Version, Vec<v1::Node>), InventoryFileError> {
     let failed = |reason: String| InventoryFileError::Read { path: path.to_owned(), reason };
-    // The version is taken first: a change in between is then seen at the next look.
+    // The version is read first, so that a concurrent change is seen at the next poll.
     let seen = version(path).await;
     if let Some((_, length)) = seen
         && length > MAX_BYTES
@@ -133,7 +133,7 @@ struct FileNode {
     rdma: BTreeMap<String, Spanned<u32>>,
 }
 
-/// What other work takes of the node; devices are taken from the last one down.
+/// Local use of the node; devices are taken from the last one down.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct LocalUse {
@@ -158,13 +158,13 @@ struct FileGpus {
     resource_name: Option<String>,
     #[serde(default = "yes")]
     healthy: bool,
-    /// What is wrong with them.
+    /// Their fault, if any.
     #[serde(default)]
     fault: Option<Spanned<WrittenFault>>,
     /// NUMA node that they are nearest to.
     #[serde(default)]
     numa: Option<Spanned<u32>>,
-    /// Clique of devices that NVLink joins, of which they are.
+    /// Name of their NVLink clique.
     #[serde(default)]
     nvlink: Option<Spanned<String>>,
 }
@@ -179,7 +179,7 @@ enum FileSharing {
     Fractional { step_milli: u32 },
 }
 
-/// Either how many instances there are, or where they are.
+/// Either the number of instances, or their positions.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct FileMig {
@@ -187,7 +187,7 @@ struct FileMig {
     instances: BTreeMap<String, u32>,
     #[serde(default)]
     layout: Option<Vec<FileInstance>>,
-    /// Whether what no instance in use holds is cut again as leases need it.
+    /// Whether free slices are repartitioned as leases need them.
     #[serde(default)]
     repartition: bool,
 }

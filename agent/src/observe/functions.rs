@@ -1,5 +1,5 @@
-//! Virtual functions of RDMA networks: device plugins count them under names that an administrator chose, so the
-//! configuration says which name stands for which network, and what one function carries.
+//! Virtual functions of RDMA networks: the configuration maps the device plugins' resource names to networks and to the
+//! bandwidth of one function.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ pub struct RdmaResource {
     pub gbits: u32,
 }
 
-/// The networks of which a node has functions besides those whose bandwidth its owner wrote, and what is not offered.
-/// `local` is what local work takes of the node.
+/// The networks that a node has functions of, and resources that are not offered. Networks in `written`, the owner's
+/// annotation, take precedence. `local` is the node's local use.
 pub(super) fn of(
     facts: &NodeFacts,
     local: &Amounts,
@@ -45,7 +45,8 @@ pub(super) fn of(
         }
         if written.iter().any(|written| written.network == *network) {
             let reason = format!(
-                "the node's annotation says the bandwidth of network {network}, and that wins: leave it out there, and leases get functions"
+                "the node's annotation says the bandwidth of network {network}, and that wins: leave it out there, and \
+                 leases get functions"
             );
             leave_out(resource, reason);
             continue;
@@ -81,7 +82,7 @@ pub(super) fn of(
     (offered.into_values().collect(), not_offered)
 }
 
-/// Resources that no node counts: a name may be wrong, or a device plugin is not there yet.
+/// Configured resources that no node counts: the name is wrong, or the device plugin is missing.
 pub(super) fn unseen(nodes: &[&NodeFacts], resources: &[RdmaResource]) -> Vec<NotOffered> {
     let is_seen = |mapped: &&RdmaResource| nodes.iter().any(|node| node.capacity.contains_key(&mapped.resource));
     let unseen = resources.iter().filter(|mapped| !is_seen(mapped));

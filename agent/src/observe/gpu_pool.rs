@@ -1,4 +1,4 @@
-//! The GPUs of a node, read from labels and counts: one pool for each Kubernetes resource that counts some.
+//! The GPUs of a node, from labels and counts: one pool for each Kubernetes resource that counts GPUs.
 //!
 //! Counts come from `status.allocatable`, kinds from the labels of GPU Feature Discovery (GFD) or of AMD's labeller.
 //! Source: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery and internal/lm.
@@ -17,22 +17,22 @@ const MPS_SHARES: std::ops::RangeInclusive<u64> = 2..=48;
 /// Devices of one kind that one resource counts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GpuPool {
-    /// The resource that pods ask for.
+    /// The resource that pods request.
     pub(crate) counted_by: String,
-    /// What the devices have in common: everything but index, health and use.
+    /// Template of the devices: everything but index, health and use.
     pub(crate) model: Device,
     /// Units of the resource that each healthy device holds; for MIG the last one may hold fewer.
     pub(crate) units_each: u64,
-    /// Units that pods can have.
+    /// Units allocatable to pods.
     pub(crate) units: u64,
-    /// Devices that are there but not healthy.
+    /// Number of unhealthy devices.
     pub(crate) unhealthy: u64,
 }
 
 /// A resource of a node that is not offered, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NotOffered {
-    /// Node name; for the local log only.
+    /// Node name; logged locally, never sent.
     pub(crate) node: String,
     /// The resource.
     pub(crate) resource: String,
@@ -40,7 +40,7 @@ pub(crate) struct NotOffered {
     pub(crate) reason: String,
 }
 
-/// The pools of a node, in a stable order, and what cannot be offered.
+/// The pools of a node in a stable order, and the resources that cannot be offered.
 pub(crate) fn pools(node: &NodeFacts) -> (Vec<GpuPool>, Vec<NotOffered>) {
     let (mut pools, mut not_offered) = (Vec::new(), Vec::new());
     for (resource, &capacity) in &node.capacity {
@@ -77,7 +77,11 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
     let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
     let product = label("nvidia.com/gpu.product");
     if product.is_empty() {
-        return Err("the node has no label nvidia.com/gpu.product; install GPU Feature Discovery: without it nobody can tell whole GPUs from shared ones".to_owned());
+        return Err(
+            "the node has no label nvidia.com/gpu.product; install GPU Feature Discovery: without it nobody can \
+            tell whole GPUs from shared ones"
+                .to_owned(),
+        );
     }
     let product = product.strip_suffix("-SHARED").unwrap_or(product);
     let replicas = label("nvidia.com/gpu.replicas").parse().unwrap_or(1_u64);
@@ -100,7 +104,8 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
         "time-slicing" | "mps" if replicas == 1 => None,
         strategy => {
             return Err(format!(
-                "sharing strategy {strategy:?} with {replicas} replicas cannot be offered; use 2 to 64 time slices or 2 to 48 MPS shares"
+                "sharing strategy {strategy:?} with {replicas} replicas cannot be offered; use 2 to 64 time slices or \
+                 2 to 48 MPS shares"
             ));
         }
     };
@@ -120,7 +125,11 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
 fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Device, String> {
     let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
     if product.ends_with("-MIG-INVALID") {
-        return Err("GPU Feature Discovery reports an invalid MIG layout; make it the same on all GPUs of the node, or use the mixed strategy".to_owned());
+        return Err(
+            "GPU Feature Discovery reports an invalid MIG layout; make it the same on all GPUs of the node, or \
+            use the mixed strategy"
+                .to_owned(),
+        );
     }
     if let state @ ("pending" | "rebooting" | "failed") = label("nvidia.com/mig.config.state") {
         return Err(format!("the MIG layout is being changed: nvidia.com/mig.config.state is {state:?}"));

@@ -1,4 +1,4 @@
-//! What an operator's health agent says of a node's devices: Kubernetes itself only counts how many are healthy.
+//! Device faults from an annotation of a health agent: Kubernetes itself only counts the healthy devices.
 
 use comity_proto::v1::{Device, DeviceFault, FaultClass};
 use serde::Deserialize;
@@ -10,10 +10,10 @@ const MAX_BYTES: usize = 32 << 10;
 /// Longest message of one device.
 pub(super) const MAX_MESSAGE_BYTES: usize = 96;
 
-/// Errors for which NVIDIA's device plugin takes no device out. Source: k8s-device-plugin, internal/rm/health.go.
+/// Xids for which NVIDIA's device plugin keeps a device. Source: k8s-device-plugin, internal/rm/health.go.
 const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
 
-/// What is wrong with one device.
+/// One device's fault in the annotation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Written {
@@ -27,7 +27,7 @@ struct Written {
     message: String,
 }
 
-/// How bad a fault is, or the number of the error that says it.
+/// A fault: its class, or the Xid that implies it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct WrittenFault {
@@ -46,7 +46,7 @@ enum WrittenClass {
 }
 
 impl WrittenFault {
-    /// For the offer; one sentence if it cannot be.
+    /// Converts to the offer's form; an error is one sentence.
     pub(super) fn to_proto(&self) -> Result<DeviceFault, String> {
         if self.message.len() > MAX_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
             return Err(format!(
@@ -65,10 +65,10 @@ impl WrittenFault {
     }
 }
 
-/// Marks the devices that the annotation names. One sentence if it cannot be read: then nothing is marked.
+/// Sets the faults of the annotation on its devices; on error, one sentence, no device is changed.
 ///
-/// The broker says what follows from a fault, so a device stays as healthy as it was; but where the device plugin
-/// counts one that is not healthy, it is taken to be the one that is named.
+/// A device's `healthy` stays, because the broker acts on faults. But if the device plugin counts an unhealthy device,
+/// it is taken to be one that is named.
 pub(crate) fn mark(text: &str, devices: &mut [Device]) -> Result<(), String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has {} bytes; write at most {MAX_BYTES}", text.len()));
@@ -103,7 +103,7 @@ pub(crate) fn mark(text: &str, devices: &mut [Device]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the device plugin takes a device out for it.
+/// Whether the device plugin withdraws a device with this fault.
 fn withdraws(fault: &DeviceFault) -> bool {
     match fault.class() {
         FaultClass::Unspecified => !HARMLESS_XIDS.contains(&fault.xid),

@@ -1,9 +1,8 @@
-//! Nodes × pods → what the cluster offers. Pure: the same facts give the same nodes, byte for byte.
+//! Builds the offered nodes from Kubernetes nodes and pods. Pure: the same facts give the same nodes, byte for byte.
 //!
-//! Local use is what pods ask for that are not in a lease's namespace, by the scheduler's rule, for as long as they
-//! exist and have not finished: a pod that is being deleted still holds its devices. Which device a pod holds the API
-//! does not say, so local use fills a node's devices from the last one down, and leases are placed from the first one
-//! up.
+//! Local use is the scheduler's effective request of all unfinished pods outside the namespaces of leases, including
+//! pods being deleted. The API does not tell which device a pod holds, so local use fills a node's devices from the
+//! last one down; leases are placed from the first one up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,17 +25,17 @@ const MAX_DEVICES: usize = 128;
 const WHOLE_MILLI: u32 = 1_000;
 const MIB: u64 = 1 << 20;
 
-/// What one look at the cluster gives.
+/// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BuiltInventory {
     /// Nodes with devices, by id.
     pub(crate) nodes: Vec<Node>,
-    /// What is not offered, by node.
+    /// Resources that are not offered, by node.
     pub(crate) not_offered: Vec<NotOffered>,
 }
 
-/// Folds what is known of a cluster. `lent` are the namespaces of leases: what runs there is not local use.
-/// `topologies` are NUMA nodes by the name of the node.
+/// Builds the inventory. Pods in the namespaces `lent` belong to leases and are not local use; `topologies` is keyed by
+/// node name.
 pub(crate) fn build_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
@@ -74,7 +73,7 @@ pub(crate) fn build_nodes<'a>(
     built
 }
 
-/// The node, and why what is written of its devices' health or of its wiring is not offered, if it is not.
+/// The offered node, and its annotations and resources that cannot be offered.
 fn node(
     facts: &NodeFacts,
     pools: &[GpuPool],
@@ -122,7 +121,7 @@ fn node(
     let (by_functions, others) = functions::of(facts, local, rdma, &wiring.rdma);
     wiring.rdma.extend(by_functions);
     not_offered.extend(others);
-    // The owner's own word wins.
+    // The owner's annotation takes precedence.
     if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
         wiring.numa = topology.apply(&mut devices, (cpu_milli, memory_mib));
     }
@@ -143,7 +142,7 @@ fn node(
 
 /// Healthy devices, with local use from the last one down, then the unhealthy ones.
 fn pool_devices(pool: &GpuPool, local_units: u64) -> Vec<Device> {
-    // One more than an offer holds is as good as any larger number.
+    // More devices than an offer holds are cut off anyway.
     let healthy = usize::try_from(pool.units.div_ceil(pool.units_each)).unwrap_or(usize::MAX).min(MAX_DEVICES);
     let unhealthy = usize::try_from(pool.unhealthy).unwrap_or(usize::MAX).min(MAX_DEVICES);
     let mut units_left = pool.units;

@@ -1,9 +1,7 @@
-//! The inventory of a Kubernetes cluster: nodes, pods, and which namespaces are leases', watched; and NUMA nodes where
-//! objects tell.
+//! Watches the inventory of a Kubernetes cluster: nodes, pods, namespaces of leases, and NUMA topology objects.
 //!
-//! Of each object only what the fold needs is kept; pods that finished are not even sent. A watch that fails is begun
-//! again with growing pauses, and what was known stays published meanwhile: a silent API server must not look like an
-//! empty cluster.
+//! Only the needed facts of each object are kept, and finished pods are not sent. A failed watch restarts with backoff;
+//! the last inventory stays published meanwhile: a silent API server must not look like an empty cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +28,7 @@ use crate::kubernetes::watch_cache::WatchCache;
 use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use crate::model::lease_id::LEASE_LABEL;
 
-/// How long changes are gathered before they are built: a rollout changes many pods at once.
+/// How long changes are gathered: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 type Watch<T> = watcher::Result<Event<T>>;
@@ -66,7 +64,7 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
     let task = async move {
         tokio::select! {
             () = follow(streams, topologies, settings, publish) => {}
-            // It ends with its listener alone.
+            // Ends only with its receiver.
             () = topology_watch::follow(client, tell) => {}
         }
     };
@@ -87,7 +85,7 @@ struct Seen {
     names: Names,
     /// Namespaces of leases.
     namespaces: WatchCache<String>,
-    /// Namespaces that Liqo made for pods of other clusters: what runs there is on a lease too.
+    /// Namespaces that Liqo made for pods of other clusters; these pods belong to leases too.
     guests: WatchCache<String>,
     topologies: Topologies,
 }
@@ -106,7 +104,7 @@ async fn follow<N, P, S>(
     let mut due: Option<Instant> = None;
     let mut told = Vec::new();
     loop {
-        // An absent deadline is never waited for: the branch is off.
+        // The branch is disabled without a deadline.
         let build_at = due.unwrap_or_else(Instant::now);
         let changed = tokio::select! {
             event = streams.nodes.next() => match event {
@@ -142,7 +140,12 @@ async fn follow<N, P, S>(
 }
 
 fn taken<T>(what: &str, event: Watch<T>) -> Option<Event<T>> {
-    event.inspect_err(|error| tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be old until then")).ok()
+    event
+        .inspect_err(|error| {
+            tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be \
+        old until then")
+        })
+        .ok()
 }
 
 fn node_entry(Partial(node): &Partial<Node>) -> Option<(String, Option<NodeFacts>)> {
@@ -154,7 +157,7 @@ fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, 
     Some((key, names.facts_of(pod)))
 }
 
-/// A namespace is a lease's if label and name agree: the label alone could hide local use.
+/// A namespace belongs to a lease if label and name agree: the label alone could hide local use.
 fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
     let name = namespace.metadata.name.clone()?;
     let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));

@@ -1,8 +1,7 @@
-//! Kubernetes objects of which only what the inventory needs is read off the wire.
+//! Kubernetes objects that deserialize only the fields the inventory needs.
 //!
-//! A large cluster's agent sees tens of thousands of pods, and most of what it is told of each (who manages which
-//! field, volumes, environments, images) is nothing to it. Here the parser steps over that: nothing is built and thrown
-//! away.
+//! A large cluster has tens of thousands of pods; the parser skips their managed fields, volumes, environments and
+//! images without allocating.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-/// An object with only those fields that are read here; the others are as if the API server had not set them.
+/// An object with only the fields that this file reads; the others are unset.
 #[derive(Clone, Debug)]
 pub(crate) struct Partial<K>(pub(crate) K);
 
@@ -62,7 +61,7 @@ impl<'de> Deserialize<'de> for Partial<Node> {
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
 
-/// Pods: who they are, on which node, and what they ask for.
+/// A pod: identity, node and requests.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodRead {
@@ -76,7 +75,7 @@ struct PodRead {
 struct PodMeta {
     name: Option<String>,
     namespace: Option<String>,
-    /// A watch goes on from here.
+    /// Where a watch resumes.
     resource_version: Option<String>,
 }
 
@@ -150,7 +149,7 @@ impl From<PodRead> for Pod {
     }
 }
 
-/// Nodes: what they are called and labelled, whether they take pods, and what they have.
+/// A node: identity, labels, schedulability and resources.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct NodeRead {
@@ -163,7 +162,7 @@ struct NodeRead {
 #[serde(rename_all = "camelCase", default)]
 struct NodeMeta {
     name: Option<String>,
-    /// A watch goes on from here.
+    /// Where a watch resumes.
     resource_version: Option<String>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,

@@ -1,4 +1,4 @@
-//! What is kept of a Kubernetes pod: very little, for there may be tens of thousands.
+//! The facts kept of a pod: few, because a cluster may have tens of thousands.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::kubernetes::pod_request::effective_request;
 
-/// What is kept of a pod that takes something of a node.
+/// A pod that uses resources of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodFacts {
     /// Namespace.
     pub(crate) namespace: Arc<str>,
     /// Node it is bound to, or nominated for.
     pub(crate) node: Arc<str>,
-    /// What the scheduler counts for it, by resource; in the order of their names.
+    /// Effective request by resource, ordered by name.
     pub(crate) requests: Box<[(Arc<str>, u64)]>,
 }
 
-/// Names of nodes, namespaces and resources, each kept once, however many pods have them.
+/// Interns names of nodes, namespaces and resources.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     names: BTreeSet<Arc<str>>,
-    /// So many were in use when those that nobody has were dropped.
+    /// Number of names after unused ones were last dropped.
     in_use: usize,
 }
 
@@ -40,7 +40,7 @@ impl Names {
         name
     }
 
-    /// The facts of a pod; `None` for one that holds nothing: finished, or not yet given to a node.
+    /// The facts of a pod; `None` if it is finished or not bound to a node.
     pub(crate) fn facts_of(&mut self, pod: &Pod) -> Option<PodFacts> {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();

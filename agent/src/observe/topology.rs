@@ -1,7 +1,7 @@
 //! NUMA nodes of Kubernetes nodes, from NodeResourceTopology objects (`topology.node.k8s.io/v1alpha2`).
 //!
-//! They are written by node agents such as NFD's topology updater, where a cluster has their definition; most have not.
-//! What a node's owner wrote in the annotation [`comity.dev/wiring`](super::wiring::ANNOTATION) wins over them. Source:
+//! Node agents such as NFD's topology updater write them; most clusters have none. A node's annotation
+//! [`comity.dev/wiring`](super::wiring::ANNOTATION) takes precedence. Source:
 //! k8stopologyawareschedwg/noderesourcetopology-api, pkg/apis/topology/v1alpha2.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ struct ResourceRead {
 }
 
 impl NodeTopology {
-    /// What an object's field `zones` says; `None` where it names no NUMA nodes, or cannot be read.
+    /// Reads an object's field `zones`; `None` if it names no NUMA nodes or is invalid.
     pub(crate) fn read(zones: &Value) -> Option<Self> {
         let read = Vec::<ZoneRead>::deserialize(zones).ok()?;
         let mut zones: Vec<Zone> =
@@ -62,8 +62,8 @@ impl NodeTopology {
         is_whole.then_some(Self { zones })
     }
 
-    /// What pods can have of each NUMA node, in all no more than the node has (thousandths of a core, MiB): what the
-    /// node keeps for itself is taken from all alike. Says of each device where it is, as far as the counts tell.
+    /// Sets each device's NUMA node as far as the counts allow, and returns the amounts that pods can have of each NUMA
+    /// node. They are scaled down so that their sum is at most the node's `cpu_milli` and `memory_mib`.
     pub(crate) fn apply(&self, devices: &mut [Device], (cpu_milli, memory_mib): (u64, u64)) -> Vec<NumaAmounts> {
         let mut left: Vec<BTreeMap<&str, u64>> = self
             .zones
@@ -89,7 +89,7 @@ impl NodeTopology {
     }
 }
 
-/// `part` of `all`, where no more than `limit` may be given out in all; rounded down.
+/// `part`, scaled down by `limit / all` if `all` exceeds `limit`; rounded down.
 fn share(part: u64, all: u64, limit: u64) -> u64 {
     if all <= limit {
         return part;
@@ -97,7 +97,7 @@ fn share(part: u64, all: u64, limit: u64) -> u64 {
     u64::try_from(u128::from(part) * u128::from(limit) / u128::from(all)).unwrap_or(part)
 }
 
-/// Units of its resource that a device is counted as; 0 where its resource does not count it.
+/// Units of its resource that a device has; 0 if fractional.
 fn units(device: &Device) -> u64 {
     match device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref()) {
         None | Some(sharing::Mode::Exclusive(_)) => 1,

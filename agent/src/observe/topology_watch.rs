@@ -1,4 +1,4 @@
-//! NodeResourceTopology objects, watched where the cluster has their definition.
+//! Watches NodeResourceTopology objects, if the cluster has their definition.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -19,13 +19,13 @@ use crate::kubernetes::watch_cache::WatchCache;
 const GROUP: &str = "topology.node.k8s.io";
 const VERSION: &str = "v1alpha2";
 const PLURAL: &str = "noderesourcetopologies";
-/// How often it is looked whether the definition has been installed, or the right to read given.
+/// How often the definition and the right to read it are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// By name of the node; `None` until it is known whether there are any.
+/// By node name; `None` until it is known whether there are any.
 pub(crate) type Topologies = Option<Arc<BTreeMap<String, NodeTopology>>>;
 
-/// Tells of all objects whenever one changes. Ends with its listener.
+/// Publishes all objects whenever one changes. Ends with the receiver.
 pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
     let mut said = false;
     while !tell.is_closed() {
@@ -33,7 +33,8 @@ pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
             Ok(list) if list.resources.iter().any(|resource| resource.name == PLURAL) => {
                 let Some(error) = watch_all(&client, &tell).await else { return };
                 if !std::mem::replace(&mut said, true) {
-                    tracing::warn!(%error, "NodeResourceTopology objects cannot be read and are left out; apply deploy/agent/node-topology.yaml");
+                    tracing::warn!(%error, "NodeResourceTopology objects cannot be read and are left out; apply \
+                        deploy/agent/node-topology.yaml");
                 }
             }
             // Not installed.
@@ -44,13 +45,13 @@ pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
                 continue;
             }
         }
-        // What was known stays.
+        // Known objects stay.
         tell.send_if_modified(|known| known.is_none() && known.replace(Arc::default()).is_none());
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// Watches until that is refused; why. `None` when nobody listens any more.
+/// Watches until the API server refuses that, and returns the error; `None` when the receiver is gone.
 async fn watch_all(client: &Client, tell: &watch::Sender<Topologies>) -> Option<kube::Error> {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, "NodeResourceTopology");
     let kind = ApiResource::from_gvk_with_plural(&kind, PLURAL);

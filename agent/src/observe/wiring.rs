@@ -1,4 +1,4 @@
-//! How the parts of a Kubernetes node are joined, as its owner writes it on the node: no label says so.
+//! NUMA, NVLink and RDMA of a node from its owner's annotation: no label has them.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ struct WrittenNuma {
     memory: String,
 }
 
-/// So many GPUs that follow one another.
+/// A run of consecutive GPUs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct WrittenGpus {
@@ -45,15 +45,15 @@ struct WrittenGpus {
     nvlink: Option<String>,
 }
 
-/// What a node has besides its devices.
+/// A node's NUMA nodes and networks.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Wiring {
     pub(crate) numa: Vec<NumaAmounts>,
     pub(crate) rdma: Vec<RdmaBandwidth>,
 }
 
-/// Reads the annotation of a node with so much CPU (thousandths of a core) and memory (MiB), and says of each device
-/// where it is. One sentence if that cannot be: then nothing is said.
+/// Reads the annotation of a node with `cpu_milli` and `memory_mib`, and sets its devices' NUMA nodes and cliques. On
+/// error, one sentence, no device is changed.
 pub(crate) fn read(
     text: &str,
     devices: &mut [Device],
@@ -111,7 +111,8 @@ fn numa(written: &Written, cpu_milli: u64, memory_mib: u64) -> Result<Vec<NumaAm
     }
     if all_cpu > cpu_milli || all_memory > memory_mib {
         return Err(format!(
-            "numa has {all_cpu} thousandths of a core and {all_memory} MiB in all, and pods can have {cpu_milli} and {memory_mib}"
+            "numa has {all_cpu} thousandths of a core and {all_memory} MiB in all, and pods can have {cpu_milli} and \
+             {memory_mib}"
         ));
     }
     Ok(numa)
@@ -132,7 +133,7 @@ fn rdma(written: &Written) -> Result<Vec<RdmaBandwidth>, String> {
     Ok(rdma)
 }
 
-/// Names of cliques and networks are printed, and found again.
+/// Checks a name of a clique or network: it must be printable.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<(), String> {
     if !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(|c| c.is_ascii_graphic()) {
         return Ok(());

@@ -90,7 +90,8 @@ pub enum Step {
     ForgetPeering { peering: String, before: Option<u32> },
     /// Donor: makes Liqo's challenge and seals it.
     LiqoChallenge { peering: String, epoch: u32 },
-    /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, uses the one opened before.
+    /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, uses the one opened
+    /// before.
     LiqoAdmit { peering: String, epoch: u32, envelope: Option<v1::Envelope> },
     /// Donor: makes a token for the origin and seals it; repeated before each token ends. Replaces the key exchange.
     LiqoMint { peering: String, epoch: u32 },

@@ -46,15 +46,16 @@ pub enum LocalApiError {
         #[source]
         source: io::Error,
     },
-    /// Nobody answers.
-    #[error("no agent answers on {path}: {reason}; check that it runs and that this user may open its socket", path = .path.display())]
+    /// No agent answers.
+    #[error("no agent answers on {path}: {reason}; check that it runs and that this user may open its \
+        socket", path = .path.display())]
     NoAnswer {
         /// The socket.
         path: PathBuf,
         /// What went wrong.
         reason: String,
     },
-    /// It answers, and says no.
+    /// The agent refused the call.
     #[error("{reason}")]
     Refused {
         /// HTTP status.
@@ -64,7 +65,7 @@ pub enum LocalApiError {
     },
 }
 
-/// How an agent stands, for people.
+/// Status of an agent, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// This cluster.
@@ -73,7 +74,7 @@ pub struct Status {
     pub federation: String,
     /// Public identity key, "ed25519:BASE64".
     pub identity_key: String,
-    /// Whether a stream to a broker stands.
+    /// Whether a stream to a broker is connected.
     pub connected: bool,
     /// Revision of the newest desired state.
     pub revision: u64,
@@ -88,7 +89,7 @@ pub struct Status {
     pub networks: BTreeMap<String, String>,
     /// Leases lent, with their namespaces.
     pub lent: BTreeMap<String, String>,
-    /// Leases borrowed that can be used here: with the loopback address of the donor's API, or the name of the node.
+    /// Usable borrowed leases, with the loopback address of the donor's API, or the name of the node.
     pub borrowed: BTreeMap<String, String>,
 }
 
@@ -112,10 +113,10 @@ pub fn serve(
     let fail = |source| LocalApiError::Bind { path: path.clone(), source };
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-        // What a killed agent left; the store's lock makes sure that none runs here now.
+        // Left by a killed agent; the store's lock ensures that no other runs here.
         _ => {}
     }
-    // The directory is for the owner alone, so nobody can come before the mode is set.
+    // Only the owner can enter the directory, so nobody can connect before the mode is set.
     let listener = UnixListener::bind(&path).map_err(fail)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
     let router = Router::new()
@@ -130,7 +131,7 @@ pub fn serve(
             },
             () = stop.cancelled() => {}
         }
-        // FailureLog to remove it leaves a socket that the next start removes.
+        // Failing to remove it leaves a socket that the next start removes.
         let _ = std::fs::remove_file(&path);
     }))
 }
@@ -178,7 +179,8 @@ async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum
         }
         Some(Access::VirtualNode(node)) => {
             let reason = format!(
-                "{lease} is delivered as node {node} of this cluster and has no kubeconfig of its own: pods that ask for its GPUs run there; see `kubectl get node {node}`\n"
+                "{lease} is delivered as node {node} of this cluster and has no kubeconfig of its own: pods that ask \
+                 for its GPUs run there; see `kubectl get node {node}`\n"
             );
             (StatusCode::CONFLICT, reason).into_response()
         }
@@ -202,7 +204,7 @@ pub async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<SecretString
         .map_err(|_| LocalApiError::NoAnswer { path: socket.to_owned(), reason })
 }
 
-/// Asks the agent behind a socket how it stands.
+/// Reads the status of the agent behind a socket.
 ///
 /// # Errors
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].

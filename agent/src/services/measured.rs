@@ -1,8 +1,7 @@
-//! What arrives from other clusters through the fabric's tunnels, and how quickly at best: what the lines carry at
-//! least.
+//! Measures the best rate at which bytes arrive from other clusters through the tunnels: a lower bound of the
+//! bandwidth.
 //!
-//! Nothing is sent for it: what work and people move tells. The receiver's count is taken, for what was sent may be
-//! lost on the way. It is kept in this process alone: after a restart it is measured again.
+//! Passive: it counts received traffic, because sent bytes may be lost. The result is lost at a restart.
 
 mod meter;
 #[cfg(test)]

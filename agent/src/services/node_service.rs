@@ -81,7 +81,8 @@ impl Prepared {
     fn without(reason: &str) -> Self {
         tracing::error!(
             reason,
-            "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started again; namespaces are lent all the same"
+            "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started \
+             again; namespaces are lent all the same"
         );
         Self::none(reason)
     }
@@ -118,7 +119,8 @@ impl Prepared {
         if let Err(reason) = &refused {
             tracing::error!(
                 reason,
-                "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started again"
+                "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started \
+                 again"
             );
         }
         // Complete before anybody reads them: what is not among them is granted nothing.
@@ -272,11 +274,13 @@ fn check_mode(config: &Config) -> Result<(), String> {
         && config.liqo.require_tun
         && config.fabric.mode != FabricModeName::Tun
     {
-        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where API servers of all clusters are reached without a fabric";
+        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where API servers of all clusters are reached \
+            without a fabric";
         return Err(format!("fabric.mode is netstack, which leads Liqo to no donor's API server; {remedy}"));
     }
     if config.liqo.require_tun && config.fabric.mode != FabricModeName::Tun {
-        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach each other without a fabric";
+        let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach \
+            each other without a fabric";
         return Err(format!("fabric.mode is netstack, which carries no pods; {remedy}"));
     }
     Ok(())

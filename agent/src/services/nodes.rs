@@ -1,4 +1,4 @@
-//! Pods of all nodes reach the tunnels of one, the gateway.
+//! Leads pods of all nodes to the tunnels of the gateway node.
 //!
 //! ```text
 //! Node objects ─▶ gateway ─▶ fabric (vxlan, routes, firewall)

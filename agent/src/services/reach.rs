@@ -1,13 +1,12 @@
-//! Which pods may talk through which tunnel: what is offloaded with its home, and nothing else.
+//! Sets which pods may talk through which tunnel: only offloaded pods with their home cluster.
 //!
 //! ```text
 //! donor:  pods in the namespaces that Liqo made for an origin ─▶ with all pods of that origin
 //! origin: pods on virtual nodes, at the donor's addresses     ─▶ with all pods of this cluster
 //! ```
 //!
-//! The fabric denies everything that is not said here. What is said follows from what the API server shows, and from
-//! signed bundles: an address that is not in the other side's network, or on the donor in this one's, counts for
-//! nothing, whoever wrote it into a pod.
+//! The fabric denies everything else. Addresses come from the API server and signed bundles: a pod's address outside
+//! the other side's network, or on the donor outside this cluster's, is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -63,7 +62,7 @@ struct Seen {
     offloaded: BTreeMap<String, WatchCache<Talker>>,
 }
 
-/// What each peering's tunnel may carry. Pure.
+/// Computes the allowed addresses of each peering's tunnel. Pure.
 fn reaches(
     records: &Records,
     tunnels: &BTreeMap<String, u32>,
@@ -140,7 +139,7 @@ fn pods(client: &Client, config: watcher::Config) -> Pods {
     watcher(Api::<Pod>::all(client.clone()), config).default_backoff().boxed()
 }
 
-/// Tells the fabric who may talk, until stopped.
+/// Keeps the fabric's reachability up to date until stopped.
 pub async fn run(context: Arc<Context>, client: Client, stop: CancellationToken) {
     let mut guests = pods(&client, watcher::Config::default().labels(GUESTS));
     let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client.clone());

@@ -1,5 +1,4 @@
-//! What an agent remembers over restarts: its keys of each peering and epoch, what it made for each lease, and what it
-//! has still to tell the broker.
+//! The agent's records: keys of each peering and epoch, state of each lease, and the outbox to the broker.
 
 mod liqo;
 mod network;
@@ -33,7 +32,7 @@ pub struct RemoteKeys {
     pub identity_key: IdentityPublicKey,
     /// Candidates of its fabric endpoint, "host:port".
     pub endpoints: Vec<String>,
-    /// What it says of its network.
+    /// Its network.
     #[serde(default)]
     pub network: RemoteNetwork,
 }
@@ -51,7 +50,7 @@ pub struct PeeringRecord {
     pub wireguard_secret: SecretKey,
     /// HPKE private key.
     pub hpke_secret: SecretKey,
-    /// The signed bundle as it was shown, encoded: another one in the same epoch would be refused.
+    /// The signed bundle as sent, encoded: another one in the same epoch would be refused.
     pub bundle: Vec<u8>,
     /// The other side's keys, once verified.
     pub remote: Option<RemoteKeys>,
@@ -61,7 +60,7 @@ pub struct PeeringRecord {
     pub nonce: Option<SecretKey>,
     /// Last sequence sealed for the step that this side sends (`psk` or `proof`).
     pub sealed_sequence: u64,
-    /// Whether the broker took that envelope.
+    /// Whether the broker accepted that envelope.
     pub sealed_accepted: bool,
     /// Donor: whether the proof was checked.
     pub proven: bool,
@@ -70,7 +69,7 @@ pub struct PeeringRecord {
 }
 
 impl PeeringRecord {
-    /// Fresh keys of one side, and the bundle that shows them; nothing of the other side is known yet.
+    /// A record with fresh keys and their bundle; nothing of the other side is known yet.
     #[must_use]
     pub fn new(bundle: &v1::KeyBundle, side: Side, wireguard_secret: SecretKey, hpke_secret: SecretKey) -> Self {
         Self {
@@ -90,13 +89,13 @@ impl PeeringRecord {
         }
     }
 
-    /// Whether everything is here that makes a tunnel.
+    /// Whether it has all keys for a tunnel.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.remote.is_some() && self.preshared.is_some()
     }
 
-    /// Name under which opened sequences of an envelope's kind are remembered.
+    /// Key in `opened` for a kind of envelope.
     #[must_use]
     pub fn kind(lease: &str, step: &str) -> String {
         format!("{lease}/{step}")
@@ -135,12 +134,12 @@ pub struct DonorRecord {
     pub milli: u64,
     /// When it was admitted, in milliseconds since 1970.
     pub admitted_at_ms: u64,
-    /// How it reaches the origin.
+    /// Its delivery.
     #[serde(default)]
     pub delivery: DeliveryKind,
     /// Namespace, once prepared.
     pub namespace: Option<String>,
-    /// What its virtual node may have, once prepared; in force until the lease is taken down.
+    /// Grant of its virtual node, once prepared; in force until the lease is taken down.
     #[serde(default)]
     pub grant: Option<Grant>,
     /// Name of the ResourceSlice that stands for it, once prepared: see [`slice`](Self::slice).
@@ -150,14 +149,14 @@ pub struct DonorRecord {
     pub last_sequence: u64,
     /// The newest credential that was sealed and not refused.
     pub sealed: Option<SealedCredential>,
-    /// Everything was taken down.
+    /// Whether it is taken down.
     pub removed: bool,
-    /// The broker knows that everything was taken down.
+    /// Whether the broker acknowledged that.
     pub clean_acked: bool,
 }
 
 impl DonorRecord {
-    /// A lease that was admitted, and of which nothing is made yet.
+    /// A record of an admitted lease without objects yet.
     #[must_use]
     pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
         Self {
@@ -202,24 +201,24 @@ pub struct OriginRecord {
     pub lease: String,
     /// Fencing token as last seen.
     pub fencing_token: u64,
-    /// How it reaches this cluster.
+    /// Its delivery.
     #[serde(default)]
     pub delivery: DeliveryKind,
     /// The newest credential.
     pub credential: Option<HeldCredential>,
-    /// The virtual node that stands for it, once it does: see [`node`](Self::node).
+    /// Its virtual node, once there is one: see [`node`](Self::node).
     #[serde(default)]
     pub node: Option<String>,
     /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
     pub local_port: Option<u16>,
-    /// Everything was taken down.
+    /// Whether it is taken down.
     pub removed: bool,
-    /// The broker knows that everything was taken down.
+    /// Whether the broker acknowledged that.
     pub clean_acked: bool,
 }
 
 impl OriginRecord {
-    /// A lease of which nothing is here yet.
+    /// A record of a lease without credential yet.
     #[must_use]
     pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
         Self {
@@ -240,7 +239,7 @@ impl OriginRecord {
     }
 }
 
-/// What a message in the outbox is about: at most one of each is on its way.
+/// Subject of a message in the outbox, which holds at most one of each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportKey {
@@ -252,11 +251,11 @@ pub enum ReportKey {
     Proof(String, u32),
     /// The donor checked the proof.
     Authenticated(String, u32),
-    /// The tunnel stands.
+    /// The tunnel is up.
     Established(String, u32),
-    /// This epoch cannot go on.
+    /// This epoch failed.
     PeeringFailed(String, u32),
-    /// Everything of the peering is taken down.
+    /// The peering is taken down.
     Closed(String),
     /// This side's envelope of a peering's Liqo exchange.
     Liqo(String),
@@ -266,9 +265,9 @@ pub enum ReportKey {
     Credential(String),
     /// This side of a lease is ready.
     Ready(String),
-    /// This side of a lease cannot go on.
+    /// This side of a lease failed.
     LeaseFailed(String),
-    /// The work of a lease that is being reclaimed is saved.
+    /// The work on a lease under reclaim is saved.
     Checkpointed(String),
     /// This side of a lease is taken down.
     Clean(String),
@@ -279,34 +278,34 @@ pub enum ReportKey {
 /// A message that the broker has not acknowledged yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
-    /// What it is about.
+    /// Its subject.
     pub key: ReportKey,
     /// The message, with its id.
     pub message: v1::AgentMessage,
 }
 
-/// Everything an agent remembers. Cheap to clone.
+/// All records of an agent. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     /// By peering and epoch.
     pub peerings: BTreeMap<(String, u32), Arc<PeeringRecord>>,
-    /// Leases that this cluster lends.
+    /// Lent leases.
     pub donors: BTreeMap<String, Arc<DonorRecord>>,
-    /// Leases that this cluster borrows.
+    /// Borrowed leases.
     pub origins: BTreeMap<String, Arc<OriginRecord>>,
-    /// Liqo's exchange, by peering.
+    /// Liqo exchanges by peering.
     pub liqo: BTreeMap<String, Arc<LiqoRecord>>,
-    /// Peerings that were taken down and reported so.
+    /// Peerings reported as taken down, with their epochs.
     pub closed: BTreeMap<String, u32>,
     /// Unacknowledged messages by id.
     pub outbox: BTreeMap<u64, Arc<Outgoing>>,
-    /// Highest fencing token admitted: a lease that is not known and has no higher one is of the past.
+    /// Highest admitted fencing token: an unknown lease without a higher one is stale.
     pub fence: u64,
 }
 
 impl Records {
-    /// The peering whose side of things decides how the network to a cluster's Liqo is made. Two clusters that lend to
-    /// each other have two peerings, and their Liqos one network: both sides take the older peering.
+    /// The peering that carries the network to a Liqo. Two clusters that lend to each other have two peerings but one
+    /// network between their Liqos; both sides choose the older peering.
     #[must_use]
     pub fn network_carrier(&self, liqo_id: &str) -> Option<&String> {
         let number = |peering: &str| peering.strip_prefix("peer-").and_then(|number| number.parse::<u64>().ok());
@@ -315,7 +314,7 @@ impl Records {
         carriers.min_by_key(|peering| (number(peering), *peering))
     }
 
-    /// What is lent by virtual node now: the same before and after a restart.
+    /// Grants of all leases in force by virtual node; the same after a restart.
     #[must_use]
     pub fn grants(&self) -> Grants {
         let in_force = self.donors.values().filter(|record| !record.removed);

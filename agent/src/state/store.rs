@@ -1,7 +1,7 @@
-//! The agent's memory on disk: one redb file, readable by its owner only, in the state directory.
+//! The agent's records on disk: one redb file in the state directory, readable by its owner only.
 //!
-//! Readers see a snapshot in memory; writers change a copy, and the copy is shown only once its changes are on disk. So
-//! what a plan was made from is always what a restart would find.
+//! Readers see a snapshot in memory. Writers change a copy, which is published once it is on disk, so that plans are
+//! made from exactly what a restart would read.
 
 mod change;
 mod tables;
@@ -21,16 +21,16 @@ pub use change::Change;
 use crate::state::record::Records;
 use tables::{BLOBS, META};
 
-/// Unacknowledged messages. A broker group that is away for long gets the newest of each kind, so this many kinds.
+/// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
 /// Version of the file's layout that is written. 2: peerings have a Liqo exchange, leases a delivery.
 const FORMAT: u64 = 2;
 /// Oldest layout that is read; what it lacks is what its time had.
 const OLDEST_FORMAT: u64 = 1;
-/// Message ids taken from the disk at once.
+/// Message ids reserved on disk at once.
 const ID_BLOCK: u64 = 1 << 20;
 
-/// Why the memory cannot be used.
+/// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory or file cannot be made private.
@@ -38,7 +38,8 @@ pub enum StoreError {
     File(#[from] atomic_file::FileError),
     /// The database failed.
     #[error(
-        "cannot {operation} {path}: {source}; check the disk, or move the file away to begin again (peerings then take fresh keys)"
+        "cannot {operation} {path}: {source}; check the disk, or move the file away to begin again (peerings then take \
+         fresh keys)"
     )]
     Database {
         /// `open`, `read`, `write`.
@@ -85,7 +86,7 @@ struct Inner {
     records: watch::Sender<Arc<Records>>,
 }
 
-/// The agent's memory. Cheap to clone.
+/// The agent's store. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 impl Store {
@@ -106,19 +107,19 @@ impl Store {
         Ok(store)
     }
 
-    /// Everything as it stands on disk.
+    /// All records, as they are on disk.
     #[must_use]
     pub fn records(&self) -> Arc<Records> {
         self.0.records.borrow().clone()
     }
 
-    /// Follows it.
+    /// Follows the records.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<Records>> {
         self.0.records.subscribe()
     }
 
-    /// Makes a change, all of it or nothing, and returns once it is on disk.
+    /// Makes a change atomically, and returns once it is on disk.
     ///
     /// # Errors
     /// [`StoreError`]; nothing is then changed.
@@ -132,7 +133,7 @@ impl Store {
         task.await.map_err(|error| StoreError::Task(error.to_string()))?
     }
 
-    /// A message id for a message that is not kept.
+    /// Reserves an id for a message that is not stored.
     ///
     /// # Errors
     /// [`StoreError`] where ids cannot be taken from the disk.
@@ -149,7 +150,7 @@ impl Store {
         task.await.map_err(|error| StoreError::Task(error.to_string()))?
     }
 
-    /// Keeps a blob under a name, without waiting for the disk: what is lost by a crash comes again.
+    /// Stores a blob by name without waiting for the disk; for data that a crash may lose.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -157,7 +158,7 @@ impl Store {
         self.keep_with(name, blob, Durability::None).await
     }
 
-    /// Keeps a blob under a name; returns once it is on disk.
+    /// Stores a blob by name; returns once it is on disk.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -171,7 +172,7 @@ impl Store {
         task.await.map_err(|error| StoreError::Task(error.to_string()))?
     }
 
-    /// Reads what was kept under a name.
+    /// Reads a blob by name.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,11 +1,11 @@
-//! What follows from the broker's word on a message: it was committed, or refused for good.
+//! Handles the broker's acknowledgement of a message: committed, or refused for good.
 
 use comity_proto::v1;
 
 use crate::state::record::{LiqoRecord, ReportKey};
 use crate::state::store::Change;
 
-/// Takes the message out of the outbox and notes what the plan must know. The key of what was acknowledged.
+/// Removes the message from the outbox and updates the records. Returns its key.
 pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
     let outgoing = change.unsend(ack.message_id)?;
     let refused = ack.error.is_some();
@@ -59,7 +59,7 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
     Some(outgoing.key.clone())
 }
 
-/// The broker has forgotten what the message is about: that is as good as done.
+/// The broker no longer knows the message's subject: counts as done.
 fn is_unknown(ack: &v1::Ack) -> bool {
     ack.error.as_ref().is_some_and(|error| error.code == "not-found")
 }

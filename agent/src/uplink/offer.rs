@@ -1,10 +1,10 @@
-//! The offer: generations that only grow, and whether the broker has the newest.
+//! Tracks generations of the offer, and whether the broker has the newest.
 
 use std::sync::Arc;
 
 use comity_proto::v1;
 
-/// What a cluster offers.
+/// Content of a cluster's offer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offered {
     /// What it has.
@@ -15,7 +15,7 @@ pub struct Offered {
     pub data: Option<v1::DataSite>,
 }
 
-/// What is known of the broker's copy of the offer.
+/// State of the broker's copy of the offer.
 #[derive(Debug, Default)]
 pub struct OfferState {
     /// Highest generation that was used, by this process or before it.
@@ -27,7 +27,7 @@ pub struct OfferState {
 }
 
 impl OfferState {
-    /// A stream began: the broker holds this generation.
+    /// A stream connected, and the broker holds this generation.
     pub fn welcomed(&mut self, generation: u64) {
         self.generation = self.generation.max(generation);
         if self.acked != generation {
@@ -58,7 +58,7 @@ impl OfferState {
         self.sent.as_ref().is_none_or(|(_, sent, _)| sent != offered)
     }
 
-    /// The broker's word on a message; true if it was the offer's.
+    /// Handles an acknowledgement; true if it was the offer's.
     pub fn settle(&mut self, message_id: u64, refused: bool) -> bool {
         let Some((generation, _, _)) = self.sent.as_ref().filter(|(_, _, id)| *id == message_id) else { return false };
         if !refused {

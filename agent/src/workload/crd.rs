@@ -13,8 +13,8 @@ mod lease_keeper;
 mod lease_mirror;
 mod reconcile;
 mod remarks;
+mod request_options;
 mod seen;
-mod wishes;
 mod write;
 mod write_error;
 
@@ -26,7 +26,7 @@ pub(crate) use condition::time;
 pub use controller::Controller;
 pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
-pub use wishes::{DataNeed, Members, Numa, NvLink, Preemptible, Topology, Window};
+pub use request_options::{DataNeed, Members, Numa, NvLink, Preemptible, Topology, Window};
 
 /// Keeps a `GpuRequest` until its request has been taken back.
 pub const FINALIZER: &str = "comity.dev/request";

@@ -1,4 +1,4 @@
-//! What the echo API lends: leases and the hashes of their tokens, in one file.
+//! Leases of the echo API with the hashes of their tokens, in one file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const FILE: &str = "leases.json";
 const MAX_BYTES: u64 = 4 << 20;
 /// A host without Kubernetes lends few devices.
 const MAX_LEASES: usize = 1_024;
-/// Tokens of one lease that are good at the same time: a renewal overlaps with what it replaces.
+/// Most valid tokens of one lease: a renewal overlaps with the token it replaces.
 const MAX_TOKENS: usize = 8;
 const TOKEN_BYTES: usize = 32;
 
@@ -57,7 +57,7 @@ impl LeaseRecord {
     }
 }
 
-/// All leases. Every change is on disk before it counts.
+/// All leases. Changes are on disk before they take effect.
 #[derive(Debug)]
 pub(super) struct Leases {
     path: PathBuf,
@@ -67,7 +67,7 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    /// Reads what an earlier run left. Blocks.
+    /// Reads the file. Blocks.
     pub(super) fn open(dir: &Path, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Result<Self, DeliveryError> {
         let path = dir.join(FILE);
         let records = match atomic_file::read_bounded(&path, MAX_BYTES) {
@@ -83,7 +83,7 @@ impl Leases {
         Ok(Self { path, records: Mutex::new(records), clock, entropy })
     }
 
-    /// Adds a lease, or sets it to what it must be; its tokens stay.
+    /// Adds or updates a lease; its tokens stay.
     pub(super) fn put(&self, lease_id: &str, mut record: LeaseRecord) -> Result<(), DeliveryError> {
         self.change(|records| {
             if records.len() >= MAX_LEASES && !records.contains_key(lease_id) {

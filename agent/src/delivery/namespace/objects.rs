@@ -13,20 +13,20 @@ use crate::delivery::{DonorLease, TENANT_LABEL};
 use crate::kubernetes::call::own_labels;
 use crate::model::lease_id::{LEASE_LABEL, namespace_name};
 
-/// Label with the cluster that borrows.
+/// Label with the borrowing cluster.
 const ORIGIN_LABEL: &str = "comity.dev/origin";
-/// The tenant's ServiceAccount. One fixed name, so that the agent's own role can be held to it.
+/// The tenant's ServiceAccount; a fixed name, so that the agent's own role can be limited to it.
 pub(crate) const SERVICE_ACCOUNT: &str = "comity-tenant";
-/// Every namespace has this one; pods that name none run as it.
+/// The default ServiceAccount of every namespace.
 pub(crate) const DEFAULT_SERVICE_ACCOUNT: &str = "default";
-/// The ClusterRole with what a tenant may do; bound in the lease's namespace only.
+/// The tenant's ClusterRole; bound in the lease's namespace only.
 pub(crate) const TENANT_ROLE: &str = "comity-tenant";
 /// The binding of that role.
 pub(crate) const ROLE_BINDING: &str = "comity-tenant";
-/// The Secret that the tenant's tokens are bound to: when it is gone, they are void.
+/// The Secret that the tenant's tokens are bound to: its deletion voids them.
 pub(crate) const TOKEN_SECRET: &str = "comity-token";
 
-/// The manifest that the agent's operator applies; the same text is used here, so that they cannot drift apart.
+/// The manifest that operators apply; shared with the code, so that they cannot drift apart.
 const TENANT_ROLE_MANIFEST: &str = include_str!("../../../../deploy/agent/tenant-role.yaml");
 
 /// Labels of everything in the namespace.
@@ -55,7 +55,7 @@ pub(crate) fn namespace(lease: &DonorLease) -> Namespace {
     Namespace { metadata, ..Namespace::default() }
 }
 
-/// Nothing comes in from outside the namespace.
+/// Denies ingress from outside the namespace.
 pub(crate) fn network_policy(lease: &DonorLease) -> NetworkPolicy {
     let everything = LabelSelector::default();
     let same_namespace = NetworkPolicyPeer { pod_selector: Some(everything.clone()), ..NetworkPolicyPeer::default() };
@@ -71,7 +71,7 @@ pub(crate) fn network_policy(lease: &DonorLease) -> NetworkPolicy {
     }
 }
 
-/// A ServiceAccount whose token no pod gets unasked.
+/// A ServiceAccount whose token is not mounted automatically.
 pub(crate) fn service_account(lease: &DonorLease, name: &str) -> ServiceAccount {
     ServiceAccount {
         metadata: metadata(lease, name),
@@ -98,7 +98,7 @@ pub(crate) fn role_binding(lease: &DonorLease) -> RoleBinding {
     }
 }
 
-/// What tokens are bound to. It holds nothing, so that reading it gives nothing.
+/// The Secret that tokens are bound to; empty, so that reading it reveals nothing.
 pub(crate) fn token_secret(lease: &DonorLease) -> Secret {
     Secret {
         metadata: metadata(lease, TOKEN_SECRET),
@@ -108,7 +108,7 @@ pub(crate) fn token_secret(lease: &DonorLease) -> Secret {
     }
 }
 
-/// What a tenant may do in its namespace.
+/// The tenant's role.
 pub(crate) fn tenant_role() -> ClusterRole {
     serde_saphyr::from_str(TENANT_ROLE_MANIFEST).expect("a test reads this constant text")
 }

@@ -1,4 +1,4 @@
-//! How much a lease's namespace may hold. Pure.
+//! Quota and limits of a lease's namespace. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use kube::api::ObjectMeta;
 use crate::delivery::DonorLease;
 use crate::model::delivery_error::DeliveryError;
 
-/// Name of the quota; the origin reads it to see that the lease is usable.
+/// Name of the quota; the origin reads it to check that the lease is usable.
 pub(crate) const QUOTA_NAME: &str = "gpus";
 const LIMITS_NAME: &str = "defaults";
-/// Resource names in one quota: far more than any cluster counts devices by.
+/// Most resource names in one quota: far more than any cluster has.
 const MAX_NAMES: usize = 512;
-/// What a lease without CPU or memory of its own still gets in all, so that its pods can run.
+/// Total CPU and memory of a lease that requests none, so that its pods can run.
 const FLOOR_CPU_MILLI: u64 = 100;
 const FLOOR_MEMORY_MIB: u64 = 256;
 /// Smallest container: a limit of zero would mean no limit.
@@ -27,7 +27,7 @@ const CONTAINER_DISK_GIB: u64 = 8;
 type Quantities = BTreeMap<String, Quantity>;
 
 /// The ResourceQuota: GPUs and virtual functions exactly as leased, every other device at zero, CPU and memory as
-/// leased, and no way out through Services or piles of objects. `devices` are all device names known on this cluster.
+/// leased, no external Services, and a bounded number of objects. `devices` are all device names known on this cluster.
 ///
 /// # Errors
 /// [`DeliveryError::Permanent`] for a placement that leases nothing, or for more device names than a quota may hold.
@@ -91,8 +91,8 @@ pub(crate) fn resource_quota(
     })
 }
 
-/// The LimitRange: a container that says nothing gets half of what belongs to one share, so that a pod with a sidecar
-/// fits, and none can ask for so little that it would have no limit.
+/// The LimitRange: a container without requests gets half of one share, so that a pod with a sidecar fits; a minimum
+/// prevents a limit of zero, which would mean no limit.
 pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
     let usual: Quantities = [
@@ -116,7 +116,7 @@ pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectM
     LimitRange { metadata: metadata(LIMITS_NAME), spec: Some(LimitRangeSpec { limits: vec![item] }) }
 }
 
-/// At least 1: it divides.
+/// Number of shares; at least 1, because it is a divisor.
 fn shares(lease: &DonorLease) -> u64 {
     u64::from(lease.gpus.count.max(1))
 }

@@ -1,4 +1,4 @@
-//! Takes a lease's namespace down, and sees that it is gone.
+//! Removes a lease's namespace, and waits until it is gone.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::kubernetes::call::{call, call_opt};
 use crate::model::delivery_error::DeliveryError;
 use crate::model::lease_id::{check_lease_id, namespace_name};
 
-/// How long one call waits for the namespace to go: pods have half a minute to end. The caller tries again after that.
+/// How long one call waits for the namespace to go; the caller retries. Pods have half a minute to end.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long a tenant's pods are given to end, whatever they ask for themselves: the lease is over.
+/// Grace period of a tenant's pods, whatever theirs is: the lease is over.
 const POD_GRACE_SECONDS: u32 = 30;
 const POLL: Duration = Duration::from_millis(250);
 
 impl NamespaceDelivery {
-    /// Rights first, then everything; returns when nothing is left.
+    /// Removes the rights first, then all objects; returns when nothing is left.
     pub(super) async fn take_down(&self, lease_id: &str) -> Result<(), DeliveryError> {
         check_lease_id(lease_id)?;
         let name = namespace_name(lease_id);
         let read = format!("read namespace {name}");
         let Some(namespace) = call_opt(&read, self.namespaces().get(&name)).await? else { return Ok(()) };
         if check_owner(namespace.labels(), lease_id).is_err() {
-            // Not ours: nothing of this lease is here, and what is here is none of ours to remove.
+            // Not ours: nothing of this lease is here.
             tracing::warn!(
                 namespace = name,
                 lease = lease_id,
@@ -36,12 +36,12 @@ impl NamespaceDelivery {
         }
         self.revoke(lease_id).await?;
         if namespace.metadata.deletion_timestamp.is_none() {
-            // The uid sees to it that a namespace made again by somebody else is not meant.
+            // The UID protects a namespace of this name that somebody else made meanwhile.
             let preconditions = Preconditions { uid: namespace.uid(), resource_version: None };
             let parameters = DeleteParams::background().preconditions(preconditions);
             call_opt(&format!("delete namespace {name}"), self.namespaces().delete(&name, &parameters)).await?;
         }
-        // No pod can be made any more; those that run may have asked for hours to end.
+        // No new pod can start; running ones may have a grace period of hours.
         let soon = DeleteParams::default().grace_period(POD_GRACE_SECONDS);
         let pods = self.namespaced::<Pod>(lease_id);
         call(&format!("end the pods of {name}"), pods.delete_collection(&soon, &ListParams::default())).await?;
@@ -84,7 +84,7 @@ impl NamespaceDelivery {
     }
 }
 
-/// What the namespace controller says is still there.
+/// What the namespace controller reports as remaining.
 fn what_is_left(namespace: &Namespace) -> String {
     let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
     let left: Vec<&str> = conditions

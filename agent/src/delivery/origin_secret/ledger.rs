@@ -1,4 +1,4 @@
-//! Where the Secrets of leases are, on disk.
+//! The ledger of the namespaces of leases' Secrets, on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const FILE: &str = "origin-secrets.json";
 const MAX_BYTES: u64 = 16 << 20;
 const OPERATION: &str = "note where the Secret of a lease is";
 
-/// Namespace of each lease's Secret. Every change is on disk before it counts.
+/// Namespace of each lease's Secret. Changes are on disk before they take effect.
 #[derive(Debug)]
 pub(super) struct Ledger {
     path: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Reads the notes of an earlier run. Blocks.
+    /// Reads the ledger. Blocks.
     pub(super) fn open(state_dir: &Path) -> Result<Self, DeliveryError> {
         let path = state_dir.join(FILE);
         let namespaces = match atomic_file::read_bounded(&path, MAX_BYTES) {

@@ -1,4 +1,4 @@
-//! The donor's side, as the steps see it: Liqo's tenants, and the nodes that their pods may run on.
+//! The donor's side of virtual nodes: Liqo's tenants, and the nodes that their pods may run on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, 
 use crate::model::delivery_error::DeliveryError;
 use crate::model::node_id::NodeSalt;
 
-/// How long the policies are given to let a lease in: they were seen to need well under a second.
+/// Patience with admission policies to admit a lease; measured: well under a second.
 const POLICIES_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Lends virtual nodes.
 pub struct NodeLender {
     liqo: LiqoDonor,
     nodes: LeaseNodes,
-    /// What the policies let in.
+    /// Grants that the policies admit.
     in_force: watch::Receiver<Arc<Grants>>,
 }
 
 impl NodeLender {
-    /// Lends nodes of the cluster behind `client`; `in_force` tells what its admission policies let in.
+    /// Lends nodes of the cluster behind `client`; `in_force` are the grants that its admission policies admit.
     #[must_use]
     pub const fn new(
         client: kube::Client,

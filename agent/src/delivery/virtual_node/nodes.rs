@@ -1,7 +1,7 @@
-//! Which nodes a lease's pods may run on, as labels that Kubernetes selects by.
+//! Labels that select the nodes on which a lease's pods may run.
 //!
-//! The broker knows nodes by salted hashes alone; here they get their names back. One node is selected by its host
-//! name, several by a label of the lease's own, set on exactly these and taken off again with the lease.
+//! Maps the broker's salted hashes back to node names. A single node is selected by its host name, several by the
+//! lease's own label, which is set on exactly these nodes and removed with the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,12 +34,12 @@ const MAX_PAGES: usize = 4_096;
 
 type Labels = BTreeMap<String, String>;
 
-/// What selects a lease's nodes, and what they show.
+/// How a lease's nodes are selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
     /// Labels that select the nodes.
     pub(super) selector: Labels,
-    /// What all of them say of their GPUs.
+    /// GPU labels that all of them share.
     pub(super) shown: Labels,
     /// Nodes that need the lease's label.
     pub(super) to_label: Vec<String>,
@@ -69,7 +69,7 @@ fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt)
     let shown = SHOWN_LABELS.iter().filter(|label| agreed(label));
     let shown = shown.filter_map(|label| Some(((*label).to_owned(), first.get(*label)?.clone()))).collect();
     if let (1, Some(host)) = (chosen.len(), first.get(HOST_NAME)) {
-        // Another node may carry the same label by mistake: then the host name selects nothing for certain.
+        // If another node carries the same label by mistake, the host name is not unique.
         if nodes.values().filter(|labels| labels.get(HOST_NAME) == Some(host)).count() == 1 {
             let selector = Labels::from([(HOST_NAME.to_owned(), host.clone())]);
             return Ok(Selection { selector, shown, to_label: Vec::new() });
@@ -95,7 +95,7 @@ impl LeaseNodes {
         Api::all(self.client.clone())
     }
 
-    /// Selects a lease's nodes and labels them where that is needed; takes the label off every other node.
+    /// Selects a lease's nodes, labels them if needed, and removes the label from all others.
     pub(super) async fn select(&self, lease: &DonorLease) -> Result<Selection, DeliveryError> {
         let nodes: BTreeMap<String, Labels> = self
             .list(&ListParams::default())
@@ -117,7 +117,7 @@ impl LeaseNodes {
         Ok(selection)
     }
 
-    /// Takes a lease's label off every node.
+    /// Removes a lease's label from every node.
     pub(super) async fn release(&self, lease_id: &str) -> Result<(), DeliveryError> {
         let label = lease_label(lease_id);
         for node in self.list(&ListParams::default().labels(&label)).await? {
@@ -126,7 +126,7 @@ impl LeaseNodes {
         Ok(())
     }
 
-    /// Leases whose label some node carries.
+    /// Leases whose label any node carries.
     pub(super) async fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
         let nodes = self.list(&ListParams::default()).await?;
         let labels = nodes.iter().flat_map(|node| node.labels().keys());
@@ -137,7 +137,7 @@ impl LeaseNodes {
         let patch = serde_json::json!({ "metadata": { "labels": { label: value } } });
         let parameters = patching();
         let nodes = self.nodes();
-        // A node that went away needs no label.
+        // A deleted node needs no label.
         call_opt(&format!("label node {node}"), nodes.patch_metadata(node, &parameters, &Patch::Merge(&patch)))
             .await
             .map(drop)

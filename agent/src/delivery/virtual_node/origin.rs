@@ -1,4 +1,4 @@
-//! The origin's side, as the steps see it.
+//! The origin's side of virtual nodes.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,11 @@
-//! How much a virtual node may have. Pure.
+//! Resources that a virtual node is granted. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::delivery::DonorLease;
 use crate::model::delivery_error::DeliveryError;
 
-/// What every lease gets beside what was asked for, and again for each share: room for sidecars and init containers.
+/// Extra CPU and memory of each lease, and again of each share, for sidecars and init containers.
 const HEADROOM_CPU_MILLI: u64 = 100;
 const HEADROOM_MEMORY_MIB: u64 = 256;
 /// Node disk in GiB, likewise.
@@ -15,7 +15,7 @@ const PODS: u64 = 8;
 const PODS_PER_SHARE: u64 = 2;
 
 /// Amounts by resource name: GPUs and virtual functions exactly as leased, CPU and memory as leased with a little room.
-/// What is not named here cannot be had: Liqo refuses pods that ask for it.
+/// Liqo refuses pods that request any other resource.
 ///
 /// # Errors
 /// [`DeliveryError::Permanent`] for a placement that leases nothing.

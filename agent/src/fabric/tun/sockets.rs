@@ -110,7 +110,7 @@ impl KernelStream {
     }
 
     pub(in crate::fabric) fn abort(self) {
-        // FailureLog to ask for a reset leaves an ordinary close.
+        // Failing to ask for a reset leaves an ordinary close.
         let _ = self.stream.set_zero_linger();
     }
 

@@ -27,39 +27,40 @@ const RETRY: Duration = Duration::from_secs(2);
 /// After a connection that could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What answers the API server.
+/// A server that the API server calls.
 pub(crate) trait Called: Send + Sync + 'static {
-    /// What it is called in logs.
+    /// Its name in logs.
     const NAME: &'static str;
 
-    /// What new connections are shown.
+    /// TLS configuration for new connections.
     fn tls(&self) -> &Arc<rustls::ServerConfig>;
 
-    /// Whether a client that showed this certificate may speak.
+    /// Whether a client with this certificate is admitted.
     fn admits(&self, client: Option<&CertificateDer<'_>>) -> bool;
 
-    /// The answer.
+    /// Answers a request.
     fn respond(self: Arc<Self>, request: Request<Incoming>) -> impl Future<Output = Response<Full<Bytes>>> + Send;
 }
 
-/// Takes the port, as soon as it is free. `field` of the configuration says which.
+/// Binds the address, retrying until it is free; `field` is the configuration's field, for the log.
 pub(crate) async fn listen(address: SocketAddr, field: &str, clock: &dyn Clock) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,
             Err(error) => {
-                tracing::warn!(listen = %address, %error, "cannot listen for the API server; free the port or change {field}");
+                tracing::warn!(listen = %address, %error, "cannot listen for the API server; free the port or change \
+                    {field}");
             }
         }
         clock.sleep(RETRY).await;
     }
 }
 
-/// Serves for ever. Each connection is served by what is shown when it comes; as long as nothing is, by nothing.
+/// Serves forever, each connection by the current value of `shown`; without one, connections are closed.
 pub(crate) async fn serve<T: Called>(listener: TcpListener, shown: watch::Receiver<Option<Arc<T>>>) {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
-        // Never closed, so there always is a place some day.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

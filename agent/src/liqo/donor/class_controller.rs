@@ -1,7 +1,6 @@
-//! Grants every replicated ResourceSlice exactly its lease, or nothing, and keeps it so.
+//! Keeps the status of every replicated ResourceSlice equal to its lease's grant, or empty.
 //!
-//! A change is answered once. Where somebody keeps changing a slice, the answers come ever more slowly; the admission
-//! policies are what keeps consumers from writing in between.
+//! Repeated changes by others are reset with backoff; meanwhile the admission policies prevent writes by consumers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +21,9 @@ use crate::kubernetes::api::{CallError, within_limit};
 use crate::kubernetes::call::creating;
 use crate::liqo::resource_slice;
 
-/// Liqo's label of what was replicated from another cluster.
+/// Liqo's label of objects replicated from another cluster.
 pub(crate) const REPLICATED: &str = "liqo.io/replicated=true";
-/// Most slices that are looked after. More cannot be leases.
+/// Most slices that are managed: there cannot be more leases.
 const MAX_SLICES: usize = 10 * super::grants::MAX_GRANTS;
 
 /// The class controller of class `comity`.
@@ -39,8 +38,8 @@ struct Slice {
 }
 
 impl ClassController {
-    /// Works until the grants' sender is gone. The grants must be complete when this begins: what is not among them is
-    /// brought to zero.
+    /// Runs until the grants' sender is gone. The grants must be complete from the start: slices without one are set to
+    /// zero.
     pub async fn run(client: Client, mut grants: watch::Receiver<Arc<Grants>>) {
         let kind = resource_slice();
         let all = Api::<DynamicObject>::all_with(client.clone(), &kind);
@@ -102,7 +101,8 @@ fn take(slices: &mut BTreeMap<String, Slice>, event: watcher::Result<Event<Dynam
             slices.remove(&key(&object));
         }
         Err(error) => {
-            tracing::warn!(%error, "the watch of ResourceSlices failed and is begun again; is Liqo installed, and deploy/agent/liqo-donor.yaml applied?");
+            tracing::warn!(%error, "the watch of ResourceSlices failed and is begun again; is Liqo installed, and \
+                deploy/agent/liqo-donor.yaml applied?");
         }
     }
 }

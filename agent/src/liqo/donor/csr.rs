@@ -1,10 +1,8 @@
-//! Certificate requests of consumers. Liqo checks only the first organisation in their subject, and an organisation is
-//! a group: a consumer could have itself signed into any group that this cluster knows. Here is what a request must
-//! say.
+//! Checks certificate requests of consumers. Liqo checks only the first organisation of the subject, and organisations
+//! are groups: a consumer could get any group of this cluster.
 //!
-//! An admission policy cannot read certificates. But everything up to the public key of an honest request is known
-//! beforehand, byte for byte, so the policy can compare the beginning of the text; the lengths in there leave no room
-//! for a further name.
+//! An admission policy cannot parse certificates. But the bytes of an honest request up to its public key are known, so
+//! the policy compares this prefix; the lengths in it leave no room for another name.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! What is lent now, as the class controller and the policies need it.
+//! Grants of leases in force, for the class controller and the policies.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::liqo::tenant_namespace_of;
 
-/// Most leases in force at a time: their terms have to fit one ConfigMap of 1 MiB.
+/// Most leases in force: their terms must fit one ConfigMap of 1 MiB.
 pub const MAX_GRANTS: usize = 800;
 
-/// One lease of delivery `virtual-node`.
+/// The grant of one lease by virtual node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Liqo id of the cluster that borrows.
+    /// Liqo id of the borrowing cluster.
     pub origin_liqo_id: String,
     /// Amounts by resource name, as Kubernetes writes quantities.
     pub resources: BTreeMap<String, String>,
@@ -22,13 +22,13 @@ pub struct Grant {
     pub node_labels: BTreeMap<String, String>,
 }
 
-/// All leases in force, by the name of the ResourceSlice that stands for them. Whoever publishes them must know them
-/// all before the first is read: what is not in here is granted nothing.
+/// All grants in force by the name of their ResourceSlice. Must be complete before it is published, because a slice
+/// without an entry is granted nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants(pub BTreeMap<String, Grant>);
 
 impl Grants {
-    /// The lease that a ResourceSlice stands for: by its name, if it lies where its origin's slices lie and says so.
+    /// The grant of a ResourceSlice, by name, if its namespace and consumer are the grant's origin.
     #[must_use]
     pub fn of_slice(&self, namespace: &str, name: &str, consumer: &str) -> Option<&Grant> {
         let grant = self.0.get(name)?;

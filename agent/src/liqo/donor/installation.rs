@@ -1,5 +1,5 @@
-//! Looks at how Liqo is installed on this cluster, and refuses settings under which nothing should be lent or borrowed.
-//! Reads Deployments and a template, which the chart writes; it changes nothing.
+//! Checks Liqo's installation on this cluster, and refuses unsafe settings. Reads the chart's Deployments and template,
+//! and changes nothing.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -88,7 +88,8 @@ impl Parts<'_> {
         let version = match &settings.version {
             Some(version) => version.clone(),
             None => version_of(self.manager).ok_or_else(|| {
-                let text = "neither the image's tag nor label app.kubernetes.io/version of liqo-controller-manager says Liqo's version; install a released one";
+                let text = "neither the image's tag nor label app.kubernetes.io/version of liqo-controller-manager \
+                    says Liqo's version; install a released one";
                 DeliveryError::permanent("liqo-version", text)
             })?,
         };
@@ -100,17 +101,20 @@ impl Parts<'_> {
         let enforcement = manager.value("default-limits-enforcement").unwrap_or("none");
         if !["None", "Soft", "Hard"].contains(&enforcement) {
             return Err(dangerous(&format!(
-                "liqo-controller-manager runs with --default-limits-enforcement={enforcement}, which makes quotas that the API server refuses; set controllerManager.config.defaultLimitsEnforcement to None, Soft or Hard"
+                "liqo-controller-manager runs with --default-limits-enforcement={enforcement}, which makes quotas that \
+                 the API server refuses; set controllerManager.config.defaultLimitsEnforcement to None, Soft or Hard"
             )));
         }
         if !Options(args_of(self.webhook)).is_on("enable-resource-enforcement") {
             return Err(dangerous(
-                "liqo-webhook runs without --enable-resource-enforcement: nobody would count what is lent; set controllerManager.config.enableResourceEnforcement to true",
+                "liqo-webhook runs without --enable-resource-enforcement: nobody would count what is lent; set \
+                 controllerManager.config.enableResourceEnforcement to true",
             ));
         }
         if self.kubelet.is_on("enable-apiserver-support") {
             return Err(dangerous(
-                "VkOptionsTemplate virtual-kubelet-default has --enable-apiserver-support=true, which gives tokens of this cluster to others; add --enable-apiserver-support=false to virtualKubelet.extra.args",
+                "VkOptionsTemplate virtual-kubelet-default has --enable-apiserver-support=true, which gives tokens of \
+                 this cluster to others; add --enable-apiserver-support=false to virtualKubelet.extra.args",
             ));
         }
         Ok(Installation {

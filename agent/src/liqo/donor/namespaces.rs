@@ -1,5 +1,5 @@
-//! Keeps remote namespaces of consumers under Pod Security: Liqo makes them without any level, and the policies let no
-//! pod in before there is one.
+//! Sets Pod Security levels on consumers' remote namespaces: Liqo makes them without one, and the policies admit no
+//! pods until there is one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

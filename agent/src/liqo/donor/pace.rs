@@ -1,4 +1,4 @@
-//! How fast something is put right again that somebody keeps breaking: at once the first times, then ever more slowly.
+//! Backoff for repairs of objects that somebody keeps changing.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Whether a consumer may be called what it is called. Liqo gives its certificates the consumer's id as user name, and
-//! as group; a consumer that is called like a user or group of this cluster would have that one's rights.
+//! Checks a consumer's Liqo id. Its certificates carry the id as user name and group, so a consumer with the id of a
+//! user or group of this cluster would have the same rights.
 
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 use kube::api::ListParams;
@@ -44,7 +44,9 @@ impl LiqoDonor {
             Some(binding) => Err(DeliveryError::permanent(
                 "liqo-id-in-rbac",
                 format!(
-                    "the Liqo id {id:?} of cluster {} is also the name of a user or group that {binding} gives rights to on this cluster, and Liqo would give it those; remove that binding, or give that cluster another Liqo id",
+                    "the Liqo id {id:?} of cluster {} is also the name of a user or group that {binding} gives rights \
+                     to on this cluster, and Liqo would give it those; remove that binding, or give that cluster \
+                     another Liqo id",
                     peer.cluster
                 ),
             )),

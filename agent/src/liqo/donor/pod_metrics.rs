@@ -1,10 +1,9 @@
-//! Metrics of offloaded pods for the cluster that they come from: `metrics.liqo.io`, an API behind this cluster's API
-//! server, which Liqo's virtual-kubelets ask for what their own cluster's metrics-server asks them for.
+//! Serves metrics of offloaded pods to their home cluster: the API `metrics.liqo.io`, which Liqo's virtual-kubelets
+//! call.
 //!
-//! Liqo has a program for it, its metric-agent. That tells everybody who has a slice about the pods of any cluster that
-//! is named, and anybody at all who reaches its Service; it adds up what this cluster's nodes do; and it may ask
-//! kubelets for anything. Here a slice's credential is told of that slice's pods, while the lease is in force, and of
-//! nothing else. The figures are those of this cluster's own metrics-server, so no kubelet is asked.
+//! Replaces Liqo's metric-agent, which shows any cluster's pods to every slice and to anybody who reaches its Service,
+//! and may call kubelets. Here a slice's credential sees only that slice's pods, while the lease is in force. The
+//! figures come from this cluster's metrics-server.
 
 mod caller;
 mod counters;

@@ -1,12 +1,11 @@
-//! The admission policies that hold consumers to their leases, and the terms that they read. Pure: settings and grants
-//! in, objects out.
+//! The admission policies that limit consumers to their leases, and their parameters. Pure.
 //!
-//! The policies' text depends on the settings only. What is lent stands in a ConfigMap that they take as parameter: an
-//! API server compiles a changed policy within a second or so, but sees a changed ConfigMap at once. Without the
-//! ConfigMap, everything is refused.
+//! The policies depend on the settings only; the grants are in a ConfigMap that they take as parameter, because an API
+//! server needs a second to compile a changed policy, but sees a changed ConfigMap at once. Without the ConfigMap all
+//! requests are refused.
 //!
-//! Who writes is told apart by user name: this agent, Liqo's own controllers and the control plane may write; everybody
-//! else is taken for a consumer, whatever kind of credential it holds.
+//! Writers are distinguished by user name: this agent, Liqo's controllers and the control plane may write; all others
+//! count as consumers.
 
 mod expressions;
 mod terms;
@@ -36,7 +35,7 @@ pub const fn params_name() -> &'static str {
     "comity-liqo-grants"
 }
 
-/// What the operator decides about the policies.
+/// Settings of the policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
     /// User name of this agent: see [`own_user_name`](crate::liqo::own_user_name).

@@ -1,5 +1,4 @@
-//! Writes the admission policies, watches them, and says whether they are in force. While they are not, nothing may be
-//! lent.
+//! Writes and watches the admission policies, and publishes whether they are in force. Otherwise nothing may be lent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

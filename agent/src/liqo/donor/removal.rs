@@ -1,4 +1,4 @@
-//! Sees an origin out. What is here is ours to remove whether or not the origin still lives: nothing waits for it.
+//! Removes an origin's objects from this cluster, without waiting for the origin.
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};

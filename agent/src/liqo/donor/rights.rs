@@ -1,11 +1,11 @@
-//! What a call says that the donor's side has no rights for.
+//! Errors of calls for which the donor's side lacks rights.
 
 use crate::model::delivery_error::DeliveryError;
 
 /// The manifest that gives the rights used here.
 const MANIFEST: &str = "deploy/agent/liqo-donor.yaml";
 
-/// Names the manifest that has the rights, where rights are missing.
+/// Adds to an error about missing rights the manifest that grants them.
 pub(super) fn rights<T>(result: Result<T, DeliveryError>) -> Result<T, DeliveryError> {
     result.map_err(|error| match error {
         DeliveryError::Permanent { code: "kubernetes-forbidden", message } => {

@@ -1,5 +1,5 @@
-//! Whether this cluster's API server can show a certificate for the name under which Liqo hands it out. The origin
-//! checks that name and nothing else: its connection goes through the tunnel, wherever the name points.
+//! Checks that this cluster's API server has a certificate for the name that Liqo advertises: the origin verifies only
+//! that name, because its connection goes through the tunnel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,8 @@ fn wrong(url: &str, reason: &str) -> DeliveryError {
     DeliveryError::permanent(
         "liqo-api-address",
         format!(
-            "Liqo hands out {url:?} as this cluster's API server, and {reason}; set apiServer.address (and apiServer.ca) in Liqo's values to a name that the certificate carries"
+            "Liqo hands out {url:?} as this cluster's API server, and {reason}; set apiServer.address (and \
+             apiServer.ca) in Liqo's values to a name that the certificate carries"
         ),
     )
 }

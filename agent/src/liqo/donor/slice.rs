@@ -1,4 +1,4 @@
-//! What the status of a replicated ResourceSlice must be. Pure.
+//! The wanted status of a replicated ResourceSlice. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

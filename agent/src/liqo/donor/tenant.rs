@@ -1,4 +1,4 @@
-//! Admits an origin: nonce, Tenant, signed certificate. Every step finds what an earlier try has made.
+//! Admits an origin: nonce, Tenant, signed certificate. Every step can be repeated.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -118,7 +118,8 @@ impl LiqoDonor {
         let Some(found) = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)? else { return Ok(()) };
         if !found.labels().contains_key(PEERING_LABEL) {
             let text = format!(
-                "Tenant {0} in namespace {1} exists and was not made by Comity: somebody has peered with {0} by hand; undo that with liqoctl unpeer",
+                "Tenant {0} in namespace {1} exists and was not made by Comity: somebody has peered with {0} by hand; \
+                 undo that with liqoctl unpeer",
                 peer.liqo_id,
                 peer.tenant_namespace()
             );
@@ -150,7 +151,8 @@ fn usable(namespace: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryError> {
     let label = |key: &str| namespace.labels().get(key).map(String::as_str);
     if label(REMOTE_CLUSTER_LABEL) != Some(&peer.liqo_id) || label(TENANT_NAMESPACE_LABEL) != Some("true") {
         let text = format!(
-            "namespace {name} exists without the labels {REMOTE_CLUSTER_LABEL}={} and {TENANT_NAMESPACE_LABEL}=true; it is left alone: rename or delete it",
+            "namespace {name} exists without the labels {REMOTE_CLUSTER_LABEL}={} and {TENANT_NAMESPACE_LABEL}=true; \
+             it is left alone: rename or delete it",
             peer.liqo_id
         );
         return Err(DeliveryError::permanent("namespace-not-ours", text));

@@ -1,7 +1,6 @@
-//! An origin by token: a ServiceAccount of its own, bound to what Liqo gives consumers, and short-lived tokens for it.
+//! Admits an origin by token: a ServiceAccount with Liqo's consumer role, and short-lived tokens for it.
 //!
-//! The ServiceAccount is made once for a peering and never again: who deletes it takes the origin's control plane away
-//! for good, and nothing here gives it back.
+//! The ServiceAccount is made once per peering: deleting it revokes the origin's access for good.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -132,7 +131,8 @@ impl LiqoDonor {
         let answer = rights(call_opt(&operation, accounts.create_token_request(ACCOUNT, &parameters, &request)).await)?;
         let answer = answer.ok_or_else(|| {
             let text = format!(
-                "ServiceAccount {namespace}/{ACCOUNT} was deleted, which takes cluster {} its access; it is not made again for this peering",
+                "ServiceAccount {namespace}/{ACCOUNT} was deleted, which takes cluster {} its access; it is not made \
+                 again for this peering",
                 peer.cluster
             );
             DeliveryError::permanent("liqo-token-revoked", text)

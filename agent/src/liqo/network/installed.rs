@@ -33,7 +33,8 @@ impl LiqoNetwork {
         let manager = rights(call_opt(&operation, deployments.get(CONTROLLER_MANAGER)).await)?;
         if !manager.as_ref().is_some_and(is_enabled) {
             return absent(format!(
-                "{CONTROLLER_MANAGER} in namespace {namespace} runs without {ENABLED}true; install Liqo with networking.enabled: true, or set liqo.network: comity"
+                "{CONTROLLER_MANAGER} in namespace {namespace} runs without {ENABLED}true; install Liqo with \
+                 networking.enabled: true, or set liqo.network: comity"
             ));
         }
         let gateway = &self.settings.gateway;
@@ -49,7 +50,8 @@ impl LiqoNetwork {
             return Ok(());
         }
         let text = format!(
-            "there is no {} {name} in namespace {namespace}; install Liqo with networking.enabled: true, or name the template in liqo.gateway.{field} and templateNamespace",
+            "there is no {} {name} in namespace {namespace}; install Liqo with networking.enabled: true, or name the \
+             template in liqo.gateway.{field} and templateNamespace",
             kind.kind
         );
         Err(DeliveryError::permanent("liqo-network-absent", text))

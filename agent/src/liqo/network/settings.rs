@@ -96,7 +96,8 @@ impl GatewaySettings {
         if let Some(port) = self.node_port
             && (self.service_type != GatewayServiceType::NodePort || port < LEAST_PRIVATE_PORT)
         {
-            let reason = "want a port of the range that the cluster has for NodePorts, usually 30000 to 32767, with serviceType: NodePort";
+            let reason = "want a port of the range that the cluster has for NodePorts, usually 30000 to 32767, with \
+                serviceType: NodePort";
             return Err(InvalidSetting::new("liqo.gateway.nodePort", port.to_string(), reason.to_owned()));
         }
         if let Some(address) = self.load_balancer_ip.filter(|_| self.service_type != GatewayServiceType::LoadBalancer) {

@@ -1,4 +1,4 @@
-//! What comes from elsewhere and becomes part of names, selectors or objects is looked at first.
+//! Validates remote input that becomes part of names, selectors or objects.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,8 @@ pub(super) fn target_namespace(name: &str) -> Result<(), DeliveryError> {
         return Ok(());
     }
     let message = format!(
-        "target_namespace {name:?} cannot be offloaded: it must be a namespace's name, and none of the cluster itself, of Liqo or of Comity"
+        "target_namespace {name:?} cannot be offloaded: it must be a namespace's name, and none of the cluster itself, \
+         of Liqo or of Comity"
     );
     Err(DeliveryError::permanent("bad-target-namespace", message))
 }
@@ -37,7 +38,8 @@ pub(super) fn peer(peer: &LiqoPeer, own_id: &str) -> Result<(), DeliveryError> {
     }
     if peer.liqo_id == own_id {
         return bad(format!(
-            "cluster {} has the Liqo cluster id {own_id:?} of this cluster; install one of the two again with discovery.config.clusterID set",
+            "cluster {} has the Liqo cluster id {own_id:?} of this cluster; install one of the two again with \
+             discovery.config.clusterID set",
             peer.cluster
         ));
     }
@@ -52,7 +54,8 @@ pub(super) fn identity(params: &IdentityParams, signed_api_server: &str, own_id:
     };
     if host_and_port(signed_api_server) != Some(named) {
         return bad(format!(
-            "the donor's Liqo names the API server {:?}, its signed key bundle names {signed_api_server:?}; set apiServer.address of its Liqo to the latter",
+            "the donor's Liqo names the API server {:?}, its signed key bundle names {signed_api_server:?}; set \
+             apiServer.address of its Liqo to the latter",
             params.api_server
         ));
     }

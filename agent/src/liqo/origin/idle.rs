@@ -1,8 +1,8 @@
-//! Virtual nodes that wait for another lease: of an ended one, empty, and shut to everybody.
+//! Idle virtual nodes: empty, closed to all pods, and kept from an ended lease for the next one.
 //!
-//! A virtual node costs a second or two, for a virtual-kubelet has to start, and the remote namespace needs longer
-//! still to go and come back. So a lease that ends in good order leaves both behind for the next one of its peering.
-//! The donor says which slice the next lease has; until then it grants it nothing.
+//! A virtual-kubelet takes a second or two to start, and a remote namespace longer to be recreated. So a lease that
+//! ends cleanly leaves both for the next lease of its peering. The donor assigns the slice, and grants it nothing until
+//! then.
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::Patch;
@@ -18,8 +18,7 @@ use crate::model::delivery_error::DeliveryError;
 use crate::model::lease_id::LEASE_LABEL;
 
 impl LiqoOrigin {
-    /// Leaves the virtual node of an ended lease, on which no pod is left, for the next one. False where it is not
-    /// worth keeping.
+    /// Keeps the empty virtual node of an ended lease for the next one; false if it is not worth keeping.
     pub(super) async fn keep_idle(&self, held: &HeldSlice) -> Result<bool, DeliveryError> {
         if !self.is_worth_keeping(held).await? {
             return Ok(false);
@@ -39,7 +38,7 @@ impl LiqoOrigin {
         Ok(true)
     }
 
-    /// Whole, ready, its donor there, and not one of too many.
+    /// Whether it is complete and ready, its donor answers, and there are not too many.
     async fn is_worth_keeping(&self, held: &HeldSlice) -> Result<bool, DeliveryError> {
         let name = held.slice.as_str();
         let slices = self.namespaced(&held.tenant, &resource_slice());

@@ -1,4 +1,4 @@
-//! What the other side must know of this cluster's network and of its Liqo.
+//! This cluster's network and Liqo, as key bundles carry them.
 
 use std::collections::BTreeSet;
 

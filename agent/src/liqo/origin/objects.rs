@@ -1,4 +1,4 @@
-//! The objects that a peering and a lease are on the origin, as data.
+//! Liqo's objects of a peering and a lease on the origin. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(super) use crate::liqo::TARGET_NAMESPACE_LABEL as TARGET_LABEL;
 /// Annotation of an Identity: a digest of the parameters that it was made from.
 pub(super) const DIGEST: &str = "comity.dev/parameters";
 
-/// What is asked of a donor for one lease.
+/// The request to a donor for one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceRequest {
     /// "lease-N".
@@ -33,7 +33,7 @@ pub struct SliceRequest {
     pub target_namespace: String,
 }
 
-/// What stands for a lease, or waits for one.
+/// The slice of a lease, or an idle one.
 #[derive(Clone, Debug)]
 pub(super) struct HeldSlice {
     /// Name of the slice, and of the virtual node.
@@ -47,7 +47,7 @@ pub(super) struct HeldSlice {
 }
 
 impl HeldSlice {
-    /// Of a slice, or of a virtual node that outlasted its slice.
+    /// Reads a slice, or a virtual node that outlived its slice.
     pub(super) fn of(found: &DynamicObject) -> Self {
         let target = found.annotations().get(TARGET_LABEL);
         Self {
@@ -96,7 +96,7 @@ pub(super) fn control_plane_identity(
     object
 }
 
-/// What is asked of the donor. Its name becomes that of the virtual node and of the Node.
+/// The ResourceSlice. The virtual node and the Node get its name.
 pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
     let mut object = DynamicObject::new(&request.slice, &resource_slice())
         .within(&peer.tenant_namespace())
@@ -115,7 +115,7 @@ pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
     object
 }
 
-/// That pods of a namespace may also run on the virtual nodes of leases for that namespace.
+/// The NamespaceOffloading that lets pods of a namespace run on the virtual nodes of its leases.
 ///
 /// Liqo reads the selector twice, and wants different things of it. For the remote namespaces it goes through the
 /// virtual nodes one by one, and one that does not match takes away what another of the same donor brought; so the
@@ -140,8 +140,7 @@ pub(super) fn offloading(
     object
 }
 
-/// What a virtual node of a lease gets besides what Liqo wrote: labels to choose it by and a taint that keeps all
-/// others away. `None` if it has them.
+/// Patch that adds the lease's labels and taint to a virtual node; `None` if it has them.
 pub(super) fn virtual_node_patch(node: &DynamicObject, lease_id: &str, target_namespace: &str) -> Option<Value> {
     let spec = &node.data["spec"];
     let labels = [(LEASE_LABEL, lease_id), (TARGET_LABEL, target_namespace)];
@@ -159,7 +158,7 @@ pub(super) fn virtual_node_patch(node: &DynamicObject, lease_id: &str, target_na
     }))
 }
 
-/// What keeps everybody off a virtual node that waits for its next lease.
+/// Patch that keeps all pods off an idle virtual node.
 pub(super) fn idle_patch(node: &DynamicObject) -> Value {
     let taint = json!({ "key": LEASE_LABEL, "value": "none", "effect": "NoSchedule" });
     let no_labels = json!({ LEASE_LABEL: null, TARGET_LABEL: null });

@@ -1,4 +1,4 @@
-//! What a namespace is offered: the virtual nodes of all leases for it, on however many donors.
+//! Offers a namespace the virtual nodes of all its leases, on any number of donors.
 
 use std::collections::BTreeSet;
 
@@ -104,7 +104,8 @@ fn check_ours(found: &DynamicObject, namespace: &str) -> Result<(), DeliveryErro
         return Ok(());
     }
     let message = format!(
-        "namespace {namespace} is offloaded by hand (NamespaceOffloading {} was not made by Comity); run liqoctl unoffload, or request for another namespace",
+        "namespace {namespace} is offloaded by hand (NamespaceOffloading {} was not made by Comity); run liqoctl \
+         unoffload, or request for another namespace",
         objects::OFFLOADING
     );
     Err(DeliveryError::permanent("namespace-offloaded-by-hand", message))

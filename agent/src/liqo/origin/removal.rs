@@ -1,7 +1,7 @@
-//! Taking leases and peerings down, in the order in which Liqo leaves no finalizer behind.
+//! Removes leases and peerings in an order in which Liqo leaves no finalizer behind.
 //!
-//! A donor that answers confirms every deletion. One that does not answer holds finalizers for ever: after a bounded
-//! wait it is marked as gone, Liqo lets go, and the donor's own agent cleans up over there.
+//! A donor that does not answer would hold finalizers forever: after a bounded wait it is marked as gone, and its own
+//! agent cleans up there.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! The proof that this cluster holds its Liqo key, and the certificate request for it.
 //!
-//! Liqo signs what it is given. This signs only what Liqo makes as a nonce, base64 text of 64 bytes, so that nobody
-//! gets a signature of something that means anything elsewhere.
+//! Signs only text of the form of Liqo's nonces, 64 bytes in base64, so that no signature is valid elsewhere.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

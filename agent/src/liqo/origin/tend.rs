@@ -1,8 +1,7 @@
-//! Keeps virtual nodes of leases in order while they are used.
+//! Maintains virtual nodes while they are used, where Liqo does not.
 //!
-//! Two things Liqo leaves undone. A finished pod holds its share of the lease at the donor until somebody deletes its
-//! shadow there. And after the line between the clusters was cut, a virtual node stays not ready for up to a minute
-//! although everything works again, and the Services of this cluster leave its pods out for so long.
+//! A finished pod uses its share of the lease until its shadow on the donor is deleted. And after a network failure a
+//! virtual node stays not ready for up to a minute longer, during which Services leave out its pods.
 
 mod donor_api;
 mod finished;
@@ -21,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::nodes::Nodes;
 use super::LiqoOrigin;
 
-/// What an operator may choose.
+/// Settings.
 #[derive(Clone, Debug)]
 pub struct TendSettings {
     /// How long a finished pod's logs stay readable, unless its share is needed before.

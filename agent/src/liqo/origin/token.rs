@@ -1,9 +1,8 @@
-//! The donor's API server by token: the Secret that Liqo would make of an Identity, written by this agent.
+//! Access to the donor's API server by token: the agent writes the Secret that Liqo would make of an Identity.
 //!
-//! Liqo's replicator looks at the Secret all the time. Its controller manager asks the donor's API server whether it is
-//! well, with a client that it makes again only when the *certificate* in the Secret is another one. So beside each
-//! token goes a certificate that nobody signed, made for it and good for nothing: no API server knows its issuer, and
-//! goes on to the token.
+//! Liqo's controller manager recreates its client only when the *certificate* in the Secret changes. So each token
+//! comes with a self-signed certificate of no other use: no API server trusts its issuer, and all fall back to the
+//! token.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +45,9 @@ impl LiqoOrigin {
     ) -> Result<(), DeliveryError> {
         if !self.liqo_version().await?.is_none_or(Version::takes_new_tokens) {
             let text = format!(
-                "cluster {} lends by token (liqo.authentication: token), and this cluster's Liqo, older than 1.2, would not take newer tokens; install Liqo 1.2 here, or ask that cluster for liqo.authentication: keys-exchange",
+                "cluster {} lends by token (liqo.authentication: token), and this cluster's Liqo, older than 1.2, \
+                 would not take newer tokens; install Liqo 1.2 here, or ask that cluster for liqo.authentication: \
+                 keys-exchange",
                 peer.cluster
             );
             return Err(DeliveryError::permanent("liqo-version", text));

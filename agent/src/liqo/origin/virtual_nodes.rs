@@ -1,4 +1,4 @@
-//! A lease as a virtual node: asked for, labelled, offered to its namespace, and looked at.
+//! Requests, labels, offers and checks the virtual node of a lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,8 +35,8 @@ const PAGE: u32 = 500;
 const MAX_PAGES: usize = 4_096;
 
 impl LiqoOrigin {
-    /// Makes the virtual node of a lease and offers it to the lease's namespace; also amends it. Returns when the donor
-    /// granted it and the remote namespace is there; whether pods can run is told by [`ready`](Self::ready).
+    /// Creates or updates the virtual node of a lease and offers it to the lease's namespace. Returns when the donor
+    /// granted it and the remote namespace exists; [`ready`](Self::ready) tells whether pods can run.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
@@ -99,7 +99,7 @@ impl LiqoOrigin {
         waiting.until(&nodes, &slice.name_any(), |node| Ok(node_ready(node, lease_id, &granted))).await
     }
 
-    /// Ids of the leases of which something is here.
+    /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].

@@ -54,7 +54,8 @@ impl LiqoOrigin {
         let several = version.is_none_or(Version::takes_several_pod_networks);
         if !several && network.pod_cidrs.len() > 1 {
             let text = format!(
-                "Liqo {} passes one pod network on, and this cluster has {}; set liqo.podCidrs to one network that holds them all, or install Liqo 1.2",
+                "Liqo {} passes one pod network on, and this cluster has {}; set liqo.podCidrs to one network that \
+                 holds them all, or install Liqo 1.2",
                 network.liqo_version,
                 network.pod_cidrs.join(", ")
             );

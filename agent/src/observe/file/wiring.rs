@@ -39,7 +39,8 @@ pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
     ] {
         if sum > whole {
             let reason = format!(
-                "numa: {field} is {sum} {of} in all, and the node has {whole}; give what of each NUMA node pods can have"
+                "numa: {field} is {sum} {of} in all, and the node has {whole}; give what of each NUMA node pods can \
+                 have"
             );
             return Err(Problem(at, reason));
         }
@@ -47,7 +48,8 @@ pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
     for gpus in &given.gpus {
         if let Some(numa) = gpus.numa.as_ref().filter(|numa| !given.numa.contains_key(&numa.value)) {
             let reason = format!(
-                "numa {} is no NUMA node of this node; list its NUMA nodes, as in numa: {{0: {{cpu: 56, memory: 900Gi}}}}",
+                "numa {} is no NUMA node of this node; list its NUMA nodes, as in numa: {{0: {{cpu: 56, memory: \
+                 900Gi}}}}",
                 numa.value
             );
             return Err(Problem(numa.referenced, reason));

@@ -108,12 +108,14 @@ fn impossible(snapshot: &Snapshot<'_>, keys: &PeeringRecord) -> Option<String> {
     match (leaves_pods_to_liqo(snapshot), remote.network.liqo_network) {
         (true, false) => {
             return Some(format!(
-                "this cluster leaves pods to Liqo's gateways and cluster {cluster} does not; set liqo.network: liqo there, or comity here"
+                "this cluster leaves pods to Liqo's gateways and cluster {cluster} does not; set liqo.network: liqo \
+                 there, or comity here"
             ));
         }
         (false, true) => {
             return Some(format!(
-                "cluster {cluster} leaves pods to Liqo's gateways and this cluster does not; set liqo.network: liqo here, or comity there"
+                "cluster {cluster} leaves pods to Liqo's gateways and this cluster does not; set liqo.network: liqo \
+                 here, or comity there"
             ));
         }
         _ => {}

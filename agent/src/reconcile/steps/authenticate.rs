@@ -1,5 +1,5 @@
-//! Steps `send-psk`, `open-psk`, `send-proof` and `check-proof`: the donor sends a pre-shared key, and the origin proves
-//! that it opened it.
+//! Steps `send-psk`, `open-psk`, `send-proof` and `check-proof`: the donor sends a pre-shared key, and the origin
+//! proves that it opened it.
 
 use std::sync::Arc;
 

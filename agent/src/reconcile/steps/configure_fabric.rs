@@ -1,5 +1,5 @@
-//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its pods'
-//! calls of that API into it.
+//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its
+//! pods' calls of that API into it.
 
 use std::net::SocketAddr;
 
@@ -64,7 +64,8 @@ async fn tunnel_routes(context: &Context, side: Side, remote: &RemoteKeys) -> (V
         match found.map(|mut found| found.find(SocketAddr::is_ipv4)) {
             Ok(found) => network.api_server = found.map(|found| found.to_string()).unwrap_or_default(),
             Err(error) => {
-                tracing::warn!(name = network.api_server, %error, cluster = remote.cluster, "the donor's API server does not resolve");
+                tracing::warn!(name = network.api_server, %error, cluster = remote.cluster, "the donor's API server \
+                    does not resolve");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Steps `liqo-challenge`, `liqo-admit`, `liqo-answer`, `liqo-identity` and `liqo-remove`: exchange the keys of the two
-//! Liqos once per peering, so that the origin's Liqo may call the donor's API server. `liqo-mint` issues tokens instead.
+//! Liqos once per peering, so that the origin's Liqo may call the donor's API server. `liqo-mint` issues tokens
+//! instead.
 
 mod network;
 

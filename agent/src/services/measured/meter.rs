@@ -1,13 +1,12 @@
-//! How quickly bytes arrived at best, from one cluster. Pure.
+//! The best rate at which bytes arrived from one cluster. Pure.
 //!
-//! A rate is told of the shortest time in which enough arrived to tell: of a second where the line is quick, of up to
-//! ten where it is slow. It is what the line carried, and so what it carries at least: nobody may have had more to
-//! send.
+//! A rate covers the shortest window with enough bytes: one second on a fast line, up to ten on a slow one. It is a
+//! lower bound: the sender may have had no more to send.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Shortest time a rate is told of: less is a burst out of a buffer.
+/// Shortest window: less may be a burst from a buffer.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Longest: a rate over more than this is of a line that was idle in between.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -19,7 +18,7 @@ const MAX_LOOKS: usize = 16;
 const HOURS: u64 = 24;
 const HOUR_SECONDS: u64 = 3_600;
 
-/// What arrived from one cluster lately.
+/// Recent arrivals from one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     /// When it was looked, and all bytes until then; the oldest first.
@@ -29,7 +28,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Takes in that `bytes` more have arrived since the last look; `at` is a time that only grows.
+    /// Records that `bytes` arrived since the last call; `at` is monotonic.
     pub(super) fn look(&mut self, at: Duration, bytes: u64) {
         let all = self.looks.back().map_or(0, |(_, all)| *all).saturating_add(bytes);
         let since = |then: Duration| at.saturating_sub(then);
@@ -59,7 +58,7 @@ impl Meter {
         }
     }
 
-    /// Mbit/s at best within the last day; `None`: never enough arrived to tell.
+    /// Best rate of the last day in Mbit/s; `None` if too little arrived.
     pub(super) fn mbits(&self) -> Option<u64> {
         self.best.iter().map(|(_, mbits)| *mbits).max().filter(|mbits| *mbits > 0)
     }

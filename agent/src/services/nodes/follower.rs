@@ -1,7 +1,7 @@
 //! `comity-agent node`: at a node that is not the gateway, follows what the gateway publishes.
 //!
-//! It holds no credentials of the federation and sees one ConfigMap. What it cannot read it names, and keeps what it
-//! had; what it had stays too while the API server is silent.
+//! It holds no credentials of the federation and reads one ConfigMap. While that is invalid or the API server silent,
+//! the last valid state stays.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use super::{CONFIG_MAP, KEY};
 use crate::fabric::{FabricError, NodeOverlay, Published};
 use crate::kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 
-/// What did not work is tried again, and what was made looked at, this often.
+/// How often failures are retried and the device is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What a node's agent needs to know.
+/// Settings of a node's agent.
 #[derive(Clone, Debug)]
 pub struct FollowerConfig {
     /// The API server.
@@ -106,7 +106,8 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
             () = shutdown.triggered() => break,
             Some(seen) = maps.next() => match seen {
                 Ok(map) => follower.hear(map),
-                Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: {error}", config.namespace)),
+                Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: \
+                    {error}", config.namespace)),
             },
             () = tokio::time::sleep(LOOK_EVERY) => follower.look(),
         }
@@ -131,7 +132,7 @@ impl Follower {
         self.settle();
     }
 
-    /// Tries again, and repairs what somebody else took away.
+    /// Retries, and repairs what was changed from outside.
     fn look(&mut self) {
         match self.overlay.is_whole() {
             Ok(whole) if whole && self.done => {}

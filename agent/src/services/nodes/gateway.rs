@@ -1,4 +1,4 @@
-//! At the gateway: follows the cluster's Node objects, and tells its other nodes what lies beyond the tunnels.
+//! At the gateway: follows the cluster's Node objects, and publishes the remote networks to its other nodes.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ use crate::kubernetes::watch_cache::WatchCache;
 use crate::model::delivery_error::DeliveryError;
 use crate::reconcile::steps::Context;
 
-/// What did not work is tried again this often.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 /// Somebody may delete or change the ConfigMap: it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -141,7 +141,8 @@ impl Publisher {
                 true
             }
             Err(error) => {
-                let what = "other nodes are not told what lies beyond the tunnels; are the rights in deploy/agent/tun/nodes.yaml applied?";
+                let what = "other nodes are not told what lies beyond the tunnels; are the rights in \
+                    deploy/agent/tun/nodes.yaml applied?";
                 say_once(&mut self.said, &error.to_string(), what);
                 false
             }

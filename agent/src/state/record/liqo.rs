@@ -1,4 +1,4 @@
-//! Liqo's key exchange of one peering, as one side remembers it.
+//! One side's record of Liqo's key exchange in a peering.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct SealedMessage {
     pub refused: bool,
 }
 
-/// The exchange cannot go on.
+/// Why the exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiqoFailure {
     /// For people, with the code before it.
@@ -39,15 +39,15 @@ pub struct MintedToken {
 /// One side of the network between two Liqos.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRecord {
-    /// The newest that the other side told.
+    /// The other side's newest state.
     pub remote: Option<NetworkState>,
-    /// The newest that this side told.
+    /// The newest state that this side sent.
     pub told: Option<NetworkState>,
-    /// The envelope with that.
+    /// Its envelope.
     pub sealed: Option<SealedMessage>,
     /// Last sequence sealed, in any epoch.
     pub last_sequence: u64,
-    /// It is being taken down: nothing is set any more.
+    /// Whether it is being taken down.
     pub leaving: bool,
 }
 
@@ -76,18 +76,18 @@ pub struct LiqoRecord {
     /// The network of the two Liqos, where that carries their pods.
     #[serde(default)]
     pub network: Option<NetworkRecord>,
-    /// This side's half stands: the donor's tenant, or the origin's identity.
+    /// Whether this side's half is complete: the donor's tenant, or the origin's identity.
     pub done: bool,
     /// Last sequence sealed, in any epoch and step.
     pub last_sequence: u64,
     /// The newest message that was sealed.
     pub sealed: Option<SealedMessage>,
-    /// Why it does not go on; gone once it does.
+    /// Its last failure; cleared by a success.
     pub failed: Option<LiqoFailure>,
 }
 
 impl LiqoRecord {
-    /// An exchange that begins.
+    /// A new exchange.
     #[must_use]
     pub fn new(side: Side, peer: &LiqoPeer, own_liqo_id: &str) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl LiqoRecord {
         }
     }
 
-    /// The network, as long as it is not taken down.
+    /// The network, unless it is being taken down.
     #[must_use]
     pub fn standing_network(&self) -> Option<&NetworkRecord> {
         self.network.as_ref().filter(|network| !network.leaving)

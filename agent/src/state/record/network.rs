@@ -1,4 +1,4 @@
-//! What the other side of a peering says of its network.
+//! The other side's network in a key bundle.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,34 +26,37 @@ pub struct RemoteNetwork {
 }
 
 impl RemoteNetwork {
-    /// Its API server where that is named by an address: the only form that packets can be led away from.
+    /// Its API server, if named by an IP address: only packets to addresses can be redirected into the tunnel.
     #[must_use]
     pub fn api_address(&self) -> Option<SocketAddr> {
         self.api_server.parse().ok()
     }
 
-    /// Whether packets of this cluster may be led into the tunnel for what the other side says is there. A cluster that
-    /// says that its pods have the addresses of this cluster's would take them over.
+    /// Checks whether packets for this network may be routed into the tunnel: claims of this cluster's own addresses
+    /// would take over its traffic.
     ///
     /// # Errors
-    /// What is wrong, and the remedy.
+    /// The conflict, and the remedy.
     pub fn check(&self, own: Option<&v1::ClusterNetwork>, allowed: &[Ipv4Net]) -> Result<(), String> {
         let own_cidrs: Vec<Ipv4Net> =
             own.iter().flat_map(|own| &own.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
         if let Some(cidr) = self.pod_cidrs.first().filter(|_| self.liqo_network) {
             return Err(format!(
-                "it names the pod network {cidr} and leaves its pods to Liqo's gateways; run the same version of the agent on both sides"
+                "it names the pod network {cidr} and leaves its pods to Liqo's gateways; run the same version of the \
+                 agent on both sides"
             ));
         }
         for cidr in &self.pod_cidrs {
             if let Some(own) = own_cidrs.iter().find(|own| own.contains(cidr) || cidr.contains(*own)) {
                 return Err(format!(
-                    "its pods have addresses in {cidr}, which overlaps {own} of this cluster; give one of the clusters another pod network"
+                    "its pods have addresses in {cidr}, which overlaps {own} of this cluster; give one of the clusters \
+                     another pod network"
                 ));
             }
             if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.contains(cidr)) {
                 return Err(format!(
-                    "its pods have addresses in {cidr}, which is in none of liqo.peerNetworks; add it there if that is right"
+                    "its pods have addresses in {cidr}, which is in none of liqo.peerNetworks; add it there if that is \
+                     right"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! A change being made: reads and writes go to a copy, and what was touched is remembered.
+//! A transaction on a copy of the records, which tracks what it changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) enum Dirty {
     Fence,
 }
 
-/// A change being made: reads and writes go to a copy.
+/// A transaction on a copy of the records.
 pub struct Change<'a> {
     pub(super) records: Records,
     pub(super) dirty: BTreeSet<Dirty>,
@@ -28,7 +28,7 @@ pub struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Everything as it stands within this change.
+    /// The records within this transaction.
     #[must_use]
     pub fn records(&self) -> &Records {
         &self.records
@@ -94,7 +94,7 @@ impl Change<'_> {
         true
     }
 
-    /// Forgets both sides of a lease. The fence stays.
+    /// Removes both sides of a lease. The fence stays.
     pub fn drop_lease(&mut self, lease: &str) {
         if self.records.donors.remove(lease).is_some() {
             self.dirty.insert(Dirty::Donor(lease.to_owned()));
@@ -130,7 +130,7 @@ impl Change<'_> {
         }
     }
 
-    /// Puts a message into the outbox. It takes the place of an earlier one about the same, unless that says the same.
+    /// Puts a message into the outbox. It replaces an earlier one on the same subject, unless they are equal.
     pub fn send(&mut self, key: ReportKey, body: v1::agent_message::Body) {
         let earlier: Vec<u64> = self
             .records
@@ -163,7 +163,7 @@ impl Change<'_> {
         self.dirty.insert(Dirty::Outbox(id));
     }
 
-    /// Takes a message out of the outbox.
+    /// Removes a message from the outbox.
     pub fn unsend(&mut self, id: u64) -> Option<Arc<Outgoing>> {
         let outgoing = self.records.outbox.remove(&id)?;
         self.dirty.insert(Dirty::Outbox(id));

@@ -119,5 +119,10 @@ fn entry(pod: &Pod) -> Option<(String, Option<PodFacts>)> {
 }
 
 fn taken<T>(what: &str, event: watcher::Result<Event<T>>) -> Option<Event<T>> {
-    event.inspect_err(|error| tracing::warn!(what, %error, "a watch of burst failed and is begun again; apply deploy/agent/burst.yaml where it is forbidden")).ok()
+    event
+        .inspect_err(|error| {
+            tracing::warn!(what, %error, "a watch of burst failed and is begun again; apply \
+        deploy/agent/burst.yaml where it is forbidden")
+        })
+        .ok()
 }

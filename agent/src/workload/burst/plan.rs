@@ -1,7 +1,7 @@
 //! Plans actions on pods, requests and leases from a snapshot. Pure.
 //!
-//! Pods are planned oldest first. A pod stays if a GPU of this cluster fits, else goes to a lease with room, else becomes
-//! part of a request within the namespace's limits. Unused requests and leases are released.
+//! Pods are planned oldest first. A pod stays if a GPU of this cluster fits, else goes to a lease with room, else
+//! becomes part of a request within the namespace's limits. Unused requests and leases are released.
 
 mod local;
 mod notes;

@@ -30,24 +30,24 @@ use crate::model::desired::Update;
 use crate::workload::burst::{CLASS, RequestError, Requests, TENANT_LABEL, wait_reasons};
 use crate::workload::reclaim::Saved;
 
-/// How often the broker is asked while a request waits, and while none does.
+/// How often the broker is polled: while a request waits, and while none does.
 const ASK_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
-/// A deleted object is kept this long for a broker that does not answer. Afterwards it goes, and its request is taken
-/// back when the broker is heard again: requests say which object they are for.
+/// A deleted object is kept this long while the broker does not answer. Afterwards it goes, and its orphaned request is
+/// cancelled when the broker answers again.
 const KEEP_DELETED: Duration = Duration::from_secs(600);
-/// A request whose object is not seen is taken back after this time.
+/// A request without an object is cancelled after this time.
 const ORPHANED_AFTER_MS: u64 = 10_000;
 /// After so long a `GpuLease` that was written is looked at again as it is: until then its watch tells of it as it was
 /// before.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
-/// What the broker refused is not asked again before this time: the policy may be another one by then.
+/// Pause before a refused submission is retried: the policy may change.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
-/// What cannot be asked because something is missing on the object's namespace is looked at again after this time.
+/// Pause before an incomplete object is checked again: its namespace may change.
 const INCOMPLETE_FOR: Duration = Duration::from_secs(30);
-/// Objects that are worked on at once.
+/// Objects processed concurrently.
 const AT_ONCE: usize = 8;
 
-/// What the controller is given.
+/// Dependencies of the controller.
 pub struct Controller {
     /// This cluster.
     pub cluster: String,
@@ -75,7 +75,7 @@ mod tests;
 type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 impl Controller {
-    /// Runs until told to stop. Where the definitions are not installed it waits for them.
+    /// Runs until stopped. Waits for the custom resource definitions if they are missing.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut requests = follow::<GpuRequest>(&self.client);
         let mut leases = follow::<GpuLease>(&self.client);
@@ -114,7 +114,7 @@ impl Controller {
         }
     }
 
-    /// Works on everything once; whether something waits for the broker.
+    /// One round over all objects; true if any waits for the broker.
     pub(super) async fn turn(&self, seen: &mut Seen) -> bool {
         let update = self.desired.borrow().clone();
         self.mirror_leases(seen, &update).await;
@@ -136,7 +136,7 @@ impl Controller {
         waits
     }
 
-    /// Takes in how work on one object ended; whether it waits for something that no watch will tell.
+    /// Handles the result of work on one object; true if it must be polled.
     async fn end(&self, seen: &mut Seen, mut work: Work, result: Result<bool, WriteError>) -> bool {
         let (uid, now) = (work.uid(), self.clock.unix_ms());
         for remark in std::mem::take(&mut work.remarks) {
@@ -170,12 +170,12 @@ impl Controller {
         live: Option<&[v1::Request]>,
         desired: Option<&v1::DesiredState>,
     ) -> (Work, Result<bool, WriteError>) {
-        let result = self.bring_on(&mut work, live, desired).await;
+        let result = self.reconcile_object(&mut work, live, desired).await;
         (work, result)
     }
 
-    /// One object: whether it waits for something that no watch will tell.
-    async fn bring_on(
+    /// Reconciles one object; true if it must be polled.
+    async fn reconcile_object(
         &self,
         work: &mut Work,
         live: Option<&[v1::Request]>,
@@ -233,7 +233,7 @@ impl Controller {
         Ok(waits)
     }
 
-    /// Why it waits, asked once a minute at most.
+    /// Why it waits; asks at most once a minute.
     async fn explained(&self, work: &mut Work, request: &v1::Request, now: u64) -> String {
         if work.why.as_ref().is_none_or(|(_, asked)| now.saturating_sub(*asked) >= wait_reasons::EVERY_MS) {
             let text = match self.requests.explain(request.id.clone()).await {
@@ -249,7 +249,7 @@ impl Controller {
         text.filter(|text| !text.is_empty()).unwrap_or_else(|| request.message.clone())
     }
 
-    /// Asks the broker; what says no is noted, so that the same is not asked at every turn.
+    /// Submits the request; a refusal is remembered, so that it is not repeated in every round.
     async fn submit(&self, work: &mut Work) -> Result<Result<v1::Request, RequestError>, WriteError> {
         let object = &work.object;
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
@@ -281,7 +281,7 @@ impl Controller {
         Ok(answer)
     }
 
-    /// Takes the request of a deleted object back, then lets the object go.
+    /// Cancels the request of a deleted object, then removes its finalizer.
     async fn remove(&self, work: &mut Work, live: Option<&[v1::Request]>) -> Result<bool, WriteError> {
         let object = &work.object;
         let uid = object.metadata.uid.clone().unwrap_or_default();
@@ -314,7 +314,7 @@ impl Controller {
         Ok(false)
     }
 
-    /// Takes back requests whose objects are gone.
+    /// Cancels requests whose objects are gone.
     async fn sweep(&self, seen: &mut Seen, live: &[v1::Request]) -> bool {
         let now = self.clock.unix_ms();
         let objects: Vec<String> = seen.requests.facts().filter_map(|object| object.metadata.uid.clone()).collect();
@@ -334,7 +334,8 @@ impl Controller {
             match self.requests.cancel(request.id.clone(), key).await {
                 Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: taken back"),
                 Err(error) if seen.failures.is_new(&request.id, &error.to_string()) => {
-                    tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back yet")
+                    tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back \
+                        yet")
                 }
                 Err(error) => tracing::debug!(request = request.id, %error, "it cannot be taken back yet"),
             }
@@ -358,7 +359,7 @@ pub(super) fn namespace(object: &impl Resource) -> String {
     object.meta().namespace.clone().unwrap_or_default()
 }
 
-/// Whether the broker said no to what the object says.
+/// Whether the broker refused this generation of the object.
 fn is_refused(object: &GpuRequest) -> bool {
     let status = object.status.clone().unwrap_or_default();
     status.state.as_deref() == Some("Refused") && status.observed_generation == object.metadata.generation

@@ -1,22 +1,22 @@
-//! `GpuRequest`s as this agent left them: a watch tells late, and an old copy must not be worked on again.
+//! `GpuRequest`s as this agent last wrote them, because a watch lags and an old copy must not be processed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::GpuRequest;
 
-/// Versions of an object that are known to be old. More are written only while its watch tells nothing for long.
+/// Most superseded versions remembered of an object; more accumulate only while its watch is stuck.
 const MOST_VERSIONS: usize = 32;
 
 /// One object while it is worked on.
 #[derive(Debug)]
 pub(super) struct Work {
-    /// As it is now.
+    /// Its current state.
     pub(super) object: GpuRequest,
-    /// Versions that were written over.
+    /// Overwritten resource versions.
     superseded: BTreeSet<String>,
     /// Events about it that are due.
     pub(super) remarks: Vec<super::remarks::Remark>,
-    /// When the broker is asked again; 0: it did not say no.
+    /// When a refused submission is retried; 0 if none was refused.
     pub(super) asked_again_ms: u64,
     /// Why it waits, and when the broker was asked that.
     pub(super) why: Option<(String, u64)>,
@@ -36,14 +36,14 @@ impl Work {
     }
 }
 
-/// What was written and no watch has told yet, by UID.
+/// Writes that no watch has shown yet, by UID.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     written: BTreeMap<String, (GpuRequest, BTreeSet<String>)>,
 }
 
 impl Copies {
-    /// Begins to work on an object that a watch told of.
+    /// Starts work on an object from a watch.
     pub(super) fn begin(&self, told: &GpuRequest) -> Work {
         let (object, superseded) = match self.written.get(&uid(told)) {
             Some((object, superseded)) if is_among(told, superseded) => (object.clone(), superseded.clone()),
@@ -52,14 +52,14 @@ impl Copies {
         Work { object, superseded, remarks: Vec::new(), asked_again_ms: 0, why: None }
     }
 
-    /// Remembers what was written.
+    /// Remembers the object's writes.
     pub(super) fn keep(&mut self, work: Work) {
         if !work.superseded.is_empty() && work.superseded.len() <= MOST_VERSIONS {
             self.written.insert(uid(&work.object), (work.object, work.superseded));
         }
     }
 
-    /// Forgets objects that are gone, and those of which the watch knows more.
+    /// Forgets deleted objects, and those whose watch caught up.
     pub(super) fn forget<'a>(&mut self, told: impl Iterator<Item = &'a GpuRequest>) {
         let told: BTreeMap<String, &GpuRequest> = told.map(|object| (uid(object), object)).collect();
         self.written.retain(|uid, (_, superseded)| told.get(uid).is_some_and(|told| is_among(told, superseded)));

@@ -43,8 +43,7 @@ use super::{Condition, DataNeed, Members, Preemptible, Topology, Window};
     validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
 )]
 pub struct GpuRequestSpec {
-    /// Tenant that is accounted. Absent: the namespace's label comity.dev/tenant, or the agent's default; it may not
-    /// differ from those.
+    /// Tenant charged. Absent: the namespace's label comity.dev/tenant, or the agent's default; it must equal that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("tenant must be a DNS label: lower-case letters, digits and '-'"))]
     #[schemars(length(max = 63))]
@@ -96,8 +95,7 @@ pub struct GpuRequestSpec {
     /// A gang of members, each with `gpus` GPUs on one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Members>,
-    /// Where no donor has room for as many members as must start, they may lie on several, with one lease and one
-    /// virtual node for each. Absent: they may not.
+    /// Whether a gang may spread over several donors, with one lease and one virtual node for each. Absent: no.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_donors: Option<bool>,
     /// What its work reads: a donor that holds it, or can have it soon, comes first.
@@ -147,8 +145,7 @@ pub struct GpuRequestStatus {
     /// Its lease; of a gang with several, the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
-    /// All its leases, where a gang has several: those at other donors, and of members that came later. Each has a
-    /// GpuLease.
+    /// All its leases, where a gang has several: also at other donors, and of later members. Each has a GpuLease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leases: Vec<String>,
     /// Who lends.

@@ -1,4 +1,4 @@
-//! `GpuLease`s, kept as the broker's leases are, and what people say on them.
+//! Keeps `GpuLease`s equal to the broker's leases, and reads answers from their annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

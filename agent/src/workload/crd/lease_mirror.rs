@@ -1,4 +1,4 @@
-//! From a lease to its `GpuLease`: pure.
+//! Converts a lease to its `GpuLease`. Pure.
 
 use comity_proto::v1;
 
@@ -7,7 +7,7 @@ use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::{DeliveryKind, camel};
 use crate::workload::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
 
-/// Where leases are shown that have no namespace of their own here.
+/// Namespace of `GpuLease`s without a target namespace here.
 const SYSTEM_NAMESPACE: &str = "comity-system";
 
 /// The mirror of a lease; `None` for one that is not this cluster's.
@@ -70,7 +70,7 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
     Some(object)
 }
 
-/// What pods have to ask for beside GPUs.
+/// Virtual functions that pods must request besides GPUs.
 fn functions(placement: &v1::Placement) -> Vec<Functions> {
     let of = |resource: &str| {
         let on_nodes = placement.nodes.iter().flat_map(|node| &node.rdma).filter(|rdma| rdma.resource == resource);
@@ -84,7 +84,7 @@ fn functions(placement: &v1::Placement) -> Vec<Functions> {
     all.collect()
 }
 
-/// Whether it is being reclaimed: why, until when, and where its request goes on.
+/// The condition `Reclaiming`: reason, deadline and next lease.
 fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
         return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
@@ -94,13 +94,13 @@ fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
 }
 
-/// What a `GpuLease` says of its reclaim.
+/// The reclaim annotations of a `GpuLease`.
 pub(super) fn marks(object: &GpuLease) -> [Option<&String>; 2] {
     let annotations = object.metadata.annotations.as_ref();
     [RECLAIM_AT, RECLAIM_REASON].map(|key| annotations.and_then(|all| all.get(key)))
 }
 
-/// Whether somebody says on a `GpuLease` that the work is saved.
+/// Whether an annotation of a `GpuLease` says that the work is saved.
 pub(super) fn is_answered(object: &GpuLease) -> bool {
     let annotations = object.metadata.annotations.as_ref();
     annotations.and_then(|all| all.get(CHECKPOINTED)).is_some_and(|text| text == "true")

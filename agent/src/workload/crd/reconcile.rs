@@ -1,4 +1,4 @@
-//! From a `GpuRequest` to a request, and from a request to a status: pure.
+//! Converts a `GpuRequest` to a request, and a request to its status. Pure.
 
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
@@ -10,7 +10,7 @@ use super::{Numa, NvLink};
 use crate::workload::burst::{CLASS, TENANT_LABEL};
 use crate::workload::reclaim::ReclaimNotice;
 
-/// What a `GpuRequest` does not say itself.
+/// Defaults for fields that a `GpuRequest` leaves out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Defaults {
     /// This cluster.
@@ -21,7 +21,7 @@ pub(super) struct Defaults {
     pub(super) class: String,
 }
 
-/// What the purpose of its request begins with; the object's UID follows.
+/// Prefix of a request's purpose; the object's UID follows.
 const PURPOSE: &str = "GpuRequest ";
 
 /// The UID of the `GpuRequest` that a request was made for.
@@ -34,7 +34,7 @@ pub(super) fn key(uid: &str) -> String {
     format!("gpurequest-{uid}")
 }
 
-/// What the broker is asked.
+/// The request's specification.
 pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::RequestSpec, String> {
     let (spec, metadata) = (&object.spec, &object.metadata);
     let namespace = metadata.namespace.clone().unwrap_or_default();
@@ -44,7 +44,8 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         }
         Some(tenant) if tenant != defaults.tenant => {
             return Err(format!(
-                "spec.tenant is {tenant:?}, and namespace {namespace} is accounted to {:?}: leave spec.tenant out, or use a namespace of that tenant",
+                "spec.tenant is {tenant:?}, and namespace {namespace} is accounted to {:?}: leave spec.tenant out, or \
+                 use a namespace of that tenant",
                 defaults.tenant
             ));
         }
@@ -106,7 +107,7 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
     })
 }
 
-/// The definition lets nothing negative in.
+/// The definition admits no negative count.
 fn count(given: i32) -> u32 {
     u32::try_from(given).unwrap_or(0)
 }
@@ -139,7 +140,7 @@ fn unix_ms(field: &str, given: Option<&str>) -> Result<u64, String> {
     time.filter(|ms| *ms > 0).ok_or_else(|| format!("{field} is {text:?}: write a time such as 2026-03-01T20:00:00Z"))
 }
 
-/// A status with one sentence about what was not done.
+/// A status without a request, with one sentence why.
 pub(super) fn refused(object: &GpuRequest, state: &str, reason: &str, message: &str, now_ms: u64) -> GpuRequestStatus {
     let old = object.status.clone().unwrap_or_default();
     let accepted = condition("Accepted", false, reason, message, now_ms);

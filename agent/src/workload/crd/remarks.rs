@@ -1,4 +1,4 @@
-//! Which events on a `GpuRequest` are due: the same one is not told again soon.
+//! Deduplicates events on a `GpuRequest`.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ pub(super) struct Remark {
     pub(super) text: String,
 }
 
-/// What objects were told, by UID and reason.
+/// Written events by UID and reason.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
     told: BTreeMap<(String, String), (String, u64)>,
 }
 
 impl Remarks {
-    /// Whether the event is due; it then counts as told.
+    /// Whether the event is due; marks it as written.
     pub(super) fn is_due(&mut self, uid: &str, remark: &Remark, now_ms: u64) -> bool {
         let key = (uid.to_owned(), remark.reason.clone());
         let is_fresh = |(text, at): &(String, u64)| *text == remark.text && now_ms.saturating_sub(*at) < REPEAT_MS;
@@ -35,7 +35,7 @@ impl Remarks {
         true
     }
 
-    /// Forgets objects that are gone.
+    /// Forgets deleted objects.
     pub(super) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.told.retain(|(uid, _), _| is_there(uid));
     }

@@ -1,4 +1,4 @@
-//! What the controller has seen, written and said.
+//! State of the controller: watched objects, own writes and events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,8 @@ impl Seen {
         event
             .inspect_err(|error| {
                 if !std::mem::replace(&mut self.said, true) {
-                    tracing::warn!(what, %error, "cannot be watched and is tried again; apply deploy/crds and deploy/agent/burst.yaml");
+                    tracing::warn!(what, %error, "cannot be watched and is tried again; apply deploy/crds and \
+                        deploy/agent/burst.yaml");
                 }
             })
             .ok()

@@ -55,7 +55,8 @@ impl GatewayOverlay {
         };
         Self::remove_leftovers(netlink, &name)?;
         let index = netlink.make_vxlan(&vxlan).map_err(device)?;
-        tracing::info!(device = name, mtu = vxlan.mtu, vni = vxlan.vni, port = vxlan.port, %own, "the overlay to this cluster's other nodes is up");
+        tracing::info!(device = name, mtu = vxlan.mtu, vni = vxlan.vni, port = vxlan.port, %own, "the overlay to this \
+            cluster's other nodes is up");
         Ok(Self { vxlan, index, ways: Ways::default() })
     }
 

@@ -31,7 +31,8 @@ pub(super) async fn ensure(client: &Client, service: &ServiceName, ca_pem: &str)
     let found = within_limit(api.get_opt(NAME)).await.map_err(|error| failed("read", error))?;
     if found.is_some_and(|found| !is_ours(&found)) {
         return Err(format!(
-            "APIService {NAME} is somebody else's, Liqo's metric-agent's probably: set its chart's metricAgent.enabled to false"
+            "APIService {NAME} is somebody else's, Liqo's metric-agent's probably: set its chart's metricAgent.enabled \
+             to false"
         ));
     }
     let wanted = json!({

@@ -33,7 +33,9 @@ fn slice_status(settings: &PolicySettings) -> Policy {
         variables: Vec::new(),
         validations: vec![Validation {
             holds: "false".to_owned(),
-            message: "request.resource.resource + '/' + request.subResource + ' may only be written by this cluster itself, not by ' + request.userInfo.username".to_owned(),
+            message: "request.resource.resource + '/' + request.subResource + ' may only be written by this cluster \
+                itself, not by ' + request.userInfo.username"
+                .to_owned(),
             reason: "Forbidden",
         }],
     }
@@ -49,11 +51,17 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
         ("annotations", "has(object.metadata.annotations) ? object.metadata.annotations : {}".to_owned()),
         (
             "oldAnnotations",
-            "request.operation == 'UPDATE' && has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}".to_owned(),
+            "request.operation == 'UPDATE' && has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : \
+             {}"
+            .to_owned(),
         ),
         (
             "key",
-            "variables.isSlice ? 'slice.' + variables.peer + '.' + object.metadata.name : (has(object.spec.resourceSliceRef) ? 'slice.' + variables.peer + '.' + (has(object.spec.resourceSliceRef.name) ? object.spec.resourceSliceRef.name : '') : 'peer.' + variables.peer)".to_owned(),
+            "variables.isSlice ? 'slice.' + variables.peer + '.' + object.metadata.name : \
+             (has(object.spec.resourceSliceRef) ? 'slice.' + variables.peer + '.' + \
+             (has(object.spec.resourceSliceRef.name) ? object.spec.resourceSliceRef.name : '') : 'peer.' + \
+             variables.peer)"
+                .to_owned(),
         ),
         ("csr", "has(object.spec.csr) ? string(object.spec.csr) : ''".to_owned()),
     ]);
@@ -66,7 +74,8 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
         },
         refuse(
             "!variables.isSlice || (has(object.spec.class) && object.spec.class == 'comity')",
-            "'only ResourceSlices of class comity are accepted here, got \"' + (has(object.spec.class) ? object.spec.class : '') + '\"'",
+            "'only ResourceSlices of class comity are accepted here, got \"' + (has(object.spec.class) ? \
+             object.spec.class : '') + '\"'",
         ),
         refuse(
             "!variables.isSlice || variables.key in variables.data",
@@ -77,13 +86,18 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
             "'there is no lease in force that ' + variables.peer + ' could renew its certificate for'",
         ),
         refuse(
-            "variables.csr == '' || !(variables.key in variables.data) || variables.data[variables.key].split(' ').exists(begin, variables.csr.startsWith(begin))",
-            "'spec.csr must ask for exactly the ' + (variables.key.startsWith('slice.') ? 'slice\\'s own name and the consumer\\'s own group' : 'consumer\\'s own name and the group liqo.io') + ', as Liqo writes it'",
+            "variables.csr == '' || !(variables.key in variables.data) || variables.data[variables.key].split(' \
+             ').exists(begin, variables.csr.startsWith(begin))",
+            "'spec.csr must ask for exactly the ' + (variables.key.startsWith('slice.') ? 'slice\\'s own name and the \
+             consumer\\'s own group' : 'consumer\\'s own name and the group liqo.io') + ', as Liqo writes it'",
         ),
     ];
     validations.extend(replica_validations());
     validations.push(Validation {
-        holds: "['liqo.io/cordon', 'liqo.io/cordon-tenant'].all(key, (key in variables.annotations) == (key in variables.oldAnnotations) && (!(key in variables.annotations) || variables.annotations[key] == variables.oldAnnotations[key]))".to_owned(),
+        holds: "['liqo.io/cordon', 'liqo.io/cordon-tenant'].all(key, (key in variables.annotations) == (key in \
+            variables.oldAnnotations) && (!(key in variables.annotations) || variables.annotations[key] == \
+            variables.oldAnnotations[key]))"
+            .to_owned(),
         message: "'cordon annotations belong to the provider'".to_owned(),
         reason: "Forbidden",
     });
@@ -102,23 +116,25 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
     let mut variables = common_variables();
     variables.extend([
         ("labels", "has(object.metadata.labels) ? object.metadata.labels : {}".to_owned()),
-        (
-            "wanted",
-            "has(object.spec) && has(object.spec.desiredMapping) ? object.spec.desiredMapping : {}".to_owned(),
-        ),
+        ("wanted", "has(object.spec) && has(object.spec.desiredMapping) ? object.spec.desiredMapping : {}".to_owned()),
         (
             "before",
-            "request.operation == 'UPDATE' && has(oldObject.spec) && has(oldObject.spec.desiredMapping) ? oldObject.spec.desiredMapping : {}".to_owned(),
+            "request.operation == 'UPDATE' && has(oldObject.spec) && has(oldObject.spec.desiredMapping) ? \
+             oldObject.spec.desiredMapping : {}"
+                .to_owned(),
         ),
         (
             "added",
-            "variables.wanted.filter(name, !(name in variables.before) || variables.before[name] != variables.wanted[name]).map(name, variables.wanted[name])".to_owned(),
+            "variables.wanted.filter(name, !(name in variables.before) || variables.before[name] != \
+             variables.wanted[name]).map(name, variables.wanted[name])"
+                .to_owned(),
         ),
     ]);
     let names = if settings.same_names {
         refuse(
             &format!("variables.added.all(name, !name.matches('{RESERVED_NAMES}'))"),
-            "'remote namespaces may not be called ' + variables.added.join(', ') + ': such names are this cluster\\'s own'",
+            "'remote namespaces may not be called ' + variables.added.join(', ') + ': such names are this cluster\\'s \
+             own'",
         )
     } else {
         refuse(
@@ -166,12 +182,14 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
         ("pod", "object.spec.pod".to_owned()),
         (
             "containers",
-            "variables.pod.containers + (has(variables.pod.initContainers) ? variables.pod.initContainers : [])".to_owned(),
+            "variables.pod.containers + (has(variables.pod.initContainers) ? variables.pod.initContainers : \
+             [])".to_owned(),
         ),
         ("chosen", "has(variables.pod.nodeSelector) ? variables.pod.nodeSelector : {}".to_owned()),
         (
             "selector",
-            "variables.consumer == '' ? [] : variables.data['selector.' + variables.user].split(',').filter(pair, pair != '')".to_owned(),
+            "variables.consumer == '' ? [] : variables.data['selector.' + variables.user].split(',').filter(pair, pair \
+             != '')".to_owned(),
         ),
         (
             "resources",
@@ -198,15 +216,20 @@ fn whose_pod() -> Vec<Validation> {
     vec![
         refuse("variables.consumer != ''", "'no lease in force is granted to ' + variables.user"),
         refuse(
-            "variables.peer == variables.consumer && !variables.tenantNamespace && variables.consumer in request.userInfo.groups",
+            "variables.peer == variables.consumer && !variables.tenantNamespace && variables.consumer in \
+             request.userInfo.groups",
             "'pods of ' + variables.consumer + ' run in its own remote namespaces only'",
         ),
         refuse(
-            "has(namespaceObject.metadata.labels) && 'pod-security.kubernetes.io/enforce' in namespaceObject.metadata.labels && namespaceObject.metadata.labels['pod-security.kubernetes.io/enforce'] in ['baseline', 'restricted']",
-            "'namespace ' + request.namespace + ' is not under Pod Security baseline yet; this cluster\\'s agent sees to it'",
+            "has(namespaceObject.metadata.labels) && 'pod-security.kubernetes.io/enforce' in \
+             namespaceObject.metadata.labels && namespaceObject.metadata.labels['pod-security.kubernetes.io/enforce'] \
+             in ['baseline', 'restricted']",
+            "'namespace ' + request.namespace + ' is not under Pod Security baseline yet; this cluster\\'s agent sees \
+             to it'",
         ),
         refuse(
-            "!('liqo.io/creator-user' in variables.labels) || variables.labels['liqo.io/creator-user'] == variables.user",
+            "!('liqo.io/creator-user' in variables.labels) || variables.labels['liqo.io/creator-user'] == \
+             variables.user",
             "'the label liqo.io/creator-user names another than ' + variables.user",
         ),
         refuse("has(object.spec) && has(object.spec.pod)", "'spec.pod is absent'"),
@@ -229,15 +252,20 @@ fn which_node(settings: &PolicySettings) -> Vec<Validation> {
             "'spec.pod.schedulerName is none that is offered'",
         ),
         refuse(
-            "!has(variables.pod.tolerations) || variables.pod.tolerations.all(toleration, has(toleration.key) && (toleration.key in ['node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable', 'node.kubernetes.io/memory-pressure', 'virtual-node.liqo.io/not-allowed', 'comity.dev/lease'] || toleration.key.matches('^([a-z]+[.])*(nvidia|amd|intel)[.]com/')))",
+            "!has(variables.pod.tolerations) || variables.pod.tolerations.all(toleration, has(toleration.key) && \
+             (toleration.key in ['node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable', \
+             'node.kubernetes.io/memory-pressure', 'virtual-node.liqo.io/not-allowed', 'comity.dev/lease'] || \
+             toleration.key.matches('^([a-z]+[.])*(nvidia|amd|intel)[.]com/')))",
             "'offloaded pods tolerate only taints named after their GPUs'",
         ),
         refuse(
             &format!(
-                "!has(variables.pod.priorityClassName) || variables.pod.priorityClassName == '' || variables.pod.priorityClassName in {}",
+                "!has(variables.pod.priorityClassName) || variables.pod.priorityClassName == '' || \
+                 variables.pod.priorityClassName in {}",
                 list(&settings.priority_classes.iter().map(String::as_str).collect::<Vec<_>>())
             ),
-            "'spec.pod.priorityClassName is none that is offered: offloaded pods do not push away this cluster\\'s own'",
+            "'spec.pod.priorityClassName is none that is offered: offloaded pods do not push away this cluster\\'s \
+             own'",
         ),
     ]
 }
@@ -246,7 +274,8 @@ fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
     let known_volume = VOLUMES.map(|kind| format!("has(volume.{kind})")).join(" || ");
     let mut validations = vec![
         refuse(
-            "!(has(variables.pod.hostNetwork) && variables.pod.hostNetwork) && !(has(variables.pod.hostPID) && variables.pod.hostPID) && !(has(variables.pod.hostIPC) && variables.pod.hostIPC)",
+            "!(has(variables.pod.hostNetwork) && variables.pod.hostNetwork) && !(has(variables.pod.hostPID) && \
+             variables.pod.hostPID) && !(has(variables.pod.hostIPC) && variables.pod.hostIPC)",
             "'host namespaces are not offered'",
         ),
         refuse(
@@ -254,15 +283,23 @@ fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
             &format!("'volumes may only be of these kinds: {}'", VOLUMES.join(", ")),
         ),
         refuse(
-            "variables.containers.all(container, !has(container.securityContext) || !has(container.securityContext.privileged) || !container.securityContext.privileged)",
+            "variables.containers.all(container, !has(container.securityContext) || \
+             !has(container.securityContext.privileged) || !container.securityContext.privileged)",
             "'privileged containers are not offered'",
         ),
         refuse(
-            "variables.containers.all(container, !has(container.ports) || container.ports.all(port, !has(port.hostPort) || port.hostPort == 0))",
+            "variables.containers.all(container, !has(container.ports) || container.ports.all(port, \
+             !has(port.hostPort) || port.hostPort == 0))",
             "'host ports are not offered'",
         ),
         refuse(
-            "variables.containers.all(container, !has(container.resources) || ((!has(container.resources.limits) || container.resources.limits.all(name, name in variables.resources)) && (!has(container.resources.requests) || container.resources.requests.all(name, name in variables.resources)))) && (!has(variables.pod.resources) || ((!has(variables.pod.resources.limits) || variables.pod.resources.limits.all(name, name in variables.resources)) && (!has(variables.pod.resources.requests) || variables.pod.resources.requests.all(name, name in variables.resources))))",
+            "variables.containers.all(container, !has(container.resources) || ((!has(container.resources.limits) || \
+             container.resources.limits.all(name, name in variables.resources)) && (!has(container.resources.requests) \
+             || container.resources.requests.all(name, name in variables.resources)))) && \
+             (!has(variables.pod.resources) || ((!has(variables.pod.resources.limits) || \
+             variables.pod.resources.limits.all(name, name in variables.resources)) && \
+             (!has(variables.pod.resources.requests) || variables.pod.resources.requests.all(name, name in \
+             variables.resources))))",
             "'containers may ask for these resources only: ' + variables.resources.filter(name, name != '').join(', ')",
         ),
         refuse(
@@ -270,8 +307,11 @@ fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
             "'resource claims are not offered: they are not counted against the lease'",
         ),
         refuse(
-            "variables.containers.all(container, !has(container.env) || container.env.all(variable, !(variable.name in ['NVIDIA_VISIBLE_DEVICES', 'AMD_VISIBLE_DEVICES', 'HABANA_VISIBLE_DEVICES']) || (has(variable.value) && variable.value in ['void', 'none'])))",
-            "'the variables by which container runtimes hand out GPUs belong to the device plugin: NVIDIA_VISIBLE_DEVICES and its like may not be set'",
+            "variables.containers.all(container, !has(container.env) || container.env.all(variable, !(variable.name in \
+             ['NVIDIA_VISIBLE_DEVICES', 'AMD_VISIBLE_DEVICES', 'HABANA_VISIBLE_DEVICES']) || (has(variable.value) && \
+             variable.value in ['void', 'none'])))",
+            "'the variables by which container runtimes hand out GPUs belong to the device plugin: \
+             NVIDIA_VISIBLE_DEVICES and its like may not be set'",
         ),
         refuse(
             "!has(variables.pod.serviceAccountName) || variables.pod.serviceAccountName in ['', 'default']",
@@ -279,14 +319,17 @@ fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
         ),
         refuse(
             &format!(
-                "!has(variables.pod.terminationGracePeriodSeconds) || variables.pod.terminationGracePeriodSeconds <= {MAX_GRACE_SECONDS}"
+                "!has(variables.pod.terminationGracePeriodSeconds) || variables.pod.terminationGracePeriodSeconds <= \
+                 {MAX_GRACE_SECONDS}"
             ),
             &format!("'terminationGracePeriodSeconds is at most {MAX_GRACE_SECONDS}'"),
         ),
     ];
     if settings.refuse_privilege_escalation {
         validations.push(refuse(
-            "variables.containers.all(container, has(container.securityContext) && has(container.securityContext.allowPrivilegeEscalation) && !container.securityContext.allowPrivilegeEscalation)",
+            "variables.containers.all(container, has(container.securityContext) && \
+             has(container.securityContext.allowPrivilegeEscalation) && \
+             !container.securityContext.allowPrivilegeEscalation)",
             "'containers must say allowPrivilegeEscalation: false'",
         ));
     }
@@ -300,29 +343,36 @@ fn objects(settings: &PolicySettings) -> Policy {
         (
             "isConsumer",
             format!(
-                "variables.peer in request.userInfo.groups || 'liqo.io' in request.userInfo.groups || ('user.' + request.userInfo.username) in variables.data || request.userInfo.username == 'system:serviceaccount:liqo-tenant-' + variables.peer + ':{PEER_ACCOUNT}'"
+                "variables.peer in request.userInfo.groups || 'liqo.io' in request.userInfo.groups || ('user.' + \
+                 request.userInfo.username) in variables.data || request.userInfo.username == \
+                 'system:serviceaccount:liqo-tenant-' + variables.peer + ':{PEER_ACCOUNT}'"
             ),
         ),
         ("finalizers", "has(object.metadata.finalizers) ? object.metadata.finalizers : []".to_owned()),
         (
             "oldFinalizers",
-            "request.operation == 'UPDATE' && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : []".to_owned(),
+            "request.operation == 'UPDATE' && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : \
+             []"
+            .to_owned(),
         ),
         ("isService", "request.resource.resource == 'services'".to_owned()),
     ]);
     let mut validations = vec![
         refuse(
-            "!variables.isConsumer || variables.finalizers.all(name, name in variables.oldFinalizers || name in ['kubernetes.io/pvc-protection', 'foregroundDeletion'])",
+            "!variables.isConsumer || variables.finalizers.all(name, name in variables.oldFinalizers || name in \
+             ['kubernetes.io/pvc-protection', 'foregroundDeletion'])",
             "'objects of a consumer carry no finalizers of their own, for they end with its lease'",
         ),
         refuse(
-            "!variables.isConsumer || !variables.isService || !has(object.spec.externalIPs) || size(object.spec.externalIPs) == 0",
+            "!variables.isConsumer || !variables.isService || !has(object.spec.externalIPs) || \
+             size(object.spec.externalIPs) == 0",
             "'Services of a consumer have no external IPs'",
         ),
     ];
     if !settings.exposed_services {
         validations.push(refuse(
-            "!variables.isConsumer || !variables.isService || !has(object.spec.type) || object.spec.type in ['', 'ClusterIP', 'ExternalName']",
+            "!variables.isConsumer || !variables.isService || !has(object.spec.type) || object.spec.type in ['', \
+             'ClusterIP', 'ExternalName']",
             "'Services of a consumer open no ports of this cluster: type ' + object.spec.type",
         ));
     }
@@ -345,11 +395,13 @@ fn objects(settings: &PolicySettings) -> Policy {
 fn replica_validations() -> [Validation; 2] {
     [
         refuse(
-            "'liqo.io/replicated' in variables.labels && variables.labels['liqo.io/replicated'] == 'true' && !('liqo.io/replication' in variables.labels && variables.labels['liqo.io/replication'] == 'true')",
+            "'liqo.io/replicated' in variables.labels && variables.labels['liqo.io/replicated'] == 'true' && \
+             !('liqo.io/replication' in variables.labels && variables.labels['liqo.io/replication'] == 'true')",
             "'the label liqo.io/replicated must be true, and liqo.io/replication must not: this is a replica'",
         ),
         refuse(
-            "['liqo.io/originID', 'liqo.io/remote-cluster-id'].all(key, !(key in variables.labels) || variables.labels[key] == variables.peer) && 'liqo.io/originID' in variables.labels",
+            "['liqo.io/originID', 'liqo.io/remote-cluster-id'].all(key, !(key in variables.labels) || \
+             variables.labels[key] == variables.peer) && 'liqo.io/originID' in variables.labels",
             "'the labels liqo.io/originID and liqo.io/remote-cluster-id must name ' + variables.peer",
         ),
     ]
@@ -360,11 +412,15 @@ fn common_variables() -> Vec<(&'static str, String)> {
         ("data", "has(params.data) ? params.data : {}".to_owned()),
         (
             "peer",
-            "has(namespaceObject.metadata.labels) && 'liqo.io/remote-cluster-id' in namespaceObject.metadata.labels ? namespaceObject.metadata.labels['liqo.io/remote-cluster-id'] : ''".to_owned(),
+            "has(namespaceObject.metadata.labels) && 'liqo.io/remote-cluster-id' in namespaceObject.metadata.labels ? \
+             namespaceObject.metadata.labels['liqo.io/remote-cluster-id'] : ''"
+                .to_owned(),
         ),
         (
             "tenantNamespace",
-            "has(namespaceObject.metadata.labels) && 'liqo.io/tenant-namespace' in namespaceObject.metadata.labels && request.namespace == 'liqo-tenant-' + variables.peer".to_owned(),
+            "has(namespaceObject.metadata.labels) && 'liqo.io/tenant-namespace' in namespaceObject.metadata.labels && \
+             request.namespace == 'liqo-tenant-' + variables.peer"
+                .to_owned(),
         ),
     ]
 }
@@ -382,7 +438,9 @@ fn exempt(settings: &PolicySettings) -> String {
     users.extend(settings.trusted_users.iter().cloned());
     let users = list(&users.iter().map(String::as_str).collect::<Vec<_>>());
     format!(
-        "!(request.userInfo.username in {users} || request.userInfo.username.startsWith('system:serviceaccount:kube-system:') || (has(request.userInfo.groups) && 'system:masters' in request.userInfo.groups))"
+        "!(request.userInfo.username in {users} || \
+         request.userInfo.username.startsWith('system:serviceaccount:kube-system:') || (has(request.userInfo.groups) \
+         && 'system:masters' in request.userInfo.groups))"
     )
 }
 

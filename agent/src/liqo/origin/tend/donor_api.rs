@@ -1,4 +1,4 @@
-//! The donor's API server, with the credential of a slice: the least that this cluster has over there.
+//! Calls the donor's API server with a slice's credential, the weakest that this cluster has there.
 
 use std::time::Duration;
 

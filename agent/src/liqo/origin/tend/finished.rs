@@ -1,7 +1,7 @@
-//! Which finished pods have to go at the donor: as data.
+//! Chooses finished pods whose shadows on the donor are deleted. Pure.
 //!
-//! A finished pod's shadow keeps its logs readable, and its share of the lease taken. It goes when the share is needed,
-//! the oldest first, and after a while anyway.
+//! A finished pod's shadow keeps its logs readable, but uses its share of the lease. It is deleted when the share is
+//! needed, oldest first, or after a time limit.
 
 use std::collections::BTreeMap;
 

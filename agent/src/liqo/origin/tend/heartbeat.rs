@@ -1,12 +1,9 @@
-//! When a virtual node is helped, and how: as data.
+//! Decides when to write a virtual node's heartbeat or restart its virtual-kubelet. Pure.
 //!
-//! The virtual-kubelet stops its heartbeats while Liqo thinks that the donor does not answer, and Liqo learns late that
-//! it does again. So when heartbeats are missing, the donor is asked directly, and if it answers and the
-//! virtual-kubelet runs, its heartbeat is written for it. Kubernetes then waits a whole grace period before it doubts
-//! the node again.
-//!
-//! A donor whose API server is dead, while the line to it is not, counts as answering: its pods run and are reached,
-//! and this cluster's Services must not leave them out.
+//! The virtual-kubelet stops its heartbeats while Liqo considers the donor unreachable, and Liqo notices its return
+//! late. So on missing heartbeats the agent checks the donor directly; if it answers and the virtual-kubelet runs, the
+//! agent writes the heartbeat. A donor whose tunnel works but whose API server is down counts as answering: its pods
+//! are reachable, and Services must not leave them out.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! One task for each virtual node: it watches for heartbeats, and helps when they stop; and it has a virtual-kubelet
-//! that keeps an old certificate begin with the new one.
+//! One task for each virtual node: watches its heartbeats, and restarts virtual-kubelets that hang or keep an old
+//! certificate.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -105,7 +105,8 @@ impl Keeper {
                 },
                 _ = renewal_tick.tick() => {
                     if let Err(error) = self.use_renewed_certificate(&donor).await {
-                        tracing::debug!(node = self.name, %error, "cannot tell how old the virtual-kubelet's certificate is");
+                        tracing::debug!(node = self.name, %error, "cannot tell how old the virtual-kubelet's \
+                            certificate is");
                     }
                 }
                 _ = tick.tick() => {

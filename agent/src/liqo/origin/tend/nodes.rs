@@ -1,4 +1,4 @@
-//! The virtual nodes of leases, as the API server tells of them.
+//! Watches the virtual nodes of leases.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

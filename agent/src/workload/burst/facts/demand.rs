@@ -37,7 +37,8 @@ pub(crate) fn shape(amounts: &Amounts) -> Option<Result<Shape, String>> {
     }
     if share(resource).is_none() {
         return Some(Err(format!(
-            "it asks for {resource}, a part of a GPU whose size other clusters do not know; ask for {NVIDIA_GPU}, {AMD_GPU} or a MIG profile"
+            "it asks for {resource}, a part of a GPU whose size other clusters do not know; ask for {NVIDIA_GPU}, \
+             {AMD_GPU} or a MIG profile"
         )));
     }
     let Some(count) = u32::try_from(gpus).ok().filter(|gpus| *gpus <= MAX_GPUS_PER_REQUEST) else {

@@ -54,7 +54,8 @@ fn read(
     let tenant = labels.get(TENANT_LABEL).unwrap_or(&settings.default_tenant);
     if !is_dns_label(tenant) {
         return Err(format!(
-            "the namespace's label {TENANT_LABEL} is {tenant:?}; label it with the tenant that is accounted for its pods"
+            "the namespace's label {TENANT_LABEL} is {tenant:?}; label it with the tenant that is accounted for its \
+             pods"
         ));
     }
     let class = annotations.get(CLASS).or_else(|| labels.get(CLASS)).unwrap_or(&settings.default_class);

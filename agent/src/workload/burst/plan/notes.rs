@@ -85,7 +85,8 @@ pub(super) fn lease_gone(lease: &str, is_replaced: bool) -> Note {
     warning(
         "ComityLeaseGone",
         format!(
-            "{lease} ended before the pod could run, and a pod's node selector cannot be changed: delete the pod and create it again"
+            "{lease} ended before the pod could run, and a pod's node selector cannot be changed: delete the pod and \
+             create it again"
         ),
     )
 }

@@ -1,0 +1,120 @@
+//! Property test: both sides finish the exchange after any mishaps.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What goes wrong between two steps.
+#[derive(Clone, Copy, Debug)]
+enum Mishap {
+    None,
+    /// What is only in memory is gone.
+    Restart,
+    /// The tunnel's keys are made again: what travels is void.
+    NewEpoch,
+    /// The broker refuses what waits.
+    Refused,
+    /// What travels is deleted unread.
+    Lost,
+    /// All records of the exchange on one side are gone, and its keys with them.
+    Forgotten,
+}
+
+/// Both sides, and a broker between them.
+struct Pair {
+    sides: [Sim; 2],
+    epoch: u32,
+}
+
+impl Pair {
+    fn new(by_token: bool) -> Self {
+        let mut donor = connected_donor().with_node_lease();
+        donor.service.authentication.by_token = by_token;
+        Self { sides: [donor, connected_origin().with_node_lease()], epoch: 1 }
+    }
+
+    /// One step of one side, if there is one.
+    fn advance(&mut self, side: usize) -> bool {
+        let ours = |step: &Step| step.name().starts_with("liqo") || step.name() == "admit-lease";
+        let Some(step) = self.sides[side].plan().into_iter().find(ours) else { return false };
+        self.sides[side].carry_out(&step);
+        true
+    }
+
+    /// The broker takes what each side sent, and shows it to the other.
+    fn relay(&mut self) {
+        for side in 0..2 {
+            self.sides[side].acknowledged();
+            for sent in std::mem::take(&mut self.sides[side].sealed) {
+                let other = &mut self.sides[1 - side];
+                if sent.epoch == self.epoch {
+                    other.desired.envelopes.retain(|held| held.step != sent.step);
+                    other.desired.envelopes.push(sent);
+                }
+            }
+        }
+    }
+
+    fn suffer(&mut self, mishap: Mishap, side: usize) {
+        match mishap {
+            Mishap::None => self.relay(),
+            Mishap::Restart => self.sides[side].restart(),
+            Mishap::NewEpoch => self.new_epoch(),
+            Mishap::Refused => {
+                let sim = &mut self.sides[side];
+                if !sim.sealed.is_empty() {
+                    sim.change_liqo(|record| {
+                        if let Some(sealed) = &mut record.sealed {
+                            sealed.refused = true;
+                        }
+                    });
+                    sim.sealed.clear();
+                }
+                sim.acknowledged();
+            }
+            Mishap::Lost => self.sides[side].desired.envelopes.clear(),
+            Mishap::Forgotten => {
+                self.sides[side].records.liqo.clear();
+                self.new_epoch();
+            }
+        }
+    }
+
+    fn new_epoch(&mut self) {
+        self.epoch += 1;
+        let [donor, origin] = std::mem::replace(&mut self.sides, [Sim::new(Side::Donor), Sim::new(Side::Origin)]);
+        self.sides = [next_epoch(donor, self.epoch), next_epoch(origin, self.epoch)];
+    }
+}
+
+proptest! {
+    /// Whatever goes wrong, and whenever: once it stops, both sides come to their end, and then nothing is left to do.
+    #[test]
+    fn the_exchange_always_comes_about(
+        events in prop::collection::vec((0_usize..2, 0_usize..6), 0..24),
+        by_token in any::<bool>(),
+    ) {
+        let mishaps =
+            [Mishap::None, Mishap::Restart, Mishap::NewEpoch, Mishap::Refused, Mishap::Lost, Mishap::Forgotten];
+        let mut pair = Pair::new(by_token);
+        for (side, mishap) in events {
+            pair.advance(side);
+            pair.suffer(mishaps[mishap], side);
+        }
+        for round in 0..40 {
+            pair.relay();
+            let moved = [pair.advance(0), pair.advance(1)];
+            if moved == [false; 2] {
+                if pair.sides.iter().all(Sim::is_done) {
+                    break;
+                }
+                // What was lost on its way is waited for no longer than an envelope lives.
+                for sim in &mut pair.sides {
+                    sim.now_ms += HOUR;
+                }
+            }
+            prop_assert!(round < 39, "never done: {:?}", pair.sides.each_ref().map(Sim::names));
+        }
+        prop_assert!(pair.sides.iter().all(Sim::is_done));
+    }
+}
