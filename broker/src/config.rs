@@ -36,8 +36,11 @@ pub enum ConfigError {
         reason: String,
     },
     /// The data directory was never set up.
-    #[error("{path} holds no broker: make one with `comity-broker init` or `comity-broker \
-        add-identity`", path = .path.display())]
+    #[error(
+        "{path} holds no broker: for another broker of a group, make it with `comity-broker add-identity` on one that runs; \
+         for a new federation, with `comity-broker init`",
+        path = .path.display()
+    )]
     NotInitialised {
         /// The data directory.
         path: PathBuf,

@@ -33,7 +33,11 @@ impl ElectionGate {
         let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = if holds { reasons.insert(reason) } else { reasons.remove(&reason) };
         if changed {
-            info!(?reason, holds, stands = reasons.is_empty(), "standing for election");
+            let may_lead = reasons.is_empty();
+            match holds {
+                true => info!(?reason, "this broker does not stand for election"),
+                false => info!(?reason, may_lead, "a reason not to stand for election is gone"),
+            }
             self.raft.runtime_config().elect(reasons.is_empty());
         }
     }

@@ -102,6 +102,12 @@ async fn a_leader_whose_wall_clock_jumps_hands_over_and_log_time_stays() {
         assert!(status.clocks.clock_offset_ms.unwrap().abs_diff(jump) <= SLACK);
         assert!(status.clocks.log_time.0.abs_diff(truth()) <= 1_000, "{:?}", status.clocks);
         assert!(brokers[now].group.clocks().clock_offset_ms.unwrap().unsigned_abs() <= SLACK);
+        // Nobody can send leadership back there, for it would be handed on at once.
+        let back = MembershipChange::TransferLeader { to: Some(brokers[was].id) };
+        let refused = eventually("the transfer to be refused for the clock", || async {
+            brokers[now].group.change_members(back.clone()).await.err().map(|error| error.to_string())
+        });
+        assert!(refused.await.contains("off the majority's"));
 
         clock.set(0);
         offset_of(&brokers[was], 0).await;
