@@ -31,14 +31,13 @@ pub struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Runs the agent; joins first where a token is given and no identity is there.
+    /// Runs the agent; joins first if it has a token and no identity.
     Run(Settings),
-    /// Joins the federation with a token, and ends.
+    /// Joins the federation with a token, and exits.
     Join(Settings),
-    /// Makes this agent's identity key where there is none, and prints its public half, for the institution to vouch
-    /// for.
+    /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Settings),
-    /// At a node that is not the gateway of fabric mode tun: leads the node's pods to the gateway.
+    /// On a node other than the gateway of fabric mode tun: leads the node's pods to the gateway.
     Node(NodeSettings),
 }
 
@@ -57,7 +56,7 @@ struct NodeSettings {
     /// This node's InternalIP; default: the address that it uses toward the gateway.
     #[arg(long, env = "COMITY_AGENT_NODE_IP", value_name = "ADDRESS")]
     node_ip: Option<Ipv4Addr>,
-    /// Where metrics and probes are served, without authentication.
+    /// Listen address of metrics and probes; unauthenticated.
     #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481")]
     admin_listen: SocketAddr,
     /// text or json.
@@ -68,13 +67,13 @@ struct NodeSettings {
     log: String,
 }
 
-/// Settings over those of the file.
+/// Flags that override the file.
 #[derive(Debug, Args)]
 struct Settings {
     /// Configuration file, YAML.
     #[arg(long, env = "COMITY_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder of keys, certificate and memory.
+    /// Directory of keys, certificate and records.
     #[arg(long, env = "COMITY_AGENT_STATE", value_name = "DIR")]
     state: Option<PathBuf>,
     /// File with a join token.
@@ -86,10 +85,10 @@ struct Settings {
     /// Kubeconfig of this cluster.
     #[arg(long, env = "COMITY_AGENT_KUBECONFIG", value_name = "FILE", conflicts_with = "inventory")]
     kubeconfig: Option<PathBuf>,
-    /// File that says what this host has, in place of Kubernetes.
+    /// Inventory file of a host without Kubernetes.
     #[arg(long, env = "COMITY_AGENT_INVENTORY", value_name = "FILE")]
     inventory: Option<PathBuf>,
-    /// Where the fabric receives UDP.
+    /// UDP listen address of the fabric.
     #[arg(long, env = "COMITY_AGENT_FABRIC_LISTEN", value_name = "ADDRESS:PORT")]
     fabric_listen: Option<SocketAddr>,
     /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
@@ -104,7 +103,7 @@ struct Settings {
     /// Name that kubeconfigs have for it, as in comity-agent.comity-system.svc.
     #[arg(long, env = "COMITY_AGENT_ACCESS_HOST", value_name = "HOST")]
     access_host: Option<String>,
-    /// Where metrics and probes are served, without authentication.
+    /// Listen address of metrics and probes; unauthenticated.
     #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
     /// text or json.
@@ -113,7 +112,7 @@ struct Settings {
     /// As in info,comity_agent=debug.
     #[arg(long, env = "COMITY_AGENT_LOG", value_name = "FILTER")]
     log: Option<String>,
-    /// Prints the configuration in force as YAML, if it can be, and ends.
+    /// Checks and prints the effective configuration as YAML, and exits.
     #[arg(long)]
     dump_config: bool,
 }

@@ -1,4 +1,4 @@
-//! What an agent needs to know, checked: a YAML file, then flags and the environment over it.
+//! The agent's configuration: a YAML file, overridden by flags and the environment.
 
 mod access;
 mod address;
@@ -30,9 +30,9 @@ use crate::model::settings::{InvalidSettings, SettingChecks};
 use crate::observe::{LocalReserve, RdmaResource};
 use crate::workload::burst::BurstSettings;
 
-/// Bytes of the file that are read.
+/// Largest configuration file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Candidates that a key bundle may carry.
+/// Most endpoints in a key bundle.
 const MAX_ENDPOINTS: usize = 8;
 /// Default port of metrics and probes.
 const ADMIN_PORT: u16 = 7481;
@@ -56,26 +56,26 @@ pub enum ConfigError {
     Invalid(#[from] InvalidSettings),
 }
 
-/// Where the Kubernetes API server of this cluster is.
+/// Connection to this cluster's Kubernetes API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct KubernetesConfig {
     /// A kubeconfig; absent: the ServiceAccount of the pod that the agent runs in.
     pub kubeconfig: Option<PathBuf>,
-    /// Context in it; absent: the current one.
+    /// Its context; absent: the current one.
     pub context: Option<String>,
 }
 
-/// How other clusters reach this one's fabric.
+/// Settings of the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FabricSettings {
-    /// Where UDP is received.
+    /// UDP listen address.
     pub listen: SocketAddr,
-    /// "host:port" under which others reach it, best first; a port of 0 stands for the one that is listened on. Empty:
-    /// the listen address, where it is one; a donor needs at least one.
+    /// "host:port" at which others reach it, best first; port 0 stands for the listen port. Empty: the listen address,
+    /// if it is specific. A donor needs at least one.
     pub endpoints: Vec<String>,
-    /// How often an idle tunnel sends something, in seconds.
+    /// Keepalive interval of idle tunnels, in seconds.
     pub keepalive_seconds: u64,
     /// `netstack`: the donor's API only, without privileges. `tun`: pods too, over a network device of this node.
     pub mode: FabricModeName,
@@ -139,37 +139,37 @@ impl Default for LogSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
-    /// Folder of keys, certificate and memory; made if absent, for this user alone.
+    /// Directory of keys, certificate and records; made if absent, for this user only.
     pub state_dir: PathBuf,
     /// Brokers, "host:port"; empty: those of the join token.
     pub brokers: Vec<String>,
-    /// File with a join token; needed at the first start only.
+    /// File with a join token; used at the first start only.
     pub join_token_file: Option<PathBuf>,
-    /// The institution's signature over this agent's identity key, "ed25519:BASE64", where the federation asks for one.
+    /// The institution's signature over this agent's identity key, "ed25519:BASE64", if the federation requires one.
     pub voucher: Option<IdentitySignature>,
-    /// Institutions whose keys are known here, so that no broker can swap a cluster's keys: names and "ed25519:BASE64".
+    /// Pinned keys of institutions, so that no broker can swap a cluster's keys: names and "ed25519:BASE64".
     pub pinned_institution_keys: BTreeMap<String, Vec<IdentityPublicKey>>,
     /// The Kubernetes cluster. Either this or `inventoryFile`.
     pub kubernetes: Option<KubernetesConfig>,
-    /// A file that says what this host has. Either this or `kubernetes`.
+    /// The inventory file of a host without Kubernetes. Either this or `kubernetes`.
     pub inventory_file: Option<PathBuf>,
-    /// Limits on what is lent.
+    /// Limits on lending.
     pub sharing: LocalPolicy,
-    /// What stays for local work.
+    /// Capacity reserved for local work.
     pub reserve: LocalReserve,
     /// Resources that count virtual functions of RDMA networks, each with its network and the Gbit/s of one function.
     pub rdma: Vec<RdmaResource>,
-    /// What data it holds.
+    /// Datasets in the cluster.
     pub data: DataSettings,
     /// Tunnels.
     pub fabric: FabricSettings,
-    /// Where tenants reach what is borrowed.
+    /// Where tenants reach borrowed namespaces.
     pub access: AccessSettings,
     /// Virtual nodes through Liqo.
     pub liqo: LiqoSettings,
-    /// GPU pods of this cluster that may run on another one's.
+    /// Bursting of GPU pods to other clusters.
     pub burst: BurstSettings,
-    /// Where metrics and probes are served, without authentication.
+    /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
     pub log: LogSettings,
@@ -200,7 +200,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a file; what it does not say keeps its default. Not checked yet.
+    /// Reads a file over the defaults, without [`check`](Self::check).
     ///
     /// # Errors
     /// [`ConfigError`] with field, line and column; unknown fields are errors.
@@ -211,7 +211,7 @@ impl Config {
         yaml::read(&text).map_err(wrong)
     }
 
-    /// Checks what the types do not.
+    /// Checks values beyond their types.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`], with all invalid values.
@@ -259,7 +259,7 @@ impl Config {
         Ok(checks.finish()?)
     }
 
-    /// Where others reach the fabric that listens here.
+    /// Endpoints of the fabric for key bundles; `local` is its listen address.
     #[must_use]
     pub fn fabric_endpoints(&self, local: SocketAddr) -> Vec<String> {
         let filled = |endpoint: &String| match endpoint.strip_suffix(":0") {
@@ -272,7 +272,7 @@ impl Config {
         self.fabric.endpoints.iter().map(filled).collect()
     }
 
-    /// The configuration in force, as YAML; it holds no secret.
+    /// The effective configuration as YAML; it contains no secrets.
     #[must_use]
     pub fn dump(&self) -> String {
         serde_saphyr::to_string(self).unwrap_or_else(|error| format!("# cannot be shown: {error}\n"))

@@ -15,11 +15,11 @@
 //! ```
 //!
 //! One UDP socket serves every peering; each has its own key pair. `demux`,
-//! `path`, `limiter`, `inner_packet`, `netstack` and `tunnel` do no I/O and
-//! are told the time; `receive`, `peer` and `forward` are the thin shell.
+//! `path`, `limiter`, `netstack` and `tunnel` do no I/O and take the time as an
+//! argument; `receive`, `peer` and `forward` do the I/O.
 //!
-//! What mode `netstack` never does: carry anything but TCP between the two addresses of a
-//! peering, answer a stranger, or remember anything about one.
+//! Mode `netstack` carries only TCP between the two addresses of a peering, and
+//! neither answers strangers nor keeps state about them.
 //!
 //! Bounds: 1,024 peerings; 16 endpoint candidates and 256 connections each;
 //! 192 KiB of buffers a connection, which the system provides as they are
@@ -71,11 +71,10 @@ use registry::{Added, SharedRegistry};
 use tun::TunEngine;
 use wire::{UdpWire, Wire};
 
-/// The UDP port of a fabric when nothing else is said.
+/// Default UDP port of the fabric.
 pub const DEFAULT_FABRIC_PORT: u16 = 51871;
 
-/// What the socket is asked to hold while this process is busy; the system
-/// gives less where `net.core.rmem_max` says so.
+/// Requested socket buffer; the system caps it at `net.core.rmem_max`.
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// How long [`Fabric::shutdown`] waits for the last resets to leave.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -103,7 +102,7 @@ pub struct Fabric {
     drivers: Mutex<JoinSet<()>>,
 }
 
-/// What moves datagrams, and packets where they are the kernel's.
+/// The mode's engine.
 enum Engine {
     Netstack { wire: Arc<UdpWire>, receiver: JoinHandle<()> },
     Tun(Box<TunEngine>),
@@ -212,10 +211,9 @@ impl Fabric {
         removed.is_some()
     }
 
-    /// Says who may talk to whom through a peering's tunnel; it replaces what
-    /// was said before, at once and for connections that are open too. Until
-    /// it is said nobody may. In mode `netstack` no packet of others enters a
-    /// tunnel, and there is nothing to do.
+    /// Sets who may talk to whom through a peering's tunnel, also for open
+    /// connections; before the first call nobody may. No effect in mode
+    /// `netstack`, where no foreign packet enters a tunnel.
     ///
     /// # Errors
     /// [`FabricError::Removed`] for a peering that is not part of the fabric;
@@ -240,7 +238,7 @@ impl Fabric {
         }
     }
 
-    /// What the cluster's other nodes need to know; `None` where there are none, or in mode `netstack`.
+    /// State for the cluster's other nodes; `None` without other nodes, or in mode `netstack`.
     #[must_use]
     pub fn published(&self) -> Option<Published> {
         match &self.engine {
@@ -249,7 +247,7 @@ impl Fabric {
         }
     }
 
-    /// Told whenever [`published`](Self::published) may have changed; one task may wait for it. `None` in mode
+    /// Notified whenever [`published`](Self::published) may have changed; one task may wait for it. `None` in mode
     /// `netstack`.
     #[must_use]
     pub fn published_changed(&self) -> Option<Arc<Notify>> {

@@ -1,15 +1,18 @@
-//! The agent of one cluster: it advertises what is free, shakes hands with other clusters through the broker, and
-//! carries out leases on its own cluster, within its own limits.
+//! The agent of one cluster: advertises free capacity, shakes hands with other clusters through the broker, and carries
+//! out leases on its own cluster within its own limits.
 //!
 //! ```text
 //! observe ─▶ uplink ═ one stream ═ broker group
-//!               │ desired            ▲ outbox (store)
+//!               │ desired            ▲ outbox (state)
 //!               ▼                    │
-//!             plan (pure) ─▶ execute ─▶ steps ─▶ delivery, fabric
+//!        reconcile: plan (pure) ─▶ execute ─▶ steps ─▶ delivery, fabric
 //! ```
 //!
-//! What it never does: give the broker anything that opens a cluster; take something down because the broker is silent;
-//! lend more than its own policy says, whoever asks.
+//! Modules depend only on those to their left: `model`, `fabric`, `kubernetes`, `liqo`, `delivery`, `state`, `keys`,
+//! `enrollment`, `observe`, `workload`, `config`, `reconcile`, `uplink`, `services`, `app`.
+//!
+//! The agent never gives the broker anything that opens a cluster, never removes anything because the broker is silent,
+//! and never lends more than its own policy allows.
 
 pub mod app;
 pub mod command_line;

@@ -132,7 +132,7 @@ impl Session {
     }
 }
 
-/// Awaits one call for at most [`CALL_LIMIT`].
+/// Awaits one call for at most `CALL_LIMIT`.
 ///
 /// # Errors
 /// [`Failure`]: the broker refused, or none answered in time.
@@ -147,7 +147,7 @@ pub async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) ->
 /// Reads all pages of a list, one `page` call each; returns the items and the revision of the last page.
 ///
 /// # Errors
-/// [`Failure`] of the first call that fails, or if the list has more than [`MAX_PAGES`] pages.
+/// [`Failure`] of the first call that fails, or if the list has more than `MAX_PAGES` pages.
 pub async fn all_pages<T, F>(mut page: impl FnMut(v1::PageRequest) -> F) -> Result<(Vec<T>, u64), Failure>
 where
     F: Future<Output = Result<(Vec<T>, Option<v1::PageInfo>), Failure>>,

@@ -6,15 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
-/// Where tenants of this origin reach the namespaces that it leases: one TCP port for each lease, which leads to the
-/// donor's API server. Who reaches the port is nobody there without the lease's token.
+/// Where tenants of this origin reach borrowed namespaces: one TCP port for each lease, forwarded to the donor's API
+/// server, which requires the lease's token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AccessSettings {
-    /// Address that is listened on. The loopback serves this host; in a pod it serves nobody, so there it is the pod's
-    /// address.
+    /// Listen address: the loopback, or in a pod the pod's address.
     pub listen: IpAddr,
-    /// Name or address that kubeconfigs have for it; absent: the address.
+    /// Its name or address in kubeconfigs; absent: the address.
     pub host: Option<String>,
 }
 
@@ -25,7 +24,7 @@ impl Default for AccessSettings {
 }
 
 impl AccessSettings {
-    /// What a kubeconfig has for a port of ours: "host:port".
+    /// "host:port" of a local port in kubeconfigs.
     #[must_use]
     pub fn server(&self, local: SocketAddr) -> String {
         match &self.host {

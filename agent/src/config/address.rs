@@ -1,4 +1,4 @@
-//! Addresses of a configuration: that they can be, and that no two of them are the same.
+//! Checks of addresses: their form, and conflicts between listeners.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ pub(super) fn check_listeners(config: &Config, checks: &mut SettingChecks) {
     }
 }
 
-/// Whether both cannot be listened on at once.
+/// Whether two listen addresses conflict.
 fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && one.port() != 0 && (is_any || one.ip() == other.ip())

@@ -1,4 +1,4 @@
-//! What data the cluster holds.
+//! The section `data` of the agent's configuration.
 
 use crate::model::settings::SettingChecks;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,25 +6,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_proto::v1;
 use serde::{Deserialize, Serialize};
 
-/// Datasets that an offer may name.
+/// Most datasets in an offer.
 const MAX_DATASETS: usize = 1_024;
-/// Bytes of the name of one.
+/// Longest name of a dataset in bytes.
 const MAX_NAME_BYTES: usize = 128;
-/// Mbit/s of a line at most.
+/// Highest bandwidth in Mbit/s.
 const MAX_MBITS: u64 = 100_000_000;
 
-/// Data that work from elsewhere may find here, and how quickly they go elsewhere. The broker sends work that reads
-/// much to where it is, or soon will be.
+/// Datasets in this cluster, and its bandwidth to others. The broker places work near its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DataSettings {
-    /// Names of datasets, as institutions agree on them.
+    /// Names of datasets, as agreed among institutions.
     pub datasets: BTreeSet<String>,
-    /// Mbit/s that this cluster sends to others, as measured (perfSONAR, iperf3); 0: not known, and 1,000 are taken.
+    /// Measured bandwidth to other clusters in Mbit/s (perfSONAR, iperf3); 0: unknown, counts as 1,000.
     pub egress_mbits: u64,
-    /// Mbit/s to some clusters, where it is not that.
+    /// Bandwidth to particular clusters in Mbit/s, if different.
     pub egress_mbits_to: BTreeMap<String, u64>,
-    /// Whether the federation is told how quickly bytes arrived from other clusters through the fabric.
+    /// Whether the offer includes the rates measured in the fabric's tunnels.
     pub tell_measured: bool,
 }
 

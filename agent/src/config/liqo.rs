@@ -9,33 +9,31 @@ use crate::liqo::donor::pod_metrics::PodMetricsSettings;
 use crate::liqo::network::GatewaySettings;
 use crate::model::settings::SettingChecks;
 
-/// Pod CIDRs that a key bundle carries, and networks that peers may have.
+/// Most pod CIDRs in a key bundle, and most peer networks.
 const MAX_POD_CIDRS: usize = 8;
 const MAX_PEER_NETWORKS: usize = 64;
-/// The widest network that pods of one cluster have.
+/// Shortest prefix of a pod CIDR.
 const WIDEST_POD_CIDR: u8 = 8;
 
-/// Least and most seconds between two tokens of an origin: below, brokers would carry little else; above, a token is no
-/// longer short-lived.
+/// Bounds of the token rotation in seconds: shorter would load the brokers, longer tokens are not short-lived.
 const TOKEN_ROTATION: std::ops::RangeInclusive<u64> = 15..=57_600;
 
-/// How clusters that borrow from this one prove to its API server who they are.
+/// How borrowers authenticate to this cluster's API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LiqoAuthentication {
-    /// By client certificates, for which the keys of both Liqos are exchanged. They end after a year, and are renewed
-    /// by Liqo.
+    /// By client certificates from a key exchange between the Liqos. They last a year, and Liqo renews them.
     #[default]
     KeysExchange,
-    /// By tokens of a ServiceAccount that the agent makes and replaces. Both clusters need Liqo 1.2.
+    /// By short-lived ServiceAccount tokens that the agent rotates. Both clusters need Liqo 1.2.
     Token,
 }
 
-/// What carries pods between clusters.
+/// The network that carries pods between clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LiqoNetworkName {
-    /// The fabric (`fabric.mode: tun`), or a network that all clusters have in common.
+    /// The fabric (`fabric.mode: tun`), or a network that all clusters share.
     #[default]
     Comity,
     /// The gateways of Liqo's own networking module. It remaps networks that overlap.
@@ -50,32 +48,32 @@ pub struct LiqoSettings {
     pub enabled: bool,
     /// Namespace in which Liqo is installed.
     pub namespace: String,
-    /// Namespace of the agent itself: there it keeps what its admission policies are told.
+    /// Namespace of the agent, for the parameters of its admission policies.
     pub agent_namespace: String,
-    /// What carries pods between clusters; both sides of a peering must have the same.
+    /// The network that carries pods between clusters; the same on both sides of a peering.
     pub network: LiqoNetworkName,
-    /// With `network: liqo`: how this cluster's gateways are made.
+    /// With `network: liqo`: settings of this cluster's gateways.
     pub gateway: GatewaySettings,
-    /// With `network: comity`: networks that this cluster's pods have addresses in; empty: those that its nodes name.
+    /// With `network: comity`: this cluster's pod CIDRs; empty: those of its nodes.
     pub pod_cidrs: Vec<Ipv4Net>,
-    /// "host:port" under which Liqo advertises this cluster's API server, by a name that its certificate carries;
-    /// empty: as in the kubeconfig.
+    /// "host:port" at which Liqo advertises this cluster's API server, by a name in its certificate; empty: as in the
+    /// kubeconfig.
     pub api_server: String,
-    /// Only with clusters whose fabric routes pods, as this one's (`fabric.mode: tun`). False where pods and API
-    /// servers of all clusters reach each other without a fabric. With `network: liqo` it is this cluster's fabric
-    /// alone that counts, and only for the API servers of donors.
+    /// Whether both fabrics must route pods (`fabric.mode: tun`). False if pods and API servers of all clusters reach
+    /// each other without a fabric. With `network: liqo` only this cluster's fabric counts, and only for donors' API
+    /// servers.
     pub require_tun: bool,
-    /// Networks that other clusters' pods may have addresses in; empty: any that this cluster does not use.
+    /// Allowed pod CIDRs of other clusters; empty: any that this cluster does not use.
     pub peer_networks: Vec<Ipv4Net>,
-    /// How clusters that borrow from this one prove who they are; peerings that stand stay as they began.
+    /// How borrowers authenticate; existing peerings keep their method.
     pub authentication: LiqoAuthentication,
-    /// With `authentication: token`: seconds after which a token is replaced. It lives half as long again, ten minutes
-    /// at least.
+    /// With `authentication: token`: rotation period in seconds. A token lives half as long again, at least ten
+    /// minutes.
     pub token_rotation_seconds: u64,
-    /// Whether an offloaded namespace has the same name on the donor, so that every name of a Service works there; the
-    /// donor must have none of that name.
+    /// Whether an offloaded namespace keeps its name on the donor, so that all Service names work; the donor must have
+    /// no namespace of that name.
     pub same_namespace_names: bool,
-    /// Metrics of offloaded pods for the clusters that they come from; absent: none. For donors with a metrics-server.
+    /// Serves metrics of offloaded pods to their home clusters; absent: off. For donors with a metrics-server.
     pub pod_metrics: Option<PodMetricsSettings>,
 }
 
@@ -124,7 +122,7 @@ impl LiqoSettings {
         }
         if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < WIDEST_POD_CIDR) {
             let reason =
-                format!("no cluster's pods have so many addresses; write its own networks, /{WIDEST_POD_CIDR} at most");
+                format!("no cluster has such a wide pod network; write its own networks, /{WIDEST_POD_CIDR} at most");
             checks.refuse("liqo.podCidrs", wide, reason);
         }
         if self.network == LiqoNetworkName::Liqo && !self.pod_cidrs.is_empty() {

@@ -1,4 +1,4 @@
-//! Which Kubernetes resources count virtual functions of RDMA networks.
+//! Checks the section `rdma` of the agent's configuration.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use crate::model::settings::SettingChecks;
 use crate::observe::RdmaResource;
 use crate::observe::wiring::{MAX_GBITS, check_name};
 
-/// Resources that may be listed: a cluster has a few kinds of adapters.
+/// Most resources: a cluster has a few kinds of adapters.
 const MAX_RESOURCES: usize = 64;
-/// Bytes of a resource's name: a domain of 253, a slash and a name of 63.
+/// Longest name of a resource in bytes: a domain of 253, a slash and a name of 63.
 const MAX_RESOURCE_BYTES: usize = 317;
 
 pub(super) fn check(resources: &[RdmaResource], has_kubernetes: bool, checks: &mut SettingChecks) {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::settings::InvalidSetting;
 
-/// The device's name when nothing else is said.
+/// Default name of the device.
 const DEFAULT_DEVICE: &str = "comity0";
 /// WireGuard takes at most 80 bytes of a packet, and most paths carry 1500.
 const DEFAULT_MTU: u16 = 1420;
@@ -17,7 +17,7 @@ const SMALLEST_MTU: u16 = 1280;
 pub(in crate::fabric) const LARGEST_MTU: u16 = 8920;
 /// A vxlan number has 24 bits.
 pub(in crate::fabric) const MAX_VNI: u32 = 0x00ff_ffff;
-/// Number and UDP port of the overlay when nothing else is said.
+/// Default VNI and UDP port of the overlay.
 const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
 const LONGEST_NAME: usize = 15;
@@ -45,8 +45,8 @@ pub struct TunSettings {
     /// The largest packet inside the tunnel: 80 bytes less than the path
     /// carries (60 where WireGuard itself goes over IPv4).
     pub mtu: u16,
-    /// Networks of this cluster that this node's routing table does not show,
-    /// as its Services: no other cluster's pods may have addresses in them.
+    /// Networks of this cluster that are not in the node's routing table, such
+    /// as Services: other clusters' pods must not have addresses in them.
     pub own_networks: Vec<Ipv4Net>,
     /// The way to this cluster's other nodes.
     pub overlay: OverlaySettings,

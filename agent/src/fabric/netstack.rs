@@ -1,4 +1,4 @@
-//! TCP inside one tunnel: smoltcp, its sockets, and what may reach them.
+//! The TCP stack inside one tunnel, on smoltcp.
 //!
 //! Sans I/O: packets go in with the time, packets come out. Nothing is
 //! accepted but TCP from the peer's address to this side's address; a port
@@ -41,8 +41,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// The other end is gone when it answers nothing for this long; an interrupted
 /// path of two minutes is survived.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// A connection nobody holds any more has this long to deliver what was
-/// written to it.
+/// Time for a released connection to deliver its written data.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Ports of outgoing connections (RFC 6335).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
@@ -201,8 +200,7 @@ impl Netstack {
         }
     }
 
-    /// Lets the sockets say what they have to say, as far as the queue has
-    /// room. True when they may have more.
+    /// Lets the sockets send while the queue has room. True if they may have more.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
         let time = self.time(now);
         while self.device.has_room() {

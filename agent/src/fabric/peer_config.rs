@@ -16,7 +16,7 @@ pub enum Role {
     Origin,
 }
 
-/// Everything that makes a peering's tunnel.
+/// Configuration of a peering's tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
     /// The peering's id.

@@ -21,7 +21,7 @@ use super::tunnel::Handshake;
 /// A connection must be open after this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is known of a peering's tunnel.
+/// Status of a peering's tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// When the last handshake was completed, if ever.
@@ -82,7 +82,7 @@ impl PeerHandle {
         self.peer.kernel().is_some() && self.peer.config().remote_api.is_some()
     }
 
-    /// What is known of the tunnel now.
+    /// Current status of the tunnel.
     #[must_use]
     pub fn status(&self) -> PeerStatus {
         self.peer.peek(|tunnel| {

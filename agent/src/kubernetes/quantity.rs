@@ -7,22 +7,22 @@ const FRACTION_DIGITS: usize = 9;
 /// Longest text that is looked at; real ones have fewer than 20 characters.
 const MAX_TEXT: usize = 64;
 
-/// The amount in thousandths, rounded up: for what is requested.
+/// The amount in thousandths, rounded up: for requests.
 pub(crate) fn milli_ceil(text: &str) -> Option<u64> {
     u64::try_from(nano(text)?.div_ceil(NANO / 1_000)).ok()
 }
 
-/// The amount in thousandths, rounded down: for what there is.
+/// The amount in thousandths, rounded down: for capacity.
 pub(crate) fn milli_floor(text: &str) -> Option<u64> {
     u64::try_from(nano(text)? / (NANO / 1_000)).ok()
 }
 
-/// The amount in ones, rounded up: for what is requested.
+/// The amount in ones, rounded up: for requests.
 pub(crate) fn ones_ceil(text: &str) -> Option<u64> {
     u64::try_from(nano(text)?.div_ceil(NANO)).ok()
 }
 
-/// The amount in ones, rounded down: for what there is.
+/// The amount in ones, rounded down: for capacity.
 pub(crate) fn ones_floor(text: &str) -> Option<u64> {
     u64::try_from(nano(text)? / NANO).ok()
 }

@@ -63,7 +63,7 @@ pub struct DonorSettings {
 impl DonorSettings {
     /// The usual limits.
     #[must_use]
-    pub fn new(liqo_id: &str, api_server: ForwardTarget, (advertised, ca_pem): (&str, &str)) -> Self {
+    pub fn new(liqo_id: &str, api_server: ForwardTarget, advertised: &str, ca_pem: &str) -> Self {
         Self {
             liqo_id: liqo_id.to_owned(),
             api_server,

@@ -202,7 +202,7 @@ fn mig(mut model: Device, counted_by: &str, profile: &str, instances: u64) -> Re
     Ok(GpuPool { counted_by: counted_by.to_owned(), model, units_each, units: instances, unhealthy: 0 })
 }
 
-/// Sharing of a device that holds so many instances of one profile.
+/// Sharing of a device with a number of instances of one profile.
 pub(crate) fn mig_sharing(profile: &str, count: u64) -> Sharing {
     let instances = vec![sharing::MigInstances { profile: profile.to_owned(), count: narrow(count) }];
     Sharing { mode: Some(sharing::Mode::Mig(sharing::Mig { instances, layout: None })) }

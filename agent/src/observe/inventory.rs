@@ -110,7 +110,7 @@ fn node(
     let mut wiring = if facts.wiring.is_empty() {
         Wiring::default()
     } else {
-        match wiring::read(&facts.wiring, &mut devices, (cpu_milli, memory_mib), salt) {
+        match wiring::read(&facts.wiring, &mut devices, cpu_milli, memory_mib, salt) {
             Ok(wiring) => wiring,
             Err(reason) => {
                 leave_out(wiring::ANNOTATION, reason);
@@ -123,7 +123,7 @@ fn node(
     not_offered.extend(others);
     // The owner's annotation takes precedence.
     if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
-        wiring.numa = topology.apply(&mut devices, (cpu_milli, memory_mib));
+        wiring.numa = topology.apply(&mut devices, cpu_milli, memory_mib);
     }
     let node = Node {
         id: salt.node_id(&facts.name),

@@ -64,7 +64,7 @@ impl NodeTopology {
 
     /// Sets each device's NUMA node as far as the counts allow, and returns the amounts that pods can have of each NUMA
     /// node. They are scaled down so that their sum is at most the node's `cpu_milli` and `memory_mib`.
-    pub(crate) fn apply(&self, devices: &mut [Device], (cpu_milli, memory_mib): (u64, u64)) -> Vec<NumaAmounts> {
+    pub(crate) fn apply(&self, devices: &mut [Device], cpu_milli: u64, memory_mib: u64) -> Vec<NumaAmounts> {
         let mut left: Vec<BTreeMap<&str, u64>> = self
             .zones
             .iter()
@@ -161,7 +161,7 @@ mod tests {
     fn each_numa_node_has_its_cpu_its_memory_and_its_gpus() {
         let topology = NodeTopology::read(&zones([2, 1])).unwrap();
         let mut gpus = devices(4);
-        let numa = topology.apply(&mut gpus, (112_000, 2_048 << 10));
+        let numa = topology.apply(&mut gpus, 112_000, 2_048 << 10);
         assert_eq!(numa[1], NumaAmounts { numa_node: 1, cpu_milli: 54_000, memory_mib: 1_000 << 10 });
         assert_eq!(places(&gpus), [Some(0), Some(0), Some(1), None], "where the fourth is nobody says");
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_the_node_keeps_for_itself_is_taken_from_all_alike() {
         let topology = NodeTopology::read(&zones([4, 4])).unwrap();
-        let numa = topology.apply(&mut devices(8), (100_001, 1_900 << 10));
+        let numa = topology.apply(&mut devices(8), 100_001, 1_900 << 10);
         assert_eq!(numa.iter().map(|zone| zone.memory_mib).collect::<Vec<_>>(), [950 << 10; 2]);
         assert!(numa.iter().map(|zone| zone.cpu_milli).sum::<u64>() <= 100_001);
     }
@@ -182,7 +182,7 @@ mod tests {
             let slices = sharing::TimeSlicing { replicas: 2 };
             gpu.sharing = Some(comity_proto::v1::Sharing { mode: Some(sharing::Mode::TimeSlicing(slices)) });
         }
-        topology.apply(&mut gpus, (112_000, 2_048 << 10));
+        topology.apply(&mut gpus, 112_000, 2_048 << 10);
         assert_eq!(places(&gpus), [Some(0), Some(0), Some(1), Some(1)]);
     }
 

@@ -57,7 +57,8 @@ pub(crate) struct Wiring {
 pub(crate) fn read(
     text: &str,
     devices: &mut [Device],
-    (cpu_milli, memory_mib): (u64, u64),
+    cpu_milli: u64,
+    memory_mib: u64,
     salt: &NodeSalt,
 ) -> Result<Wiring, String> {
     if text.len() > MAX_BYTES {
@@ -152,7 +153,7 @@ mod tests {
 
     fn of(text: &str) -> Result<(Wiring, Vec<Device>), String> {
         let mut devices = vec![Device::default(); 4];
-        let wiring = read(text, &mut devices, (64_000, 1 << 20), &SALT)?;
+        let wiring = read(text, &mut devices, 64_000, 1 << 20, &SALT)?;
         Ok((wiring, devices))
     }
 

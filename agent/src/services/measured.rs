@@ -21,7 +21,7 @@ use meter::Meter;
 
 /// How often tunnels are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Another number is told when it is so many eighths more or less than the one that was told: for each the offer is
+/// A rate is published again when it differs by this many eighths from the published one: for each the offer is
 /// sent again.
 const WORTH_TELLING: u64 = 2;
 /// Clusters that are measured: as many as an offer may name, and a fabric may have tunnels.

@@ -26,10 +26,8 @@ async fn labelled(nodes: &Api<Node>) -> BTreeSet<String> {
 pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     let salt = NodeSalt::new([7; 32]);
     let client = cluster.agent.client();
-    let liqo = LiqoDonor::new(
-        client.clone(),
-        DonorSettings::new("donor", cluster.agent.target(), ("", cluster.agent.ca_pem())),
-    );
+    let liqo =
+        LiqoDonor::new(client.clone(), DonorSettings::new("donor", cluster.agent.target(), "", cluster.agent.ca_pem()));
     let lender = NodeLender::new(client.clone(), liqo, salt.clone(), watch::channel(Arc::default()).1);
     let peer = LiqoPeer { peering: "peer-1".into(), cluster: "polytechnic".into(), liqo_id: "origin".into() };
     let on = |names: &[&str]| {

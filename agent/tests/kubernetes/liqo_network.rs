@@ -219,7 +219,7 @@ fn donor_half(donor: &Half) -> LiqoDonor {
     let advertised = donor.plane.server_url().trim_start_matches("https://").to_owned();
     let ca_pem = std::fs::read_to_string(donor.plane.ca_path()).unwrap();
     let target = ForwardTarget::new("127.0.0.1", port);
-    LiqoDonor::new(donor.agent.clone(), DonorSettings::new("donor", target, (&advertised, &ca_pem)))
+    LiqoDonor::new(donor.agent.clone(), DonorSettings::new("donor", target, &advertised, &ca_pem))
 }
 
 fn origin_half(origin: &Half) -> LiqoOrigin {

@@ -9,7 +9,7 @@ use super::allowed::Allowed;
 use crate::fabric::netstack::MAX_CONNECTIONS;
 use crate::fabric::peer_config::{PeerConfig, Role};
 
-/// What a peering has where the kernel's stack is used.
+/// State of a peering that uses the kernel's TCP stack.
 pub(in crate::fabric) struct KernelSide {
     pub(super) allowed: Allowed,
     role: Role,

@@ -22,13 +22,13 @@ use crate::fabric::peer::Peer;
 
 /// The pause after `accept` fails, which it does when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A connection that is idle for so long asks whether the other side is there.
+/// Idle time before TCP keepalive probes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
-/// Between such questions, of which the third without an answer ends the connection.
+/// Pause between keepalive probes; the third without an answer ends the connection.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
 const KEEPALIVE_TRIES: u32 = 3;
-/// What was sent and is not acknowledged for so long ends the connection: whoever waits at its end should notice a line
-/// that was cut, and not wait for TCP's next attempt, which comes as late again as the cut was long.
+/// Unacknowledged data for this long ends the connection, so that its users notice a network failure instead of waiting
+/// for TCP's next retransmission, which comes late after a long failure.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// Opens a connection to a port of the other side.

@@ -51,7 +51,7 @@ impl UdpLink {
         self.state.try_send((&self.socket).into(), &transmit)
     }
 
-    /// Sends datagrams of one size, the last of which may be shorter.
+    /// Sends datagrams of one size; the last may be shorter.
     fn send_many(&self, to: SocketAddr, datagrams: &[u8], size: usize) {
         let at_once = (LARGEST_SEND / size).clamp(1, self.state.max_gso_segments().max(1));
         for part in datagrams.chunks(at_once * size) {

@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_millis(200);
 pub struct NamespaceKeeper;
 
 impl NamespaceKeeper {
-    /// Works for ever. A namespace that stays without a label takes no pods, so nothing else depends on this.
+    /// Runs forever. A namespace without a label admits no pods, so nothing else depends on this task.
     pub async fn run(client: Client) {
         let namespaces = Api::<Namespace>::all(client.clone());
         let seen = Api::<PartialObjectMeta<Namespace>>::all(client);

@@ -1,4 +1,4 @@
-//! How gateways are made: what `liqoctl network connect` takes as options.
+//! Settings of Liqo's gateways: the options of `liqoctl network connect`.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ const MTU: std::ops::RangeInclusive<u16> = 1_280..=8_920;
 /// Ports that Kubernetes gives to NodePorts unless its operator chose others.
 const LEAST_PRIVATE_PORT: u16 = 1_024;
 
-/// How a gateway that is called is reached.
+/// Type of a gateway's Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GatewayServiceType {
     /// By an address that the cluster's provider gives.
@@ -46,7 +46,7 @@ impl GatewayServiceType {
     }
 }
 
-/// The gateways of this cluster.
+/// Settings of this cluster's gateways.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewaySettings {
@@ -84,7 +84,7 @@ impl Default for GatewaySettings {
 }
 
 impl GatewaySettings {
-    /// Checks what the types do not.
+    /// Checks values beyond their types.
     ///
     /// # Errors
     /// The first invalid value.

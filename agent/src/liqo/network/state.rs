@@ -1,4 +1,4 @@
-//! What the two agents tell each other of their Liqos' networks, over and over as it changes.
+//! State of a Liqo's network, as the two agents send it to each other whenever it changes.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -29,7 +29,7 @@ pub struct NetworkState {
     /// Networks of its pods, as its Liqo counts them: they may be the receiver's own, for the receiver's Liqo remaps
     /// them.
     pub pod_cidrs: Vec<Ipv4Net>,
-    /// Networks out of which its Liqo gives addresses to what has none of its own there.
+    /// Networks from which its Liqo assigns addresses to external hosts.
     pub external_cidrs: Vec<Ipv4Net>,
     /// Base64 of its gateway's WireGuard public key, once its Liqo has made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

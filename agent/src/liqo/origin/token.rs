@@ -64,7 +64,7 @@ impl LiqoOrigin {
         });
         if !has_it {
             let (certificate, key) = throwaway_certificate(&digest)?;
-            let mut secret = secret(peer, params, &digest, kubeconfig(params, token, (&certificate, &key)));
+            let mut secret = secret(peer, params, &digest, kubeconfig(params, token, &certificate, &key));
             let applied = apply(&secrets, &secret).await;
             secret.data.iter_mut().flat_map(BTreeMap::values_mut).for_each(|value| value.0.zeroize());
             applied?;
@@ -97,7 +97,7 @@ fn secret(peer: &LiqoPeer, params: &IdentityParams, digest: &str, kubeconfig: Ve
     }
 }
 
-fn kubeconfig(params: &IdentityParams, token: &BearerToken, (certificate, key): (&str, &Zeroizing<String>)) -> Vec<u8> {
+fn kubeconfig(params: &IdentityParams, token: &BearerToken, certificate: &str, key: &Zeroizing<String>) -> Vec<u8> {
     let one = |name: &str, kind: &str, value: Value| json!([{ "name": name, kind: value }]);
     let mut content = json!({
         "apiVersion": "v1",
@@ -151,7 +151,7 @@ mod tests {
         };
         let written = |token: &str| {
             let (certificate, key) = throwaway_certificate(token).unwrap();
-            let text = kubeconfig(&params(token), &BearerToken::new(token.into()), (&certificate, &key));
+            let text = kubeconfig(&params(token), &BearerToken::new(token.into()), &certificate, &key);
             secret(&peer, &params(token), token, text)
         };
         let user = |secret: &Secret| {

@@ -27,8 +27,7 @@ pub(super) struct Own<'a> {
     pub(super) clock: &'a Arc<dyn Clock>,
 }
 
-/// Puts the donor's side together. What is wrong with the installation keeps it from lending, not from taking down what
-/// was lent.
+/// Starts the donor's side. A wrong installation prevents lending, but not the removal of earlier leases.
 pub(super) async fn start(
     config: &Config,
     api: &KubernetesApi,
@@ -42,8 +41,8 @@ pub(super) async fn start(
     policies.liqo_namespace.clone_from(&config.liqo.namespace);
     policies.same_names = config.liqo.same_namespace_names;
     let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
-    let advertised = (own.network.api_server.as_str(), api.ca_pem());
-    let liqo = LiqoDonor::new(client.clone(), DonorSettings::new(liqo_id, api.target(), advertised));
+    let settings = DonorSettings::new(liqo_id, api.target(), &own.network.api_server, api.ca_pem());
+    let liqo = LiqoDonor::new(client.clone(), settings);
     let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force());
     let health = match own.installation {
         Ok(_) => keeper.health(),

@@ -37,8 +37,7 @@ const ASK_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_
 const KEEP_DELETED: Duration = Duration::from_secs(600);
 /// A request without an object is cancelled after this time.
 const ORPHANED_AFTER_MS: u64 = 10_000;
-/// After so long a `GpuLease` that was written is looked at again as it is: until then its watch tells of it as it was
-/// before.
+/// A written `GpuLease` is compared again after this time: until then its watch may show the state before the write.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
 /// Pause before a refused submission is retried: the policy may change.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
@@ -65,7 +64,7 @@ pub struct Controller {
     pub default_class: String,
     /// Tenant where the namespace names none.
     pub default_tenant: String,
-    /// Told of leases of which a `GpuLease` says that the work is saved.
+    /// Receives leases whose `GpuLease` says that the work is saved.
     pub saved: watch::Sender<Saved>,
 }
 

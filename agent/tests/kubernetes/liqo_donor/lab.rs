@@ -95,7 +95,7 @@ impl Lab {
         let settings = DonorSettings {
             pod_grace: Duration::from_secs(2),
             patience: Duration::from_secs(300),
-            ..DonorSettings::new(&found.liqo_cluster_id, ForwardTarget::new("127.0.0.1", port), (&advertised, &ca_pem))
+            ..DonorSettings::new(&found.liqo_cluster_id, ForwardTarget::new("127.0.0.1", port), &advertised, &ca_pem)
         };
         let leases = [("lease-7", "origin"), ("lease-8", "origin"), ("lease-9", "other")];
         let grants = Grants(leases.map(|(lease, consumer)| (lease.to_owned(), grant(consumer))).into());

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::kubernetes::quantity::nano;
 
-/// What is not seen for so long is forgotten.
+/// A pod not seen for this long is forgotten.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1_000;
 /// Metrics-servers leave out what is zero, so counters begin with a second.
 const FIRST: u128 = 1_000_000_000;

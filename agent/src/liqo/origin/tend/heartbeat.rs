@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const STALE: Duration = Duration::from_secs(13);
 /// Between heartbeats that are written for the virtual-kubelet: well below every grace period.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Heartbeats missing for so long while the donor answers: the virtual-kubelet hangs, and is started again.
+/// If heartbeats are missing this long while the donor answers, the virtual-kubelet hangs and is restarted.
 const HANGS: Duration = Duration::from_secs(60);
 
 /// How much of a donor answers.
@@ -76,7 +76,7 @@ impl Pulse {
             Answer::ApiServer => {
                 let since = *self.answering.get_or_insert(now);
                 if now.saturating_sub(since) > HANGS {
-                    // Whatever a new one does, heartbeats are not written for ever.
+                    // A new one must write them itself: the agent does not do so forever.
                     return if self.restarted { Help::Nothing } else { Help::Restart };
                 }
             }

@@ -1,9 +1,10 @@
 //! Liqo's key exchange: one side step by step, then both against each other with everything going wrong.
 
+mod network;
 mod pair;
 
 use super::*;
-use crate::liqo::network::{NetworkSeen, NetworkStanding, NetworkState};
+use crate::liqo::network::NetworkState;
 use crate::state::record::NetworkRecord;
 
 const HOUR: u64 = 3_600_000;
@@ -139,113 +140,6 @@ fn network_state(number: u8) -> NetworkState {
         public_key: None,
         endpoint: None,
     }
-}
-
-/// A side whose pods, and the other side's, go through Liqo's gateways.
-fn with_liqo_network(mut sim: Sim) -> Sim {
-    sim.network = v1::ClusterNetwork { liqo_network: true, pod_cidrs: Vec::new(), ..sim.network };
-    let directive = &mut sim.desired.peerings[0];
-    for bundle in [&mut directive.origin_keys, &mut directive.donor_keys] {
-        bundle.as_mut().unwrap().network = Some(sim.network.clone());
-    }
-    let (shown, side) = (directive.origin_keys.clone().unwrap(), sim.side);
-    sim.change_peering(1, |record| {
-        let own = v1::KeyBundle { cluster: side_name(side).into(), side: v1::Side::from(side).into(), ..shown };
-        record.bundle = prost::Message::encode_to_vec(&own);
-        let network = &mut record.remote.as_mut().unwrap().network;
-        (network.liqo_network, network.pod_cidrs) = (true, Vec::new());
-    });
-    sim
-}
-
-fn side_name(side: Side) -> &'static str {
-    if side == Side::Donor { "donor" } else { "origin" }
-}
-
-fn see(sim: &mut Sim, local: Option<NetworkState>, standing: NetworkStanding) {
-    sim.live.networks.insert("peer-1".into(), NetworkSeen { local, standing });
-}
-
-#[test]
-fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
-    let waits = || NetworkStanding::Waits("the gateway has no endpoint".into());
-    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
-    assert_eq!(sim.settle(), ["admit-lease", "liqo-challenge"]);
-    sim.acknowledged();
-    see(&mut sim, Some(network_state(1)), waits());
-    assert_eq!(sim.settle(), ["liqo-network"]);
-    sim.acknowledged();
-    sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
-    let done = sim.settle();
-    assert!(done.contains(&"liqo-admit") && !done.contains(&"prepare-lease"), "{done:?}");
-    // The other side tells its network: it is kept, and the message acknowledged.
-    sim.desired.envelopes = vec![envelope("liqo-client", "")];
-    sim.acknowledged();
-    assert_eq!(sim.settle(), ["liqo-network"]);
-    assert_eq!(sim.liqo().network.unwrap().remote, Some(network_state(2)));
-    sim.desired.envelopes.clear();
-    sim.acknowledged();
-    // What comes to be known later is told again, once.
-    let mut known = network_state(1);
-    known.public_key = Some("a2V5".into());
-    see(&mut sim, Some(known), waits());
-    assert_eq!(sim.settle(), ["liqo-network"]);
-    sim.acknowledged();
-    assert_eq!(sim.settle(), [""; 0]);
-    let told = sim.liqo().network.unwrap();
-    see(&mut sim, told.told, NetworkStanding::Ready { connected: false });
-    assert!(sim.settle().contains(&"prepare-lease"));
-}
-
-#[test]
-fn a_message_that_may_be_lost_is_told_again_while_a_lease_waits() {
-    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
-    sim.settle();
-    see(&mut sim, Some(network_state(1)), NetworkStanding::Waits("more".into()));
-    sim.settle();
-    sim.acknowledged();
-    sim.now_ms += HOUR;
-    assert!(sim.settle().contains(&"liqo-network"));
-    sim.acknowledged();
-    sim.desired.leases[0].origin_ready = true;
-    sim.now_ms += HOUR;
-    assert!(!sim.settle().contains(&"liqo-network"));
-}
-
-#[test]
-fn both_sides_choose_the_same_network_or_say_what_to_set() {
-    let code = |sim: &Sim| match &sim.plan()[..] {
-        [Step::RefuseLease { code, message, .. }] => format!("{code}: {message}"),
-        other => panic!("{other:?}"),
-    };
-    let mut ours = with_liqo_network(connected_origin()).with_node_lease();
-    ours.change_peering(1, |record| record.remote.as_mut().unwrap().network.liqo_network = false);
-    assert!(code(&ours).contains("set liqo.network: liqo there, or comity here"), "{}", code(&ours));
-    let mut theirs = connected_origin().with_node_lease();
-    theirs.change_peering(1, |record| {
-        let network = &mut record.remote.as_mut().unwrap().network;
-        (network.liqo_network, network.pod_cidrs) = (true, Vec::new());
-    });
-    assert!(code(&theirs).contains("set liqo.network: liqo here, or comity there"), "{}", code(&theirs));
-    // What Liqo's network says for good is said of the lease.
-    let mut refused = with_liqo_network(connected_origin()).with_node_lease();
-    refused.desired.envelopes = vec![envelope("liqo-identity", "")];
-    refused.settle();
-    refused.desired.envelopes.clear();
-    see(&mut refused, None, NetworkStanding::Refused("liqo-network-by-hand: it is there".into()));
-    assert!(code(&refused).starts_with("liqo-refused: liqo-network-by-hand"), "{}", code(&refused));
-}
-
-#[test]
-fn pods_that_are_to_go_another_way_begin_again() {
-    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
-    sim.settle();
-    sim.change_liqo(|record| record.network = None);
-    assert_eq!(sim.names(), ["liqo-remove"]);
-    let mut sim = with_liqo_network(connected_donor()).with_node_lease();
-    sim.settle();
-    sim.change_liqo(|record| record.network.as_mut().unwrap().leaving = true);
-    assert_eq!(sim.names(), ["liqo-remove"], "a removal that broke off goes on");
 }
 
 fn node_lease() -> v1::Lease {

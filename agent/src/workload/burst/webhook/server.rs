@@ -43,8 +43,7 @@ impl Called for Webhook {
         &self.tls
     }
 
-    /// API servers show none by default; and what is asked is answered from the question, and from whether this
-    /// cluster can borrow.
+    /// API servers have no client certificate by default, and the answer reveals only whether this cluster can borrow.
     fn admits(&self, _client: Option<&CertificateDer<'_>>) -> bool {
         true
     }
