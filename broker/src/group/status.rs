@@ -202,6 +202,6 @@ mod tests {
         let record = serde_json::json!({ "body_sha256": "", "reply": { "Ok": "done" }, "at": 1 });
         state.idempotency.insert("key".to_owned(), serde_json::from_value(record).expect("a record"));
         let violations = examine(&state).violations;
-        assert!(violations.len() == 1 && violations[0].contains("what is kept at hand"), "{violations:?}");
+        assert!(violations.len() == 1 && violations[0].contains("derived data matches"), "{violations:?}");
     }
 }

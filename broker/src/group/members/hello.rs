@@ -120,7 +120,12 @@ impl Inner {
                     Answer::Halt(halt) => eligibility.halt(halt),
                 }
             }
-            if admitted && eligibility.halted().is_none() && is_majority(&confirming, &voters) {
+            // A leader that lacks what was applied here may be right: nothing is acknowledged to it meanwhile.
+            if admitted
+                && search.behind.is_empty()
+                && eligibility.halted().is_none()
+                && is_majority(&confirming, &voters)
+            {
                 eligibility.confirm();
                 info!(broker = me, incarnation = %eligibility.incarnation(), "this broker has its place in the group");
             } else if !search.said {
