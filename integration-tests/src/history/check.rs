@@ -24,7 +24,7 @@ pub struct Verdict {
     pub steps: usize,
     /// Descriptions of violations.
     pub violations: Vec<String>,
-    /// Number of violations, of which some may have no description.
+    /// Number of violations; some may have no description.
     pub count: usize,
 }
 

@@ -204,7 +204,7 @@ async fn an_older_copy_is_known_to_a_member_that_missed_the_writes() {
     let halt = tokio::time::timeout(SOON, two.group.stopped()).await.unwrap();
     assert!(matches!(&halt, Halt::LogLost(reason) if reason.contains("an older copy of its data")), "{halt:?}");
     two.crash().await;
-    // Begun anew, it waits with broker 3 for the one that has the writes.
+    // Under its next incarnation it waits, with broker 3, for the broker that has the writes.
     let two = federation.start(2).await;
     tokio::time::sleep(QUIET).await;
     for broker in [&two, &three] {

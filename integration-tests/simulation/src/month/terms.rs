@@ -11,7 +11,7 @@ pub(super) struct Member {
     pub(super) ahead: u64,
 }
 
-/// Five institutions in different time zones, of which the first lends most and the last nothing, and a centre that
+/// Five institutions in different time zones (the first lends most, the last nothing), and a centre that
 /// only lends. Nobody borrows from itself, so without the centre the largest donor could borrow least.
 pub(super) const MEMBERS: [Member; 6] = [
     Member { name: "atlas", nodes: 3, ahead: 0 },
