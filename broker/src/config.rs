@@ -139,12 +139,11 @@ impl Settings {
             let reason = format!("want 1 to {MAX_MEMBERS} members");
             return Err(ConfigError::value("members", self.members.len(), reason));
         }
-        let mut endpoints = BTreeSet::new();
+        let mut raft_addresses = BTreeSet::new();
         for (id, address) in &self.members {
-            for endpoint in [&address.raft, &address.client] {
-                if !endpoints.insert(endpoint) {
-                    return Err(ConfigError::value("members", endpoint, "it is the address of two endpoints"));
-                }
+            // Clients may reach several brokers at the address of one load balancer.
+            if !raft_addresses.insert(&address.raft) {
+                return Err(ConfigError::value("members", &address.raft, "it is the Raft address of two brokers"));
             }
             if *id == 0 {
                 return Err(ConfigError::value("members", id, "brokers are numbered from 1"));
@@ -402,7 +401,7 @@ mod tests {
         assert!(refused(|s| s.members.clear()).contains("want 1 to 7 members"));
         let mut even = settings.clone();
         even.members.insert(2, even.members[&1].clone());
-        assert!(even.check().unwrap_err().to_string().contains("the address of two endpoints"));
+        assert!(even.check().unwrap_err().to_string().contains("the Raft address of two brokers"));
         even.members.insert(2, MemberAddress { raft: "b:7444".to_owned(), client: "b:7443".to_owned() });
         assert!(even.check_founding().unwrap_err().to_string().contains("odd number"));
         let other = Settings { id: 9, ..settings.clone() };
