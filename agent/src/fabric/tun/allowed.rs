@@ -1,7 +1,7 @@
 //! Cryptokey routing: which inner addresses belong to a peering.
 //!
-//! As in WireGuard, one list serves both ways: where a packet for an address
-//! goes, and whether a packet from an address may have come from there.
+//! As in WireGuard, one list serves both directions: it routes packets by destination, and checks the source of
+//! received packets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::fabric::address::fabric_addresses_v4;
 use crate::fabric::error::FabricError;
 use crate::fabric::peer_config::{PeerConfig, Role};
 
-/// Pod networks of one cluster.
+/// Most pod networks of one cluster.
 const MAX_ROUTES: usize = 64;
 
 /// The inner addresses of one peering.
@@ -64,12 +64,11 @@ fn address(packet: &[u8], at_v4: usize, at_v6: usize) -> Option<IpAddr> {
     }
 }
 
-/// Where packets go.
+/// The routes to peerings.
 #[derive(Clone, Debug)]
 pub(super) struct RouteTable<P> {
     hosts: BTreeMap<IpAddr, P>,
-    /// Longest prefix first; a network has the tunnels of one cluster, in the
-    /// order in which they were added.
+    /// Longest prefix first. A network has all tunnels of one cluster, in the order in which they were added.
     nets: Vec<(Ipv4Net, Vec<P>)>,
 }
 
@@ -92,7 +91,7 @@ impl<P: Clone> RouteTable<P> {
         self.nets.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
     }
 
-    /// The tunnel for an address: of several the first that is up.
+    /// The tunnel for an address; of several, the first that is up.
     pub(super) fn lookup(&self, destination: IpAddr, is_up: impl Fn(&P) -> bool) -> Option<&P> {
         if let Some(peer) = self.hosts.get(&destination) {
             return Some(peer);
@@ -108,21 +107,20 @@ impl<P: Clone> RouteTable<P> {
     }
 }
 
-/// The table in force, swapped whole.
+/// The table in force; it is replaced as a whole.
 pub(super) type SharedRouteTable<P> = Arc<std::sync::RwLock<Arc<RouteTable<P>>>>;
 
 /// A network of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OwnNetwork {
     pub(super) net: IpNet,
-    /// Where it was found, for people.
+    /// Where it was found, for error messages.
     pub(super) what: String,
     /// It is one of this node's own addresses.
     pub(super) is_address: bool,
 }
 
-/// Whether a peering's claims can be told from this node's networks and from
-/// what other peerings claim.
+/// Checks that a peering's networks do not overlap with this node's or another peering's.
 pub(super) fn check<'a>(
     config: &PeerConfig,
     own: &[OwnNetwork],

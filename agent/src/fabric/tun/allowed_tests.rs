@@ -68,7 +68,7 @@ fn what_overlaps_with_this_node_is_refused_and_both_are_named() {
     check(&pods, &[own("10.1.0.0/16", false), own("fd00::/8", false)]).unwrap();
 
     let api = config("p", "donor", &[], Some("192.168.1.10:6443"));
-    // In one network with it is where two clusters of one house are.
+    // Two clusters of one institution may have gateways in one network.
     check(&api, &[own("192.168.1.0/24", false), own("192.168.1.11/32", true)]).unwrap();
     let error = check(&api, &[own("192.168.1.10/32", true)]).unwrap_err().to_string();
     assert!(error.contains("API server 192.168.1.10:6443"), "{error}");

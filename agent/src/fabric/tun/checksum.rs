@@ -1,13 +1,13 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! Sums are kept in the machine's byte order, which the one's complement sum
-//! does not mind, and are only ever copied to and from packets as they are.
+//! Sums stay in native byte order: one's complement sums do not depend on it, and they are only copied to and from
+//! packets.
 
 use std::ops::Range;
 
 const TCP: u8 = 6;
 
-/// Adds bytes to a sum. What comes before them must have an even length.
+/// Adds bytes to a sum. The bytes before them must have an even length.
 pub(super) fn add(bytes: &[u8], mut sum: u64) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     for word in words {
@@ -18,7 +18,7 @@ pub(super) fn add(bytes: &[u8], mut sum: u64) -> u64 {
     sum + u64::from(u32::from_ne_bytes(last))
 }
 
-/// A sum in 16 bits, as a checksum field holds it, not inverted.
+/// A sum folded to 16 bits, as in a checksum field, not inverted.
 pub(super) fn fold(mut sum: u64) -> [u8; 2] {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -26,13 +26,13 @@ pub(super) fn fold(mut sum: u64) -> [u8; 2] {
     (sum as u16).to_ne_bytes()
 }
 
-/// What a checksum field must hold.
+/// The final value of a checksum field.
 pub(super) fn finish(sum: u64) -> [u8; 2] {
     let [high, low] = fold(sum);
     [!high, !low]
 }
 
-/// Where the addresses of an IP packet are.
+/// Position of the addresses in an IP packet.
 pub(super) fn addresses(packet: &[u8]) -> Range<usize> {
     if packet[0] >> 4 == 4 { 12..20 } else { 8..40 }
 }
@@ -43,8 +43,8 @@ pub(super) fn pseudo_header(addresses: &[u8], protocol: u8, length: usize) -> u6
     add(&length, add(&[0, protocol], add(addresses, 0)))
 }
 
-/// Whether the checksums of a TCP packet without IP fragments are right. The
-/// transport header begins at `transport`; there are at least 20 bytes of it.
+/// Whether the checksums of a TCP packet without IP fragments are correct. The transport header starts at `transport`
+/// and has at least 20 bytes.
 pub(super) fn tcp_is_intact(packet: &[u8], transport: usize) -> bool {
     let header_is_intact = packet[0] >> 4 == 6 || fold(add(&packet[..transport], 0)) == [0xff; 2];
     let pseudo = pseudo_header(&packet[addresses(packet)], TCP, packet.len() - transport);

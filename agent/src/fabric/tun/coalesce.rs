@@ -1,10 +1,8 @@
-//! Decrypted segments of one TCP flow, joined into few large packets: each
-//! write to the network device costs about as much for 64 KiB as for one
-//! segment. The kernel would split them again where it must.
+//! Joins decrypted segments of one TCP flow into few large packets: a write of 64 KiB to the network device costs about
+//! as much as one of a single segment. The kernel splits them again where it must.
 //!
-//! Joined is only what the kernel's own receive offload would join: segments
-//! that follow each other, alike in everything but sequence number and
-//! identification, with right checksums. All else passes as it is, in order.
+//! It joins only what the kernel's own receive offload would: consecutive segments that differ only in sequence number
+//! and identification, with correct checksums. Everything else passes unchanged, in order.
 
 use super::checksum;
 use super::vnet::{VNET_BYTES, VnetHeader};
@@ -13,9 +11,9 @@ const TCP: u8 = 6;
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 const TCP_CHECKSUM: usize = 16;
-/// What the length field of IPv4 can say.
+/// Largest value of the IPv4 length field.
 const LARGEST: usize = 65_535;
-/// Packets that are held before they are written.
+/// Packets held before they are written.
 pub(super) const MAX_HELD: usize = 64;
 
 /// Segments on their way to the network device.
@@ -29,32 +27,31 @@ pub(super) struct Coalescer {
 struct Held {
     /// The device's header, then the packet.
     buffer: Vec<u8>,
-    /// The flow, if more may be joined.
+    /// The flow, if more segments may join.
     flow: Option<Flow>,
     segments: usize,
 }
 
-/// What the next segment of a flow must be like.
+/// The requirements for the next segment of a flow.
 #[derive(Clone, Copy)]
 struct Flow {
     transport: usize,
     headers: usize,
     segment: usize,
     next: u32,
-    /// Its first segment's checksums were looked at.
+    /// The first segment's checksums were verified.
     checked: bool,
-    /// A short segment, or one that is to be delivered at once, was the last.
+    /// The last segment was short or had PSH, so none may follow.
     complete: bool,
 }
 
 impl Coalescer {
-    /// Whether what is held must be written before more comes.
+    /// Whether the held packets must be written before the next one.
     pub(super) fn is_full(&self) -> bool {
         self.used >= MAX_HELD
     }
 
-    /// Takes a packet. It has at least the header of its IP version, and its
-    /// length is what that header says.
+    /// Takes a packet, with at least the header of its IP version and the length in that header.
     pub(super) fn push(&mut self, packet: &[u8]) {
         let flow = Flow::of(packet);
         if let Some(flow) = flow
@@ -74,7 +71,7 @@ impl Coalescer {
         held.segments = 1;
     }
 
-    /// Hands out what is held, in order, each with the device's header.
+    /// Passes on the held packets in order, each with the device's header.
     pub(super) fn drain(&mut self, mut write: impl FnMut(&[u8])) {
         for held in &mut self.held[..self.used] {
             held.finish();
@@ -85,10 +82,10 @@ impl Coalescer {
 }
 
 impl Flow {
-    /// The flow of a segment that others may follow.
+    /// The flow of a segment, if others may join it.
     fn of(packet: &[u8]) -> Option<Self> {
         let transport = match packet.first()? {
-            // Neither options nor fragments.
+            // No options and no fragments.
             0x45 if packet.get(9) == Some(&TCP) && packet[6] & 0xbf == 0 && packet[7] == 0 => 20,
             first if first >> 4 == 6 && packet.get(6) == Some(&TCP) => 40,
             _ => return None,
@@ -106,7 +103,7 @@ impl Flow {
 }
 
 impl Held {
-    /// Appends a segment, if it is what follows here.
+    /// Appends a segment if it continues this flow.
     fn join(&mut self, new: &Flow, packet: &[u8]) -> bool {
         let Some(flow) = &mut self.flow else {
             return false;
@@ -137,7 +134,7 @@ impl Held {
         true
     }
 
-    /// Makes the headers of what was joined say so.
+    /// Updates the headers for the joined length.
     fn finish(&mut self) {
         let Some(flow) = self.flow.filter(|_| self.segments > 1) else {
             return;
@@ -160,8 +157,7 @@ impl Held {
     }
 }
 
-/// Whether two headers differ in nothing but length, identification, sequence
-/// number, PSH, window and checksums.
+/// Whether two headers differ only in length, identification, sequence number, PSH, window and checksums.
 fn are_alike(one: &[u8], other: &[u8], transport: usize) -> bool {
     let same = |from: usize, to: usize| one[from..to] == other[from..to];
     let ip = match one[0] >> 4 {
@@ -190,7 +186,7 @@ mod tests {
         written
     }
 
-    /// What the kernel makes of what was written.
+    /// Splits a packet as the kernel does.
     fn resegment(written: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         for whole in written {
@@ -224,7 +220,7 @@ mod tests {
             let written = coalesce(&packets);
             assert_eq!(written.len(), 1);
             assert_eq!(resegment(&written), packets);
-            // What follows a short segment begins again.
+            // After a short segment a new packet starts.
             packets.extend(flow(ends, &[10], |_, tcp| tcp.sequence = 2099));
             assert_eq!(coalesce(&packets).len(), 2);
         }

@@ -7,11 +7,11 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::vnet::VNET_BYTES;
 
-/// Room for the largest packet the device gives, with its header.
+/// Space for the largest packet of the device, with its header.
 pub(super) const READ_BYTES: usize = VNET_BYTES + 65_536;
 
-/// A TUN device with offloads: packets of up to 64 KiB, each behind a header
-/// that says how a network card would have split it. It is gone when this is.
+/// A TUN device with offloads: packets of up to 64 KiB, each after a header that says how a network card would split
+/// it. Dropping this removes it.
 pub(super) struct TunDevice {
     device: SyncDevice,
 }
@@ -24,12 +24,12 @@ impl TunDevice {
         Ok(Self { device })
     }
 
-    /// The next packet behind its header, without waiting for one.
+    /// The next packet after its header, without waiting.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.device.recv(buffer)
     }
 
-    /// Gives the kernel a packet behind its header.
+    /// Writes a packet after its header.
     pub(super) fn write(&self, packet: &[u8]) -> io::Result<usize> {
         self.device.send(packet)
     }

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use super::ruleset::REMOVE;
 use crate::fabric::FabricError;
 
-/// What is kept of an error message.
+/// Longest error message that is kept.
 const MESSAGE_BYTES: usize = 500;
 
-/// Runs a script in one transaction: all of it, or nothing.
+/// Runs a script in one transaction: all of it or nothing.
 pub(super) fn load(script: &str) -> Result<(), FabricError> {
     let failed = |reason: String| FabricError::Firewall { reason };
     let mut nft = Command::new("nft");
@@ -24,14 +24,14 @@ pub(super) fn load(script: &str) -> Result<(), FabricError> {
     Err(failed(message.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
-/// Whether there is a table of that name.
+/// Whether a table of that name exists.
 pub(super) fn exists(table: &str) -> bool {
     let mut nft = Command::new("nft");
     nft.args(["list", "table", "inet", table]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     nft.status().is_ok_and(|status| status.success())
 }
 
-/// Removes the table, if it is there.
+/// Removes the table, if it exists.
 pub(super) fn remove() {
     if let Err(error) = load(REMOVE) {
         tracing::warn!(%error, "the fabric's firewall table is left behind");

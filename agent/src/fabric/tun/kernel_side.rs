@@ -1,4 +1,4 @@
-//! What a peering holds where packets go through the kernel's TCP stack.
+//! State of a peering whose packets use the kernel's TCP stack.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::fabric::peer_config::{PeerConfig, Role};
 pub(in crate::fabric) struct KernelSide {
     pub(super) allowed: Allowed,
     role: Role,
-    /// Connections that this side opened.
+    /// Connections opened by this side.
     pub(super) opened: Arc<Semaphore>,
-    /// Connections that it accepted.
+    /// Connections accepted by this side.
     pub(super) accepted: Arc<Semaphore>,
     pub(super) ended: CancellationToken,
 }
@@ -35,13 +35,14 @@ impl KernelSide {
         &self.allowed
     }
 
-    /// Connections of this process through the tunnel, not those of pods. The origin accepts only from this cluster.
+    /// This process's connections through the tunnel, without those of pods. Connections that an origin accepts come
+    /// from its own cluster and do not count.
     pub(in crate::fabric) fn connections(&self) -> usize {
         let accepted = if self.role == Role::Donor { self.accepted.available_permits() } else { MAX_CONNECTIONS };
         2 * MAX_CONNECTIONS - self.opened.available_permits() - accepted
     }
 
-    /// Resets the connections and wakes whoever waits.
+    /// Resets the connections and wakes their waiters.
     pub(in crate::fabric) fn end(&self) {
         self.ended.cancel();
     }

@@ -1,5 +1,4 @@
-//! The addresses and routes of the network device: what is wanted, what is
-//! there, and the way from one to the other.
+//! The addresses and routes of the network device: the wanted state, the present state, and the changes between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +9,7 @@ use super::allowed::Allowed;
 use super::netlink::Netlink;
 use crate::fabric::FabricError;
 
-/// Addresses of the device, and routes with the source address they prefer.
+/// Addresses of the device, and routes with their preferred source address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     addresses: BTreeSet<IpAddr>,
@@ -18,8 +17,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// What peerings need. A network that two of them share prefers the
-    /// address of the first.
+    /// The layout for these peerings. If two share a network, its source is the first one's address.
     pub(super) fn of<'a>(peerings: impl Iterator<Item = &'a Allowed>) -> Self {
         let mut layout = Self::default();
         for allowed in peerings {
@@ -34,14 +32,14 @@ impl Layout {
         layout
     }
 
-    /// The same for a node that has no IPv6.
+    /// The same for a node without IPv6.
     pub(super) fn without_ipv6(mut self) -> Self {
         self.addresses.retain(IpAddr::is_ipv4);
         self.routes.retain(|_, source| source.is_ipv4());
         self
     }
 
-    /// Makes the device have what is wanted, and remembers what it has.
+    /// Changes the device to the wanted state, and remembers each change.
     pub(super) fn change(&mut self, wanted: Self, netlink: &mut Netlink, device: u32) -> Result<(), FabricError> {
         let failed = |what: String| move |source| FabricError::Network { what, source };
         for address in &wanted.addresses - &self.addresses {

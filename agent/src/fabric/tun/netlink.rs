@@ -1,7 +1,6 @@
 //! Links, addresses and routes of this node, over rtnetlink.
 //!
-//! Requests are answered by the kernel at once, so this waits for them; what
-//! is already as it should be is no error.
+//! The kernel answers at once, so calls block. A change that is already in place is no error.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,13 +20,13 @@ use netlink_sys::{Socket, SocketAddr};
 
 use super::allowed::OwnNetwork;
 
-/// Errno of what is not there.
+/// Errno for a missing object.
 const GONE: [i32; 4] = [2, 3, 19, 99];
 const EXISTS: i32 = 17;
-/// Routes of this node that are looked at.
+/// Limit of this node's routes that are read.
 const MAX_OWN_NETWORKS: usize = 100_000;
 
-/// A connection to the kernel's tables of one network namespace.
+/// A connection to the kernel's network tables of one namespace.
 pub(super) struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -89,7 +88,7 @@ impl Netlink {
         }
     }
 
-    /// The number of a link, if there is one of that name.
+    /// The index of a link, if one has that name.
     pub(super) fn link(&mut self, name: &str) -> io::Result<Option<u32>> {
         Ok(self.find_link(name)?.map(|link| link.header.index))
     }
@@ -107,12 +106,12 @@ impl Netlink {
         }
     }
 
-    /// Removes a TUN device of that name; another link of that name is an error.
+    /// Removes a TUN device of that name; another kind of link is an error.
     pub(super) fn remove_tun(&mut self, name: &str) -> io::Result<()> {
         self.remove_link(name, &InfoKind::Tun, "tun")
     }
 
-    /// Removes a link of a name and kind; one of another kind is an error.
+    /// Removes a link of this name and kind; another kind is an error.
     pub(super) fn remove_link(&mut self, name: &str, wanted: &InfoKind, shown: &str) -> io::Result<()> {
         let Some(link) = self.find_link(name)? else { return Ok(()) };
         let kind = |info: &LinkInfo| matches!(info, LinkInfo::Kind(kind) if kind == wanted);
@@ -156,8 +155,7 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelRoute(link_route(index, net)))
     }
 
-    /// This node's addresses, and what it has routes to other than over the
-    /// link `except` or by default.
+    /// This node's addresses and routed networks, except default routes and routes over the link `except`.
     pub(super) fn own_networks(&mut self, except: u32) -> io::Result<Vec<OwnNetwork>> {
         let mut own = Vec::new();
         let addresses = self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
@@ -186,7 +184,7 @@ impl Netlink {
                 own.push(OwnNetwork { net, what: "a route of it".to_owned(), is_address: false });
             }
         }
-        // A network says more to people than an address in it.
+        // Networks come first: in an error they say more than an address within them.
         own.sort_by_key(|network| network.is_address);
         Ok(own)
     }
@@ -210,7 +208,7 @@ fn host_address(index: u32, address: IpAddr) -> AddressMessage {
     message.header.prefix_len = if address.is_ipv4() { 32 } else { 128 };
     message.header.scope = AddressScope::Universe;
     if address.is_ipv6() {
-        // Nobody else can have it, so it is usable at once.
+        // No other node can have this address, so it is usable at once.
         message.header.flags = AddressHeaderFlags::Nodad;
     }
     message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];

@@ -1,13 +1,12 @@
-//! The way between the gateway and the other nodes of its cluster: a vxlan
-//! device at each, whose peers are set and never learnt.
+//! The overlay between the gateway and the other nodes of its cluster: a vxlan device on each, with configured peers
+//! and no address learning.
 //!
 //! ```text
 //! pod ─ node ═ comity0v ═ vxlan ═ comity0v ═ gateway ═ comity0 ═ tunnel
 //! ```
 //!
-//! Routes over it name the other node's own address as the next hop, with a
-//! MAC that follows from it. `gateway` and `node` are the two ends, `links` is
-//! thin over the kernel, the rest is pure.
+//! Routes over it use the other node's own address as the next hop, with a MAC derived from it. `gateway` and `node`
+//! are the two ends, `links` is a thin layer over the kernel, and the rest is pure.
 
 mod gateway;
 mod links;
@@ -28,23 +27,23 @@ pub use published::{Published, PublishedError};
 use super::netlink::Netlink;
 use crate::fabric::FabricError;
 
-/// Other nodes of a cluster.
+/// Most other nodes of a cluster.
 pub const MAX_NODES: usize = 1_000;
-/// Number of the routing table, in which nobody else may have routes.
+/// Number of the routing table; nothing else may have routes in it.
 const TABLE: u32 = 51_872;
-/// Where the rules that lead into it stand: before the main table's.
+/// Priority of the rules for that table: before the main table's.
 const PRIORITY: u32 = 5_187;
-/// What vxlan over IPv4 takes of a packet.
+/// Overhead of vxlan over IPv4.
 const HEADER_BYTES: u32 = 50;
-/// Every IPv4 link carries as much.
+/// Smallest MTU of an IPv4 link.
 const LEAST_MTU: u32 = 576;
 
-/// A node of the cluster, as its Node object says.
+/// A node of the cluster, from its Node object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClusterNode {
     /// Its InternalIP.
     pub address: Ipv4Addr,
-    /// `spec.podCIDRs`, where it has them.
+    /// `spec.podCIDRs`, if set.
     pub pod_networks: BTreeSet<Ipv4Net>,
 }
 
@@ -60,35 +59,33 @@ fn mac(node: Ipv4Addr) -> [u8; 6] {
     [0x02, 0xc0, a, b, c, d]
 }
 
-/// The address of a node's device, out of 248.0.0.0/6: reserved for ever, as
-/// 240.0.0.0/5, from which tunnels have theirs.
+/// The address of a node's device, from 248.0.0.0/6: reserved permanently, as is 240.0.0.0/5 for the tunnels'
+/// addresses.
 fn device_address(node: Ipv4Addr) -> Ipv4Addr {
     Ipv4Addr::from_bits(0xf800_0000 | node.to_bits() & 0x03ff_ffff)
 }
 
-/// What the overlay carries: what the tunnel does, or less where the nodes'
-/// network has no room for the headers.
+/// The overlay's MTU: the tunnel's, or less if the nodes' network has no room for the headers.
 fn overlay_mtu(tunnel: u16, nodes: u32) -> u16 {
     let room = nodes.saturating_sub(HEADER_BYTES).max(LEAST_MTU);
     u16::try_from(room).map_or(tunnel, |room| room.min(tunnel))
 }
 
-/// Which packets the table of the overlay's own is for.
+/// Which packets use the overlay's own routing table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PolicyRule {
-    /// Those that came in over a device.
+    /// Packets that came in over a device.
     Enters(String),
-    /// Those of this node from addresses.
+    /// This node's own packets with a source address in a network.
     From(Ipv4Net),
     /// TCP to an API server.
     Api(SocketAddrV4),
 }
 
-/// Routes, by table and network, each with its next hop and the source address
-/// that this node's own programs use.
+/// Routes by table and network, each with its next hop and the source address for this node's own programs.
 type Routes = BTreeMap<(u32, Ipv4Net), (Ipv4Addr, Option<Ipv4Addr>)>;
 
-/// What a vxlan device is to have.
+/// The wanted state of a vxlan device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ways {
     peers: BTreeSet<Ipv4Addr>,
@@ -97,7 +94,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// Makes the device have what is wanted, and remembers what it has.
+    /// Changes the device to the wanted state, and remembers each change.
     fn change(&mut self, wanted: &Self, netlink: &mut Netlink, device: u32) -> Result<(), FabricError> {
         let failed = |what: String| move |source: io::Error| FabricError::Network { what, source };
         for peer in &wanted.peers - &self.peers {

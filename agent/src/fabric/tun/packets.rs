@@ -1,4 +1,4 @@
-//! Packets for tests, made the plain way.
+//! Packets for tests, built byte by byte.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,13 +1,11 @@
-//! Table `inet comity`, as a script for `nft`. Pure: from what the fabric
-//! carries to text.
+//! Table `inet comity`, as a script for `nft`. Pure: from the fabric's state to text.
 //!
-//! The rules say: TCP to the donor's API server goes to this process instead,
-//! which leads it through the tunnel; through the tunnel go only packets between the two sides of a `Reach`,
-//! whether their connection is new or old, so that what is taken away ends at
-//! once; the kubelet's port is shut whatever a `Reach` says; this node itself
-//! answers only echo requests and, on the donor, connections to its API. Pods
-//! of other nodes come and go over the overlay, and are held to the same; only
-//! those nodes speak to it.
+//! - TCP to the donor's API server goes to this process, which sends it through the tunnel.
+//! - Only packets between the two sides of a `Reach` pass the tunnel, on new and old connections alike, so a removed
+//! address loses its connections at once.
+//! - The kubelet's port is closed whatever a `Reach` allows.
+//! - This node itself answers only echo requests and, on the donor, connections to its API.
+//! - Pods of other nodes use the overlay under the same rules; only those nodes may send to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,13 +17,13 @@ use super::allowed::Allowed;
 use crate::fabric::address::API_PORT;
 use crate::fabric::{Reach, Role};
 
-/// The port of every kubelet, and of Liqo's, which asks for no credentials.
+/// The port of every kubelet. Liqo's virtual-kubelet asks for no credentials on it.
 pub(super) const KUBELET_PORT: u16 = 10250;
 
-/// What the table says of one peering.
+/// The rules of one peering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PeerRules {
-    /// Numbers its sets.
+    /// Number of its sets.
     pub(super) slot: usize,
     pub(super) role: Role,
     pub(super) allowed: Allowed,
@@ -33,7 +31,7 @@ pub(super) struct PeerRules {
     pub(super) reach: Reach,
 }
 
-/// What the table says.
+/// The content of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) device: String,
@@ -41,7 +39,7 @@ pub(super) struct Rules {
     pub(super) overlay: Option<OverlayRules>,
 }
 
-/// What the table says of the way to this cluster's other nodes.
+/// The rules for the overlay to this cluster's other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OverlayRules {
     pub(super) device: String,
@@ -49,16 +47,16 @@ pub(super) struct OverlayRules {
     pub(super) nodes: BTreeSet<Ipv4Addr>,
 }
 
-/// Removes the table, whether or not it is there.
+/// Removes the table, whether or not it exists.
 pub(super) const REMOVE: &str = "add table inet comity\ndelete table inet comity\n";
 
 impl Rules {
-    /// The smallest number that no peering has.
+    /// The smallest free number.
     pub(super) fn free_slot(&self) -> usize {
         (1..).find(|slot| self.peers.values().all(|peer| peer.slot != *slot)).unwrap_or_default()
     }
 
-    /// The whole table in place of what was there, in one transaction.
+    /// The whole table; it replaces the existing one in one transaction.
     pub(super) fn script(&self) -> String {
         let mut text = format!("{REMOVE}table inet comity {{\n");
         for peer in self.peers.values() {
@@ -84,7 +82,7 @@ impl Rules {
         text.push_str("\t}\n");
     }
 
-    /// Before kube-proxy's own rules, which are at -100 and 100.
+    /// Before kube-proxy's own rules, which have priorities -100 and 100.
     fn translation(&self, text: &mut String) {
         let device = &self.device;
         let to_tunnel = |rule: &mut dyn FnMut(String), when: &str| {
@@ -107,7 +105,7 @@ impl Rules {
                 let (local, remote) = (peer.allowed.local, peer.allowed.remote);
                 rule(format!("oifname \"{device}\" ip daddr {} snat ip to {}", remote.0, local.0));
                 rule(format!("oifname \"{device}\" ip6 daddr {} snat ip6 to {}", remote.1, local.1));
-                // Network plugins would give packets that leave the cluster this node's address.
+                // Otherwise network plugins give packets that leave the cluster this node's address.
                 let slot = peer.slot;
                 rule(format!("oifname \"{device}\" ip saddr @local{slot} ip daddr @remote{slot} snat ip to ip saddr"));
             }
@@ -119,7 +117,7 @@ impl Rules {
         let (enters, leaves) = (format!("oifname \"{device}\""), format!("iifname \"{device}\""));
         self.chain(text, "forward", "filter hook forward priority 0", |rule| {
             if let Some(OverlayRules { device: overlay, port, .. }) = &self.overlay {
-                // No pod speaks in place of its node.
+                // No pod may send in place of its node.
                 rule(format!("ip daddr @nodes udp dport {port} drop"));
                 rule(format!("iifname \"{overlay}\" oifname != \"{device}\" drop"));
                 rule(format!("oifname \"{overlay}\" iifname != \"{device}\" drop"));
@@ -150,7 +148,7 @@ impl Rules {
                 if let Some((api, target)) = peer.api() {
                     let family = if api.is_ipv4() { "ip" } else { "ip6" };
                     let (address, port) = (target.ip(), target.port());
-                    // Only what was sent to the API server's own address.
+                    // Only packets sent to the API server's own address.
                     rule(format!("{elsewhere} {family} daddr {address} tcp dport {port} ct status dnat accept"));
                 }
                 rule(format!("{elsewhere} ip daddr {} drop", peer.allowed.local.0));
@@ -179,7 +177,7 @@ impl Rules {
 }
 
 impl PeerRules {
-    /// On the origin: where the API server is at home, and where this process takes what is sent there.
+    /// On the origin: the API server's own address, and the address at which this process accepts its connections.
     fn api(&self) -> Option<(SocketAddr, SocketAddr)> {
         let api = self.remote_api.filter(|_| self.role == Role::Origin)?;
         let (v4, v6) = self.allowed.local;
@@ -198,8 +196,7 @@ impl PeerRules {
         }
     }
 
-    /// What makes the sets say `reach` instead, in one transaction; `None`
-    /// where they do already.
+    /// The change of the sets to `reach`, in one transaction; `None` if there is none.
     pub(super) fn change(&self, reach: &Reach) -> Option<String> {
         let mut text = String::new();
         for (side, old, new) in
@@ -216,11 +213,11 @@ impl PeerRules {
     }
 }
 
-/// The same addresses without overlaps, which a set of intervals refuses.
+/// The same addresses without overlaps, which an interval set refuses.
 pub(super) fn disjoint(nets: &BTreeSet<Ipv4Net>) -> BTreeSet<Ipv4Net> {
     let nets: Vec<Ipv4Net> = nets.iter().map(Ipv4Net::trunc).collect();
     let mut kept: BTreeSet<Ipv4Net> = BTreeSet::new();
-    // Ordered by first address, then widest first: what contains comes before.
+    // Ordered by first address, then widest first: a network comes after those that contain it.
     let mut sorted = nets;
     sorted.sort_by_key(|net| (net.network(), net.prefix_len()));
     let mut last: Option<Ipv4Net> = None;
@@ -241,7 +238,7 @@ pub(super) fn list(nets: &BTreeSet<Ipv4Net>) -> String {
     nets.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
-/// A peering's id, as far as it can be in a comment.
+/// A peering's id, reduced to characters that a comment may have.
 fn comment(peering: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let kept: String = peering.chars().filter(|letter| plain(*letter)).take(64).collect();

@@ -1,5 +1,5 @@
-//! A packet of up to 64 KiB from the network device, split as a network card
-//! would: into segments that fit the tunnel, each with its own checksums.
+//! Splits a packet of up to 64 KiB from the network device as a network card would: into segments that fit the tunnel,
+//! each with its own checksums.
 
 use super::checksum;
 use super::vnet::{Offload, VnetHeader};
@@ -13,14 +13,14 @@ const UDP_CHECKSUM: usize = 6;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
-/// Room for a segment and its headers.
+/// Space for a segment and its headers.
 pub(super) const SEGMENT_BYTES: usize = 9216;
 
-/// A packet that its own header contradicts.
+/// A packet that contradicts its own header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Calls `emit` with each packet that `packet` stands for, in order.
+/// Calls `emit` for each packet that `packet` represents, in order.
 pub(super) fn split(
     header: VnetHeader,
     packet: &mut [u8],
@@ -57,8 +57,7 @@ pub(super) fn split(
     Ok(())
 }
 
-/// Makes the checksum the sender left to us: the field holds the sum of the
-/// pseudo header.
+/// Completes the checksum that the sender left out: the field contains the sum of the pseudo header.
 fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malformed> {
     let at = start + offset;
     if packet.len() < at + 2 {
@@ -66,7 +65,7 @@ fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malfor
     }
     let mut made = checksum::finish(checksum::add(&packet[start..], 0));
     if offset == UDP_CHECKSUM && made == [0, 0] {
-        // Zero says that there is none.
+        // Zero means no checksum.
         made = [0xff; 2];
     }
     packet[at..at + 2].copy_from_slice(&made);
@@ -83,7 +82,7 @@ fn transport_header(offload: Offload, transport: &[u8]) -> Result<usize, Malform
     }
 }
 
-/// What changes from segment to segment, as the whole packet has it.
+/// The header fields that differ between segments, with the whole packet's values.
 struct First {
     transport: usize,
     offload: Offload,
@@ -105,7 +104,7 @@ impl First {
         }
     }
 
-    /// Turns a copy of the headers with a part of the payload into a segment.
+    /// Turns a copy of the headers with a part of the payload into segment `index`.
     fn adapt(&self, segment: &mut [u8], index: usize, size: usize, last: bool) {
         let length = segment.len();
         if segment[0] >> 4 == 4 {

@@ -1,4 +1,4 @@
-//! Connections of the kernel's TCP between the fabric addresses of a peering.
+//! TCP connections of the kernel between the fabric addresses of a peering.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,7 +20,7 @@ use crate::fabric::error::FabricError;
 use crate::fabric::netstack::MAX_CONNECTIONS;
 use crate::fabric::peer::Peer;
 
-/// The pause after `accept` fails, which it does when descriptors run out.
+/// Pause after `accept` fails, as it does when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Idle time before TCP keepalive probes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ pub(in crate::fabric) async fn connect(
         .try_acquire_owned()
         .map_err(|_| FabricError::TooManyConnections { peering: peering(), limit: MAX_CONNECTIONS })?;
     let open = async {
-        // Without a session the kernel's first attempt would be lost.
+        // Without a session the kernel's first SYN would be lost.
         peer.wait_handshake(within).await.map_err(io::Error::other)?;
         TcpStream::connect((kernel.allowed.remote.0, port)).await
     };
@@ -90,7 +90,7 @@ pub(in crate::fabric) fn listen(peer: &Arc<Peer>, port: u16) -> Result<KernelLis
     Ok(KernelListener { peer: Arc::clone(peer), listeners, port })
 }
 
-/// A connection of the kernel's, which ends with its peering.
+/// A TCP connection of the kernel that ends with its peering.
 #[derive(Debug)]
 pub(in crate::fabric) struct KernelStream {
     stream: TcpStream,
@@ -110,7 +110,7 @@ impl KernelStream {
     }
 
     pub(in crate::fabric) fn abort(self) {
-        // Failing to ask for a reset leaves an ordinary close.
+        // If the reset fails, the connection closes normally.
         let _ = self.stream.set_zero_linger();
     }
 

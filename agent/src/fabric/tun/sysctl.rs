@@ -1,7 +1,6 @@
-//! The few settings of the kernel that the network device needs.
+//! The few kernel settings of the network device.
 //!
-//! Reverse path filtering needs nothing: whatever comes out of the device has
-//! a source that the device has a route to.
+//! Reverse path filtering needs none: every packet from the device has a source with a route over the device.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +21,7 @@ fn set(path: &PathBuf, value: &str) {
     }
 }
 
-/// Packets from the device are forwarded; the device takes IPv6 addresses.
+/// Enables forwarding from the device, and IPv6 addresses on it.
 pub(super) fn prepare(device: &str) {
     set(&path("ipv4", device, "forwarding"), "1");
     set(&path("ipv6", device, "disable_ipv6"), "0");

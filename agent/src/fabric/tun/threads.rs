@@ -1,5 +1,5 @@
-//! The two threads that move packets. They sleep in `poll` while there is
-//! nothing to do: one waits for the network device, the other for the socket.
+//! The two threads that move packets: one for the network device, one for the socket. Each sleeps in `poll` while there
+//! is nothing to do.
 //!
 //! ```text
 //! device ─▶ split ─▶ seal ─▶ UDP segmentation offload         (thread 1)
@@ -24,18 +24,18 @@ use crate::fabric::limiter::HandshakeLimiter;
 use crate::fabric::peer::Peer;
 use crate::fabric::registry::SharedRegistry;
 
-/// What both threads use.
+/// State of both threads.
 pub(super) struct Shared {
     pub(super) device: Arc<TunDevice>,
     pub(super) link: Arc<UdpLink>,
     pub(super) table: SharedRouteTable<Arc<Peer>>,
     pub(super) registry: SharedRegistry,
-    /// Readable when the threads are to end.
+    /// Becomes readable when the threads must end.
     pub(super) stop: Arc<OwnedFd>,
 }
 
 impl Shared {
-    /// Waits until `source` can be read; false when it is time to end.
+    /// Waits until `source` is readable; false when the thread must end.
     fn wait(&self, source: &impl AsFd) -> bool {
         let mut fds = [PollFd::new(source, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -130,7 +130,7 @@ pub(super) fn receive(shared: &Shared) {
             }
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
-                    // The kernel reports refusals of datagrams sent earlier here.
+                    // Here the kernel reports refusals of datagrams sent earlier.
                     tracing::trace!(%error, "datagrams could not be received");
                 }
                 if !shared.wait(&*shared.link) {
@@ -141,7 +141,7 @@ pub(super) fn receive(shared: &Shared) {
     }
 }
 
-/// Takes a decrypted packet, if its source belongs to the peering.
+/// Accepts a decrypted packet if its source belongs to the peering.
 fn admit(peer: &Peer, packet: &[u8], joined: &mut Coalescer, device: &TunDevice) -> bool {
     let source = allowed::source(packet);
     let admitted = source.is_some_and(|source| peer.kernel().is_some_and(|kernel| kernel.allowed().admits(source)));

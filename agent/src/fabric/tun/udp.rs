@@ -1,4 +1,4 @@
-//! The UDP socket of mode `tun`: many datagrams a call, both ways.
+//! The UDP socket of mode `tun`: each call sends or receives many datagrams.
 
 use std::future::Future;
 use std::io::{self, IoSliceMut};
@@ -10,15 +10,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::fabric::wire::{Sent, Wire};
 
-/// Buffers of one receive call; each takes many datagrams of one sender.
+/// Buffers of one receive call; each holds many datagrams of one sender.
 const RECEIVE_BUFFERS: usize = 8;
 const RECEIVE_BYTES: usize = 65_536;
-/// What one send call takes: a UDP datagram's length, less the headers.
+/// Capacity of one send call: a UDP datagram's length, less the headers.
 const LARGEST_SEND: usize = 65_000;
-/// How long a full socket is waited for before datagrams are given up.
+/// How long sending waits for a full socket before it drops datagrams.
 const FULL_TIMEOUT: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// A UDP socket with segmentation offload both ways.
+/// A UDP socket with segmentation offload in both directions.
 #[derive(Debug)]
 pub(in crate::fabric) struct UdpLink {
     socket: UdpSocket,
@@ -37,7 +37,7 @@ impl UdpLink {
         self.local
     }
 
-    /// As the socket's family writes it.
+    /// An address in the form of the socket's family.
     fn outer(&self, to: SocketAddr) -> SocketAddr {
         match (self.local, to.ip()) {
             (SocketAddr::V6(_), IpAddr::V4(address)) => SocketAddr::new(address.to_ipv6_mapped().into(), to.port()),
@@ -85,7 +85,7 @@ impl Wire for UdpLink {
         if let Err(error) = self.transmit(to, datagram, None) {
             tracing::trace!(%to, %error, "datagram not sent");
         }
-        // A full socket loses a handshake message; it is repeated.
+        // A full socket may drop a handshake message; WireGuard repeats it.
         Sent::Done
     }
 
@@ -94,13 +94,13 @@ impl Wire for UdpLink {
     }
 }
 
-/// Buffers that datagrams are received into.
+/// Receive buffers.
 pub(super) struct Inbox {
     bytes: Vec<u8>,
     meta: [RecvMeta; RECEIVE_BUFFERS],
 }
 
-/// Datagrams of one sender, all of one size but for the last.
+/// Datagrams of one sender, all of one size except the last.
 pub(super) struct Arrived<'a> {
     pub(super) from: SocketAddr,
     pub(super) bytes: &'a [u8],
@@ -112,7 +112,7 @@ impl Inbox {
         Self { bytes: vec![0; RECEIVE_BUFFERS * RECEIVE_BYTES], meta: [RecvMeta::default(); RECEIVE_BUFFERS] }
     }
 
-    /// Receives what is there, without waiting; how many buffers it fills.
+    /// Receives the pending datagrams without waiting; returns the number of filled buffers.
     pub(super) fn receive(&mut self, link: &UdpLink) -> io::Result<usize> {
         let mut buffers = self.bytes.chunks_mut(RECEIVE_BYTES).map(IoSliceMut::new);
         let mut slices: [IoSliceMut<'_>; RECEIVE_BUFFERS] =
@@ -120,7 +120,7 @@ impl Inbox {
         link.state.recv((&link.socket).into(), &mut slices, &mut self.meta)
     }
 
-    /// What the last call received.
+    /// The datagrams of the last call.
     pub(super) fn arrived(&self, count: usize) -> impl Iterator<Item = Arrived<'_>> {
         let filled = self.meta.iter().zip(self.bytes.chunks(RECEIVE_BYTES)).take(count);
         filled.map(|(meta, bytes)| Arrived {
@@ -138,18 +138,18 @@ pub(super) struct Outbox {
     runs: Vec<Run>,
 }
 
-/// Datagrams for one receiver, all of one size but for the last.
+/// Datagrams for one receiver, all of one size except the last.
 struct Run {
     to: SocketAddr,
     start: usize,
     size: usize,
-    /// A shorter one was the last.
+    /// The last datagram was shorter, so none may follow.
     complete: bool,
 }
 
-/// Room for what one packet of the device becomes, and as much again.
+/// Space for the datagrams of one device packet, twice.
 const OUTBOX_BYTES: usize = 192 * 1024;
-/// From here on it is sent before more is read.
+/// From this size on it is sent before more is read.
 const OUTBOX_ENOUGH: usize = 64 * 1024;
 const OUTBOX_RUNS: usize = 32;
 
@@ -158,12 +158,12 @@ impl Outbox {
         Self { bytes: vec![0; OUTBOX_BYTES], filled: 0, runs: Vec::with_capacity(OUTBOX_RUNS) }
     }
 
-    /// Where the next datagram is to be written.
+    /// Space for the next datagram.
     pub(super) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..]
     }
 
-    /// A datagram of that length was written.
+    /// Appends the datagram of this length that was written to [`room`](Self::room).
     pub(super) fn push(&mut self, to: SocketAddr, length: usize) {
         let start = self.filled;
         self.filled += length;

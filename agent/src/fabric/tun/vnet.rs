@@ -1,22 +1,21 @@
-//! The header before each packet of a network device with offloads:
-//! `virtio_net_hdr` of Linux, in the machine's byte order.
+//! The header before each packet of a network device with offloads: `virtio_net_hdr` of Linux, in native byte order.
 
-/// Its length.
+/// Length of the header.
 pub(super) const VNET_BYTES: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCP4: u8 = 1;
 const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
-/// Set beside a type when the flow uses congestion notification.
+/// Flag beside a type: the flow uses explicit congestion notification.
 const GSO_ECN: u8 = 0x80;
-/// Where a TCP header has its checksum.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: u16 = 16;
 
-/// What a packet stands for.
+/// What a packet contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offload {
-    /// Itself.
+    /// One packet.
     Whole,
     /// Many TCP segments.
     Tcp,
@@ -24,19 +23,18 @@ pub(super) enum Offload {
     Udp,
 }
 
-/// The header, as far as it matters here.
+/// The fields of the header that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VnetHeader {
     pub(super) offload: Offload,
-    /// Payload bytes of each segment but the last.
+    /// Payload bytes of each segment except the last.
     pub(super) segment: usize,
-    /// Where the transport header begins and where in it the checksum is, if
-    /// the checksum has still to be made.
+    /// Start of the transport header and offset of the checksum in it, if the checksum is not computed yet.
     pub(super) checksum: Option<(usize, usize)>,
 }
 
 impl VnetHeader {
-    /// Reads a header; `None` for an offload that was not asked for.
+    /// Reads a header; `None` for an offload that was not requested.
     pub(super) fn read(bytes: &[u8; VNET_BYTES]) -> Option<Self> {
         let word = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         let offload = match bytes[1] & !GSO_ECN {
@@ -49,7 +47,7 @@ impl VnetHeader {
         Some(Self { offload, segment: word(4), checksum })
     }
 
-    /// The header of a packet that stands for many segments of one TCP flow.
+    /// The header of a packet that contains many segments of one TCP flow.
     pub(super) fn tcp(is_ipv6: bool, headers: usize, segment: usize, transport: usize) -> [u8; VNET_BYTES] {
         let mut bytes = [0; VNET_BYTES];
         bytes[0] = NEEDS_CHECKSUM;

@@ -11,11 +11,10 @@ use super::links::Vxlan;
 use super::{ClusterNode, PolicyRule, TABLE, Ways, overlay_mtu};
 use crate::fabric::{FabricError, TunSettings};
 
-/// The addresses of agents inside tunnels: what this node says from one goes
-/// back the way that the question came.
+/// The addresses of agents inside tunnels: this node's answers from one return the way that the question came.
 const FABRIC_ADDRESSES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 5);
 
-/// The vxlan device with all that belongs to it.
+/// The vxlan device with its peers, routes and rules.
 pub(in crate::fabric::tun) struct GatewayOverlay {
     vxlan: Vxlan,
     index: u32,
@@ -23,7 +22,7 @@ pub(in crate::fabric::tun) struct GatewayOverlay {
 }
 
 impl GatewayOverlay {
-    /// Which of a cluster's nodes this is, and the others.
+    /// Separates this node from the other nodes of the cluster.
     pub(in crate::fabric::tun) fn tell_apart(
         netlink: &mut Netlink,
         nodes: &[ClusterNode],
@@ -34,7 +33,7 @@ impl GatewayOverlay {
         Ok((own.address, nodes.iter().filter(|node| !is_own(node)).cloned().collect()))
     }
 
-    /// Makes the device, in place of what an earlier run left.
+    /// Makes the device; replaces one of an earlier run.
     pub(in crate::fabric::tun) fn start(
         netlink: &mut Netlink,
         settings: &TunSettings,
@@ -67,12 +66,12 @@ impl GatewayOverlay {
         netlink.clear_rules().map_err(failed("remove routing rules of the overlay"))
     }
 
-    /// Its own address, and what it carries.
+    /// The device's own address and MTU.
     pub(in crate::fabric::tun) fn own(&self) -> (Ipv4Addr, u16) {
         (self.vxlan.local, self.vxlan.mtu)
     }
 
-    /// Reaches these nodes and no others.
+    /// Makes the device reach these nodes and no others.
     pub(in crate::fabric::tun) fn follow(
         &mut self,
         netlink: &mut Netlink,
@@ -82,7 +81,7 @@ impl GatewayOverlay {
         self.ways.change(&ways(tunnel, nodes), netlink, self.index)
     }
 
-    /// Takes the device down, and what leads to it.
+    /// Removes the device, and the routes and rules to it.
     pub(in crate::fabric::tun) fn stop(self, netlink: &mut Netlink) {
         if let Err(error) = Self::remove_leftovers(netlink, &self.vxlan.name) {
             tracing::warn!(%error, "the overlay to other nodes is not wholly taken down");
@@ -95,8 +94,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> FabricError {
     move |source| FabricError::Network { what, source }
 }
 
-/// The ways from the tunnels to nodes and to their pods. A network that two
-/// nodes claim belongs to the first.
+/// The routes from the tunnels to nodes and their pods. If two nodes claim a network, the first keeps it.
 fn ways(tunnel: &str, nodes: &[ClusterNode]) -> Ways {
     let mut routes = BTreeMap::new();
     for node in nodes {

@@ -1,4 +1,4 @@
-//! Vxlan devices, their peers, routes over them and rules that lead there, over rtnetlink.
+//! Vxlan devices, their peers, and the routes and rules to them, over rtnetlink.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,8 +22,8 @@ use netlink_packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 use super::super::netlink::Netlink;
 use super::{PRIORITY, PolicyRule, TABLE, device_address, mac};
 
-/// Sources are held by the firewall; the way back to a node's pods may be the
-/// network plugin's.
+/// Loose reverse path filtering: the firewall checks sources, and the way back to a node's pods may be the network
+/// plugin's.
 const LOOSE: i32 = 2;
 
 /// A vxlan device.
@@ -38,7 +38,7 @@ pub(super) struct Vxlan {
 }
 
 impl Netlink {
-    /// This node's IPv4 addresses, each with the number of its link.
+    /// This node's IPv4 addresses, each with the index of its link.
     pub(super) fn addresses(&mut self) -> io::Result<Vec<(Ipv4Addr, u32)>> {
         let answers = self.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
         let mut own = Vec::new();
@@ -53,7 +53,7 @@ impl Netlink {
         Ok(own)
     }
 
-    /// What a link carries.
+    /// MTU of a link.
     pub(super) fn mtu(&mut self, index: u32) -> io::Result<u32> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -69,7 +69,7 @@ impl Netlink {
         mtu.ok_or_else(|| io::Error::other("the kernel does not say what the nodes' link carries"))
     }
 
-    /// Makes a device, raises it and gives its number. There must be none of its name.
+    /// Makes a device, brings it up and returns its index. Its name must be free.
     pub(super) fn make_vxlan(&mut self, vxlan: &Vxlan) -> io::Result<u32> {
         let mut message = LinkMessage::default();
         let data = vec![
@@ -86,7 +86,7 @@ impl Netlink {
         ];
         self.change(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL).map_err(named)?;
         let index = self.link(&vxlan.name)?.ok_or(io::ErrorKind::NotFound)?;
-        // Not by files of /proc/sys: containers see those read-only.
+        // Set by netlink, not by files of /proc/sys: containers see those read-only.
         let mut conf = InetDevConf::default();
         (conf.forwarding, conf.rp_filter) = (1, LOOSE);
         let mut message = LinkMessage::default();
@@ -103,7 +103,7 @@ impl Netlink {
         Ok(index)
     }
 
-    /// Removes a vxlan device of that name, with its routes; another link of that name is an error.
+    /// Removes a vxlan device of that name, with its routes; another kind of link is an error.
     pub(super) fn remove_vxlan(&mut self, name: &str) -> io::Result<()> {
         self.remove_link(name, &InfoKind::Vxlan, "vxlan")
     }
@@ -145,7 +145,7 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelRule(policy(rule)))
     }
 
-    /// Removes every rule that leads into the overlay's table: those that an earlier run left.
+    /// Removes every rule for the overlay's table that an earlier run left.
     pub(super) fn clear_rules(&mut self) -> io::Result<()> {
         let mut all = RuleMessage::default();
         all.header.family = AddressFamily::Inet;
@@ -171,7 +171,7 @@ fn named(error: io::Error) -> io::Error {
     }
 }
 
-/// Nobody ever sends from it or to it; but to a device that has no address, loose filtering is strict.
+/// Nothing uses this address, but filtering is always strict on a device without one.
 fn own_address(index: u32, node: Ipv4Addr) -> AddressMessage {
     let address = IpAddr::V4(device_address(node));
     let mut message = AddressMessage::default();
@@ -183,7 +183,7 @@ fn own_address(index: u32, node: Ipv4Addr) -> AddressMessage {
     message
 }
 
-/// Where packets for a MAC go.
+/// The node to which packets for a MAC go.
 fn forwarding_entry(index: u32, node: Ipv4Addr, mac: [u8; 6]) -> NeighbourMessage {
     let mut message = entry(index, node, mac);
     message.header.family = AddressFamily::Bridge;
@@ -191,7 +191,7 @@ fn forwarding_entry(index: u32, node: Ipv4Addr, mac: [u8; 6]) -> NeighbourMessag
     message
 }
 
-/// Which MAC a next hop has.
+/// The MAC of a next hop.
 fn neighbour(index: u32, node: Ipv4Addr, mac: [u8; 6]) -> NeighbourMessage {
     let mut message = entry(index, node, mac);
     message.header.family = AddressFamily::Inet;

@@ -1,4 +1,4 @@
-//! The end of the overlay at a node that is not the gateway.
+//! The end of the overlay on a node that is not the gateway.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -12,11 +12,11 @@ use super::links::Vxlan;
 use super::{PolicyRule, Published, TABLE, Ways, node_ruleset, overlay_mtu};
 use crate::fabric::FabricError;
 
-/// What this node has of the overlay.
+/// This node's part of the overlay.
 pub struct NodeOverlay {
     netlink: Netlink,
     device: String,
-    /// This node's InternalIP, where it was given.
+    /// This node's InternalIP, if configured.
     own: Option<Ipv4Addr>,
     running: Option<Running>,
 }
@@ -29,7 +29,7 @@ struct Running {
 }
 
 impl NodeOverlay {
-    /// Nothing is made yet, and nothing of an earlier run removed.
+    /// Makes nothing yet, and removes nothing of an earlier run.
     ///
     /// # Errors
     /// [`FabricError::Network`].
@@ -38,10 +38,10 @@ impl NodeOverlay {
         Ok(Self { netlink, device: device.to_owned(), own, running: None })
     }
 
-    /// Makes this node have what is published, and gives what of it was refused.
+    /// Makes this node match the published document; returns the parts that it refused.
     ///
     /// # Errors
-    /// [`FabricError`]; what this node had is then still there, or part of what is new.
+    /// [`FabricError`]; the node then keeps its earlier state, or a part of the new one.
     pub fn apply(&mut self, published: &Published) -> Result<Vec<FabricError>, FabricError> {
         let addresses = self.netlink.addresses().map_err(failed("list this node's addresses"))?;
         if addresses.iter().any(|(address, _)| *address == published.gateway) {
@@ -59,7 +59,7 @@ impl NodeOverlay {
             local: own,
             mtu: overlay_mtu(published.mtu, nodes),
         };
-        // The rules come first, so that nothing is open before them.
+        // The rules come first, so that no traffic passes without them.
         let script = node_ruleset::script(&self.device, &published);
         firewall::load(&script)?;
         let index = self.link(&vxlan)?;
@@ -78,14 +78,14 @@ impl NodeOverlay {
         changed.map(|()| refused)
     }
 
-    /// The number of our device, 0 if it has gone.
+    /// The index of this overlay's device, 0 if it is gone.
     fn link(&mut self, vxlan: &Vxlan) -> Result<u32, FabricError> {
         self.netlink.link(&vxlan.name).map(Option::unwrap_or_default).map_err(failed("look for the overlay's device"))
     }
 
-    /// Removes everything, also what an earlier run left.
+    /// Removes everything, including leftovers of an earlier run.
     pub fn clear(&mut self) {
-        // The gateway has a device of this name too: it is ours only beside our table.
+        // The gateway has a device of this name too: it is ours only if our table exists.
         if self.running.take().is_none() && !firewall::exists("comity_node") {
             return;
         }
@@ -98,7 +98,7 @@ impl NodeOverlay {
         super::GatewayOverlay::remove_leftovers(&mut self.netlink, &self.device)
     }
 
-    /// What can be told from this node's own networks, and what cannot.
+    /// Separates entries that conflict with this node's own networks from the rest.
     fn admissible(&mut self, published: &Published) -> Result<(Published, Vec<FabricError>), FabricError> {
         let device = self.netlink.link(&self.device).map_err(failed("look for the overlay's device"))?;
         let own = self.netlink.own_networks(device.unwrap_or_default());
@@ -118,7 +118,7 @@ impl NodeOverlay {
         Ok((admissible, refused))
     }
 
-    /// Whether everything that was made is still there.
+    /// Whether the device and the firewall table still exist.
     ///
     /// # Errors
     /// [`FabricError::Network`].
@@ -143,7 +143,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> FabricError {
     move |source| FabricError::Network { what, source }
 }
 
-/// The address that this node uses toward the gateway. Nothing is sent.
+/// The address that this node uses toward the gateway. Sends no packet.
 fn toward(published: &Published) -> io::Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect((published.gateway, published.port))?;
@@ -153,8 +153,8 @@ fn toward(published: &Published) -> io::Result<Ipv4Addr> {
     }
 }
 
-/// Pods by the main table. An API server has a host's address, whose other
-/// ports keep their way: only TCP to its port is led into the other table.
+/// Pods use the main table. An API server has a host's address, and other ports of that host keep their route: only TCP
+/// to its port uses the other table.
 fn ways(own: Ipv4Addr, published: &Published) -> Ways {
     let way = (published.gateway, Some(own));
     let main = u32::from(netlink_packet_route::route::RouteHeader::RT_TABLE_MAIN);

@@ -1,20 +1,19 @@
-//! Table `inet comity_node` of a node that is not the gateway, as a script
-//! for `nft`. Pure.
+//! Table `inet comity_node` of a node that is not the gateway, as a script for `nft`. Pure.
 //!
-//! The rules say: only the gateway speaks to this end of the overlay, and no
-//! pod in its place; through it go only packets for, and from, what is
-//! published; none of them reaches this node itself but answers to what its
-//! own programs asked; pods keep their addresses.
+//! - Only the gateway sends to this end of the overlay, and no pod in its place.
+//! - Only packets to and from the published networks pass.
+//! - The node itself accepts only answers to its own programs.
+//! - Pods keep their addresses.
 
 use std::fmt::Write as _;
 
 use super::super::ruleset::{KUBELET_PORT, disjoint, list};
 use super::Published;
 
-/// Removes the table, whether or not it is there.
+/// Removes the table, whether or not it exists.
 pub(super) const REMOVE: &str = "add table inet comity_node\ndelete table inet comity_node\n";
 
-/// The whole table in place of what was there, in one transaction.
+/// The whole table; it replaces the existing one in one transaction.
 pub(super) fn script(device: &str, published: &Published) -> String {
     let Published { gateway, port, pod_networks, api_servers, .. } = published;
     let (enters, leaves) = (format!("iifname \"{device}\""), format!("oifname \"{device}\""));

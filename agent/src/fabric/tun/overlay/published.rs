@@ -1,5 +1,4 @@
-//! What the gateway publishes and its cluster's other nodes follow: one
-//! document, which holds nothing secret.
+//! The document that the gateway publishes and its cluster's other nodes follow. It contains nothing secret.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,40 +11,40 @@ use serde::{Deserialize, Serialize};
 use super::LEAST_MTU;
 use crate::fabric::mode::{LARGEST_MTU, MAX_VNI};
 
-/// Raised when nodes of before could misread it.
+/// Increased when older nodes could misread the document.
 const VERSION: u32 = 1;
-/// Bytes of the document that are read.
+/// Largest document that is read.
 const MAX_BYTES: usize = 512 * 1024;
-/// Networks and API servers, each: 64 pod networks and one API server of every peering.
+/// Limits of the lists: 64 pod networks and one API server for every peering.
 const MAX_POD_NETWORKS: usize = 65_536;
 const MAX_API_SERVERS: usize = 1_024;
 
-/// What lies beyond the tunnels, and how a node gets to the gateway.
+/// The networks beyond the tunnels, and how a node reaches the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The gateway's InternalIP.
     pub gateway: Ipv4Addr,
-    /// Number of the overlay.
+    /// VXLAN network identifier of the overlay.
     pub vni: u32,
-    /// Its UDP port.
+    /// UDP port of the overlay.
     pub port: u16,
-    /// What the gateway's end carries.
+    /// MTU of the gateway's end.
     pub mtu: u16,
-    /// Pods of other clusters.
+    /// Pod networks of other clusters.
     pub pod_networks: BTreeSet<Ipv4Net>,
     /// API servers of donors.
     pub api_servers: BTreeSet<SocketAddrV4>,
 }
 
-/// Why a document is not followed.
+/// Why a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {value:?} is refused: {remedy}")]
 pub struct PublishedError {
-    /// Which field.
+    /// Name of the invalid field.
     pub field: &'static str,
-    /// What it says.
+    /// Its value.
     pub value: String,
-    /// What to do.
+    /// How to correct it.
     pub remedy: String,
 }
 
@@ -54,7 +53,7 @@ fn refused(field: &'static str, value: impl Display, remedy: impl Into<String>) 
     PublishedError { field, value, remedy: remedy.into() }
 }
 
-/// As it is written.
+/// The serialized form.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -69,13 +68,13 @@ struct Document {
 }
 
 impl Published {
-    /// Whether nothing lies beyond: nodes then need nothing.
+    /// Whether nothing is beyond the tunnels: nodes then need no overlay.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pod_networks.is_empty() && self.api_servers.is_empty()
     }
 
-    /// The document, JSON.
+    /// The document as JSON.
     #[must_use]
     pub fn document(&self, generation: u64) -> String {
         let document = Document {
@@ -94,7 +93,7 @@ impl Published {
     /// Reads a document, with its generation.
     ///
     /// # Errors
-    /// [`PublishedError`] for the first field that cannot be.
+    /// [`PublishedError`] for the first invalid field.
     pub fn read(text: &str) -> Result<(Self, u64), PublishedError> {
         let agent = "upgrade the agents of the gateway and of its nodes to one version";
         if text.len() > MAX_BYTES {
@@ -173,7 +172,7 @@ pub(super) mod tests {
         let text = published().document(7);
         assert_eq!(Published::read(&text).unwrap(), (published(), 7));
         assert!(!published().is_empty());
-        // A later version may say more.
+        // A later version may add fields.
         let more = text.replacen('{', "{\"more\":1,", 1);
         assert_eq!(Published::read(&more).unwrap().1, 7);
     }
