@@ -1,6 +1,6 @@
 //! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status` and
-//! `GET /v1/leases/{id}/kubeconfig`. Who may open the socket (mode 0600) may have the kubeconfigs; nothing here changes
-//! anything.
+//! `GET /v1/leases/{id}/kubeconfig`. Whoever may open the socket (mode 0600) may read the kubeconfigs. Nothing here
+//! changes state.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,21 +28,21 @@ use crate::reconcile::steps::{Access, Borrowed, Context};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "agent.sock";
-/// Requests at the same time.
+/// Most concurrent requests.
 const CONCURRENT_REQUESTS: usize = 32;
-/// Largest answer that a client reads.
+/// Largest answer that a client accepts.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// The socket could not be had, or did not answer.
+/// Listening or calling failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalApiError {
-    /// It cannot be listened on.
+    /// The agent cannot listen on the socket.
     #[error("cannot listen on {path}: {source}", path = .path.display())]
     Bind {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -52,7 +52,7 @@ pub enum LocalApiError {
     NoAnswer {
         /// The socket.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
     /// The agent refused the call.
@@ -60,7 +60,7 @@ pub enum LocalApiError {
     Refused {
         /// HTTP status.
         status: u16,
-        /// What it says.
+        /// The agent's reason.
         reason: String,
     },
 }
@@ -113,7 +113,7 @@ pub fn serve(
     let fail = |source| LocalApiError::Bind { path: path.clone(), source };
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-        // Left by a killed agent; the store's lock ensures that no other runs here.
+        // A killed agent left it; the store's lock ensures that no other agent runs here.
         _ => {}
     }
     // Only the owner can enter the directory, so nobody can connect before the mode is set.
@@ -131,7 +131,7 @@ pub fn serve(
             },
             () = stop.cancelled() => {}
         }
-        // Failing to remove it leaves a socket that the next start removes.
+        // If the removal fails, the next start removes the socket.
         let _ = std::fs::remove_file(&path);
     }))
 }

@@ -1,7 +1,7 @@
 //! Measures the best rate at which bytes arrive from other clusters through the tunnels: a lower bound of the
 //! bandwidth.
 //!
-//! Passive: it counts received traffic, because sent bytes may be lost. The result is lost at a restart.
+//! Passive: it counts received traffic, because sent bytes may be lost. A restart loses the result.
 
 mod meter;
 #[cfg(test)]
@@ -19,18 +19,18 @@ use crate::fabric::PeerHandle;
 use crate::reconcile::steps::Context;
 use meter::Meter;
 
-/// How often tunnels are looked at.
+/// Interval of the readings.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A rate is published again when it differs by this many eighths from the published one: for each the offer is
-/// sent again.
+/// A rate is published again when it differs by this many eighths from the published one, because each time the whole
+/// offer is sent.
 const WORTH_TELLING: u64 = 2;
-/// Clusters that are measured: as many as an offer may name, and a fabric may have tunnels.
+/// Most measured clusters: the limit of an offer, and of a fabric's tunnels.
 const MAX_CLUSTERS: usize = 1_024;
 
-/// Mbit/s from each cluster from which enough arrived to tell.
+/// Measured rate in Mbit/s from each cluster.
 pub(crate) type Measured = BTreeMap<String, u64>;
 
-/// What one tunnel has brought.
+/// The bytes received through one tunnel.
 pub(crate) struct Arrived {
     /// The tunnel: its peering and epoch.
     pub(crate) tunnel: (String, u64),
@@ -41,14 +41,14 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Of a tunnel as it is now.
+    /// Reads a tunnel's counter.
     pub(crate) fn of(peer: &PeerHandle) -> Self {
         let tunnel = (peer.peering().to_owned(), peer.epoch());
         Self { tunnel, cluster: peer.remote_cluster().to_owned(), bytes: peer.status().rx_bytes }
     }
 }
 
-/// Meters of all clusters. Pure but for what it is given.
+/// Meters of all clusters. Pure: time and readings are arguments.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     tunnels: BTreeMap<(String, u64), u64>,
@@ -57,11 +57,11 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    /// Takes in what all tunnels have brought until `at`, a time that only grows. What is to be told then.
+    /// Records the counters of all tunnels at `at`, a monotonic time; returns the rates to publish.
     pub(crate) fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = Arrived>) -> &Measured {
         let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
         for Arrived { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
-            // What a tunnel brought before it was first seen came in nobody knows how long.
+            // A tunnel's bytes before its first reading have no known duration.
             let before = self.tunnels.get(&tunnel).copied().unwrap_or(bytes);
             let sum = more.entry(cluster).or_default();
             *sum = sum.saturating_add(bytes.saturating_sub(before));
@@ -86,7 +86,7 @@ impl Meters {
         &self.told
     }
 
-    /// The best of each cluster, to the last Mbit/s.
+    /// The best rate of each cluster, whether or not a change is worth publishing.
     fn exact(&self) -> impl Iterator<Item = (&str, u64)> {
         self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.as_str(), meter.mbits()?)))
     }
@@ -97,7 +97,7 @@ fn is_worth_telling(told: u64, mbits: u64) -> bool {
     mbits.abs_diff(told) >= step
 }
 
-/// What the offer says of data and lines, with what was measured.
+/// The offer's data section, with the measured rates.
 fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite> {
     if measured.is_empty() {
         return said.cloned();
@@ -107,7 +107,7 @@ fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite
     Some(v1::DataSite { measured_from, ..said.cloned().unwrap_or_default() })
 }
 
-/// Measures until told to stop; `offer` has what the offer says of data, and is told what was measured if `tells`.
+/// Measures until told to stop; `offer` has the offer's data section, and gets the measured rates if `tells`.
 pub(crate) async fn run(
     context: Arc<Context>,
     offer: watch::Sender<Option<v1::DataSite>>,
@@ -126,7 +126,7 @@ pub(crate) async fn run(
         let told = meters.look(context.clock.elapsed(), arrived).clone();
         let gauge = &context.metrics.measured_mbits;
         for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {
-            // It is gone already where it was never shown.
+            // Fails if the label was never set.
             let _ = gauge.remove_label_values(&[cluster]);
         }
         shown = told.keys().cloned().collect();

@@ -1,8 +1,8 @@
-//! Virtual nodes of this cluster: Liqo is looked at once at the start, both sides are put together, and the tasks that
-//! they need run as long as the agent does.
+//! Virtual nodes of this cluster: checks Liqo once at the start, builds both sides, and runs their tasks as long as the
+//! agent does.
 //!
-//! What is wrong with Liqo keeps this cluster from lending or borrowing virtual nodes, with one sentence of remedy;
-//! namespaces are lent all the same.
+//! If Liqo is invalid, this cluster neither lends nor borrows virtual nodes, and says in one sentence what to do. It
+//! still lends namespaces.
 
 mod donor;
 mod network;
@@ -31,20 +31,20 @@ use crate::reconcile::steps::Context;
 use crate::state::record::LiqoRecord;
 use crate::state::store::{Store, StoreError};
 
-/// How long a cluster that does not answer is asked again at the start.
+/// How long a cluster that does not answer is retried at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long the other end of a tunnel may take to answer.
 const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
-/// How long Liqo's controllers are given to take something of a network down.
+/// How long Liqo's controllers may take to remove an object of a network.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(60);
-/// Name under which the own network is kept: it is signed into every bundle, and must not change because something was
-/// not seen for a moment.
+/// Store key of this cluster's network. Every key bundle signs the network, so it must not change because a read
+/// failed.
 const KEPT_AS: &str = "own-network";
 
-/// The donor's side as it was put together.
+/// The donor's side.
 pub struct DonorSide {
-    /// What the steps use.
+    /// The part that the steps use.
     pub side: Arc<dyn VirtualNodeDonor>,
     /// Whether it may lend, and why not.
     pub health: watch::Receiver<Result<(), String>>,
@@ -52,11 +52,11 @@ pub struct DonorSide {
 
 /// Virtual nodes before the agent runs.
 pub struct Prepared {
-    /// What others must know of this cluster's network; absent if it has no Liqo.
+    /// The network that other clusters must know; absent without Liqo.
     pub network: Option<v1::ClusterNetwork>,
     /// Both sides; absent without Liqo.
     pub nodes: Option<VirtualNodes>,
-    /// What can be done now.
+    /// What this cluster can lend and borrow now.
     pub service: watch::Receiver<NodeService>,
     parts: Option<Parts>,
     publish: watch::Sender<NodeService>,
@@ -65,13 +65,13 @@ pub struct Prepared {
 struct Parts {
     api: KubernetesApi,
     origin: LiqoOrigin,
-    /// Where it carries pods.
+    /// Present if Liqo's network carries pods.
     network: Option<LiqoNetwork>,
     health: watch::Receiver<Result<(), String>>,
 }
 
 impl Prepared {
-    /// A cluster that neither lends nor borrows virtual nodes, for this reason.
+    /// A cluster that neither lends nor borrows virtual nodes, with the reason.
     #[must_use]
     pub fn none(reason: &str) -> Self {
         let (publish, service) = watch::channel(NodeService::none(reason));
@@ -87,10 +87,10 @@ impl Prepared {
         Self::none(reason)
     }
 
-    /// Looks at Liqo and puts both sides together. Ends within two minutes, whatever is wrong.
+    /// Checks Liqo and builds both sides. Ends within two minutes in every case.
     ///
     /// # Errors
-    /// [`StoreError`]; what is wrong with Liqo is said by the service.
+    /// [`StoreError`]; the service reports errors of Liqo.
     pub async fn look(
         config: &Config,
         api: &KubernetesApi,
@@ -103,7 +103,7 @@ impl Prepared {
             return Ok(Self::none("liqo.enabled is not set"));
         }
         let origin = LiqoOrigin::new(api.client(), origin_settings(settings));
-        // Before the check: of what it refuses this is mended here.
+        // Before the check, because this corrects a value that the check refuses.
         if let Err(error) = origin.ensure_virtual_kubelet_options().await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
         }
@@ -123,7 +123,7 @@ impl Prepared {
                  again"
             );
         }
-        // Complete before anybody reads them: what is not among them is granted nothing.
+        // Complete before anybody reads them: a lease that is missing here is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(store.records().grants()));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
         let own = donor::Own { network: &network, installation: &installation, salt, clock };
@@ -151,7 +151,7 @@ impl Prepared {
         Ok(parts)
     }
 
-    /// Starts what virtual nodes need while the agent runs.
+    /// Starts the tasks of virtual nodes, which run as long as the agent does.
     pub fn run(self, context: &Arc<Context>, shutdown: &Shutdown) {
         let Some(Parts { api, origin, network, health }) = self.parts else { return };
         let stop = shutdown.token();
@@ -166,7 +166,7 @@ impl Prepared {
     }
 }
 
-/// The tunnels to donors, as the lines to their pods.
+/// The tunnels to donors, as lines to their pods.
 struct Tunnels(Arc<Context>);
 
 impl Line for Tunnels {
@@ -177,13 +177,13 @@ impl Line for Tunnels {
             let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| peering.clone());
             let tunnel = peering.and_then(|peering| self.0.fabric.peer(&peering));
             let Some(tunnel) = tunnel else { return false };
-            // The donor's agent takes the connection, whether or not its API server lives.
+            // The donor's agent accepts the connection even if its API server is down.
             tunnel.connect_within(API_PORT, LINE_PATIENCE).await.is_ok()
         })
     }
 }
 
-/// The grants as the records say, whenever they change.
+/// Publishes the grants from the records, whenever they change.
 async fn follow_grants(store: Store, grants: watch::Sender<Arc<Grants>>, stop: CancellationToken) {
     let mut records = store.subscribe();
     loop {
@@ -211,7 +211,7 @@ async fn follow_health(
     loop {
         let now = health.borrow_and_update().clone();
         publish.send_if_modified(|service| {
-            // What the operator set stands above what is seen.
+            // The operator's settings override the observed state.
             let lends = service.borrows.clone().and(now);
             if service.lends == lends {
                 return false;
@@ -252,7 +252,7 @@ fn network_settings(settings: &LiqoSettings, own: &v1::ClusterNetwork) -> Networ
     }
 }
 
-/// Whether Liqo can connect its network, asked until the cluster answers.
+/// Whether Liqo can connect its network; retried until the cluster answers.
 async fn check_network(network: &LiqoNetwork, clock: &dyn Clock) -> Result<(), String> {
     let began = clock.elapsed();
     loop {
@@ -286,13 +286,13 @@ fn check_mode(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Liqo as it was found.
+/// The observed Liqo.
 struct Look {
     network: v1::ClusterNetwork,
     installation: Result<Installation, String>,
 }
 
-/// Looks until the cluster answers. A network that was seen before is used where it does not.
+/// Reads Liqo until the cluster answers. If it does not, the stored network is used.
 async fn look_at_liqo(
     config: &Config,
     api: &KubernetesApi,

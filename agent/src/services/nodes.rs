@@ -1,4 +1,4 @@
-//! Leads pods of all nodes to the tunnels of the gateway node.
+//! Routes pods of all nodes to the tunnels of the gateway node.
 //!
 //! ```text
 //! Node objects ─▶ gateway ─▶ fabric (vxlan, routes, firewall)
@@ -10,7 +10,7 @@
 pub mod follower;
 pub mod gateway;
 
-/// The one ConfigMap, in the agent's namespace.
+/// Name of the ConfigMap, in the agent's namespace.
 pub const CONFIG_MAP: &str = "comity-fabric";
-/// Its key.
+/// Key of the document in it.
 pub const KEY: &str = "fabric.json";

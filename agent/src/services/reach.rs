@@ -1,4 +1,4 @@
-//! Sets which pods may talk through which tunnel: only offloaded pods with their home cluster.
+//! Allows traffic through the tunnels: only between offloaded pods and their home cluster.
 //!
 //! ```text
 //! donor:  pods in the namespaces that Liqo made for an origin ─▶ with all pods of that origin
@@ -32,14 +32,14 @@ use crate::model::side::Side;
 use crate::reconcile::steps::Context;
 use crate::state::record::Records;
 
-/// Pods that stand for others', on the donor.
+/// Label selector of offloaded pods on the donor.
 const GUESTS: &str = "liqo.io/managed-by=shadowpod";
-/// Changes are gathered this long: a Job starts many pods at once.
+/// Changes are collected for this long: a Job starts many pods at once.
 const GATHER: Duration = Duration::from_millis(20);
-/// Looked at this often all the same: a tunnel may have been replaced.
+/// Interval of checks without a change: a tunnel may have been replaced.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
-/// A pod that may talk through a tunnel.
+/// A pod that may use a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Talker {
     namespace: String,
@@ -53,7 +53,7 @@ struct GuestNamespace {
     origin_liqo_id: String,
 }
 
-/// What is seen of this cluster.
+/// The observed pods and namespaces of this cluster.
 #[derive(Default)]
 struct Seen {
     guests: WatchCache<Talker>,
@@ -85,14 +85,14 @@ fn reaches(
             Some(_) => Reach { remote: hosts(&mut offloaded.iter().copied(), &cidrs), local: own.clone() },
             None => Reach::default(),
         };
-        // One empty side means that nobody may: said the same way, whatever the other side is.
+        // If one side is empty nothing is allowed, so the other side is emptied as well.
         let nobody = reach.remote.is_empty() || reach.local.is_empty();
         reaches.insert(peering.clone(), (*epoch, if nobody { Reach::default() } else { reach }));
     }
     reaches
 }
 
-/// A pod's address, as long as it is in the pod's own network and the pod lives.
+/// The address of a running pod in the pod network.
 fn talker(pod: &Pod) -> Option<Talker> {
     let status = pod.status.as_ref()?;
     let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -177,7 +177,7 @@ fn note<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool
     }
 }
 
-/// One watch for each virtual node: few, and each small, where all pods of a cluster are many.
+/// One watch for each virtual node: there are few, and each is small compared with all pods of a cluster.
 fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<String, Pods>, seen: &mut Seen) {
     let is_node = |delivery, removed: bool| delivery == DeliveryKind::VirtualNode && !removed;
     let borrowed = records.origins.values().filter(|record| is_node(record.delivery, record.removed));
@@ -207,7 +207,7 @@ fn tell(context: &Context, own: &BTreeSet<Ipv4Net>, seen: &Seen, told: &mut BTre
             Ok(()) => {
                 told.insert(peering, (epoch, reach));
             }
-            // It is said again soon; until then what was said before is in force, or nobody may.
+            // The next round repeats it; until then the earlier state is in force, or nothing is allowed.
             Err(error) => tracing::warn!(peering, %error, "cannot tell the fabric who may talk"),
         }
     }
@@ -245,12 +245,12 @@ mod tests {
     fn reach(records: &Records) -> (String, String) {
         let own = BTreeSet::from(["10.1.0.0/16".parse().unwrap()]);
         let address = |text: &str| text.parse::<Ipv4Addr>().unwrap();
-        // One guest is ours, one says that it has an address that no pod here has, one belongs to another origin.
+        // One guest is valid, one has an address outside the pod network, and one belongs to another origin.
         let guests = BTreeMap::from([
             ("liqo-2".to_owned(), BTreeSet::from([address("10.1.0.7"), address("192.0.2.1")])),
             ("liqo-9".to_owned(), BTreeSet::from([address("10.1.0.8")])),
         ]);
-        // The donor says of one that it is where this cluster's own database is.
+        // The donor claims this cluster's own database address for one pod.
         let offloaded = BTreeSet::from([address("10.2.5.5"), address("10.1.0.99")]);
         let tunnels = BTreeMap::from([("peer-1".to_owned(), 3)]);
         let (epoch, reach) = reaches(records, &tunnels, &own, &guests, &offloaded).remove("peer-1").unwrap();

@@ -1,4 +1,4 @@
-//! Whether Liqo's networking module is there.
+//! Checks whether Liqo's networking module is installed.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
@@ -10,18 +10,18 @@ use crate::liqo::{gateway_client_template, gateway_server_template};
 use crate::model::delivery_error::DeliveryError;
 
 const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
-/// The argument by which the chart turns the module on.
+/// The argument with which the chart enables the module.
 const ENABLED: &str = "--networking-enabled=";
 
 impl NetworkSettings {
-    /// Where the templates of gateways are.
+    /// Namespace of the gateways' templates.
     pub(super) fn template_namespace(&self) -> &str {
         self.gateway.template_namespace.as_ref().unwrap_or(&self.liqo_namespace)
     }
 }
 
 impl LiqoNetwork {
-    /// Looks whether this cluster's Liqo can connect its network to others'.
+    /// Checks whether this cluster's Liqo can connect its network to others'.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent with code `liqo-network-absent` and the remedy if it cannot.
@@ -62,7 +62,7 @@ fn is_enabled(manager: &Deployment) -> bool {
     let pod = manager.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     let arguments =
         pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|container| container.args.iter().flatten());
-    // The last one counts, as for Go's flags.
+    // As with Go's flags, the last one counts.
     let value = arguments.filter_map(|argument| argument.strip_prefix(ENABLED)).next_back();
     value.is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }

@@ -1,4 +1,4 @@
-//! The objects of the network on one side, as data. They are named as `liqoctl` names them: after the other cluster.
+//! The objects of the network on one side, as data. As with `liqoctl`, their name is the other cluster's.
 
 use kube::api::DynamicObject;
 use kube::core::ApiResource;
@@ -21,13 +21,13 @@ fn object(peer: &LiqoPeer, kind: &ApiResource, spec: &Value) -> DynamicObject {
     object
 }
 
-/// The other cluster's networks. This cluster's own half is filled in by Liqo.
+/// The other cluster's networks. Liqo fills in this cluster's half.
 pub(super) fn configuration(peer: &LiqoPeer, remote: &NetworkState) -> DynamicObject {
     let cidr = json!({ "pod": remote.pod_cidrs, "external": remote.external_cidrs });
     object(peer, &configurations(), &json!({ "remote": { "cidr": cidr } }))
 }
 
-/// Whether Liqo has found a range of this cluster for each of the other cluster's.
+/// Whether Liqo has assigned a range of this cluster to each of the other cluster's.
 pub(super) fn is_remapped(configuration: &DynamicObject, remote: &NetworkState) -> bool {
     let complete = |kind: &str, wanted: usize| {
         let ranges = configuration.data.pointer(&format!("/status/remote/cidr/{kind}")).and_then(Value::as_array);
@@ -38,7 +38,7 @@ pub(super) fn is_remapped(configuration: &DynamicObject, remote: &NetworkState) 
     complete("pod", remote.pod_cidrs.len()) && complete("external", remote.external_cidrs.len())
 }
 
-/// The gateway that is called.
+/// The donor's gateway, which accepts the connection.
 pub(super) fn server(peer: &LiqoPeer, settings: &NetworkSettings) -> DynamicObject {
     let gateway = &settings.gateway;
     let mut endpoint = json!({ "serviceType": gateway.service_type.text(), "port": gateway.port });
@@ -53,7 +53,7 @@ pub(super) fn server(peer: &LiqoPeer, settings: &NetworkSettings) -> DynamicObje
     object(peer, &gateway_server(), &spec)
 }
 
-/// The gateway that calls.
+/// The origin's gateway, which opens the connection.
 pub(super) fn client(peer: &LiqoPeer, settings: &NetworkSettings, endpoint: &GatewayEndpoint) -> DynamicObject {
     let gateway = &settings.gateway;
     let template = template(settings, "WgGatewayClientTemplate", &gateway.client_template);
@@ -73,7 +73,7 @@ pub(super) fn public_key(peer: &LiqoPeer, key: &str) -> DynamicObject {
     object
 }
 
-/// Where a GatewayServer is reached; none while it has no address, or a port that is none.
+/// The endpoint of a GatewayServer; none without an address or with an invalid port.
 pub(super) fn endpoint(server: &DynamicObject) -> Option<GatewayEndpoint> {
     let status = server.data.pointer("/status/endpoint")?;
     let port = u16::try_from(status.get("port")?.as_u64()?).ok().filter(|port| *port > 0)?;

@@ -1,4 +1,4 @@
-//! Takes one side of the network down. Nothing here waits for the other cluster: every finalizer is of this cluster's
+//! Removes one side of the network. Nothing here waits for the other cluster: every finalizer belongs to this cluster's
 //! Liqo.
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -17,19 +17,19 @@ use crate::model::delivery_error::DeliveryError;
 const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
 
 impl LiqoNetwork {
-    /// Removes what was made for a peer, and returns when that is gone with all that Liqo made of it: gateways first,
-    /// for they use the rest. Idempotent; also when the other cluster is dead. Objects of others stay. Whoever calls
-    /// sees to it that [`tend`](Self::tend) sets nothing of this peer any more.
+    /// Removes the objects of a peer, and returns when they and everything that Liqo made from them are gone. Gateways
+    /// go first, because they use the rest. Idempotent, and works if the other cluster is dead. Objects of others stay.
+    /// The caller ensures that [`tend`](Self::tend) applies nothing more for this peer.
     ///
     /// # Errors
     /// [`DeliveryError`]: temporary, naming what is left, if it takes longer than the settings' patience.
     pub async fn remove(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
-        // What is being set is set to its end, and then no more.
+        // Waits for an apply in progress; none follows it.
         drop(self.tending.lock().await);
         let namespace = peer.tenant_namespace();
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let found = rights(call_opt(&format!("read namespace {namespace}"), namespaces.get(&namespace)).await)?;
-        // With a namespace that goes, everything in it does.
+        // The deletion of a namespace deletes everything in it.
         let Some(_) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else { return Ok(()) };
         if !RIGHTS.is_in_force(&self.client, &namespace).await? {
             rights(RIGHTS.bind(&self.client, &namespace).await)?;
@@ -40,7 +40,7 @@ impl LiqoNetwork {
         Ok(())
     }
 
-    /// Deletes this agent's object of a kind for a peer, and waits until what Liqo made of it is gone.
+    /// Deletes this agent's object of a kind for a peer, and waits until everything that Liqo made from it is gone.
     pub(super) async fn delete_own(&self, kind: &ApiResource, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let (namespace, name) = (peer.tenant_namespace(), peer.liqo_id.as_str());
         let api = self.objects(kind, &namespace);
@@ -61,8 +61,8 @@ impl LiqoNetwork {
         self.await_children(kind, peer).await
     }
 
-    /// Gateways hold a ClusterRoleBinding, Configurations the ranges that were given to the other cluster: Liqo takes
-    /// both down with finalizers of its own.
+    /// Waits for the objects that Liqo removes with finalizers of its own: a gateway's ClusterRoleBinding, and the
+    /// ranges of a Configuration that it assigned to the other cluster.
     async fn await_children(&self, kind: &ApiResource, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         if self.has_no_children(kind, peer).await? {
             return Ok(());
@@ -74,7 +74,7 @@ impl LiqoNetwork {
         waiting.none_left(api, &of_peer(peer)).await
     }
 
-    /// Whether nothing is there, or left, of what Liqo makes of an object of this kind.
+    /// Whether no object is left that Liqo made from an object of this kind.
     pub(super) async fn has_no_children(&self, kind: &ApiResource, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
         let Some(children) = children_of(kind) else { return Ok(true) };
         let api: Api<DynamicObject> = self.objects(&children, &peer.tenant_namespace());

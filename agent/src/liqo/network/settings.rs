@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use crate::kubernetes::dns_label::is_dns_label;
 use crate::model::settings::InvalidSetting;
 
-/// Least and most bytes of a packet in the tunnel: IPv6's minimum, and what a jumbo frame leaves.
+/// Limits of the MTU in the tunnel: IPv6's minimum, and the rest of a jumbo frame.
 const MTU: std::ops::RangeInclusive<u16> = 1_280..=8_920;
-/// Ports that Kubernetes gives to NodePorts unless its operator chose others.
+/// Default range of Kubernetes' NodePorts.
 const LEAST_PRIVATE_PORT: u16 = 1_024;
 
 /// Type of a gateway's Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GatewayServiceType {
-    /// By an address that the cluster's provider gives.
+    /// An address from the cluster's provider.
     #[default]
     LoadBalancer,
-    /// By the address of the node that it runs on.
+    /// The address of the gateway's node.
     NodePort,
-    /// By its Service's own address, where other clusters are routed to those.
+    /// The Service's own address, if other clusters have a route to it.
     #[serde(rename = "ClusterIP")]
     ClusterIp,
 }
 
 impl GatewayServiceType {
-    /// As Kubernetes calls it.
+    /// Kubernetes' name of the type.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl GatewayServiceType {
         }
     }
 
-    /// What such a Service without an address lacks.
+    /// Why such a Service has no address.
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::LoadBalancer => "has no address yet; does this cluster give any?",
@@ -50,15 +50,15 @@ impl GatewayServiceType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GatewaySettings {
-    /// As a donor: the Service before a gateway.
+    /// As a donor: type of the gateway's Service.
     pub service_type: GatewayServiceType,
     /// As a donor: UDP port of that Service.
     pub port: u16,
-    /// As a donor, with `NodePort`: the port of nodes; absent: one that Kubernetes chooses.
+    /// As a donor, with `NodePort`: the node's port; absent: Kubernetes chooses one.
     pub node_port: Option<u16>,
-    /// As a donor, with `LoadBalancer`: the address to ask for.
+    /// As a donor, with `LoadBalancer`: the requested address.
     pub load_balancer_ip: Option<IpAddr>,
-    /// Bytes of a packet in the tunnel: the same on both sides.
+    /// MTU of the tunnel: the same on both sides.
     pub mtu: u16,
     /// Namespace of the templates; absent: Liqo's.
     pub template_namespace: Option<String>,

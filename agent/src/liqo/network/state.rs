@@ -12,9 +12,9 @@ use crate::liqo::messages::decode;
 use crate::model::delivery_error::DeliveryError;
 use crate::model::side::Side;
 
-/// Ranges of each kind that are taken.
+/// Most ranges of each kind.
 const MAX_RANGES: usize = 8;
-/// Addresses of an endpoint that are taken.
+/// Most addresses of an endpoint.
 const MAX_ADDRESSES: usize = 8;
 const LONGEST_NAME: usize = 253;
 /// Shortest prefix of a range, as in key bundles.
@@ -22,11 +22,11 @@ const SHORTEST_PREFIX: u8 = 8;
 /// Bytes of a WireGuard key.
 const KEY_BYTES: usize = 32;
 
-/// One cluster's side of the network between two Liqos: what is known of it yet.
+/// One cluster's side of the network between two Liqos, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkState {
-    /// Networks of its pods, as its Liqo counts them: they may be the receiver's own, for the receiver's Liqo remaps
+    /// Networks of its pods, as its Liqo counts them. They may equal the receiver's own: the receiver's Liqo remaps
     /// them.
     pub pod_cidrs: Vec<Ipv4Net>,
     /// Networks from which its Liqo assigns addresses to external hosts.
@@ -34,12 +34,12 @@ pub struct NetworkState {
     /// Base64 of its gateway's WireGuard public key, once its Liqo has made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
-    /// Donor: where its gateway is reached, once that is known.
+    /// Donor: the address of its gateway, once known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<GatewayEndpoint>,
 }
 
-/// Where a gateway receives WireGuard's UDP.
+/// Where a gateway receives WireGuard's UDP packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayEndpoint {
@@ -50,7 +50,7 @@ pub struct GatewayEndpoint {
 }
 
 impl NetworkState {
-    /// Step of the envelope in which a side tells it.
+    /// Step of the envelope in which this side sends its state.
     #[must_use]
     pub const fn step(sender: Side) -> &'static str {
         match sender {
@@ -59,14 +59,14 @@ impl NetworkState {
         }
     }
 
-    /// The form that is sealed.
+    /// The content of the envelope.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("texts and numbers always serialise")
     }
 
-    /// Reads [`encode`](Self::encode)'s form, and checks that it can be. `allowed` are the networks that other
-    /// clusters' pods may have addresses in; empty: any.
+    /// Parses [`encode`](Self::encode)'s form and validates it. `allowed` are the networks in which other clusters'
+    /// pods may have addresses; empty: any.
     ///
     /// # Errors
     /// [`DeliveryError::Permanent`] with code `bad-liqo-message`, naming field and value.
@@ -142,7 +142,7 @@ fn can_be(range: Ipv4Net) -> bool {
         && address < Ipv4Addr::new(240, 0, 0, 0)
 }
 
-/// An address that a packet can be sent to from elsewhere, or a DNS name.
+/// An address that other clusters can send to, or a DNS name.
 fn is_reachable(text: &str) -> bool {
     match text.parse::<IpAddr>() {
         Ok(address) => !(address.is_unspecified() || address.is_multicast() || address.is_loopback()),

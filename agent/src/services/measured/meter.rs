@@ -6,24 +6,24 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Shortest window: less may be a burst from a buffer.
+/// Shortest window: a burst from a buffer may fill a shorter one.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Longest: a rate over more than this is of a line that was idle in between.
+/// Longest window: over a longer one the line was idle in between.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Bytes that must have arrived in that time: a connection has then done with its slow start on most lines.
+/// Bytes that a window needs: on most lines a connection has then finished its slow start.
 const ENOUGH_BYTES: u64 = 8 << 20;
-/// Looks that are kept: as many as the longest time has, where they are a second apart.
+/// Most readings that are kept: enough for the longest window at one a second.
 const MAX_LOOKS: usize = 16;
-/// How long the best counts.
+/// How long the best rate counts.
 const HOURS: u64 = 24;
 const HOUR_SECONDS: u64 = 3_600;
 
 /// Recent arrivals from one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// When it was looked, and all bytes until then; the oldest first.
+    /// Time of each reading and total bytes until then; the oldest first.
     looks: VecDeque<(Duration, u64)>,
-    /// Best rate in Mbit/s of each hour that has one, by its number; the oldest first.
+    /// Best rate in Mbit/s of each hour that has one, by the hour's number; the oldest first.
     best: VecDeque<(u64, u64)>,
 }
 
@@ -39,7 +39,7 @@ impl Meter {
             .find(|(then, before)| since(*then) >= SHORTEST && all.saturating_sub(*before) >= ENOUGH_BYTES);
         if let Some((then, before)) = enough.filter(|(then, _)| since(*then) <= LONGEST) {
             let micros = since(*then).as_micros().max(1);
-            // Bits in a millionth of a second are Mbit/s.
+            // Bits per microsecond are Mbit/s.
             let mbits = u128::from(all - before) * 8 / micros;
             self.note(at.as_secs() / HOUR_SECONDS, u64::try_from(mbits).unwrap_or(u64::MAX));
         }
@@ -84,16 +84,16 @@ mod tests {
 
     #[test]
     fn a_rate_is_of_the_shortest_time_that_tells() {
-        // 125 MiB in a second are 1,048 Mbit/s; before and after it was slower.
+        // 125 MiB in a second are 1,048 Mbit/s; the rate is lower before and after.
         assert_eq!(of(&[(0, 0), (1, 10), (2, 125), (3, 10)]), Some(1_048));
-        // A slow line takes longer until it tells: 1 MiB/s for eight seconds.
+        // A slow line needs a longer window: 1 MiB/s for eight seconds.
         assert_eq!(of(&[(0, 0), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1)]), Some(8));
-        // Little now and then is no rate.
+        // A little traffic now and then is no rate.
         assert_eq!(of(&[(0, 0), (1, 1), (5, 1), (9, 1), (13, 1), (17, 1)]), None);
         assert_eq!(of(&[(0, 0), (1, 7), (12, 7)]), None);
-        // What arrived before the first look came in nobody knows how long.
+        // Bytes before the first reading have no known duration.
         assert_eq!(of(&[(5, 500)]), None);
-        // Looks that came late tell of the time that passed.
+        // Late readings count the time that passed.
         assert_eq!(of(&[(0, 0), (4, 500)]), Some(1_048));
     }
 

@@ -1,6 +1,6 @@
-//! The donor's side: its Liqo is checked, and the class controller and the admission policies begin their work.
+//! The donor's side: checks its Liqo, and starts the class controller and the admission policies.
 //!
-//! They begin before anything is known to be lent, and with everything that is: grants follow from the records.
+//! They start before any lease is known, and with all of them: grants follow from the records.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::liqo::own_user_name;
 use crate::model::delivery_error::DeliveryError;
 use crate::model::node_id::NodeSalt;
 
-/// What was seen of this cluster.
+/// The observed state of this cluster.
 pub(super) struct Own<'a> {
     pub(super) network: &'a v1::ClusterNetwork,
     pub(super) installation: &'a Result<Installation, String>,
@@ -27,7 +27,7 @@ pub(super) struct Own<'a> {
     pub(super) clock: &'a Arc<dyn Clock>,
 }
 
-/// Starts the donor's side. A wrong installation prevents lending, but not the removal of earlier leases.
+/// Starts the donor's side. An invalid installation prevents lending, but not the removal of earlier leases.
 pub(super) async fn start(
     config: &Config,
     api: &KubernetesApi,
@@ -58,7 +58,7 @@ pub(super) async fn start(
     }
     let stop = shutdown.token();
     shutdown.spawn(async move {
-        // The policies stay in the cluster when their keeper ends: what was granted goes on under them.
+        // The policies stay in the cluster when this task ends: existing grants remain under them.
         let _keeper = keeper;
         tokio::select! {
             () = stop.cancelled() => {}

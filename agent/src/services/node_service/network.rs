@@ -1,5 +1,5 @@
-//! Tends the networks between Liqos, as long as the agent runs: what the records say is set, again and again, and what
-//! is seen of it is told to the plan.
+//! Maintains the networks between Liqos while the agent runs: applies the records' state repeatedly, and reports the
+//! observed state to the plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::model::side::Side;
 use crate::reconcile::steps::Context;
 use crate::state::record::Records;
 
-/// Between two looks while something is still to come, and when nothing is: what others changed is set back within
-/// that.
+/// Pauses between two checks, while a network is not ready and when all are. Changes by others are reverted within the
+/// longer one.
 const SOON: Duration = Duration::from_secs(2);
 const LATER: Duration = Duration::from_secs(15);
 
@@ -48,7 +48,7 @@ fn carriers(records: &Records) -> Vec<String> {
     carriers.map(|(peering, _)| peering.clone()).collect()
 }
 
-/// What is to be set for a peering, if it still carries a network. Pure.
+/// The wanted network of a peering, if it still carries one. Pure.
 fn current(records: &Records, peering: &str) -> Option<(LiqoPeer, Side, Option<NetworkState>)> {
     let record = records.liqo.get(peering)?;
     let carries = records.network_carrier(&record.liqo_id).is_some_and(|carrier| carrier == peering);
@@ -56,7 +56,7 @@ fn current(records: &Records, peering: &str) -> Option<(LiqoPeer, Side, Option<N
     Some((record.peer(), record.side, network.remote.clone()))
 }
 
-/// Tells what has changed, to people too.
+/// Publishes the observed state, and logs changes.
 fn publish(context: &Context, seen: Networks) {
     context.networks.send_if_modified(|before| {
         if *before == seen {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(carriers(&both), ["peer-9"]);
         assert_eq!(current(&both, "peer-9").map(|(_, side, _)| side), Some(Side::Origin));
         assert_eq!(current(&both, "peer-10"), None);
-        // The younger one takes it over when the older one goes.
+        // The younger one takes over when the older one ends.
         let one = records(&[("peer-10", Side::Donor, false), ("peer-9", Side::Origin, true)]);
         assert_eq!(carriers(&one), ["peer-10"]);
         assert_eq!(current(&one, "peer-9"), None);

@@ -1,7 +1,7 @@
-//! `comity-agent node`: at a node that is not the gateway, follows what the gateway publishes.
+//! `comity-agent node`: on a node that is not the gateway, follows the gateway's document.
 //!
-//! It holds no credentials of the federation and reads one ConfigMap. While that is invalid or the API server silent,
-//! the last valid state stays.
+//! It has no credentials of the federation and reads one ConfigMap. While that is invalid or the API server does not
+//! answer, the last valid state stays.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct FollowerConfig {
     pub device: String,
     /// This node's InternalIP; absent: the address that it uses toward the gateway.
     pub node_ip: Option<Ipv4Addr>,
-    /// Where metrics and probes are served, without authentication.
+    /// Address of metrics and probes, without authentication.
     pub admin_listen: SocketAddr,
 }
 
@@ -56,7 +56,7 @@ pub enum FollowerError {
 struct Follower {
     overlay: NodeOverlay,
     wanted: Wanted,
-    /// Whether the node has what is wanted, as far as it is known.
+    /// Whether the node has the wanted state, as far as known.
     done: bool,
     readiness: ReadinessGuard,
     generation: IntGauge,
@@ -64,15 +64,15 @@ struct Follower {
     said: Option<String>,
 }
 
-/// What the ConfigMap says, as far as it could be read.
+/// The content of the ConfigMap, as far as it could be read.
 enum Wanted {
-    /// Nothing was heard yet: nothing is made, nothing taken down.
+    /// Not read yet: nothing is made or removed.
     Unheard,
     Nothing,
     Something(Published, u64),
 }
 
-/// Runs until it is told to stop; then everything that it made goes.
+/// Runs until told to stop; then removes everything that it made.
 ///
 /// # Errors
 /// [`FollowerError`] when it cannot start.
@@ -132,7 +132,7 @@ impl Follower {
         self.settle();
     }
 
-    /// Retries, and repairs what was changed from outside.
+    /// Retries failures, and reverts changes by others.
     fn look(&mut self) {
         match self.overlay.is_whole() {
             Ok(whole) if whole && self.done => {}

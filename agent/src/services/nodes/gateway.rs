@@ -22,14 +22,14 @@ use crate::reconcile::steps::Context;
 
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// Somebody may delete or change the ConfigMap: it is looked at this often.
+/// Interval of the checks for changes and deletions of the ConfigMap by others.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Changes are gathered this long: nodes come in groups.
+/// Changes are collected for this long: nodes come in groups.
 const GATHER: Duration = Duration::from_millis(100);
-/// Networks of its pods that one node may name: one of each family is usual.
+/// Most pod networks of one node: usually one of each family.
 const MAX_NETWORKS_OF_A_NODE: usize = 8;
 
-/// Leads other nodes' pods to the tunnels and back, until stopped.
+/// Routes other nodes' pods to the tunnels and back, until stopped.
 pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop: CancellationToken) {
     let Some(changed) = context.fabric.published_changed() else { return };
     let config = watcher::Config::default().labels("liqo.io/type!=virtual-node");
@@ -77,7 +77,7 @@ fn say_once(said: &mut Option<String>, error: &str, what: &str) {
     }
 }
 
-/// What is kept of a node.
+/// The facts that are kept of a node.
 fn entry(node: &Node) -> Option<(String, Option<ClusterNode>)> {
     let labels = node.labels();
     let label = |key: &str| labels.get(key).map(String::as_str);
@@ -96,8 +96,7 @@ fn entry(node: &Node) -> Option<(String, Option<ClusterNode>)> {
     Some((node.name_any(), fact))
 }
 
-/// The nodes in order, as many as there may be; of what they say of their pods only what is within this cluster's pod
-/// networks.
+/// The nodes in order, up to the limit, and only those of their pod networks that are within this cluster's.
 fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Net]) -> Vec<ClusterNode> {
     let mut nodes: Vec<ClusterNode> = nodes.cloned().collect();
     nodes.sort_unstable();
@@ -116,14 +115,14 @@ fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Ne
     nodes
 }
 
-/// What the ConfigMap says, as far as known.
+/// The content of the ConfigMap, as far as known.
 struct Written {
     published: Option<Published>,
     generation: u64,
     seen: Instant,
 }
 
-/// Keeps the ConfigMap.
+/// Maintains the ConfigMap.
 struct Publisher {
     api: Api<ConfigMap>,
     /// Whether it was ever needed.
@@ -133,7 +132,7 @@ struct Publisher {
 }
 
 impl Publisher {
-    /// Makes it say this; false if that has to be tried again.
+    /// Publishes this content; false if the caller must try again.
     async fn publish(&mut self, wanted: Option<Published>) -> bool {
         match self.try_publish(wanted).await {
             Ok(()) => {
@@ -150,7 +149,7 @@ impl Publisher {
     }
 
     async fn try_publish(&mut self, wanted: Option<Published>) -> Result<(), DeliveryError> {
-        // A cluster of one node needs no ConfigMap, nor the right to look for one.
+        // A cluster of one node needs neither the ConfigMap nor the right to read it.
         self.used |= wanted.is_some();
         if !self.used {
             return Ok(());
@@ -171,7 +170,7 @@ impl Publisher {
         if seen == wanted || (is_nothing(&seen) && is_nothing(&wanted)) {
             return Ok(());
         }
-        // Without other nodes, or without peerings, nothing lies beyond.
+        // Without other nodes or without peerings, nothing is beyond the tunnels.
         let emptied =
             seen.map(|seen| Published { pod_networks: BTreeSet::new(), api_servers: BTreeSet::new(), ..seen });
         let Some(document) = wanted.or(emptied) else { return Ok(()) };
