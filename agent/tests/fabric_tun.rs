@@ -21,14 +21,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
 
 const SOON: Duration = Duration::from_secs(10);
-/// How long a packet that is dropped is waited for.
+/// How long the test waits for a packet that must not arrive.
 const DROPPED: Duration = Duration::from_millis(1500);
 const UDP_PORT: u16 = 51871;
 const PORT: u16 = 8080;
 const KUBELET: u16 = 10250;
 const POD_O: Ipv4Addr = Ipv4Addr::new(10, 81, 0, 2);
 const POD_D: Ipv4Addr = Ipv4Addr::new(10, 82, 0, 2);
-/// Nowhere: only the tunnel leads to it.
+/// An address without a host: only the tunnel leads to it.
 const REMOTE_API: &str = "203.0.113.10:6443";
 
 fn ip(arguments: &str) -> String {
@@ -37,7 +37,7 @@ fn ip(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Four namespaces and those of a further node, removed in the end.
+/// Four namespaces and those of a further node, removed at the end.
 struct Net {
     prefix: String,
 }
@@ -54,7 +54,7 @@ impl Net {
         net.join("gd", "10.82.0.1/24", "pd", "10.82.0.2/24");
         ip(&format!("-n {} route add default via 10.81.0.1", net.name("po")));
         ip(&format!("-n {} route add default via 10.82.0.1", net.name("pd")));
-        // A node knows some way to everywhere, if not a good one.
+        // Every node has some route to everywhere.
         ip(&format!("-n {} route add default via 192.0.2.2", net.name("go")));
         for gateway in ["go", "gd"] {
             net.within(gateway, || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
@@ -77,7 +77,7 @@ impl Net {
         }
     }
 
-    /// Runs something in a namespace, as do the threads it starts.
+    /// Runs code and its threads in a namespace.
     fn within<R: Send>(&self, short: &str, work: impl FnOnce() -> R + Send) -> R {
         let namespace = File::open(format!("/run/netns/{}", self.name(short))).unwrap();
         let enter = || {
@@ -87,7 +87,7 @@ impl Net {
         std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
     }
 
-    /// Echoes what is sent to a port, for as long as the test runs.
+    /// Echoes data sent to a port while the test runs.
     fn echo(&self, short: &str, address: Ipv4Addr, port: u16) {
         self.within(short, || {
             let listener = TcpListener::bind((address, port)).unwrap();
@@ -150,7 +150,7 @@ impl Net {
         })
     }
 
-    /// Packets that were split or put together on the way.
+    /// Packets that were fragmented or reassembled on the way.
     fn fragments(&self, short: &str) -> String {
         let snmp = self.within(short, || std::fs::read_to_string("/proc/net/snmp").unwrap());
         let mut lines = snmp.lines().filter(|line| line.starts_with("Ip:"));
@@ -268,20 +268,20 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     }
     net.echo("gd", Ipv4Addr::LOCALHOST, 7000);
 
-    // Nobody may do anything yet.
+    // Nothing is allowed yet.
     assert!(net.is_dropped("po", (POD_D, PORT)) && !net.ping("po", POD_D));
-    // One side's word is not enough.
+    // One side's permission is not enough.
     at_origin(&mut || origin.set_reachable("tun-test", reach("10.82.0.2/32", "10.81.0.0/24")).unwrap());
     assert!(net.is_dropped("po", (POD_D, PORT)));
     net.within("gd", || donor.set_reachable("tun-test", reach("10.81.0.0/24", "10.82.0.2/32"))).unwrap();
     net.talk("po", (POD_D, PORT), 100).unwrap();
     net.talk("pd", (POD_O, PORT), 100).unwrap();
     assert!(net.ping("po", POD_D) && net.ping("pd", POD_O));
-    // The kubelet's port stays shut, and so does the gateway itself.
+    // The kubelet's port stays closed, and so does the gateway itself.
     assert!(net.is_dropped("po", (POD_D, KUBELET)) && net.is_dropped("pd", (POD_O, KUBELET)));
     assert!(net.is_dropped("po", (Ipv4Addr::new(10, 82, 0, 1), PORT)));
 
-    // A megabyte there and back, in whole packets.
+    // A mebibyte there and back, without fragments.
     net.talk("po", (POD_D, PORT), 1 << 20).unwrap();
     for gateway in ["go", "gd"] {
         assert!(net.fragments(gateway).chars().all(|digit| digit == '0'), "{}", net.fragments(gateway));
@@ -295,7 +295,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     assert!(origin_peer.leads_pods() && !donor_peer.leads_pods());
     let led = net.within("go", || origin_runtime.block_on(async { lead_api(&origin_peer) })).unwrap();
     net.talk("po", api, 1000).unwrap();
-    // By the API server's own address and no other.
+    // Only by the API server's own address.
     let shown = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));
     let own = shown.split_whitespace().skip_while(|word| *word != "inet").nth(1).unwrap();
     let own: Ipv4Addr = own.split('/').next().unwrap().parse().unwrap();
@@ -308,7 +308,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
 
     the_line_is_cut(&net, api);
 
-    // What is taken away ends at once, for open connections too.
+    // A removed permission ends open connections at once.
     let mut open = net.within("po", || TcpStream::connect((POD_D, PORT))).unwrap();
     open.set_read_timeout(Some(DROPPED)).unwrap();
     at_origin(&mut || origin.set_reachable("tun-test", Reach::default()).unwrap());
@@ -316,7 +316,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     assert!(open.read(&mut [0; 4]).is_err());
     assert!(net.is_dropped("po", (POD_D, PORT)));
 
-    // Networks that are ours are nobody else's.
+    // A network that overlaps with this node's own is refused.
     let overlapping = PeerConfig { epoch: 2, routes: vec!["10.81.0.0/16".parse().unwrap()], ..origin_config };
     at_origin(&mut || {
         let error = origin.add_peer(overlapping.clone()).unwrap_err().to_string();
@@ -337,8 +337,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     }
 }
 
-/// A connection to the donor's API ends with the line, and not when TCP tries again; a new one is held until it is
-/// back.
+/// A connection to the donor's API ends soon after the line is cut, before TCP's timeout; a new one waits for the line.
 fn the_line_is_cut(net: &Net, api: SocketAddr) {
     let line = |state: &str| ip(&format!("-n {} link set to-gd {state}", net.name("go")));
     let mut open = net.within("po", || TcpStream::connect(api)).unwrap();
@@ -353,7 +352,7 @@ fn the_line_is_cut(net: &Net, api: SocketAddr) {
         let held = scope.spawn(|| net.talk("po", api, 1000).map(|()| Instant::now()));
         std::thread::sleep(Duration::from_secs(4));
         line("up");
-        // The kernel takes routes away with a link.
+        // The kernel removes the routes of a link that is down.
         ip(&format!("-n {} route replace default via 192.0.2.2", net.name("go")));
         let back = Instant::now();
         let answered = held.join().unwrap().unwrap();

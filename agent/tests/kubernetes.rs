@@ -1,4 +1,4 @@
-//! The agent's Kubernetes side against a real API server, with the rights of `deploy/agent/` and no others.
+//! The agent's Kubernetes side against a real API server, with only the rights of `deploy/agent/`.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Mutex, PoisonError};
@@ -32,14 +32,14 @@ mod rights;
 #[path = "kubernetes/rotation.rs"]
 mod rotation;
 
-/// One pair of clusters with real kubelets at a time: two cores serve no more of them in good time.
+/// Only one pair of clusters with real kubelets at a time: two cores are not fast enough for more.
 static REAL_CLUSTERS: Mutex<()> = Mutex::new(());
 
-/// One control plane serves all: each part uses namespaces of its own.
+/// One control plane serves all: each part uses its own namespaces.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_agent_works_on_a_real_api_server() {
     let cluster = cluster::Cluster::start().await;
-    // It takes a minute, in which the others run.
+    // This takes a minute, in which the others run.
     let replaced = rotation::a_token_is_replaced(&cluster).await;
     inventory::nodes_pods_and_leases_become_an_offer(&cluster).await;
     delivery::a_lease_is_exactly_what_was_leased(&cluster).await;
@@ -65,7 +65,7 @@ async fn the_networks_of_two_liqos_are_connected_through_the_agents() {
     liqo_network::two_liqos_are_connected_and_parted().await;
 }
 
-/// Two clusters with real Liqo; the consumer is played by the test, with the credentials that Liqo gives it.
+/// Two clusters with real Liqo; the test plays the consumer, with the credentials that Liqo gives it.
 #[test]
 fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
     if requirements::met("lending through Liqo", &RealClusters::missing()) {
@@ -74,7 +74,7 @@ fn a_donor_lends_through_real_liqo_exactly_what_was_leased() {
     }
 }
 
-/// On two clusters with real kubelets and Liqo; the part of the agent runs in the network of the origin's node.
+/// On two clusters with real kubelets and Liqo; the agent's part runs in the network of the origin's node.
 #[test]
 fn the_origin_borrows_through_liqo() {
     if !requirements::met("the_origin_borrows_through_liqo", &RealClusters::missing()) {
@@ -91,7 +91,7 @@ fn the_origin_borrows_through_liqo() {
     let outcome = std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
             liqo_origin::enter_network(clusters.origin.init_pid());
-            // One thread, the one that entered.
+            // A single thread, which is the one that entered the network.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(liqo_origin::run(&clusters));
         });

@@ -9,7 +9,7 @@ const POD_2: Ipv4Addr = Ipv4Addr::new(10, 81, 1, 2);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 11);
 
-/// Adds the node and its pod, as a network plugin without an overlay connects them. The nodes' network carries little.
+/// Adds the node and its pod, connected as by a network plugin without an overlay. The nodes' network has a small MTU.
 fn add_node(net: &Net) {
     for name in ["n2", "p2"] {
         ip(&format!("netns add {}", net.name(name)));
@@ -38,7 +38,7 @@ fn nodes(pods: &[&str]) -> [ClusterNode; 2] {
     [gateway, ClusterNode { address: NODE, pod_networks }]
 }
 
-/// Makes the node follow, and gives what it refuses.
+/// Makes the node follow the document; returns what it refuses.
 fn follow(net: &Net, overlay: &mut Option<NodeOverlay>, published: &Published) -> Vec<String> {
     net.within("n2", || {
         let overlay = overlay.get_or_insert_with(|| NodeOverlay::open("comity0v", None).unwrap());
@@ -82,7 +82,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     net.within("go", || origin.set_reachable("tun-test", reach("10.82.0.2/32", "10.81.0.0/16"))).unwrap();
     net.within("gd", || donor.set_reachable("tun-test", reach("10.81.0.0/16", "10.82.0.2/32"))).unwrap();
 
-    // Alone, there is nothing to publish, and somebody else's nodes are no reason.
+    // Without other nodes there is nothing to publish; a list of nodes without this one is refused.
     assert_eq!(origin.published(), None);
     let elsewhere = ClusterNode { address: Ipv4Addr::new(198, 51, 100, 99), pod_networks: Default::default() };
     let error = net.within("go", || origin.set_nodes(&[elsewhere])).unwrap_err().to_string();
@@ -101,7 +101,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     }
     nobody_speaks_in_the_gateways_place(&net);
 
-    // Where nothing says which pods a node has, they answer by the network plugin's way.
+    // Without a node's pod networks, its pods answer through the network plugin.
     net.within("go", || origin.set_nodes(&nodes(&[]))).unwrap();
     assert!(net.is_dropped("p2", (POD_D, PORT)), "filtering is strict");
     net.within("n2", || {
@@ -111,7 +111,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     });
     everything_passes(&net, api);
 
-    // A network of the node's own is nobody else's; the rest is followed all the same.
+    // A network that overlaps with the node's own is refused; the rest is applied.
     let mut overlapping = published.clone();
     overlapping.pod_networks.insert("10.81.0.0/16".parse().unwrap());
     let refused = follow(&net, &mut overlay, &overlapping);
@@ -121,7 +121,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     );
     everything_passes(&net, api);
 
-    // A killed run leaves what works; the next one replaces it.
+    // A killed run leaves a working overlay; the next run replaces it.
     std::mem::forget(overlay.take());
     ip(&format!("-n {} route add 10.99.0.0/24 dev comity0v", net.name("n2")));
     everything_passes(&net, api);
@@ -132,7 +132,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     let left = at_node(&net);
     assert!(["comity", "table 51872", "lookup 51872", "10.82.0.0"].iter().all(|what| !left.contains(what)), "{left}");
 
-    // Another node that goes takes the gateway's end with it.
+    // When the last other node leaves, the gateway removes its end.
     net.within("go", || origin.set_nodes(&nodes(&[])[..1])).unwrap();
     assert_eq!(origin.published(), None);
     let links = ip(&format!("-n {} link show", net.name("go")));
@@ -144,7 +144,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
 }
 
 fn everything_passes(net: &Net, api: SocketAddr) {
-    // The overlay carries less than the tunnel here.
+    // Here the overlay's MTU is below the tunnel's.
     net.talk("p2", (POD_D, PORT), MEBIBYTE).unwrap();
     net.talk("pd", (POD_2, PORT), MEBIBYTE).unwrap();
     assert!(net.ping("p2", POD_D) && net.ping("pd", POD_2));
@@ -155,7 +155,7 @@ fn everything_passes(net: &Net, api: SocketAddr) {
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// Who may send where the overlay listens: nobody but the other end.
+/// Only the other end may send to the overlay's port.
 fn nobody_speaks_in_the_gateways_place(net: &Net) {
     for (node, own, pod) in [("n2", NODE, "p2"), ("go", GATEWAY, "po")] {
         let before = dropped(net, node);
@@ -171,8 +171,7 @@ fn nobody_speaks_in_the_gateways_place(net: &Net) {
     }
 }
 
-/// UDP datagrams for the overlay's port that were let to its device, or not: a counter before the rules less one behind
-/// them.
+/// UDP datagrams for the overlay's port that the firewall dropped: a counter before its rules minus one after them.
 fn dropped(net: &Net, node: &str) -> i64 {
     let rules = net.nft(node);
     if !rules.contains("table inet spy") {

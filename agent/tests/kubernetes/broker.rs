@@ -1,4 +1,4 @@
-//! The broker's side of [`Requests`], recorded: it answers as a broker would and grants when told to.
+//! A recording fake of the broker's side of [`Requests`]: it answers as a broker would, and grants on demand.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ struct State {
     is_silent: bool,
 }
 
-/// Cheap to clone.
+/// Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Broker {
     state: Arc<Mutex<State>>,
@@ -102,7 +102,7 @@ impl Broker {
         lease_id
     }
 
-    /// Lends without having been asked; the lease is active at once.
+    /// Lends without a request; the lease is active at once.
     pub(crate) fn lend(&self, lease: &str, namespace: &str) {
         let lease = v1::Lease {
             id: lease.to_owned(),
@@ -118,7 +118,7 @@ impl Broker {
         self.publish();
     }
 
-    /// Calls a lease back until then, or, with `None`, spares it.
+    /// Reclaims a lease with this deadline or, with `None`, withdraws the reclaim.
     pub(crate) fn reclaim(&self, lease: &str, deadline_ms: Option<u64>) {
         if let Some(lease) = self.state().leases.get_mut(lease) {
             lease.reclaim = deadline_ms.map(|deadline_ms| v1::Reclaim {

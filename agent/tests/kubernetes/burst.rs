@@ -25,7 +25,7 @@ use crate::cluster::{Cluster, eventually, pod, refusal};
 pub(crate) struct Running {
     stop: CancellationToken,
     task: JoinHandle<()>,
-    /// What it says of leases whose work is saved.
+    /// The leases whose work the burst reports as saved.
     pub(crate) saved: watch::Sender<Saved>,
 }
 
@@ -152,7 +152,7 @@ async fn a_job_is_gated_asked_for_once_and_pinned(
 ) -> Running {
     namespace(cluster, "team-a", json!({ "comity.dev/cooldown": "1s" })).await;
     let pods = pods(cluster, "team-a");
-    // The API server takes a moment to begin with a new webhook.
+    // The API server needs a moment to call a new webhook.
     let dry = PostParams { dry_run: true, ..PostParams::default() };
     eventually("the webhook is asked", || async {
         is_gated(&pods.create(&dry, &pod("try", "nvidia.com/gpu", 1)).await.unwrap())
@@ -244,7 +244,7 @@ async fn local_gpus_come_first_and_limits_hold(cluster: &Cluster, broker: &Broke
     }
     eventually("the limit is told", || events_say(cluster, "team-b", "ComityLimit")).await;
     assert_eq!(broker.live("team-b").len(), 1);
-    // What cannot go is not held.
+    // Pods that cannot be offloaded get no gate.
     let mut tied = pod("tied", "nvidia.com/gpu", 1);
     tied.spec.as_mut().unwrap().node_selector = Some([("disk".to_owned(), "fast".to_owned())].into());
     pods.create(&PostParams::default(), &tied).await.unwrap();
@@ -310,7 +310,7 @@ pub(crate) async fn a_gpu_request_lives_and_ends(cluster: &Cluster) {
     let row = cluster.plane().kubectl(&["get", "gpureq", "-n", "team-d", "--no-headers"]).await.unwrap();
     assert!(row.contains("nightly") && row.contains("Active") && row.contains("lease-1"), "{row}");
 
-    // A deleted object waits for a broker that is silent, and goes when it is heard.
+    // A deleted object waits while the broker is silent, and goes when it answers.
     broker.be_silent(true);
     api.delete("nightly", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
@@ -319,7 +319,7 @@ pub(crate) async fn a_gpu_request_lives_and_ends(cluster: &Cluster) {
     eventually("it is gone", || async { api.get_opt("nightly").await.unwrap().is_none() }).await;
     assert!(broker.live("team-d").is_empty());
 
-    // One whose tenant is not the namespace's is refused, and says why.
+    // A request with another tenant than the namespace's is refused, with the reason.
     let mut wrong = object.clone();
     wrong["spec"]["tenant"] = json!("robotics");
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &wrong.to_string()).await.unwrap();

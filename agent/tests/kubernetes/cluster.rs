@@ -1,4 +1,4 @@
-//! A control plane with the agent's manifests applied, and ways to be the agent or a tenant.
+//! A control plane with the agent's manifests, and clients for the agent and a tenant.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use kube::Client;
 use serde_json::json;
 
 const MANIFESTS: [&str; 12] = [
-    // Slices of earlier leases are looked for; there are none.
+    // The agent looks for slices of earlier leases; there are none.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "resourceslices.authentication.liqo.io"},
         "spec": {"group": "authentication.liqo.io", "scope": "Namespaced",
           "names": {"plural": "resourceslices", "singular": "resourceslice", "kind": "ResourceSlice", "listKind": "ResourceSliceList"},
           "versions": [{"name": "v1beta1", "served": true, "storage": true,
             "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#,
-    // NUMA nodes, as Node Feature Discovery tells of them.
+    // NUMA nodes, as Node Feature Discovery reports them.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "noderesourcetopologies.topology.node.k8s.io",
           "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"}},
@@ -29,7 +29,7 @@ const MANIFESTS: [&str; 12] = [
           "versions": [{"name": "v1alpha2", "served": true, "storage": true,
             "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#,
     include_str!("../../../deploy/agent/node-topology.yaml"),
-    // Where Liqo would be: some rights are within it.
+    // Liqo's namespace: some rights are within it.
     "{apiVersion: v1, kind: Namespace, metadata: {name: liqo}}",
     include_str!("../../../deploy/crds/gpurequests.yaml"),
     include_str!("../../../deploy/crds/gpuleases.yaml"),
@@ -40,7 +40,7 @@ const MANIFESTS: [&str; 12] = [
     include_str!("../../../deploy/agent/liqo-nodes.yaml"),
     include_str!("../../../deploy/agent/liqo-donor.yaml"),
 ];
-/// Longest that anything here is waited for.
+/// Longest wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Cluster {
@@ -82,7 +82,7 @@ impl Cluster {
         &self.plane
     }
 
-    /// With every right.
+    /// A client with every right.
     pub(crate) fn admin(&self) -> Client {
         self.plane.client()
     }
@@ -91,12 +91,12 @@ impl Cluster {
         NamespaceDelivery::new(self.agent.clone(), Arc::new(SystemClock::new()))
     }
 
-    /// Where the API server listens: in these tests the tunnel's end.
+    /// Address of the API server: in these tests the tunnel's end.
     pub(crate) fn api_address(&self) -> std::net::SocketAddr {
         self.plane.server_url().trim_start_matches("https://").parse().unwrap()
     }
 
-    /// The tenant, as it is on the origin: CA, name and token from the credential, the address from elsewhere.
+    /// The tenant, as on the origin: CA, name and token from the credential, and another address.
     pub(crate) fn tenant(&self, credential: &ApiCredential) -> Client {
         let mut config = kube::Config::new(self.plane.server_url().parse().unwrap());
         config.root_cert = Some(
@@ -146,7 +146,7 @@ pub(crate) fn lease(id: &str) -> DonorLease {
     }
 }
 
-/// A pod that Pod Security `restricted` lets in.
+/// A pod that Pod Security `restricted` admits.
 pub(crate) fn pod(name: &str, resource: &str, count: u32) -> Pod {
     serde_json::from_value(json!({
         "metadata": { "name": name },
@@ -163,7 +163,7 @@ pub(crate) fn pod(name: &str, resource: &str, count: u32) -> Pod {
     .unwrap()
 }
 
-/// The API server's code and words for a refusal.
+/// The API server's code and reason for a refusal.
 pub(crate) fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u16, String) {
     match result.unwrap_err() {
         kube::Error::Api(status) => (status.code, status.message.clone()),
@@ -171,7 +171,7 @@ pub(crate) fn refusal<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> (u1
     }
 }
 
-/// Tries until it holds.
+/// Retries until the condition holds.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let began = Instant::now();
     while !holds().await {

@@ -1,4 +1,4 @@
-//! A lease as a namespace: what it allows, what it refuses, and that nothing of it stays.
+//! A lease as a namespace: its rights, its limits, and its complete removal.
 
 use comity_agent::delivery::DonorDelivery as _;
 use comity_agent::model::delivery_error::DeliveryError;
@@ -62,7 +62,7 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     assert!(donor.list().await.unwrap().contains("lease-2"));
 }
 
-/// What the admission policy adds to Pod Security and quota.
+/// Limits that the admission policy adds to Pod Security and quota.
 async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
     for (name, change, part) in [
         ("finalizer", json!({ "metadata": { "finalizers": ["example.com/forever"] } }), "no finalizers"),
@@ -82,7 +82,7 @@ async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
     }
 }
 
-/// Neither other namespaces nor more rights.
+/// No access to other namespaces, and no way to more rights.
 async fn a_tenant_stays_inside(tenant: Client) {
     let create = PostParams::default();
     let all = ListParams::default();
@@ -111,7 +111,7 @@ async fn a_tenant_stays_inside(tenant: Client) {
     }))
     .unwrap();
     assert_eq!(refusal(Api::default_namespaced(tenant.clone()).create(&create, &outside).await).0, 403);
-    // What it is there for does work.
+    // The intended uses work.
     let map =
         serde_json::from_value::<ConfigMap>(json!({ "metadata": { "name": "settings" }, "data": { "epochs": "3" } }))
             .unwrap();
@@ -132,7 +132,7 @@ pub(crate) async fn after_removal_the_token_is_refused_and_the_namespace_gone(cl
     assert!(matches!(error, DeliveryError::Temporary { .. }), "{error}");
 }
 
-/// A Secret of the old kind gets a token without an end from the token controller. It must go with the lease too.
+/// For a Secret of the old kind the token controller makes a token that never expires. It must end with the lease too.
 pub(crate) async fn a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(cluster: &Cluster) {
     let (donor, lease) = (cluster.donor(), lease("lease-3"));
     donor.prepare(&lease).await.unwrap();
@@ -153,14 +153,14 @@ pub(crate) async fn a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(cl
     refused_at_once_and_soon_unknown(&pods).await;
 }
 
-/// The API server remembers for 10 s that a token was good; the rights are gone by then all the same.
+/// The API server caches a valid token for 10 s; the rights are gone by then.
 async fn refused_at_once_and_soon_unknown(pods: &Api<Pod>) {
     let (code, message) = refusal(pods.list(&ListParams::default()).await);
     assert!(code == 401 || code == 403, "{code} {message}");
     eventually("the token is void", || async { refusal(pods.list(&ListParams::default()).await).0 == 401 }).await;
 }
 
-/// Everything may be asked again once the API server is back, and what was known stays known meanwhile.
+/// After an outage of the API server every call works again, and the known state stays in the meantime.
 pub(crate) async fn an_absent_api_server_is_waited_for(cluster: &Cluster) {
     let settings =
         InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default(), rdma: Vec::new() };

@@ -1,4 +1,4 @@
-//! What the cluster offers, watched on a real API server.
+//! The cluster's offer, watched on a real API server.
 
 use comity_agent::model::node_id::NodeSalt;
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
@@ -52,7 +52,8 @@ pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     research.create(&PostParams::default(), &pod("training", "nvidia.com/gpu", 2)).await.unwrap();
     wait_for(&nodes, "two GPUs in local use", |nodes| nodes.iter().map(in_use).sum::<u32>() == 2_000).await;
 
-    // A pod in a lease's namespace runs on the same nodes and is no local use: the local pod's end is seen alone.
+    // A pod in a lease's namespace runs on the same nodes and is no local use: only the end of the local pod changes
+    // it.
     let donor = cluster.donor();
     let lease = lease("lease-1");
     donor.prepare(&lease).await.unwrap();

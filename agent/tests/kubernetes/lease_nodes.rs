@@ -49,7 +49,7 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     assert_eq!(labelled(&nodes).await, both);
     assert_eq!(lender.list().await.unwrap(), BTreeSet::from(["lease-70".to_owned()]));
 
-    // What somebody else put on a third node is taken off: it would let the lease's pods run there.
+    // A label that somebody else put on a third node is removed: the lease's pods could run there.
     let extra = Patch::Merge(json!({ "metadata": { "labels": { LABEL: "true" } } }));
     nodes.patch("cpu-1", &PatchParams::default(), &extra).await.unwrap();
     lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
@@ -59,7 +59,7 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     lender.remove("lease-70", "lease-70", None).await.unwrap();
     assert!(labelled(&nodes).await.is_empty() && lender.list().await.unwrap().is_empty());
 
-    // The right to label nodes is not the right to change them.
+    // The right to label nodes gives no right to change them.
     let own = Api::<Node>::all(client);
     let refused = async |patch: serde_json::Value| {
         own.patch("cpu-1", &PatchParams::default(), &Patch::Merge(&patch)).await.is_err()

@@ -1,4 +1,4 @@
-//! Lending through real Liqo, with the rights of `deploy/agent/` and no others, to a consumer that tries for more.
+//! Lending through real Liqo, with only the rights of `deploy/agent/`, to a consumer that tries to get more.
 
 #[path = "liqo_donor/attempts.rs"]
 mod attempts;
@@ -98,13 +98,13 @@ async fn requests_for_more_are_not_signed(lab: &Lab) {
     }
 }
 
-/// Where Liqo and RBAC alone leave a way, it is one: otherwise the refusal later would show nothing.
+/// Checks that attempts which Liqo and RBAC alone allow do succeed: otherwise their later refusal proves nothing.
 async fn without_policies(lab: &Lab, consumer: &consumer::Consumer, attempt: &Attempt) -> Option<String> {
     let began = Instant::now();
     let result = loop {
         let result = attempt.make(consumer).await;
         attempt.undo(lab, consumer).await;
-        // Liqo remembers a ShadowPod of the same name for a moment after it is gone.
+        // Liqo remembers a deleted ShadowPod of the same name for a moment.
         let lingers = |error: &kube::Error| error.to_string().contains("ShadowPod still exists");
         if !result.as_ref().is_err_and(lingers) || began.elapsed() > PATIENCE {
             break result;
@@ -133,7 +133,7 @@ async fn with_policies(lab: &Lab, consumer: &consumer::Consumer, attempt: &Attem
     }
 }
 
-/// Why the policies look at certificate requests: Liqo checks the first organisation only.
+/// Shows why the policies check certificate requests: Liqo checks only the first organisation.
 async fn liqo_alone_signs_consumers_into_any_group(lab: &Lab, consumer: &consumer::Consumer) {
     let groups = ["origin", "cluster-operators"];
     let csr = consumer.key.csr(&groups, &slice_user("further", "origin"));
@@ -266,7 +266,7 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
     assert!(again.contains("no lease in force is called lease-7"), "{again}");
 }
 
-/// The consumer does nothing at all: it could as well be dead.
+/// The consumer does nothing, as if it were dead.
 async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     let began = Instant::now();
     if let Err(error) = lab.liqo.remove_tenant(&lab.peer).await {
@@ -290,7 +290,7 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     let _ = namespaces.delete("liqo-tenant-other", &DeleteParams::default()).await;
 }
 
-/// What stands in the way of a removal, and what Liqo says of it.
+/// The objects that block a removal, and Liqo's log.
 async fn what_is_left(lab: &Lab) -> String {
     let objects = "namespaces,pods,namespacemaps.offloading.liqo.io,shadowpods.offloading.liqo.io";
     let looks: [&[&str]; 4] = [

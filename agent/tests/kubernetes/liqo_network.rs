@@ -1,6 +1,6 @@
-//! The network between two Liqos: two API servers with Liqo's real controllers, networking on, and both agents' halves
-//! with the rights of `deploy/agent/` against each other. No gateway runs here: nodes are simulated, and Liqo's need
-//! geneve in the kernel.
+//! The network between two Liqos: two API servers with Liqo's real controllers and networking, and both agents' halves
+//! with the rights of `deploy/agent/`. No gateway runs here: nodes are simulated, and Liqo's gateways need geneve in
+//! the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -37,9 +37,9 @@ const MANIFESTS: [&str; 6] = [
 ];
 /// Both clusters' pods have the same addresses.
 const POD_CIDR: &str = "10.200.0.0/16";
-/// What a provider of load balancers would give.
+/// An address as a provider of load balancers assigns it.
 const ADDRESS: &str = "192.0.2.10";
-/// Longest that anything here is waited for.
+/// Longest wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// One cluster and its agent's half.
@@ -50,11 +50,11 @@ struct Half {
     agent: Client,
     network: LiqoNetwork,
     side: Side,
-    /// The other one, as Liqo knows it.
+    /// The other cluster, as Liqo knows it.
     peer: LiqoPeer,
-    /// What the other one told.
+    /// The state that the other side sent.
     heard: Option<NetworkState>,
-    /// Ends before the API server does.
+    /// Stopped before the API server.
     controllers: Option<LiqoControllers>,
     _dir: tempfile::TempDir,
 }
@@ -128,7 +128,7 @@ impl Half {
         serde_json::to_value(&secret.data.unwrap()["publicKey"]).unwrap()
     }
 
-    /// What of the network is left in the tenant namespace.
+    /// Objects of the network that are left in the tenant namespace.
     async fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         let kinds = [
@@ -159,7 +159,7 @@ impl Half {
     }
 }
 
-/// Each looks, and tells the other what it saw in the form that envelopes carry.
+/// Both sides apply and send each other their state in the form of the envelopes.
 async fn relay(origin: &mut Half, donor: &mut Half) -> (NetworkStanding, NetworkStanding) {
     let (at_origin, at_donor) = (origin.tend().await, donor.tend().await);
     let told = |side: Side, seen: &NetworkSeen| {
@@ -170,7 +170,7 @@ async fn relay(origin: &mut Half, donor: &mut Half) -> (NetworkStanding, Network
     (at_origin.standing, at_donor.standing)
 }
 
-/// Relays until it holds.
+/// Relays until the condition holds.
 async fn until(
     what: &str,
     origin: &mut Half,
@@ -226,7 +226,7 @@ fn origin_half(origin: &Half) -> LiqoOrigin {
     LiqoOrigin::new(origin.agent.clone(), OriginSettings { liqo_network: true, ..OriginSettings::default() })
 }
 
-/// As far as both tenant namespaces.
+/// Exchanges the keys of the two Liqos up to both tenant namespaces.
 async fn exchange_keys(origin: &Half, donor: &Half) {
     let challenge = donor_half(donor).challenge(&donor.peer).await.unwrap();
     origin_half(origin).answer(&origin.peer, &challenge).await.unwrap();
@@ -246,7 +246,7 @@ async fn they_connect(origin: &mut Half, donor: &mut Half) {
         let remapped = half.spec(&configuration(), "/status/remote/cidr/pod/0").await;
         assert!(remapped.is_string() && remapped != POD_CIDR, "both have the same addresses: {remapped}");
     }
-    // What a provider of load balancers would do.
+    // Assigns the address as a provider of load balancers would.
     let services = donor.of::<Service>();
     let given = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": ADDRESS }] } } });
     services.patch_status("gw-origin", &PatchParams::default(), &Patch::Merge(&given)).await.unwrap();
@@ -277,7 +277,7 @@ async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
     assert_eq!(origin.spec(&public_key(), "/spec/publicKey").await, donor.gateway_key().await);
     assert_eq!(donor.spec(&public_key(), "/spec/publicKey").await, origin.gateway_key().await);
 
-    // A gateway that is deleted is made again, with another key, which the other side learns.
+    // A deleted gateway is made again, with another key, which the other side learns.
     let before = origin.gateway_key().await;
     origin.objects(&gateway_client()).delete("donor", &Default::default()).await.unwrap();
     let began = Instant::now();
@@ -293,7 +293,7 @@ async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
         assert!(began.elapsed() < PATIENCE, "no new key: {at_origin:?} and {at_donor:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    // The ranges that were given stay given while nothing is withdrawn.
+    // Assigned ranges stay while nothing is withdrawn.
     let given = origin.spec(&configuration(), "/status/remote/cidr/pod/0").await;
     let other = json!({ "metadata": { "labels": { "touched": "yes" } }, "spec": { "remote": { "cidr": { "external": ["10.99.0.0/16"] } } } });
     origin.objects(&configuration()).patch("donor", &PatchParams::default(), &merge(other)).await.unwrap();
@@ -320,7 +320,7 @@ async fn each_side_leaves_by_itself(origin: &Half, donor: &Half) {
     origin.network.remove(&origin.peer).await.unwrap();
     nothing_is_left(origin).await;
     origin_half(origin).remove_identity(&origin.peer).await.unwrap();
-    // And back; its controllers have waited.
+    // The donor is back, and its controllers run again.
     donor.plane.restart(Component::ApiServer).unwrap();
     donor.plane.ready().await.unwrap();
     let began = Instant::now();
@@ -338,7 +338,7 @@ async fn each_side_leaves_by_itself(origin: &Half, donor: &Half) {
     }
 }
 
-/// What Liqo made of the objects goes by Kubernetes' garbage collection, a moment later.
+/// Kubernetes' garbage collection removes what Liqo made from the objects, a moment later.
 async fn nothing_is_left(half: &Half) {
     let began = Instant::now();
     loop {

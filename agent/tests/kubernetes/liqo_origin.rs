@@ -1,5 +1,5 @@
-//! The origin's half of Liqo, with the rights of `deploy/agent/` and no others, on two clusters with real kubelets and
-//! real Liqo. The donor's half is done by hand, with every right.
+//! The origin's half of Liqo, with only the rights of `deploy/agent/`, on two clusters with real kubelets and real
+//! Liqo. The test does the donor's half, with every right.
 
 #[path = "liqo_origin/donor.rs"]
 mod donor;
@@ -29,7 +29,7 @@ const TENANT: &str = "liqo-tenant-donor";
 /// Name of the donor's API server in its signed key bundle.
 const SIGNED: &str = "203.0.113.10:6443";
 
-/// The donor is reached without one here.
+/// The tests reach the donor without a tunnel.
 struct NoTunnel;
 
 impl Line for NoTunnel {
@@ -83,7 +83,7 @@ fn request(id: &str) -> SliceRequest {
 async fn the_network_is_found(origin: &LiqoOrigin, clusters: &RealClusters) {
     let error = origin.own_network().await.unwrap_err().to_string();
     assert!(error.contains("liqo.podCidrs"), "{error}");
-    // What a cluster says that gives its nodes their CIDRs.
+    // As in a cluster that assigns CIDRs to its nodes.
     let cidr = clusters.origin.pod_cidr();
     let patch = json!({ "spec": { "podCIDR": cidr, "podCIDRs": [cidr] } }).to_string();
     clusters.origin.kubectl(&["patch", "node", &clusters.origin.node_name(), "-p", &patch]).await.unwrap();
@@ -157,7 +157,7 @@ async fn finished_pods_make_room(setting: &Setting) {
     assert_eq!(pods.list(&of_jobs).await.unwrap().items.len(), 2);
 }
 
-/// The line is cut for longer than a node may be silent.
+/// Cuts the line for longer than a node may be silent.
 async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let nodes = Api::<Node>::all(setting.origin.clone());
     let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
@@ -174,12 +174,12 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     eventually("the node is ready again", node_ready).await;
     let node = began.elapsed();
     assert!(node < Duration::from_secs(10), "{node:?}\n{}", history.told());
-    // The pod follows with the virtual-kubelet's next answer from the donor, whose connection has no tunnel here and
-    // comes back when its TCP tries again. The scenario `burst` holds pod and Service to 5 s through the agents'
+    // The pod follows with the virtual-kubelet's next answer from the donor. That connection has no tunnel here and
+    // recovers at TCP's next retry. The scenario `burst` requires pod and Service within 5 s through the agents'
     // tunnel.
     eventually("the server is ready again", pod_ready).await;
     eprintln!("line back: node ready after {node:?}, pod ready after {:?}", began.elapsed());
-    // And it stays so.
+    // The node stays ready.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(node_ready().await, "{:?} after the line is back", began.elapsed());
@@ -187,7 +187,7 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     assert_eq!(setting.container_of("server").await, container, "the container never stopped");
 }
 
-/// Its virtual-kubelet runs already, so a lease takes it over at once; until then nobody can use it.
+/// Its virtual-kubelet runs already, so a lease takes it over at once; until then no pod can use it.
 async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrigin) {
     let nodes = Api::<Node>::all(setting.origin.clone());
     let lease_taints = async || {
@@ -217,7 +217,7 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
     let error = origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-10") }).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("still stands for lease-9"), "{error}");
-    // A donor cannot have a node made under a name of its choice.
+    // A donor cannot choose the name of a new node.
     let error = origin.accept(&peer(), &SliceRequest { slice: "lease-77".into(), ..request("lease-10") }).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("\"lease-77\""), "{error}");
@@ -243,7 +243,7 @@ async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, le
     assert!(!namespace.metadata.labels.unwrap_or_default().contains_key("liqo.io/scheduling-enabled"));
 }
 
-/// The donor dies with a lease in use; this side ends clean without it.
+/// The donor dies with a lease in use; this side still ends clean.
 async fn a_dead_donor_is_let_go(setting: &Setting, origin: &LiqoOrigin, clusters: &RealClusters) {
     origin.accept(&peer(), &request("lease-8")).await.unwrap();
     origin.ready("lease-8").await.unwrap();

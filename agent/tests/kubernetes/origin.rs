@@ -1,4 +1,4 @@
-//! The origin's side: the Secret, and what it opens.
+//! The origin's side: the Secret, and the access that it gives.
 
 use comity_agent::delivery::{DonorDelivery as _, OriginDelivery as _, OriginLease, OriginSecret};
 use comity_agent::model::delivery_error::DeliveryError;
@@ -45,7 +45,7 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     assert_eq!(quota, "comity-lease-4");
     assert!(cluster.plane().kubectl_as(&path, &["get", "pods", "-n", "default"], "").await.is_err());
 
-    // A namespace in which the agent was given no rights: one clear sentence.
+    // A namespace in which the agent has no rights: one clear sentence.
     let error = origin.accept(&origin_lease("lease-5", "research"), &credential, &server).await.unwrap_err();
     assert!(matches!(&error, DeliveryError::Permanent { code: "kubernetes-forbidden", .. }), "{error}");
     assert!(error.to_string().contains("deploy/agent/rbac.yaml"), "{error}");
@@ -54,7 +54,7 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     let error = origin.probe(&wanted, &credential, cluster.api_address()).await.unwrap_err().to_string();
     assert!(error.contains("401") || error.contains("403"), "{error}");
 
-    // After a restart it still knows what it made.
+    // After a restart it still knows its own objects.
     let again = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
     assert_eq!(again.list().await.unwrap().into_iter().collect::<Vec<_>>(), ["lease-4"]);
     again.remove("lease-4").await.unwrap();

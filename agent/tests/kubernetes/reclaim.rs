@@ -1,4 +1,4 @@
-//! Leases that are being reclaimed, as pods and people hear of it on a real API server, and what they answer.
+//! A reclaim as pods and people see it on a real API server, and their answers.
 
 use comity_agent::workload::crd::GpuLease;
 use comity_agent::workload::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
@@ -13,7 +13,7 @@ use crate::burst::{Running, annotation, events_say, virtual_node};
 use crate::cluster::{Cluster, eventually, pod};
 
 const LEASE: &str = "lease-70";
-/// Nobody opted in here: a lease's pods hear of it all the same.
+/// This namespace has not opted in to bursts: a lease's pods are notified anyway.
 const NAMESPACE: &str = "research";
 const AT: (u64, &str) = (4_000_000_000_000, "2096-10-02T07:06:40Z");
 const LATER: (u64, &str) = (4_000_003_600_000, "2096-10-02T08:06:40Z");
@@ -47,7 +47,7 @@ pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
     eventually("nothing is reported any more", || async { running.saved.borrow().leases().is_empty() }).await;
     eventually("an event says so", || events_say(cluster, NAMESPACE, "ComityReclaimWithdrawn")).await;
 
-    // Told again, the answer to the earlier reclaim does not count; people may answer for all of the lease.
+    // After a second notice the answer to the first does not count; people may answer for the whole lease.
     answer(&pods).await;
     broker.reclaim(LEASE, Some(LATER.0));
     eventually("it is told the later time", || async {
@@ -99,7 +99,7 @@ async fn phase(pods: &Api<Pod>) -> Option<String> {
     pods.get("work").await.unwrap().status.and_then(|status| status.phase)
 }
 
-/// As the workload's own hook would.
+/// Answers as the workload's own hook would.
 async fn answer(pods: &Api<Pod>) {
     let yes = Patch::Merge(json!({ "metadata": { "annotations": { CHECKPOINTED: "true" } } }));
     pods.patch("work", &PatchParams::default(), &yes).await.unwrap();

@@ -1,4 +1,4 @@
-//! What an agent that was taken over could not do.
+//! Actions that a compromised agent must not be able to take.
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -14,7 +14,7 @@ pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Clus
     let apply = PatchParams::apply("comity-agent").force();
     let namespaces = Api::<Namespace>::all(agent.clone());
     let dry = DeleteParams { dry_run: true, ..DeleteParams::default() };
-    // The API server takes a moment to begin with a new policy.
+    // The API server needs a moment to apply a new policy.
     eventually("the admission policy is in force", || async { namespaces.delete("research", &dry).await.is_err() })
         .await;
     let (code, message) = refusal(namespaces.delete("research", &dry).await);
@@ -22,7 +22,7 @@ pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Clus
     let relabel = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "privileged" } } });
     assert!(namespaces.patch("research", &PatchParams::default(), &Patch::Merge(&relabel)).await.is_err());
 
-    // The role that it may bind, bound where it has no business.
+    // The role that it may bind, in a namespace where it may not.
     let binding = |name: &str, role: &str| {
         serde_json::from_value::<RoleBinding>(json!({
             "metadata": { "name": name },

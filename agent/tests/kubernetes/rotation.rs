@@ -1,4 +1,4 @@
-//! A pod's token lies in a file that the kubelet replaces. The agent goes on with the new one.
+//! The kubelet replaces the file of a pod's token. The agent continues with the new one.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::cluster::Cluster;
 /// The file is read again every minute.
 const READ_WITHIN: Duration = Duration::from_secs(90);
 
-/// A connection whose token's file was replaced.
+/// A connection whose token file was replaced.
 pub(crate) struct Replaced {
     api: KubernetesApi,
     file: PathBuf,
 }
 
-/// Connects with a token out of a file, then puts another one there and makes an end of the first.
+/// Connects with a token from a file, then replaces it and revokes the first one.
 pub(crate) async fn a_token_is_replaced(cluster: &Cluster) -> Replaced {
     let plane = cluster.plane();
     let token = async |more: &[&str]| {
@@ -51,7 +51,7 @@ impl Replaced {
         Api::<Node>::all(self.api.client()).list(&ListParams::default().limit(1)).await.map(drop)
     }
 
-    /// The first token is refused by now: what answers is the second.
+    /// The first token is refused by now: the answer comes with the second.
     pub(crate) async fn goes_on(self) {
         let began = Instant::now();
         while let Err(error) = self.call().await {

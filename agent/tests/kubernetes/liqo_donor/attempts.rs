@@ -1,4 +1,4 @@
-//! What a consumer tries, with its own valid credentials, to get more than its lease.
+//! A consumer's attempts to get more than its lease, with its own valid credentials.
 
 use std::sync::LazyLock;
 
@@ -14,9 +14,9 @@ use super::lab::{Lab, POD_NAMESPACE, TENANT_NAMESPACE};
 
 pub(crate) struct Attempt {
     pub(crate) name: &'static str,
-    /// Whether Liqo and RBAC alone let it happen.
+    /// Whether Liqo and RBAC alone allow it.
     pub(crate) open: bool,
-    /// Part of what is said where it is refused.
+    /// Part of the expected refusal.
     pub(crate) refusal: &'static str,
     act: Act,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Attempt {
 enum Act {
     /// With the credential of the control plane.
     Create(fn(&Consumer) -> Value),
-    /// A patch of the object of this kind and name, and what puts it back.
+    /// A patch of the object of this kind and name, and the patch that reverts it.
     Merge { kind: fn() -> ApiResource, name: &'static str, status: bool, patch: Value, back: Value },
     /// The whole status, by PUT.
     PutStatus(Value),
@@ -53,7 +53,7 @@ impl Attempt {
                 let mut slice = consumer.slices().get("lease-7").await?;
                 slice.data["status"]["resources"] = status.clone();
                 match consumer.slices().replace_status("lease-7", &PostParams::default(), &slice).await {
-                    // The class controller has just put an earlier attempt right.
+                    // The class controller has just reverted an earlier attempt.
                     Err(kube::Error::Api(status)) if status.code == 409 => {}
                     result => return result,
                 }
@@ -69,7 +69,7 @@ impl Attempt {
         }
     }
 
-    /// By an administrator, so that the next attempt finds things as they were.
+    /// Reverts the attempt as an administrator, so that the next one starts from the same state.
     pub(crate) async fn undo(&self, lab: &Lab, consumer: &Consumer) {
         match &self.act {
             Act::Create(object) => delete(lab, &object(consumer)).await,
@@ -315,7 +315,7 @@ fn slices() -> Vec<Attempt> {
     ]
 }
 
-/// As its replicator makes it when its Liqo wants a certificate renewed.
+/// A renewal as the consumer's replicator makes it.
 fn renewal(csr: &str, change: impl FnOnce(&mut Value)) -> Value {
     let labels = json!({ "liqo.io/replicated": "true", "liqo.io/originID": "origin" });
     let mut object = json!({
@@ -327,7 +327,7 @@ fn renewal(csr: &str, change: impl FnOnce(&mut Value)) -> Value {
     object
 }
 
-/// Renewals as Liqo asks for them: of the control plane's certificate, and of a slice's.
+/// Valid renewals, as Liqo makes them: of the control plane's certificate, and of a slice's.
 pub(crate) fn honest_renewals(consumer: &Consumer) -> [(&'static str, Value); 2] {
     let named = |name: &'static str| move |object: &mut Value| object["metadata"]["name"] = json!(name);
     let control_plane = renewal(&consumer.key.csr(&["liqo.io"], "origin"), named("controlplane-donor"));

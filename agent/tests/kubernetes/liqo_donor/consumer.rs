@@ -1,4 +1,4 @@
-//! A consumer: its key, the certificates that Liqo signs for it, and what it does with them.
+//! A consumer: its key, the certificates that Liqo signs for it, and its actions.
 
 use std::sync::OnceLock;
 
@@ -31,8 +31,7 @@ impl Key {
         }
     }
 
-    /// Base64 of a PEM certificate request, written byte by byte as Go writes it; rcgen would not take two
-    /// organisations.
+    /// Base64 of a PEM certificate request, byte by byte as Go writes it; rcgen does not accept two organisations.
     pub(crate) fn csr(&self, organisations: &[&str], name: &str) -> String {
         let attribute = |kind: u8, value: &str| {
             let text = wrap(0x13, value.as_bytes());
@@ -66,9 +65,9 @@ fn wrap(tag: u8, content: &[u8]) -> Vec<u8> {
 pub(crate) struct Consumer {
     pub(crate) key: Key,
     config: Config,
-    /// With the credential of its control plane.
+    /// A client with the credential of its control plane.
     pub(crate) control_plane: Client,
-    /// With the credential of its slice lease-7.
+    /// A client with the credential of its slice lease-7.
     slice: OnceLock<Client>,
 }
 
@@ -78,7 +77,7 @@ impl Consumer {
         Self { key, config, control_plane, slice: OnceLock::new() }
     }
 
-    /// One that comes by token. Its slices have certificates all the same.
+    /// A consumer that authenticates by token. Its slices use certificates nevertheless.
     pub(crate) fn by_token(config: Config, token: &str) -> Self {
         let mut with_token = config.clone();
         with_token.auth_info =
@@ -105,7 +104,7 @@ impl Consumer {
         self.slices().create(&PostParams::default(), &slice).await
     }
 
-    /// As its replicator would: a slice, and the certificate for it.
+    /// Makes a slice as the consumer's replicator would, and waits for its certificate.
     pub(crate) async fn borrow(&self, lab: &Lab, lease: &str) {
         self.create_slice(lease).await.unwrap();
         let slices = lab.slices();
@@ -124,7 +123,7 @@ impl Consumer {
         .await;
     }
 
-    /// Its namespace team-a.
+    /// Makes the NamespaceMap of its namespace team-a, and waits until it is applied.
     pub(crate) async fn offload_namespace(&self, lab: &Lab) {
         let maps = Api::namespaced_with(self.control_plane.clone(), TENANT_NAMESPACE, &namespace_map());
         let map: DynamicObject =

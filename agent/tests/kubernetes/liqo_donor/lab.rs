@@ -27,7 +27,7 @@ const MANIFESTS: [&str; 4] = [
 ];
 pub(crate) const TENANT_NAMESPACE: &str = "liqo-tenant-origin";
 pub(crate) const POD_NAMESPACE: &str = "team-a-origin";
-/// How long a token is used, in milliseconds.
+/// Rotation of tokens, in milliseconds.
 pub(crate) const ROTATION_MS: u64 = 600_000;
 const AGENT: &str = "system:serviceaccount:comity-system:comity-agent";
 
@@ -35,7 +35,7 @@ pub(crate) struct Lab {
     clusters: RealClusters,
     config: Config,
     pub(crate) admin: Client,
-    /// With the rights of the agent's ServiceAccount.
+    /// A client with the rights of the agent's ServiceAccount.
     pub(crate) agent: Client,
     pub(crate) liqo: LiqoDonor,
     pub(crate) peer: LiqoPeer,
@@ -89,7 +89,7 @@ impl Lab {
         assert_eq!((found.liqo_cluster_id.as_str(), found.version.as_str()), ("donor", version.number()));
         assert_eq!(own_user_name(&agent).await.unwrap(), AGENT);
         let port = config.cluster_url.port_u16().unwrap();
-        // As Liqo hands it out, and as the certificate carries it.
+        // As Liqo hands it out, and as in the certificate.
         let advertised = clusters.donor.api_server();
         let ca_pem = std::fs::read_to_string(clusters.donor.ca_path()).unwrap();
         let settings = DonorSettings {
@@ -132,7 +132,7 @@ impl Lab {
         Api::namespaced_with(self.admin.clone(), TENANT_NAMESPACE, &quota())
     }
 
-    /// The key exchange, twice: it is the same the second time.
+    /// The key exchange, twice: the second one changes nothing.
     pub(crate) async fn admit(&self) -> Consumer {
         let key = Key::generate();
         let challenge = self.liqo.challenge(&self.peer).await.unwrap();
@@ -145,7 +145,7 @@ impl Lab {
         Consumer::new(key, self.config.clone(), certificate)
     }
 
-    /// Lends lease-7 once more.
+    /// Lends lease-7 again.
     pub(crate) fn lend_again(&self) {
         self.grants.send_modify(|grants| {
             let mut more = Grants::clone(grants);
@@ -154,7 +154,7 @@ impl Lab {
         });
     }
 
-    /// By token, twice: the second one is as good as the first, and another.
+    /// The exchange by token, twice: the second token differs and works as well.
     pub(crate) async fn admit_by_token(&self) -> Consumer {
         let first = self.liqo.mint_token(&self.peer, true, ROTATION_MS).await.unwrap();
         let second = self.liqo.mint_token(&self.peer, false, ROTATION_MS).await.unwrap();

@@ -1,4 +1,4 @@
-//! The donor's half, by hand.
+//! The donor's half, done by the test.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Donor {
         panic!("Liqo signed nothing for the origin");
     }
 
-    /// Grants every slice what it asks for, until the handle is aborted.
+    /// Grants every slice its requested resources, until the handle is aborted.
     pub(crate) fn grant_everything(&self) -> tokio::task::AbortHandle {
         let slices = Api::<DynamicObject>::all_with(self.client.clone(), &resource_slice());
         tokio::spawn(async move {
@@ -88,7 +88,7 @@ impl Donor {
     }
 }
 
-/// `Ok` also if it was granted before, or Liqo is not done with it.
+/// `Ok` also if it was granted before, or Liqo has not finished with it.
 async fn grant(api: &Api<DynamicObject>, slice: &DynamicObject) -> Result<(), kube::Error> {
     let mut conditions = slice.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let has = |kind: &str| conditions.iter().any(|condition| condition["type"] == kind);

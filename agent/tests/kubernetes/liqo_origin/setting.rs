@@ -52,7 +52,7 @@ impl Setting {
         }
     }
 
-    /// Writes down how a pod and its node become ready and not, and who said so, from now on.
+    /// Records from now on when a pod and its node change readiness, and who reported it.
     pub(crate) fn follow_ready(&self, pod: &str, node: &str) -> History {
         let (lines, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
         let pods = Api::<Pod>::namespaced(self.origin.clone(), "team-a");
@@ -73,7 +73,7 @@ impl Setting {
         History { lines, task: task.abort_handle() }
     }
 
-    /// Which container the donor runs for a pod.
+    /// The container that the donor runs for a pod.
     pub(crate) async fn container_of(&self, pod: &str) -> String {
         let pod = Api::<Pod>::namespaced(self.donor.clone(), "team-a-origin").get(pod).await.unwrap();
         let container = &pod.status.unwrap().container_statuses.unwrap()[0];
@@ -81,7 +81,7 @@ impl Setting {
     }
 }
 
-/// What [`Setting::follow_ready`] saw; ends with it.
+/// The record of [`Setting::follow_ready`]; dropping it ends the recording.
 pub(crate) struct History {
     lines: Arc<Mutex<Vec<String>>>,
     task: AbortHandle,
@@ -99,7 +99,7 @@ impl Drop for History {
     }
 }
 
-/// Who changed an object last, and its labels.
+/// The last writer of an object, and its labels.
 fn last_writer<K: kube::Resource>(object: &K) -> String {
     let managers = object.meta().managed_fields.as_deref().unwrap_or_default();
     let last = managers.iter().max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
@@ -111,14 +111,14 @@ async fn client(kubeconfig: Kubeconfig) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// Lets the calling thread, and what it opens from now on, live in the network of a process.
+/// Moves the calling thread, and its new sockets, into the network of a process.
 pub(crate) fn enter_network(pid: u32) {
     let network = std::fs::File::open(Path::new("/proc").join(pid.to_string()).join("ns/net")).unwrap();
     let kind = rustix::thread::LinkNameSpaceType::Network;
     rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&network), Some(kind)).unwrap();
 }
 
-/// A pod for one GPU of a lease: what the burst makes of an untouched one.
+/// A pod for one GPU of a lease, with the fields that a burst adds.
 pub(crate) fn gpu_pod(lease: &str, arguments: &[&str]) -> Value {
     let mut container = json!({
         "name": "work", "image": PROBE_IMAGE, "imagePullPolicy": "IfNotPresent",
@@ -148,7 +148,7 @@ pub(crate) fn pod_is_ready(pod: &Pod) -> bool {
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Tries until it holds.
+/// Retries until the condition holds.
 pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !holds().await {
