@@ -239,7 +239,7 @@ pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
             idempotency,
             command,
         };
-        federation.state.apply(&entry);
+        federation.state.apply(&entry).unwrap();
         federation.log.push(entry);
     }
     federation
@@ -259,7 +259,7 @@ proptest! {
         let mut state = State::default();
         let mut cuts = vec![snapshot::encode(&state).unwrap()];
         for entry in &log {
-            state.apply(entry);
+            state.apply(entry).unwrap();
             cuts.push(snapshot::encode(&state).unwrap());
         }
         prop_assert_eq!(cuts.last().unwrap(), &wanted);
@@ -269,7 +269,7 @@ proptest! {
             // All the way from every fifth cut, one entry from the others: the rest follows by induction.
             let end = if index % 5 == 0 { log.len() } else { (index + 1).min(log.len()) };
             for entry in &log[index..end] {
-                restored.apply(entry);
+                restored.apply(entry).unwrap();
             }
             prop_assert_eq!(&snapshot::encode(&restored).unwrap(), &cuts[end], "from the cut at {}", index);
         }

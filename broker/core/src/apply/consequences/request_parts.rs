@@ -1,18 +1,18 @@
 //! How the start and the end of a lease affect its request.
 
-use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, RequestId};
 use crate::model::lease::{EndReason, LeaseState};
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::RequestState;
 use crate::state::gang::{self, Fate};
+use crate::state::transition::Transition;
 
 impl Transition<'_> {
     /// Handles a lease that became active. All leases of a gang expire together: their common term starts when the last
     /// of the initial leases is active, and later ones adopt it.
     pub(crate) fn align_gang_terms(&mut self, id: LeaseId) {
-        let state = &*self.state;
+        let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
         if let Some(old) = lease.moved_from
             && let Some((reason, why)) = self.end_of_repaired(old)
@@ -20,7 +20,7 @@ impl Transition<'_> {
             self.end_lease(old, reason, &why);
             return;
         }
-        let state = &*self.state;
+        let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
         let Some(request) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
             return;
@@ -31,7 +31,7 @@ impl Transition<'_> {
         }
         let others = gang::parts(state, request).filter(|(other, lease)| *other != id && lease.state.is_in_force());
         let first_end = others.filter_map(|(_, lease)| lease.expires_at).min();
-        let ends = if late { first_end } else { Some(self.now.after(lease.term)) };
+        let ends = if late { first_end } else { Some(self.now().after(lease.term)) };
         let all: Vec<LeaseId> = gang::parts(state, request)
             .filter(|(other, lease)| if late { *other == id } else { lease.state.is_in_force() })
             .map(|(id, _)| id)
@@ -44,16 +44,16 @@ impl Transition<'_> {
     /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is
     /// not usable yet. Such a lease does not end.
     pub(crate) fn must_outlast_repair(&self, id: LeaseId) -> bool {
-        let Some(lease) = self.state.leases.get(&id) else { return false };
+        let Some(lease) = self.state().leases.get(&id) else { return false };
         let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
-        let usable = |next: LeaseId| self.state.leases.get(&next).is_some_and(|next| next.state.is_in_force());
-        let runs_out = lease.expires_at.is_some_and(|at| at <= self.now);
+        let usable = |next: LeaseId| self.state().leases.get(&next).is_some_and(|next| next.state.is_in_force());
+        let runs_out = lease.expires_at.is_some_and(|at| at <= self.now());
         repair && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
     }
 
     /// The end of a lease that moved to make room, if its work was saved before its new place was usable.
     fn end_of_repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
-        let lease = self.state.leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
+        let lease = self.state().leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
         let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
         let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
         saved.then(|| (reclaim.end_reason(), format!("reclaimed: {}; its work was saved", reclaim.reason)))
@@ -68,7 +68,7 @@ impl Transition<'_> {
         next: Option<LeaseId>,
         message: &str,
     ) {
-        let (Some(found), Some(lease)) = (self.state.requests.get(&request), self.state.leases.get(&id)) else {
+        let (Some(found), Some(lease)) = (self.state().requests.get(&request), self.state().leases.get(&id)) else {
             return;
         };
         if found.state != RequestState::Matched {
@@ -84,7 +84,7 @@ impl Transition<'_> {
         }
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         if let Some(next) = next {
-            let moved_whole = gang::moved_as_a_whole(self.state, found, next);
+            let moved_whole = gang::moved_as_a_whole(self.state(), found, next);
             self.change_request(request, |request| {
                 if request.lease == Some(id) {
                     request.lease = Some(next);
@@ -103,8 +103,8 @@ impl Transition<'_> {
             }
             return;
         }
-        if gang::fate_of_request(self.state, found, id, lease, was) == Fate::Continues {
-            let first = gang::first_lease_without(self.state, found, id);
+        if gang::fate_of_request(self.state(), found, id, lease, was) == Fate::Continues {
+            let first = gang::first_lease_without(self.state(), found, id);
             self.change_request(request, |request| {
                 request.lease = first;
                 request.parts.remove(&id);
@@ -116,7 +116,7 @@ impl Transition<'_> {
             });
             return;
         }
-        let now = self.now;
+        let now = self.now();
         self.change_request(request, |request| {
             request.parts.clear();
             message.clone_into(&mut request.message);

@@ -1,7 +1,6 @@
 //! Shifts log time and every timestamp made by it. Each type is destructured in full, so that a new timestamp field
 //! cannot be forgotten here.
 
-use crate::apply::transition::Transition;
 use crate::model::broker_record::BrokerRecord;
 use crate::model::cluster::{Cluster, Invite};
 use crate::model::envelope::Envelope;
@@ -13,13 +12,15 @@ use crate::model::reclaim::Reclaim;
 use crate::model::reply::{Change, ReplyBody};
 use crate::model::request::{Request, RequestState};
 use crate::model::time::Timestamp;
-use crate::state::State;
+use crate::state::Records;
+use crate::state::transition::Transition;
 
 impl Transition<'_> {
-    /// Shifts log time and all timestamps made by it by `ms`. Times that people set stay.
-    pub(crate) fn rebase(&mut self, ms: i64) {
+    /// Shifts log time and all timestamps made by it by `ms`; `time_shift_ms` is the new sum of all shifts. Times that
+    /// people set stay.
+    pub(crate) fn rebase(&mut self, ms: i64, time_shift_ms: i64) {
         let revision = self.revision;
-        let State {
+        let Records {
             revision: _,
             log_time,
             policy,
@@ -33,14 +34,16 @@ impl Transition<'_> {
             fairness,
             last_overdue,
             brokers,
-            time_shift_ms: _,
+            time_shift_ms: sum_of_shifts,
             term_began,
             next_request: _,
             next_lease: _,
             next_peering: _,
             derived: _,
-        } = &mut *self.state;
+        } = &mut self.state.records;
         let changes = &mut self.changes;
+        self.touched = true;
+        *sum_of_shifts = time_shift_ms;
         for time in [&mut *log_time, last_overdue, term_began] {
             shift(time, ms);
         }
@@ -82,9 +85,7 @@ impl Transition<'_> {
         for (_, record) in idempotency.iter_mut() {
             shift_answer(record, ms);
         }
-        if let Some(ledger) = fairness {
-            ledger.shift(ms);
-        }
+        fairness.shift(ms);
         self.now = now;
         self.state.rebuild_derived();
     }
