@@ -50,6 +50,6 @@ pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, Pr
 pub use log::LogEnvelope;
 pub use model::refusal::Refusal;
 pub use model::reply::{Actor, Applied, Change, Idempotency, Reply, ReplyBody};
-pub use state::State;
 pub use state::transition::IllegalChange;
+pub use state::{Records, State};
 pub use time::{Millis, Timestamp};

@@ -60,6 +60,15 @@ impl Deref for State {
     }
 }
 
+impl From<Records> for State {
+    /// Computes the indexes of the records.
+    fn from(records: Records) -> Self {
+        let mut state = Self { records };
+        state.rebuild_derived();
+        state
+    }
+}
+
 /// All records of the state and, derived from them, their indexes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Records {

@@ -215,9 +215,10 @@ impl Broker {
             idempotency: None,
             command,
         };
-        let applied = self.state.apply(&entry).map_err(|illegal| {
-            Refusal::new(Code::WrongState, illegal.to_string(), "mend the core")
-        })?;
+        let applied = self
+            .state
+            .apply(&entry)
+            .map_err(|illegal| Refusal::new(Code::WrongState, illegal.to_string(), "mend the core"))?;
         applied.reply
     }
 }
