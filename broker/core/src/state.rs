@@ -335,13 +335,11 @@ impl Derived {
             self.live_leases.remove(&id);
         }
         for cluster in [&lease.origin, &lease.placement.donor] {
-            self.index(cluster, live, |index| {
-                if live {
-                    index.leases.insert(id)
-                } else {
-                    index.leases.remove(&id)
-                };
-            });
+            if live {
+                self.by_cluster.entry(cluster.clone()).or_default().leases.insert(id);
+            } else {
+                self.prune_index(cluster, |index| index.leases.remove(&id));
+            }
         }
     }
 
@@ -366,24 +364,21 @@ impl Derived {
         }
         let live = peering.state != Closed;
         for cluster in [&peering.origin, &peering.donor] {
-            self.index(cluster, live, |index| {
-                if live {
-                    index.peerings.insert(id)
-                } else {
-                    index.peerings.remove(&id)
-                };
-            });
+            if live {
+                self.by_cluster.entry(cluster.clone()).or_default().peerings.insert(id);
+            } else {
+                self.prune_index(cluster, |index| index.peerings.remove(&id));
+            }
         }
     }
 
-    fn index(&mut self, cluster: &ClusterId, create: bool, change: impl FnOnce(&mut ClusterIndex)) {
-        if create {
-            change(self.by_cluster.entry(cluster.clone()).or_default());
-        } else if let Some(index) = self.by_cluster.get_mut(cluster) {
-            change(index);
-            if *index == ClusterIndex::default() {
-                self.by_cluster.remove(cluster);
-            }
+    /// Removes something from a cluster's index, and the index once it is empty.
+    fn prune_index(&mut self, cluster: &ClusterId, remove: impl FnOnce(&mut ClusterIndex) -> bool) {
+        if let Some(index) = self.by_cluster.get_mut(cluster)
+            && remove(index)
+            && *index == ClusterIndex::default()
+        {
+            self.by_cluster.remove(cluster);
         }
     }
 }

@@ -20,7 +20,7 @@ use comity_core::{
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
-use super::handshake::{envelope, keys};
+use super::handshake::{Ends, envelope, keys};
 
 /// Something that may happen; numbers are reduced to what exists, or just beyond it.
 #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_cor
     let step = Step::ALL[usize::from(step)];
     let (from, to) = if step.sender() == Side::Donor { (donor, origin) } else { (origin, donor) };
     let lease = step.is_of_a_lease().then_some(LeaseId(lease));
-    envelope(peering, epoch, (from.as_str(), to.as_str()), lease, step)
+    envelope(peering, epoch, Ends { from: from.as_str(), to: to.as_str() }, lease, step)
 }
 
 /// Lets the events happen, with steps of time between them; the log that came of it.
