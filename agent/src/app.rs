@@ -4,6 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use comity_agent_delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
+use comity_agent_fabric::{Fabric, FabricConfig, FabricError};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::desired::Update;
+use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
+use comity_agent_state::store::{Store, StoreError};
+use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness, Shutdown,
     SystemClock, SystemEntropy, atomic_file, private_files,
@@ -11,15 +20,9 @@ use comity_runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
 use crate::enrollment::join::{JoinError, Membership, join_or_load};
 use crate::enrollment::renew::Renewal;
-use crate::fabric::{Fabric, FabricConfig, FabricError, ForwardTarget};
-use crate::kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use crate::metrics::Metrics;
-use crate::model::delivery_error::DeliveryError;
-use crate::model::desired::Update;
-use crate::model::node_id::{NodeSalt, NodeSaltError};
 use crate::observe::{self, Inventory, InventorySettings};
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
@@ -28,9 +31,7 @@ use crate::services::local_api::{self, LocalApiError};
 use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
-use crate::state::store::{Store, StoreError};
 use crate::uplink::Uplink;
-use crate::workload::burst::{self, BrokerRequests, BurstContext};
 
 /// Until a broker has said otherwise.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;

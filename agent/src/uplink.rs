@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use comity_agent_model::desired::Update;
+use comity_agent_model::nodes::Nodes;
 use comity_proto::v1;
 use comity_runtime::{Backoff, BrokerEndpoints, ClientTls, ReadinessGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::model::desired::Update;
-use crate::observe::Nodes;
 use crate::reconcile::steps::Context;
 
 pub use offer::{OfferState, Offered};

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::desired::{Desired, Update};
+use comity_agent_model::local_policy::LocalPolicy;
 use comity_runtime::Backoff;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::model::delivery_error::DeliveryError;
-use crate::model::desired::{Desired, Update};
-use crate::model::local_policy::LocalPolicy;
 use crate::reconcile::plan::{Snapshot, Step, plan};
 use crate::reconcile::steps::{Context, StepError, deadline, run};
 

@@ -19,14 +19,15 @@ mod peering;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_liqo::network::NetworkSeen;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::node_service::NodeService;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{Records, ReportKey};
 use comity_proto::v1;
 
-use crate::delivery::{DeliveryKind, NodeService};
 use crate::keys::bundle::Expected;
-use crate::liqo::network::NetworkSeen;
-use crate::model::local_policy::LocalPolicy;
-use crate::model::side::Side;
-use crate::state::record::{Records, ReportKey};
 
 /// Names of the steps, for metrics, logs and crash points.
 pub const STEP_NAMES: [&str; 29] = [
@@ -241,7 +242,7 @@ pub struct Live {
     pub saved: BTreeSet<String>,
     /// Networks between Liqos, by the peering that carries them.
     pub networks: BTreeMap<String, NetworkSeen>,
-    /// Objects that the broker no longer wants, as [`Desired`](crate::model::desired::Desired) confirmed.
+    /// Objects that the broker no longer wants, as [`Desired`](comity_agent_model::desired::Desired) confirmed.
     pub unwanted: BTreeSet<String>,
 }
 

@@ -20,6 +20,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use comity_agent_delivery::{Credential, DonorDelivery, OriginDelivery, VirtualNodes};
+use comity_agent_fabric::{Exposure, Fabric, FabricError, LocalForward};
+use comity_agent_liqo::network::Networks;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::node_service::NodeService;
+use comity_agent_state::record::ReportKey;
+use comity_agent_state::store::{Change, Store, StoreError};
+use comity_agent_workload::reclaim::Saved;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_runtime::{Clock, Entropy, IdentityKey, IdentitySignature, SecretString};
@@ -27,17 +35,10 @@ use liqo::Turn;
 use tokio::sync::{Notify, watch};
 
 use crate::config::AccessSettings;
-use crate::delivery::{Credential, DonorDelivery, NodeService, OriginDelivery, VirtualNodes};
-use crate::fabric::{Exposure, Fabric, FabricError, LocalForward};
 use crate::keys::bundle::PinnedKeys;
-use crate::liqo::network::Networks;
 use crate::metrics::Metrics;
-use crate::model::delivery_error::DeliveryError;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::plan::{Live, LiveLease, Step, ack_key, ack_of};
-use crate::state::record::ReportKey;
-use crate::state::store::{Change, Store, StoreError};
-use crate::workload::reclaim::Saved;
 
 /// Bytes of a message for people.
 const MAX_MESSAGE_BYTES: usize = 512;
@@ -291,7 +292,7 @@ fn note_opened(change: &mut Change<'_>, envelope: &v1::Envelope) {
     change.change_peering(&envelope.peering, envelope.epoch, |record| {
         let opened = record
             .opened
-            .entry(crate::state::record::PeeringRecord::kind(&envelope.lease, &envelope.step))
+            .entry(comity_agent_state::record::PeeringRecord::kind(&envelope.lease, &envelope.step))
             .or_insert(0);
         *opened = envelope.sequence.max(*opened);
     });

@@ -14,6 +14,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use comity_agent_model::desired::Update;
 use comity_runtime::SecretString;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -23,7 +24,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-use crate::model::desired::Update;
 use crate::reconcile::steps::{Access, Borrowed, Context};
 
 /// Name of the socket in the state directory.

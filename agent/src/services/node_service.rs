@@ -10,6 +10,18 @@ mod network;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
+use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, check_installation};
+use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
+use comity_agent_liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::node_id::NodeSalt;
+use comity_agent_model::node_service::{Authentication, NodeService};
+use comity_agent_model::side::Side;
+use comity_agent_state::record::LiqoRecord;
+use comity_agent_state::store::{Store, StoreError};
 use comity_proto::v1;
 use comity_runtime::{Clock, Shutdown};
 use futures::future::BoxFuture;
@@ -18,18 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoNetworkName, LiqoSettings};
-use crate::delivery::{Authentication, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
-use crate::fabric::API_PORT;
-use crate::kubernetes::api::KubernetesApi;
-use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
-use crate::liqo::network::{LiqoNetwork, NetworkSettings};
-use crate::liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
-use crate::model::delivery_error::DeliveryError;
-use crate::model::node_id::NodeSalt;
-use crate::model::side::Side;
 use crate::reconcile::steps::Context;
-use crate::state::record::LiqoRecord;
-use crate::state::store::{Store, StoreError};
 
 /// How long a cluster that does not answer is asked again at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);

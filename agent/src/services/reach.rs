@@ -13,6 +13,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_fabric::Reach;
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::Records;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use ipnet::Ipv4Net;
@@ -24,13 +30,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio_stream::StreamMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::delivery::DeliveryKind;
-use crate::fabric::Reach;
-use crate::kubernetes::watch_cache::WatchCache;
-use crate::liqo::REMOTE_CLUSTER_LABEL;
-use crate::model::side::Side;
 use crate::reconcile::steps::Context;
-use crate::state::record::Records;
 
 /// Pods that stand for others', on the donor.
 const GUESTS: &str = "liqo.io/managed-by=shadowpod";
@@ -217,8 +217,8 @@ fn tell(context: &Context, own: &BTreeSet<Ipv4Net>, seen: &Seen, told: &mut BTre
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::liqo::LiqoPeer;
-    use crate::state::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
+    use comity_agent_liqo::LiqoPeer;
+    use comity_agent_state::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
     use comity_proto::v1;
 
     fn records(side: Side, exchange: bool) -> Records {

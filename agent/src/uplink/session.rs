@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use comity_agent_model::desired::Update;
+use comity_agent_state::store::StoreError;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
@@ -15,8 +17,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, MAX_MESSAGE_BYTES, Offered, Shared};
-use crate::model::desired::Update;
-use crate::state::store::StoreError;
 use crate::uplink::acks;
 
 /// Messages between this loop and the transport; the transport's own window is behind it.

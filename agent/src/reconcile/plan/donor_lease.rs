@@ -1,14 +1,14 @@
 //! Steps of a lease that this cluster lends.
 
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::local_policy::LeaseTerms;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
 use comity_proto::v1;
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
-use crate::delivery::DeliveryKind;
-use crate::model::local_policy::LeaseTerms;
-use crate::model::side::Side;
-use crate::state::record::{DonorRecord, ReportKey, SealedCredential};
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);

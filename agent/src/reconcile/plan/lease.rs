@@ -1,10 +1,10 @@
 //! Planning that both sides of a lease share: its end, and a refusal.
 
+use comity_agent_model::side::Side;
+use comity_agent_state::record::ReportKey;
 use comity_proto::v1;
 
 use super::{Snapshot, Step, is_past_grace, is_wanted};
-use crate::model::side::Side;
-use crate::state::record::ReportKey;
 
 /// How far a side has taken a lease down, by its records.
 #[derive(Clone, Copy)]

@@ -26,15 +26,15 @@
 //! Every unopened message is processed, whatever the records say, so that a side that lost its records recovers. This
 //! side's newest message is sealed again if it may be lost and a lease waits for it.
 
+use comity_agent_liqo::network::{NetworkStanding, NetworkState};
+use comity_agent_liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
 
 use super::{Snapshot, Step, is_wanted};
-use crate::delivery::DeliveryKind;
-use crate::liqo::network::{NetworkStanding, NetworkState};
-use crate::liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
-use crate::model::side::Side;
-use crate::state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
 
 /// Pause after a permanent failure; leases are refused meanwhile.
 const RETRY_AFTER_MS: u64 = 60_000;

@@ -1,14 +1,14 @@
 //! Steps of a lease that this cluster borrows.
 
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{OriginRecord, ReportKey};
+use comity_agent_workload::reclaim::reclaim_of;
 use comity_proto::v1;
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
 use super::{LiveLease, Snapshot, Step};
-use crate::delivery::DeliveryKind;
-use crate::model::side::Side;
-use crate::state::record::{OriginRecord, ReportKey};
-use crate::workload::reclaim::reclaim_of;
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
     let record = snapshot.records.origins.get(&lease.id);

@@ -1,12 +1,12 @@
 //! Steps of one peering.
 
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
 
 use super::{Snapshot, Step};
 use crate::keys::bundle::Expected;
-use crate::model::side::Side;
-use crate::state::record::{PeeringRecord, ReportKey};
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
     let Some(peering) = &directive.peering else { return };

@@ -3,13 +3,13 @@
 
 use std::net::SocketAddr;
 
+use comity_agent_delivery::{ApiCredential, Credential, OriginLease};
+use comity_agent_fabric::{FabricError, LocalForward, PeerHandle, forward_local};
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_model::delivery_error::DeliveryError;
 use comity_proto::v1;
 
 use super::{Borrowed, Connected, Context, StepError, lease_report, liqo};
-use crate::delivery::{ApiCredential, Credential, OriginLease};
-use crate::fabric::{FabricError, LocalForward, PeerHandle, forward_local};
-use crate::liqo::LiqoPeer;
-use crate::model::delivery_error::DeliveryError;
 use crate::reconcile::plan::LiveLease;
 
 pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), StepError> {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use comity_agent_state::record::{PeeringRecord, RemoteKeys, ReportKey, SecretKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use sha2::{Digest, Sha256};
@@ -12,7 +13,6 @@ use zeroize::Zeroizing;
 use super::{Context, StepError, note_opened, peering_report};
 use crate::keys::bundle::{self, Expected};
 use crate::keys::seal::{self, Binding};
-use crate::state::record::{PeeringRecord, RemoteKeys, ReportKey, SecretKey};
 
 /// Domain separation for SHA-256.
 const PROOF_DOMAIN: &[u8] = b"comity-proof-v1";

@@ -3,15 +3,15 @@
 
 use std::net::SocketAddr;
 
+use comity_agent_fabric::{
+    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, lead_api,
+};
+use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::RemoteKeys;
 use ipnet::Ipv4Net;
 
 use super::{Context, StepError, authenticate};
-use crate::delivery::API_PORT;
-use crate::fabric::{
-    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, lead_api,
-};
-use crate::model::side::Side;
-use crate::state::record::RemoteKeys;
 
 pub(super) async fn run(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {
     let record = authenticate::record(context, peering, epoch)?;

@@ -1,11 +1,11 @@
 //! Steps `refuse-lease`, `report-lease` and `report-checkpointed`: reports about one side of a lease.
 
+use comity_agent_state::record::ReportKey;
+use comity_agent_state::store::Change;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError, shortened};
-use crate::state::record::ReportKey;
-use crate::state::store::Change;
 
 pub(super) async fn fail(
     context: &Context,

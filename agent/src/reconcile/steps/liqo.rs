@@ -6,19 +6,19 @@ mod network;
 
 use std::sync::Arc;
 
+use comity_agent_delivery::VirtualNodes;
+use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest, messages::Message};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{
+    LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, PeeringRecord, RemoteKeys, ReportKey, SealedMessage,
+    SecretBlob,
+};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError, authenticate, note_opened, peering_report};
-use crate::delivery::VirtualNodes;
 use crate::keys::seal::{self, Binding};
-use crate::liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest, messages::Message};
-use crate::model::delivery_error::DeliveryError;
-use crate::model::side::Side;
-use crate::state::record::{
-    LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, PeeringRecord, RemoteKeys, ReportKey, SealedMessage,
-    SecretBlob,
-};
 
 pub(super) use network::take as take_network;
 

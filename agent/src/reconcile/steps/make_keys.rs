@@ -1,15 +1,15 @@
 //! Step `make-keys`: generates the keys of one epoch of a peering, and sends them in a signed bundle.
 
+use comity_agent_fabric::WireguardKey;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{PeeringRecord, ReportKey, SecretKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use prost::Message as _;
 
 use super::{Context, StepError};
-use crate::fabric::WireguardKey;
 use crate::keys::bundle;
 use crate::keys::seal::hpke_public;
-use crate::model::side::Side;
-use crate::state::record::{PeeringRecord, ReportKey, SecretKey};
 
 pub(super) async fn run(context: &Context, peering: &str, epoch: u32, side: Side) -> Result<(), StepError> {
     let fresh = make(context, peering, epoch, side);

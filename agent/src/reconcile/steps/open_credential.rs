@@ -1,11 +1,12 @@
 //! Step `open-credential`: the origin opens a credential once and stores it.
 
+use comity_agent_delivery::Credential;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_state::record::{HeldCredential, OriginRecord, SecretBlob};
 use comity_proto::v1;
 
 use super::{Context, StepError, authenticate, note_opened, peering_report};
-use crate::delivery::{Credential, DeliveryKind};
 use crate::keys::seal;
-use crate::state::record::{HeldCredential, OriginRecord, SecretBlob};
 
 pub(super) async fn run(
     context: &Context,

@@ -1,11 +1,11 @@
 //! Step `fail-peering`: an epoch failed; the broker opens the next one, with fresh keys.
 
+use comity_agent_state::record::ReportKey;
+use comity_agent_state::store::Change;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError, note_opened, shortened};
-use crate::state::record::ReportKey;
-use crate::state::store::Change;
 
 pub(super) async fn fail(
     context: &Context,

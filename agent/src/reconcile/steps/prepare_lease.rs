@@ -1,13 +1,14 @@
 //! Steps `admit-lease` and `prepare-lease`: the donor admits a lease, then makes its namespace or grants its virtual
 //! node.
 
+use comity_agent_delivery::{DonorLease, LentNode};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_state::record::{DonorRecord, Records};
+use comity_agent_state::store::Change;
 use comity_proto::v1;
 
 use super::{Context, StepError, accept_credential, lease_report, liqo};
-use crate::delivery::{DeliveryKind, DonorLease, LentNode};
-use crate::model::delivery_error::DeliveryError;
-use crate::state::record::{DonorRecord, Records};
-use crate::state::store::Change;
 
 pub(super) async fn admit(
     context: &Context,

@@ -1,11 +1,11 @@
 //! Step `probe`: the origin tests a lease and reports it ready. For a namespace it uses the credential once through the
 //! tunnel; a virtual node must be ready and have the granted resources.
 
+use comity_agent_delivery::Credential;
+use comity_agent_model::delivery_error::DeliveryError;
 use comity_proto::v1;
 
 use super::{Access, Context, StepError, accept_credential, lease_report, liqo};
-use crate::delivery::Credential;
-use crate::model::delivery_error::DeliveryError;
 
 /// Names for the report: the lease's namespace or node, and the Secret with its kubeconfig.
 struct ProbedLease {
@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context, lease: &v1::Lease) -> Result<(), Step
         Err(error) => return Err(error),
     };
     let (id, token) = (lease.id.clone(), lease.fencing_token);
-    let report = move |change: &mut crate::state::store::Change<'_>| {
+    let report = move |change: &mut comity_agent_state::store::Change<'_>| {
         lease_report::send_ready(change, &id, token, probed.namespace, probed.secret_name);
     };
     Ok(context.store.update(report).await?)

@@ -1,12 +1,12 @@
 //! Step `remove-lease`: removes everything of the lease on this side, and only then reports it to the broker.
 
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{DonorRecord, OriginRecord, ReportKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError, liqo};
-use crate::delivery::DeliveryKind;
-use crate::model::side::Side;
-use crate::state::record::{DonorRecord, OriginRecord, ReportKey};
 
 pub(super) async fn run(
     context: &Context,
@@ -66,7 +66,7 @@ async fn remove_borrowed(context: &Context, lease: &str) -> Result<(), StepError
 }
 
 /// Adds a missing record, so that the acknowledgement finds one and the step is not planned again.
-fn ensure_record(change: &mut crate::state::store::Change<'_>, lease: &str, side: Side, fencing_token: u64) {
+fn ensure_record(change: &mut comity_agent_state::store::Change<'_>, lease: &str, side: Side, fencing_token: u64) {
     match side {
         Side::Donor if !change.records().donors.contains_key(lease) => {
             let record = DonorRecord::new(lease, fencing_token, DeliveryKind::default());
@@ -81,7 +81,7 @@ fn ensure_record(change: &mut crate::state::store::Change<'_>, lease: &str, side
 
 /// Marks a side as removed and keeps its record, so that a lease can return after an outage; without a side the lease
 /// is forgotten.
-fn mark_removed(change: &mut crate::state::store::Change<'_>, lease: &str, side: Option<Side>) {
+fn mark_removed(change: &mut comity_agent_state::store::Change<'_>, lease: &str, side: Option<Side>) {
     if side.is_none() {
         change.drop_lease(lease);
         return;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use comity_agent_state::record::ReportKey;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError};
-use crate::state::record::ReportKey;
 
 /// Less than the step's deadline, so that the error comes from the fabric and names its cause.
 const PATIENCE: Duration = Duration::from_secs(25);

@@ -1,13 +1,14 @@
 //! Steps `seal-credential` and `renew-credential`: issue a credential and seal it for the origin.
 
+use comity_agent_delivery::{Credential, VirtualNodeGrant};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_state::record::{ReportKey, SealedCredential};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError, authenticate, lease_report, liqo, prepare_lease};
-use crate::delivery::{Credential, DeliveryKind, VirtualNodeGrant};
 use crate::keys::seal::{self, Binding};
-use crate::model::delivery_error::DeliveryError;
-use crate::state::record::{ReportKey, SealedCredential};
 
 pub(super) async fn run(context: &Context, lease: &v1::Lease, ends_at_ms: u64, epoch: u32) -> Result<(), StepError> {
     let issued_at_ms = context.clock.unix_ms();

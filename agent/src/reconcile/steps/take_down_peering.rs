@@ -1,10 +1,10 @@
 //! Steps `close-peering` and `forget-peering`: remove the tunnel and its keys.
 
+use comity_agent_state::record::ReportKey;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, StepError};
-use crate::state::record::ReportKey;
 
 pub(super) async fn close(context: &Context, peering: &str, epoch: u32) -> Result<(), StepError> {
     take_down(context, peering);
@@ -39,7 +39,7 @@ fn take_down(context: &Context, peering: &str) {
     running.tunnels.remove(peering);
 }
 
-fn drop_epochs(change: &mut crate::state::store::Change<'_>, peering: &str, before: Option<u32>) {
+fn drop_epochs(change: &mut comity_agent_state::store::Change<'_>, peering: &str, before: Option<u32>) {
     let epochs: Vec<u32> = change.records().epochs(peering).map(|record| record.epoch).collect();
     for epoch in epochs.into_iter().filter(|epoch| before.is_none_or(|before| *epoch < before)) {
         change.drop_peering(peering, epoch);

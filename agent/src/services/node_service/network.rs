@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
+use comity_agent_model::side::Side;
+use comity_agent_state::record::Records;
 use tokio_util::sync::CancellationToken;
 
-use crate::liqo::LiqoPeer;
-use crate::liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
-use crate::model::side::Side;
 use crate::reconcile::steps::Context;
-use crate::state::record::Records;
 
 /// Between two looks while something is still to come, and when nothing is: what others changed is set back within
 /// that.
@@ -74,8 +74,9 @@ fn publish(context: &Context, seen: Networks) {
 
 #[cfg(test)]
 mod tests {
+    use comity_agent_state::record::{LiqoRecord, NetworkRecord};
+
     use super::*;
-    use crate::state::record::{LiqoRecord, NetworkRecord};
 
     fn records(peerings: &[(&str, Side, bool)]) -> Records {
         let mut records = Records::default();

@@ -5,6 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use comity_agent_fabric::{ClusterNode, MAX_NODES, Published};
+use comity_agent_kubernetes::call::{apply, call_opt, own_labels};
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_model::delivery_error::DeliveryError;
 use futures::StreamExt as _;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -14,10 +18,6 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{CONFIG_MAP, KEY};
-use crate::fabric::{ClusterNode, MAX_NODES, Published};
-use crate::kubernetes::call::{apply, call_opt, own_labels};
-use crate::kubernetes::watch_cache::WatchCache;
-use crate::model::delivery_error::DeliveryError;
 use crate::reconcile::steps::Context;
 
 /// Pause after a failure.

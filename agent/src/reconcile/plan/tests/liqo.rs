@@ -3,9 +3,10 @@
 mod network;
 mod pair;
 
+use comity_agent_liqo::network::NetworkState;
+use comity_agent_state::record::NetworkRecord;
+
 use super::*;
-use crate::liqo::network::NetworkState;
-use crate::state::record::NetworkRecord;
 
 const HOUR: u64 = 3_600_000;
 
@@ -331,7 +332,7 @@ fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
     sim.change_liqo(|record| {
         record.done = false;
         record.failed =
-            Some(crate::state::record::LiqoFailure { message: "liqo-token-revoked: deleted".into(), at_ms });
+            Some(comity_agent_state::record::LiqoFailure { message: "liqo-token-revoked: deleted".into(), at_ms });
     });
     sim.desired.leases[0].donor_ready = false;
     let steps = sim.plan();
@@ -358,7 +359,7 @@ fn closing_takes_liqo_down_first() {
 fn what_cannot_go_on_refuses_its_leases_for_a_while() {
     for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {
         sim.settle();
-        let failed = crate::state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
+        let failed = comity_agent_state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
         sim.change_liqo(|record| {
             (record.challenge, record.sealed) = (Some(SecretBlob::new(vec![1])), None);
             record.failed = Some(failed);

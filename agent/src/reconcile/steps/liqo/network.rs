@@ -1,12 +1,12 @@
 //! Step `liqo-network`: the two sides send each other the state of their Liqos' networks.
 
+use comity_agent_liqo::network::NetworkState;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_state::record::{LiqoRecord, NetworkRecord, ReportKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 
 use super::{Context, Exchange, StepError, note_opened};
-use crate::liqo::network::NetworkState;
-use crate::model::delivery_error::DeliveryError;
-use crate::state::record::{LiqoRecord, NetworkRecord, ReportKey};
 
 /// Stores the other side's state; without an envelope, sends this side's.
 pub(in crate::reconcile::steps) async fn take(

@@ -1,7 +1,8 @@
 //! The network of the two Liqos: its state is sent, and leases wait for it.
 
+use comity_agent_liqo::network::{NetworkSeen, NetworkStanding};
+
 use super::*;
-use crate::liqo::network::{NetworkSeen, NetworkStanding};
 
 /// A side whose pods, and the other side's, go through Liqo's gateways.
 fn with_liqo_network(mut sim: Sim) -> Sim {
