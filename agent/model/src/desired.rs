@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use comity_proto::v1;
 
+use crate::object_id::ObjectId;
+
 /// An object is unwanted once two desired states this far apart lack it.
 pub const CONFIRMED_AFTER: Duration = Duration::from_secs(5);
 /// Older revisions, from a broker that lags, are ignored this long. Then they count, because the group may have been
@@ -30,8 +32,8 @@ pub struct Desired {
     is_live: bool,
     number: u64,
     older_since: Option<Duration>,
-    missing: BTreeMap<String, Duration>,
-    unwanted: BTreeSet<String>,
+    missing: BTreeMap<ObjectId, Duration>,
+    unwanted: BTreeSet<ObjectId>,
 }
 
 impl Desired {
@@ -41,9 +43,8 @@ impl Desired {
         Self { state: Arc::new(state), ..Self::default() }
     }
 
-    /// Applies an update at a time of the monotonic clock; `here` are the ids of all objects that this agent holds
-    /// anything of. Returns whether the state is new.
-    pub fn take(&mut self, update: &Update, here: &BTreeSet<String>, now: Duration) -> bool {
+    /// Applies an update at a time of the monotonic clock; `here` are all objects that this agent holds anything of. Returns whether the state is new.
+    pub fn take(&mut self, update: &Update, here: &BTreeSet<ObjectId>, now: Duration) -> bool {
         self.is_live = update.is_live;
         let Some(state) = update.state.as_ref().filter(|_| update.number != self.number) else { return false };
         self.number = update.number;
@@ -66,16 +67,13 @@ impl Desired {
     }
 
     /// Updates which objects are missing from the state, and since when.
-    fn compare(&mut self, here: &BTreeSet<String>, now: Duration) {
-        let wanted: BTreeSet<&str> = self
-            .state
-            .leases
-            .iter()
-            .map(|lease| lease.id.as_str())
-            .chain(self.state.peerings.iter().filter_map(|d| d.peering.as_ref()).map(|peering| peering.id.as_str()))
-            .collect();
-        self.missing.retain(|object, _| here.contains(object) && !wanted.contains(object.as_str()));
-        for object in here.iter().filter(|object| !wanted.contains(object.as_str())) {
+    fn compare(&mut self, here: &BTreeSet<ObjectId>, now: Duration) {
+        let leases = self.state.leases.iter().map(|lease| ObjectId::Lease(lease.id.clone()));
+        let peerings = self.state.peerings.iter().filter_map(|directive| directive.peering.as_ref());
+        let wanted: BTreeSet<ObjectId> =
+            leases.chain(peerings.map(|peering| ObjectId::Peering(peering.id.clone()))).collect();
+        self.missing.retain(|object, _| here.contains(object) && !wanted.contains(object));
+        for object in here.difference(&wanted) {
             self.missing.entry(object.clone()).or_insert(now);
         }
         let confirmed = |since: &Duration| now.saturating_sub(*since) >= CONFIRMED_AFTER;
@@ -97,14 +95,14 @@ impl Desired {
 
     /// Objects that two desired states, [`CONFIRMED_AFTER`] apart, lack.
     #[must_use]
-    pub fn unwanted(&self) -> &BTreeSet<String> {
+    pub fn unwanted(&self) -> &BTreeSet<ObjectId> {
         &self.unwanted
     }
 
     /// Whether a fresh desired state would confirm an unwanted object.
     #[must_use]
     pub fn wants_another_look(&self, now: Duration) -> bool {
-        let waits = |(object, since): (&String, &Duration)| {
+        let waits = |(object, since): (&ObjectId, &Duration)| {
             !self.unwanted.contains(object) && now.saturating_sub(*since) >= CONFIRMED_AFTER
         };
         self.is_live && self.missing.iter().any(waits)
@@ -123,8 +121,12 @@ mod tests {
         Update { state: Some(Arc::new(state)), is_live: true, number }
     }
 
-    fn here(ids: &[&str]) -> BTreeSet<String> {
-        ids.iter().map(|id| (*id).to_owned()).collect()
+    fn lease(id: &str) -> ObjectId {
+        ObjectId::Lease(id.to_owned())
+    }
+
+    fn here(leases: &[&str]) -> BTreeSet<ObjectId> {
+        leases.iter().map(|id| lease(id)).collect()
     }
 
     #[test]
@@ -137,9 +139,9 @@ mod tests {
         assert!(desired.unwanted().is_empty(), "too soon");
         assert!(desired.wants_another_look(SECOND * 6));
         desired.take(&update(3, 12, &["lease-2"]), &here, SECOND * 7);
-        assert_eq!(desired.unwanted().iter().collect::<Vec<_>>(), ["lease-1"]);
+        assert_eq!(desired.unwanted().iter().collect::<Vec<_>>(), [&lease("lease-1")]);
         desired.take(&update(4, 13, &["lease-1"]), &here, SECOND * 8);
-        assert!(!desired.unwanted().contains("lease-1"), "wanted again");
+        assert!(!desired.unwanted().contains(&lease("lease-1")), "wanted again");
     }
 
     #[test]

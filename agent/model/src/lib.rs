@@ -14,6 +14,7 @@ pub mod local_policy;
 pub mod node_id;
 pub mod node_service;
 pub mod nodes;
+pub mod object_id;
 pub mod settings;
 pub mod side;
 pub mod status_reasons;

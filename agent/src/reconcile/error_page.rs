@@ -11,8 +11,8 @@ const BEFORE_A_CODE: [&str; 7] = [
     "refuse(lease,\"",
     "self.fail(\"",
     "Impossible(\"",
-    "peering_report::fail(context,peering,epoch,\"",
-    "lease_report::fail(context,&lease.id,lease.fencing_token,\"",
+    "epoch::fail(store,peering,epoch,\"",
+    "report::fail(store,&lease.id,token,\"",
     "send_failed(change,&envelope.peering,envelope.epoch,\"",
 ];
 

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use comity_agent_fabric::measured::{Arrived, Measured, Meters};
 use comity_proto::v1;
+use comity_runtime::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::reconcile::steps::Context;
+use crate::metrics::Metrics;
+use crate::reconcile::parts::Tunnels;
 
 /// How often tunnels are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -26,24 +28,25 @@ fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite
     Some(v1::DataSite { measured_from, ..said.cloned().unwrap_or_default() })
 }
 
-/// Measures until told to stop; `offer` has what the offer says of data, and is told what was measured if `tells`.
+/// Measures until stopped; adds the rates to what `offer` says of data, if given.
 pub(crate) async fn run(
-    context: Arc<Context>,
-    offer: watch::Sender<Option<v1::DataSite>>,
-    tells: bool,
+    tunnels: Arc<Tunnels>,
+    metrics: Metrics,
+    clock: Arc<dyn Clock>,
+    offer: Option<watch::Sender<Option<v1::DataSite>>>,
     stop: CancellationToken,
 ) {
-    let said = offer.borrow().clone();
+    let said = offer.as_ref().and_then(|offer| offer.borrow().clone());
     let (mut meters, mut shown) = (Meters::default(), BTreeSet::<String>::new());
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = context.clock.sleep(LOOK_EVERY) => {}
+            () = clock.sleep(LOOK_EVERY) => {}
         }
-        let peerings: Vec<String> = context.running().tunnels.keys().cloned().collect();
-        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&context.fabric.peer(peering)?)));
-        let told = meters.look(context.clock.elapsed(), arrived).clone();
-        let gauge = &context.metrics.measured_mbits;
+        let peerings: Vec<String> = tunnels.epochs().into_keys().collect();
+        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&tunnels.fabric.peer(peering)?)));
+        let told = meters.look(clock.elapsed(), arrived).clone();
+        let gauge = &metrics.measured_mbits;
         for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {
             // It is gone already where it was never shown.
             let _ = gauge.remove_label_values(&[cluster]);
@@ -52,7 +55,7 @@ pub(crate) async fn run(
         for (cluster, mbits) in meters.exact() {
             gauge.with_label_values(&[cluster]).set(i64::try_from(mbits).unwrap_or(i64::MAX));
         }
-        if tells {
+        if let Some(offer) = &offer {
             let site = site(said.as_ref(), &told);
             offer.send_if_modified(|known| std::mem::replace(known, site.clone()) != site);
         }

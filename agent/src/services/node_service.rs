@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoNetworkName, LiqoSettings};
-use crate::reconcile::steps::Context;
+use crate::reconcile::parts;
 
 /// How long a cluster that does not answer is asked again at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);
@@ -153,30 +153,33 @@ impl Prepared {
     }
 
     /// Starts what virtual nodes need while the agent runs.
-    pub fn run(self, context: &Arc<Context>, shutdown: &Shutdown) {
+    pub fn run(self, parts: &parts::Parts, shutdown: &Shutdown) {
         let Some(Parts { api, origin, network, health }) = self.parts else { return };
         let stop = shutdown.token();
         if let Some(network) = network {
-            shutdown.spawn(network::keep(Arc::clone(context), network, stop.clone()));
+            shutdown.spawn(network::keep(parts.clone(), network, stop.clone()));
         }
-        shutdown.spawn(crate::services::reach::run(Arc::clone(context), api.client(), stop.clone()));
+        shutdown.spawn(crate::services::reach::run(parts.clone(), api.client(), stop.clone()));
         let tending = stop.clone();
-        let line = Arc::new(Tunnels(Arc::clone(context)));
+        let line = Arc::new(Tunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });
         shutdown.spawn(async move { origin.tend(TendSettings::default(), line, tending).await });
         shutdown.spawn(follow_health(health, self.publish, stop));
     }
 }
 
 /// The tunnels to donors, as the lines to their pods.
-struct Tunnels(Arc<Context>);
+struct Tunnels {
+    store: Store,
+    tunnels: Arc<parts::Tunnels>,
+}
 
 impl Line for Tunnels {
     fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let records = self.0.store.records();
+            let records = self.store.records();
             let to_donor = |record: &LiqoRecord| record.side == Side::Origin && record.liqo_id == donor;
             let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| peering.clone());
-            let tunnel = peering.and_then(|peering| self.0.fabric.peer(&peering));
+            let tunnel = peering.and_then(|peering| self.tunnels.fabric.peer(&peering));
             let Some(tunnel) = tunnel else { return false };
             // The donor's agent takes the connection, whether or not its API server lives.
             tunnel.connect_within(API_PORT, LINE_PATIENCE).await.is_ok()

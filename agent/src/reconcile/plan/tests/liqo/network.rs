@@ -78,7 +78,7 @@ fn a_message_that_may_be_lost_is_told_again_while_a_lease_waits() {
 #[test]
 fn both_sides_choose_the_same_network_or_say_what_to_set() {
     let code = |sim: &Sim| match &sim.plan()[..] {
-        [Step::RefuseLease { code, message, .. }] => format!("{code}: {message}"),
+        [Step::Lease(LeaseStep::RefuseLease(RefuseLease { code, message, .. }))] => format!("{code}: {message}"),
         other => panic!("{other:?}"),
     };
     let mut ours = with_liqo_network(connected_origin()).with_node_lease();
