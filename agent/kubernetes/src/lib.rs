@@ -10,6 +10,5 @@ pub mod failure_log;
 pub mod gpu_resource;
 pub mod https_server;
 pub mod pod_request;
-pub mod quantity;
 pub mod service_name;
 pub mod watch_cache;

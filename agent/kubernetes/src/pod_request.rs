@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::quantity;
+use comity_policy::quantity;
 
 /// Amounts by Kubernetes resource name: CPU in thousandths of a core, everything else in ones (memory: bytes).
 pub type Amounts = BTreeMap<String, u64>;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use comity_agent_kubernetes::quantity;
+use comity_policy::quantity;
 use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
 use serde::Deserialize;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::pod_request::{CPU, MEMORY};
-use comity_agent_kubernetes::quantity;
+use comity_policy::quantity;
 use comity_proto::v1::{Device, NumaAmounts, sharing};
 use serde::Deserialize;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::quantity;
+use comity_policy::quantity;
 use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1::{Device, NumaAmounts, RdmaBandwidth};
 use serde::Deserialize;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt, patching};
-use comity_agent_kubernetes::quantity::nano as quantity_nano;
+use comity_policy::quantity::nano as quantity_nano;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id};
 use k8s_openapi::api::core::v1::{Namespace, Node};

@@ -1,7 +1,7 @@
 //! How the parts of a node are joined, as the file says it: checked here as the broker checks it, for a line and a
 //! column say more than a refused offer.
 
-use comity_agent_kubernetes::quantity;
+use comity_policy::quantity;
 use comity_proto::v1;
 use serde::Deserialize;
 use serde_saphyr::Spanned;

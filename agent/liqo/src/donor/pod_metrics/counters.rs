@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::quantity::nano;
+use comity_policy::quantity::nano;
 use serde_json::Value;
 
 /// A pod not seen for this long is forgotten.

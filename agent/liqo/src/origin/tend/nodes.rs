@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use comity_agent_kubernetes::pod_request::{Amounts, CPU};
-use comity_agent_kubernetes::quantity;
+use comity_policy::quantity;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_model::lease_id::LEASE_LABEL;
 use futures::StreamExt as _;
