@@ -5,8 +5,8 @@ use std::path::Path;
 fn main() -> anyhow::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     std::fs::create_dir_all(&folder)?;
-    for (name, definition) in comity_agent::workload::crd::definitions() {
-        std::fs::write(folder.join(name), comity_agent::workload::crd::yaml(&definition)?)?;
+    for (name, definition) in comity_agent_workload::crd::definitions() {
+        std::fs::write(folder.join(name), comity_agent_workload::crd::yaml(&definition)?)?;
         println!("wrote deploy/crds/{name}");
     }
     Ok(())

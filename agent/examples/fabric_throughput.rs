@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use comity_agent::fabric::{
+use comity_agent_fabric::{
     Fabric, FabricConfig, PeerConfig, PeerHandle, PresharedKey, Role, WireguardKey, fabric_addresses,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use comity_agent::fabric::{
-    API_PORT, Fabric, FabricConfig, FabricMode, PeerConfig, PresharedKey, Role, TunSettings, WireguardKey,
-    WireguardPublicKey, fabric_addresses,
+use comity_agent_fabric::{
+    Fabric, FabricConfig, FabricMode, PeerConfig, PresharedKey, Role, TunSettings, WireguardKey, WireguardPublicKey,
+    fabric_addresses,
 };
+use comity_agent_model::api_port::API_PORT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const PEERING: &str = "throughput";

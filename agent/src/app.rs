@@ -1,9 +1,18 @@
 //! Wiring: a configuration becomes a running agent.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
+use comity_agent_fabric::{Fabric, FabricConfig, FabricError};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::desired::Update;
+use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
+use comity_agent_state::store::{Store, StoreError};
+use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness, Shutdown,
     SystemClock, SystemEntropy, atomic_file, private_files,
@@ -11,26 +20,18 @@ use comity_runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
 use crate::enrollment::join::{JoinError, Membership, join_or_load};
 use crate::enrollment::renew::Renewal;
-use crate::fabric::{Fabric, FabricConfig, FabricError, ForwardTarget};
-use crate::kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use crate::metrics::Metrics;
-use crate::model::delivery_error::DeliveryError;
-use crate::model::desired::Update;
-use crate::model::node_id::{NodeSalt, NodeSaltError};
 use crate::observe::{self, Inventory, InventorySettings};
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
-use crate::reconcile::steps::Context;
+use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
 use crate::services::local_api::{self, LocalApiError};
 use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
-use crate::state::store::{Store, StoreError};
 use crate::uplink::Uplink;
-use crate::workload::burst::{self, BrokerRequests, BurstContext};
 
 /// Until a broker has said otherwise.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
@@ -103,7 +104,7 @@ pub enum AgentError {
 
 /// A running agent.
 pub struct Agent {
-    context: Arc<Context>,
+    parts: Parts,
     desired: watch::Receiver<Update>,
     readiness: Readiness,
     admin: AdminServer,
@@ -184,38 +185,41 @@ impl Agent {
             Some(api) => Prepared::look(&config, api, &store, (&platform.salt, &clock), &shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
-        let context = Arc::new(Context {
-            federation,
-            cluster,
-            identity: key,
-            voucher: config.voucher,
-            pinned: config.pinned_institution_keys.clone(),
-            endpoints,
-            network: nodes.network.clone(),
-            access: config.access.clone(),
-            keepalive: Duration::from_secs(config.fabric.keepalive_seconds),
+        let parts = Parts {
+            member: Arc::new(Member {
+                federation,
+                cluster,
+                identity: key,
+                voucher: config.voucher,
+                pinned: config.pinned_institution_keys.clone(),
+                endpoints,
+                network: nodes.network.clone(),
+                entropy: Arc::clone(&entropy),
+            }),
             store,
-            fabric,
-            donor: platform.donor,
-            origin: platform.origin,
-            virtual_nodes: nodes.nodes.clone(),
-            node_service: nodes.service.clone(),
+            tunnels: Arc::new(Tunnels::new(fabric, Duration::from_secs(config.fabric.keepalive_seconds))),
+            deliveries: Arc::new(Deliveries {
+                donor: platform.donor,
+                origin: platform.origin,
+                access: config.access.clone(),
+                virtual_nodes: nodes.nodes.clone(),
+                node_service: nodes.service.clone(),
+            }),
+            connections: Arc::new(Connections::default()),
+            settling: Arc::new(Settling::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
-            reach_due: Notify::new(),
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
-            metrics: metrics.clone(),
-            crash_points,
-            running: Mutex::default(),
-        });
+        };
 
-        nodes.run(&context, &shutdown);
+        nodes.run(&parts, &shutdown);
         if let (FabricModeName::Tun, true, Some(api)) =
             (config.fabric.mode, config.fabric.tun.overlay.enabled, &platform.api)
         {
             let namespace = config.liqo.agent_namespace.clone();
-            shutdown.spawn(gateway::run(Arc::clone(&context), api.client(), namespace, shutdown.token()));
+            let (member, tunnels) = (Arc::clone(&parts.member), Arc::clone(&parts.tunnels));
+            shutdown.spawn(gateway::run(member, tunnels, api.client(), namespace, shutdown.token()));
         }
         let readiness = Readiness::new();
         let admin = AdminServer::start(
@@ -227,23 +231,31 @@ impl Agent {
         )
         .await?;
         let (desired_sender, desired) = watch::channel(Update::default());
-        let api = local_api::serve(&state, Arc::clone(&context), desired.clone(), shutdown.token())?;
+        let api = local_api::serve(&state, parts.clone(), desired.clone(), shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
         let executor = Executor {
-            context: Arc::clone(&context),
+            parts: parts.clone(),
+            metrics: metrics.clone(),
+            crash_points: crash_points.into(),
             desired: desired.clone(),
             policy: config.sharing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
         };
         shutdown.spawn(executor.run(shutdown.token()));
-        let (told, data) = watch::channel(config.data.site());
-        let tells = config.data.tell_measured;
-        shutdown.spawn(measured::run(Arc::clone(&context), told, tells, shutdown.token()));
+        let (offer, data) = watch::channel(config.data.site());
+        shutdown.spawn(measured::run(
+            Arc::clone(&parts.tunnels),
+            metrics.clone(),
+            Arc::clone(&clock),
+            config.data.tell_measured.then_some(offer),
+            shutdown.token(),
+        ));
         let uplink = Uplink {
-            context: Arc::clone(&context),
+            parts: parts.clone(),
+            metrics: metrics.clone(),
             brokers: brokers.clone(),
             tls: tls.clone(),
             nodes: platform.inventory.nodes(),
@@ -256,15 +268,15 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {
-                cluster: context.cluster.clone(),
+                cluster: parts.member.cluster.clone(),
                 kubernetes,
                 settings: config.burst,
-                requests: Arc::new(BrokerRequests::new(&context.cluster, &brokers, &tls)),
+                requests: Arc::new(BrokerRequests::new(&parts.member.cluster, &brokers, &tls)),
                 desired: desired.clone(),
-                records: context.store.subscribe(),
+                records: parts.store.subscribe(),
                 nodes: platform.inventory.nodes(),
-                service: context.node_service.clone(),
-                saved: context.saved.clone(),
+                service: parts.deliveries.node_service.clone(),
+                saved: parts.saved.clone(),
                 clock: Arc::clone(&clock),
             };
             shutdown.spawn(burst::run(burst, shutdown.token()));
@@ -272,16 +284,17 @@ impl Agent {
         let renewal =
             Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
         shutdown.spawn(renewal.run(shutdown.token()));
-        tracing::info!(cluster = context.cluster, fabric = %context.fabric.local_addr(), admin = %admin.local_addr(), "the agent runs");
+        let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
+        tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
         let socket = state.join(local_api::SOCKET);
         unfinished.disarm();
-        Ok(Self { context, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
+        Ok(Self { parts, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
     }
 
     /// This cluster's id.
     #[must_use]
     pub fn cluster(&self) -> &str {
-        &self.context.cluster
+        &self.parts.member.cluster
     }
 
     /// Whether a stream to a broker is connected.
@@ -314,13 +327,13 @@ impl Agent {
     /// Where UDP of the fabric is received.
     #[must_use]
     pub fn fabric_addr(&self) -> std::net::SocketAddr {
-        self.context.fabric.local_addr()
+        self.parts.tunnels.fabric.local_addr()
     }
 
     /// Where the fabric's port for donors leads: this cluster's API server, or the echo API.
     #[must_use]
     pub fn api_target(&self) -> ForwardTarget {
-        self.context.donor.api_target()
+        self.parts.deliveries.donor.api_target()
     }
 
     /// The local API's socket.
@@ -334,14 +347,12 @@ impl Agent {
         if let comity_runtime::shutdown::Drained::TimedOut { remaining } = self.shutdown.drain(DRAIN).await {
             tracing::warn!(remaining, "some tasks did not end in time");
         }
-        {
-            let mut running = self.context.running();
-            running.connected.clear();
-            running.exposures.clear();
-        }
+        self.parts.connections.clear();
+        self.parts.tunnels.close_exposures();
         self.admin.stopped().await;
-        match Arc::try_unwrap(self.context) {
-            Ok(context) => context.into_fabric().shutdown().await,
+        let Parts { tunnels, .. } = self.parts;
+        match Arc::try_unwrap(tunnels) {
+            Ok(tunnels) => tunnels.into_fabric().shutdown().await,
             Err(_) => tracing::debug!("a task still holds the fabric; it ends with it"),
         }
     }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use comity_agent_kubernetes::api::{KubernetesApiError, KubernetesSource};
+use comity_agent_model::settings::{InvalidSetting, InvalidSettings};
 use comity_runtime::telemetry::{self, LogFormat, OTLP_ENDPOINT_VARIABLE, TelemetryConfig, TelemetryError};
 use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_file};
 
 use crate::app::{Agent, AgentError};
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
 use crate::enrollment::join::{JoinError, join_or_load};
-use crate::kubernetes::api::{KubernetesApiError, KubernetesSource};
-use crate::model::settings::{InvalidSetting, InvalidSettings};
 use crate::services::nodes::follower::{self, FollowerConfig, FollowerError};
 
 /// `sysexits.h`: the command was used wrongly.

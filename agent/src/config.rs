@@ -13,9 +13,12 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
+use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::settings::{InvalidSettings, SettingChecks};
+use comity_agent_workload::burst::BurstSettings;
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::telemetry;
-use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat};
+use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, telemetry};
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
@@ -24,11 +27,7 @@ pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 
 use address::is_host_port;
 
-use crate::fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
-use crate::model::local_policy::LocalPolicy;
-use crate::model::settings::{InvalidSettings, SettingChecks};
 use crate::observe::{LocalReserve, RdmaResource};
-use crate::workload::burst::BurstSettings;
 
 /// Largest configuration file in bytes.
 const MAX_BYTES: u64 = 1 << 20;

@@ -8,8 +8,9 @@
 //!        reconcile: plan (pure) ─▶ execute ─▶ steps ─▶ delivery, fabric
 //! ```
 //!
-//! Modules depend only on those to their left: `model`, `fabric`, `kubernetes`, `liqo`, `delivery`, `state`, `keys`,
-//! `enrollment`, `observe`, `workload`, `config`, `reconcile`, `uplink`, `services`, `app`.
+//! What the agent does to one system is a crate of its own: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
+//! (records on disk) and `workload`, over the types of `model`. Modules depend only on those crates and on modules to
+//! their left: `keys`, `enrollment`, `observe`, `config`, `reconcile`, `uplink`, `services`, `app`.
 //!
 //! The agent never gives the broker anything that opens a cluster, never removes anything because the broker is silent,
 //! and never lends more than its own policy allows.
@@ -17,20 +18,13 @@
 pub mod app;
 pub mod command_line;
 pub mod config;
-pub mod delivery;
 pub mod enrollment;
-pub mod fabric;
 pub mod keys;
-pub mod kubernetes;
-pub mod liqo;
 pub mod metrics;
-pub mod model;
 pub mod observe;
 pub mod reconcile;
 pub mod services;
-pub mod state;
 pub mod uplink;
-pub mod workload;
 
 pub use app::{Agent, AgentError};
 pub use config::Config;

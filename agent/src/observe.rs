@@ -16,16 +16,13 @@ mod topology;
 mod topology_watch;
 pub(crate) mod wiring;
 
-use std::sync::Arc;
-
-use comity_proto::v1::Node;
+use comity_agent_model::node_id::NodeSalt;
+use comity_agent_model::nodes::Nodes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use functions::RdmaResource;
 use serde::{Deserialize, Serialize};
-
-use crate::model::node_id::NodeSalt;
 
 /// Capacity of every node reserved for local work: the offer shows it as in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,9 +46,6 @@ pub struct InventorySettings {
     /// Resources that count virtual functions of RDMA networks; unused for a file, which states them for each node.
     pub rdma: Vec<RdmaResource>,
 }
-
-/// The latest nodes, ordered by id; `None` before the first complete list.
-pub type Nodes = Option<Arc<Vec<Node>>>;
 
 /// A running observer; ends when dropped.
 #[derive(Debug)]

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use comity_agent_model::desired::Update;
+use comity_agent_model::nodes::Nodes;
 use comity_proto::v1;
 use comity_runtime::{Backoff, BrokerEndpoints, ClientTls, ReadinessGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::model::desired::Update;
-use crate::observe::Nodes;
-use crate::reconcile::steps::Context;
+use crate::metrics::Metrics;
+use crate::reconcile::parts::Parts;
 
 pub use offer::{OfferState, Offered};
 
@@ -34,7 +35,9 @@ pub const MAX_MESSAGE_BYTES: usize = 96 << 20;
 /// Dependencies of the uplink.
 pub struct Uplink {
     /// What reports are about.
-    pub context: Arc<Context>,
+    pub parts: Parts,
+    /// Counters.
+    pub metrics: Metrics,
     /// Brokers, in the order in which they are tried.
     pub brokers: BrokerEndpoints,
     /// How to speak to them.
@@ -55,7 +58,8 @@ pub struct Uplink {
 
 /// State that all sessions share.
 struct Shared {
-    context: Arc<Context>,
+    parts: Parts,
+    metrics: Metrics,
     tls: ClientTls,
     nodes: watch::Receiver<Nodes>,
     data: watch::Receiver<Option<v1::DataSite>>,
@@ -70,7 +74,7 @@ struct Shared {
 impl Shared {
     fn set_live(&self) {
         let live = self.standing.load(Ordering::SeqCst) > 0;
-        self.context.metrics.connected.set(i64::from(live));
+        self.metrics.connected.set(i64::from(live));
         self.desired.send_if_modified(|update| std::mem::replace(&mut update.is_live, live) != live);
     }
 }
@@ -91,10 +95,11 @@ struct Opened {
 impl Uplink {
     /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { context, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
-        let clock = Arc::clone(&context.clock);
+        let Self { parts, metrics, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
+        let clock = Arc::clone(&parts.clock);
         let shared = Arc::new(Shared {
-            context,
+            parts,
+            metrics,
             tls,
             nodes,
             data,
@@ -106,7 +111,7 @@ impl Uplink {
         });
         let (events, mut inbox) = mpsc::channel(EVENTS);
         // Agents that start together spread over the brokers.
-        let mut next = shared.context.entropy.next_u64() % 1_024;
+        let mut next = shared.parts.entropy.next_u64() % 1_024;
         let mut open = |brokers: &BrokerEndpoints| {
             next += 1;
             let session_stop = stop.child_token();
@@ -147,7 +152,7 @@ impl Uplink {
                         } else {
                             continue;
                         }
-                        pause = backoff.next_delay(shared.context.entropy.as_ref());
+                        pause = backoff.next_delay(shared.parts.entropy.as_ref());
                         if current.is_none() {
                             readiness.not_ready(format!("no stream to a broker: {error}"));
                         }

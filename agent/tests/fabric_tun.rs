@@ -13,10 +13,11 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use comity_agent::fabric::{
-    API_PORT, Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings,
-    WireguardKey, expose, fabric_addresses, forward_local, lead_api,
+use comity_agent_fabric::{
+    Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings, WireguardKey,
+    expose, fabric_addresses, forward_local, lead_api,
 };
+use comity_agent_model::api_port::API_PORT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
 

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use comity_agent::config::Config;
-use comity_agent::liqo::donor::pod_metrics::PodMetricsSettings;
+use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_scenarios::deploy;
 use serde_json::{Value, json};
 

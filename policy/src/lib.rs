@@ -28,6 +28,7 @@ mod kind;
 pub mod limits;
 mod mig_profile;
 mod problem;
+pub mod quantity;
 mod roles;
 mod selector;
 mod source;

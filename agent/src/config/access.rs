@@ -1,8 +1,8 @@
 //! The section `access` of the agent's configuration.
 
-use crate::model::settings::SettingChecks;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use comity_agent_model::settings::SettingChecks;
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 

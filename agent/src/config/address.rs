@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
+use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::settings::SettingChecks;
 use rustls_pki_types::ServerName;
 
 use super::{Config, FabricModeName};
-use crate::fabric::API_PORT;
-use crate::model::settings::SettingChecks;
 
 /// Whether the text is "host:port", its host a name or an address (an IPv6 one in brackets).
 pub(super) fn is_host_port(text: &str) -> bool {

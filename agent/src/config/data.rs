@@ -1,8 +1,8 @@
 //! The section `data` of the agent's configuration.
 
-use crate::model::settings::SettingChecks;
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_model::settings::SettingChecks;
 use comity_proto::v1;
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,9 @@ impl DataSettings {
         if let Some((to, mbits)) = self.egress_mbits_to.iter().find(|(_, mbits)| !(1..=MAX_MBITS).contains(*mbits)) {
             checks.refuse("data.egressMbitsTo", format!("{to}: {mbits}"), format!("use 1 to {MAX_MBITS} Mbit/s"));
         }
-        if let Some(name) = self.egress_mbits_to.keys().find(|name| !crate::kubernetes::dns_label::is_dns_label(name)) {
+        if let Some(name) =
+            self.egress_mbits_to.keys().find(|name| !comity_agent_kubernetes::dns_label::is_dns_label(name))
+        {
             checks.refuse("data.egressMbitsTo", name, "name clusters of the federation, as in polytech-campus");
         }
     }

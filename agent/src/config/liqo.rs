@@ -1,13 +1,13 @@
 //! The section `liqo` of the agent's configuration.
 
+use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
+use comity_agent_liqo::network::GatewaySettings;
+use comity_agent_model::settings::SettingChecks;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::address::is_host_port;
-use crate::kubernetes::dns_label::is_dns_label;
-use crate::liqo::donor::pod_metrics::PodMetricsSettings;
-use crate::liqo::network::GatewaySettings;
-use crate::model::settings::SettingChecks;
 
 /// Most pod CIDRs in a key bundle, and most peer networks.
 const MAX_POD_CIDRS: usize = 8;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::kubernetes::gpu_resource::{all_known, is_extended};
-use crate::model::settings::SettingChecks;
+use comity_agent_kubernetes::gpu_resource::{all_known, is_extended};
+use comity_agent_model::settings::SettingChecks;
+
 use crate::observe::RdmaResource;
 use crate::observe::wiring::{MAX_GBITS, check_name};
 

@@ -185,14 +185,3 @@ async fn join(
 fn is_passing(status: &tonic::Status) -> bool {
     matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::DeadlineExceeded)
 }
-
-/// The status with the reasons behind it.
-pub(crate) fn reasons(status: &tonic::Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
-}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use comity_agent_model::status_reasons::reasons;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::ca::CaError;
@@ -14,8 +15,6 @@ use comity_runtime::{
 };
 use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
-
-use crate::enrollment::join::reasons;
 
 /// First and longest pause before a renewal is retried.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));

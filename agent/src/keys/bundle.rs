@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_agent_state::record::{RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
 use ipnet::Ipv4Net;
-
-use crate::kubernetes::dns_label::is_dns_label;
-use crate::state::record::{RemoteKeys, RemoteNetwork};
 
 /// What bundles are signed for; the number is that of their canonical form.
 const SIGNED_AS: &str = "key-bundle-2";

@@ -4,6 +4,7 @@
 //! authenticate the sender; so its identity key signs content and binding inside the seal, and a broker that knows all
 //! public keys cannot forge an envelope.
 
+use comity_agent_state::record::SecretKey;
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
 use hpke::aead::ChaCha20Poly1305;
@@ -12,8 +13,6 @@ use hpke::kem::X25519HkdfSha256;
 use hpke::rand_core::{TryCryptoRng, TryRng};
 use hpke::{Deserializable as _, Kem as _, OpModeR, OpModeS, Serializable as _};
 use zeroize::Zeroizing;
-
-use crate::state::record::SecretKey;
 
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity envelope v1";

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use comity_policy::quantity;
+use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -15,8 +17,6 @@ use tokio::sync::watch;
 
 use super::health::WrittenFault;
 use super::{Inventory, InventorySettings, LocalReserve};
-use crate::kubernetes::quantity;
-use crate::model::node_id::NodeSalt;
 
 /// Polling interval.
 const POLL: Duration = Duration::from_secs(1);

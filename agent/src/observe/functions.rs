@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use comity_agent_kubernetes::pod_request::Amounts;
 use comity_proto::v1::RdmaBandwidth;
 use serde::{Deserialize, Serialize};
 
 use super::gpu_pool::NotOffered;
 use super::node_facts::NodeFacts;
 use super::wiring::{MAX_GBITS, MAX_NETWORKS};
-use crate::kubernetes::pod_request::Amounts;
 
 /// A Kubernetes resource that counts virtual functions of one network, as the SR-IOV network device plugin and the
 /// shared RDMA device plugin do.

@@ -3,10 +3,10 @@
 //! Counts come from `status.allocatable`, kinds from the labels of GPU Feature Discovery (GFD) or of AMD's labeller.
 //! Source: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery and internal/lm.
 
+use comity_agent_kubernetes::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX};
 use comity_proto::v1::{Device, Sharing, sharing};
 
 use super::node_facts::NodeFacts;
-use crate::kubernetes::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX};
 
 /// Compute slices of a device that can be cut by MIG.
 const MIG_SLICES: u64 = 7;

@@ -6,17 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Node, sharing};
 
-use super::InventorySettings;
-use super::functions;
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
-use super::health;
 use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use crate::kubernetes::pod_request::{Amounts, CPU, MEMORY};
+use super::{InventorySettings, functions, health};
 
 /// Nodes of one offer, as the broker bounds it.
 const MAX_NODES: usize = 10_000;

@@ -7,6 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
+use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::nodes::Nodes;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Api;
@@ -22,11 +27,7 @@ use super::node_facts::NodeFacts;
 use super::partial_object::Partial;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
-use super::{Inventory, InventorySettings, Nodes};
-use crate::kubernetes::api::KubernetesApi;
-use crate::kubernetes::watch_cache::WatchCache;
-use crate::liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
-use crate::model::lease_id::LEASE_LABEL;
+use super::{Inventory, InventorySettings};
 
 /// How long changes are gathered: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -161,7 +162,7 @@ fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, 
 fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
     let name = namespace.metadata.name.clone()?;
     let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));
-    let is_ours = lease.is_some_and(|lease| crate::model::lease_id::namespace_name(lease) == name);
+    let is_ours = lease.is_some_and(|lease| comity_agent_model::lease_id::namespace_name(lease) == name);
     Some((name.clone(), is_ours.then_some(name)))
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use comity_agent_kubernetes::pod_request::{Amounts, CPU};
+use comity_agent_kubernetes::gpu_resource;
+use comity_policy::quantity;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{health, wiring};
-use crate::kubernetes::gpu_resource;
-use crate::kubernetes::pod_request::{Amounts, CPU};
-use crate::kubernetes::quantity;
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use comity_agent_kubernetes::pod_request::effective_request;
 use k8s_openapi::api::core::v1::Pod;
-
-use crate::kubernetes::pod_request::effective_request;
 
 /// A pod that uses resources of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

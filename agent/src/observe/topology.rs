@@ -6,13 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::pod_request::{CPU, MEMORY};
+use comity_policy::quantity;
 use comity_proto::v1::{Device, NumaAmounts, sharing};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::wiring::MAX_NUMA_NODES;
-use crate::kubernetes::pod_request::{CPU, MEMORY};
-use crate::kubernetes::quantity;
 
 const MIB: u64 = 1 << 20;
 /// Longest list of resources of one NUMA node that is read.

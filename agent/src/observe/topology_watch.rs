@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_kubernetes::watch_cache::WatchCache;
 use futures::StreamExt as _;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
@@ -14,7 +15,6 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::topology::NodeTopology;
-use crate::kubernetes::watch_cache::WatchCache;
 
 const GROUP: &str = "topology.node.k8s.io";
 const VERSION: &str = "v1alpha2";

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use comity_policy::quantity;
+use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1::{Device, NumaAmounts, RdmaBandwidth};
 use serde::Deserialize;
-
-use crate::kubernetes::quantity;
-use crate::model::node_id::NodeSalt;
 
 /// Annotation of a node; YAML or JSON.
 pub(crate) const ANNOTATION: &str = "comity.dev/wiring";

@@ -1,4 +1,4 @@
-//! Holds this crate's codes of errors against the page that explains them.
+//! Holds the codes of errors in the agent's crates against the page that explains them.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -11,12 +11,12 @@ const BEFORE_A_CODE: [&str; 7] = [
     "refuse(lease,\"",
     "self.fail(\"",
     "Impossible(\"",
-    "peering_report::fail(context,peering,epoch,\"",
-    "lease_report::fail(context,&lease.id,lease.fencing_token,\"",
+    "epoch::fail(store,peering,epoch,\"",
+    "report::fail(store,&lease.id,token,\"",
     "send_failed(change,&envelope.peering,envelope.epoch,\"",
 ];
 
-/// All sources of this crate, without white space.
+/// All sources below a folder, without white space.
 fn sources(folder: &Path, all: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -33,6 +33,9 @@ fn the_page_of_errors_has_every_code_of_agents_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut source = String::new();
     sources(&root.join("src"), &mut source);
+    let crates =
+        fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.join("Cargo.toml").exists());
+    crates.for_each(|folder| sources(&folder.join("src"), &mut source));
     let behind = |before: &'static str| {
         let rest = source.match_indices(before).map(move |(at, _)| at + before.len());
         rest.filter_map(|at| source[at..].split('"').next())

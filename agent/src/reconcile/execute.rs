@@ -6,17 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::desired::{Desired, Update};
+use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::model::delivery_error::DeliveryError;
-use crate::model::desired::{Desired, Update};
-use crate::model::local_policy::LocalPolicy;
-use crate::reconcile::plan::{Snapshot, Step, plan};
-use crate::reconcile::steps::{Context, StepError, deadline, run};
+use crate::metrics::Metrics;
+use crate::reconcile::fault::CrashPoint;
+use crate::reconcile::live::Live;
+use crate::reconcile::parts::Parts;
+use crate::reconcile::plan::{Snapshot, plan};
+use crate::reconcile::steps::lease::{LeaseStep, RemoveLease};
+use crate::reconcile::steps::{Step, StepError};
 
 /// Concurrent steps: enough for a burst of leases, few enough for a small API server.
 const CONCURRENT_STEPS: usize = 16;
@@ -36,7 +42,11 @@ const KEPT_AS: &str = "desired";
 /// Dependencies of the loop.
 pub struct Executor {
     /// What steps work with.
-    pub context: Arc<Context>,
+    pub parts: Parts,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Where tests crash this process.
+    pub crash_points: Arc<[CrashPoint]>,
     /// Desired states.
     pub desired: watch::Receiver<Update>,
     /// The cluster's own limits.
@@ -68,10 +78,10 @@ type Ended = (Step, Result<(), StepError>);
 impl Executor {
     /// Runs until stopped; running steps are then aborted, and a restart plans them again.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut records = self.context.store.subscribe();
-        let mut service = self.context.node_service.clone();
-        let mut networks = self.context.networks.subscribe();
-        let mut saved = self.context.saved.subscribe();
+        let mut records = self.parts.store.subscribe();
+        let mut service = self.parts.deliveries.node_service.clone();
+        let mut networks = self.parts.networks.subscribe();
+        let mut saved = self.parts.saved.subscribe();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -85,14 +95,14 @@ impl Executor {
                 Ok(()) = networks.changed() => {}
                 Ok(()) = saved.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
-                () = self.context.clock.sleep(sleep) => {}
+                () = self.parts.clock.sleep(sleep) => {}
             }
         }
         tasks.shutdown().await;
     }
 
     fn remembered(&self) -> comity_proto::v1::DesiredState {
-        let kept = self.context.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
+        let kept = self.parts.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
         let mut state: comity_proto::v1::DesiredState = prost::Message::decode(kept.as_slice()).unwrap_or_default();
         // Any state from a live stream is newer, also if the broker group was created again.
         state.revision = 0;
@@ -101,7 +111,7 @@ impl Executor {
 
     /// Plans and starts steps. Returns how long to sleep if nothing happens.
     async fn round(&mut self, desired: &mut Desired, state: &mut Loop, tasks: &mut JoinSet<Ended>) -> Duration {
-        let now = self.context.clock.elapsed();
+        let now = self.parts.clock.elapsed();
         self.list(state, now).await;
         let update = self.desired.borrow_and_update().clone();
         if desired.take(&update, &self.known_objects(state), now) {
@@ -127,42 +137,59 @@ impl Executor {
     }
 
     fn plan(&self, desired: &Desired, state: &Loop, now: Duration) -> Vec<Step> {
-        let records = self.context.store.records();
-        let mut live = self.context.live();
+        let records = self.parts.store.records();
+        let mut live = self.live();
         if now >= state.next_garbage && !desired.unwanted().is_empty() {
             // Without what was removed since the last desired state.
             live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).cloned().collect();
         }
-        let service = self.context.node_service.borrow().clone();
+        let service = self.parts.deliveries.node_service.borrow().clone();
         plan(&Snapshot {
-            cluster: &self.context.cluster,
+            cluster: &self.parts.member.cluster,
             desired: desired.state(),
             is_live: desired.is_live(),
             records: &records,
             live: &live,
-            endpoints: &self.context.endpoints,
-            network: self.context.network.as_ref(),
+            endpoints: &self.parts.member.endpoints,
+            network: self.parts.member.network.as_ref(),
             service: &service,
             policy: &self.policy,
-            now_ms: self.context.clock.unix_ms(),
+            now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),
         })
     }
 
-    async fn start(&self, step: Step, state: &mut Loop, tasks: &mut JoinSet<Ended>, now: Duration) {
-        if matches!(step, Step::RemoveLease { side: None, .. } | Step::ForgetPeering { before: None, .. }) {
-            state.next_garbage = now + GARBAGE_EVERY;
-            self.context.metrics.garbage.inc();
+    /// What runs in this process.
+    fn live(&self) -> Live {
+        let Parts { tunnels, connections, settling, networks, saved, clock, .. } = &self.parts;
+        Live {
+            tunnels: tunnels.epochs(),
+            accepted: connections.live(),
+            settling: settling.at(clock.elapsed()),
+            networks: networks.borrow().clone(),
+            saved: saved.borrow().leases(),
+            unwanted: BTreeSet::new(),
         }
-        let context = Arc::clone(&self.context);
-        if matches!(step, Step::AdmitLease { .. }) {
+    }
+
+    async fn start(&self, step: Step, state: &mut Loop, tasks: &mut JoinSet<Ended>, now: Duration) {
+        if step.removes_unwanted() {
+            state.next_garbage = now + GARBAGE_EVERY;
+            self.metrics.garbage.inc();
+        }
+        let work = StepRun {
+            parts: self.parts.clone(),
+            metrics: self.metrics.clone(),
+            crash_points: Arc::clone(&self.crash_points),
+        };
+        if matches!(step, Step::Lease(LeaseStep::AdmitLease(_))) {
             // In order of fencing tokens, so one after another.
-            let result = execute_step(&context, &step).await;
+            let result = work.run(&step).await;
             return self.note(Ok((step, result)), state);
         }
         state.busy.insert(step.object().into_owned());
         tasks.spawn(async move {
-            let result = execute_step(&context, &step).await;
+            let result = work.run(&step).await;
             (step, result)
         });
     }
@@ -178,13 +205,13 @@ impl Executor {
             }
         };
         state.busy.remove(&*step.object());
-        let now = self.context.clock.elapsed();
+        let now = self.parts.clock.elapsed();
         let name = pause_name(&step);
         let outcome = if result.is_ok() { "done" } else { "retry" };
-        self.context.metrics.steps.with_label_values(&[step.name(), outcome]).inc();
+        self.metrics.steps.with_label_values(&[step.name(), outcome]).inc();
         match result {
             Ok(()) => {
-                if let Step::RemoveLease { lease, .. } = &step {
+                if let Step::Lease(LeaseStep::RemoveLease(RemoveLease { lease, .. })) = &step {
                     state.listed.remove(lease);
                 }
                 state.pauses.remove(&name);
@@ -193,22 +220,20 @@ impl Executor {
             Err(error) => {
                 let fresh = || Pause { backoff: Backoff::new(RETRY.0, RETRY.1), until: now };
                 let pause = state.pauses.entry(name).or_insert_with(fresh);
-                let wait = pause.backoff.next_delay(self.context.entropy.as_ref()).max(RETRY.0 / 4);
+                let wait = pause.backoff.next_delay(self.parts.entropy.as_ref()).max(RETRY.0 / 4);
                 pause.until = now + wait;
                 tracing::warn!(step = step.name(), object = &*step.object(), %error, again_in = ?wait, "a step failed and is retried");
             }
         }
     }
 
-    /// Ids of all leases and peerings that this agent holds anything of.
-    fn known_objects(&self, state: &Loop) -> BTreeSet<String> {
-        let records = self.context.store.records();
-        let mut known: BTreeSet<String> = records.donors.keys().chain(records.origins.keys()).cloned().collect();
-        known.extend(records.peerings.keys().map(|(peering, _)| peering.clone()));
-        known.extend(records.liqo.keys().cloned());
-        known.extend(self.context.live().tunnels.into_keys());
-        known.extend(state.listed.iter().cloned());
-        known
+    /// All leases and peerings that this agent holds anything of.
+    fn known_objects(&self, state: &Loop) -> BTreeSet<ObjectId> {
+        let records = self.parts.store.records();
+        let leases = records.donors.keys().chain(records.origins.keys()).chain(&state.listed);
+        let peerings = records.peerings.keys().map(|(peering, _)| peering).chain(records.liqo.keys());
+        let peerings = peerings.cloned().chain(self.parts.tunnels.epochs().into_keys());
+        leases.cloned().map(ObjectId::Lease).chain(peerings.map(ObjectId::Peering)).collect()
     }
 
     async fn list(&self, state: &mut Loop, now: Duration) {
@@ -224,10 +249,11 @@ impl Executor {
 
     /// Leases that any delivery holds objects of.
     async fn delivered_leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
-        let (donor, origin) = tokio::join!(self.context.donor.list(), self.context.origin.list());
+        let deliveries = &self.parts.deliveries;
+        let (donor, origin) = tokio::join!(deliveries.donor.list(), deliveries.origin.list());
         let mut made = donor?;
         made.extend(origin?);
-        if let Some(nodes) = &self.context.virtual_nodes {
+        if let Some(nodes) = &deliveries.virtual_nodes {
             let (donor, origin) = tokio::join!(nodes.donor.list(), nodes.origin.list());
             made.extend(donor?);
             made.extend(origin?);
@@ -238,19 +264,19 @@ impl Executor {
     /// Stores the desired state for a restart without a broker, without envelopes: the broker sends them again.
     async fn keep(&self, desired: &Desired) {
         let state = comity_proto::v1::DesiredState { envelopes: Vec::new(), ..(**desired.state()).clone() };
-        if let Err(error) = self.context.store.keep_soon(KEPT_AS, prost::Message::encode_to_vec(&state)).await {
+        if let Err(error) = self.parts.store.keep_soon(KEPT_AS, prost::Message::encode_to_vec(&state)).await {
             tracing::warn!(%error, "cannot keep the desired state");
         }
     }
 
     fn count(&self, desired: &Desired) {
-        let metrics = &self.context.metrics;
-        let records = self.context.store.records();
+        let metrics = &self.metrics;
+        let records = self.parts.store.records();
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.desired_revision.set(i64::try_from(desired.state().revision).unwrap_or(i64::MAX));
         metrics.outbox.set(gauge(records.outbox.len()));
         metrics.lent_milli.set(i64::try_from(records.lent_milli()).unwrap_or(i64::MAX));
-        metrics.tunnels.set(gauge(self.context.running().tunnels.len()));
+        metrics.tunnels.set(gauge(self.parts.tunnels.epochs().len()));
         let lent = records.donors.values().filter(|record| !record.removed).count();
         metrics.leases.with_label_values(&["donor"]).set(gauge(lent));
         let borrowed = records.origins.values().filter(|record| !record.removed).count();
@@ -262,27 +288,36 @@ fn pause_name(step: &Step) -> String {
     format!("{}/{}", step.object(), step.name())
 }
 
-async fn execute_step(context: &Context, step: &Step) -> Result<(), StepError> {
-    let (name, limit) = (step.name(), deadline(step));
-    let span = tracing::info_span!("step", step = name, object = &*step.object(), trace_id = tracing::field::Empty);
-    // "version-trace id-span id-flags": the same id is in the brokers' logs.
-    if let Some(trace_id) = step.traceparent().split('-').nth(1) {
-        span.record("trace_id", trace_id);
-        comity_runtime::telemetry::continue_trace(&span, step.traceparent());
-    }
-    let reached = |after| {
-        for point in &context.crash_points {
-            point.reached(name, after);
+/// What one step is run with.
+struct StepRun {
+    parts: Parts,
+    metrics: Metrics,
+    crash_points: Arc<[CrashPoint]>,
+}
+
+impl StepRun {
+    async fn run(&self, step: &Step) -> Result<(), StepError> {
+        let (name, limit) = (step.name(), step.deadline());
+        let span = tracing::info_span!("step", step = name, object = &*step.object(), trace_id = tracing::field::Empty);
+        // "version-trace id-span id-flags": the same id is in the brokers' logs.
+        if let Some(trace_id) = step.traceparent().split('-').nth(1) {
+            span.record("trace_id", trace_id);
+            comity_runtime::telemetry::continue_trace(&span, step.traceparent());
         }
-    };
-    let timer = context.metrics.step_seconds.with_label_values(&[name]).start_timer();
-    reached(false);
-    let work = tokio::time::timeout(limit, run(context, step)).instrument(span.clone()).await;
-    timer.observe_duration();
-    let result = work.unwrap_or(Err(StepError::Deadline(limit)));
-    if result.is_ok() {
-        reached(true);
-        span.in_scope(|| tracing::info!(step = name, object = &*step.object(), "done"));
+        let reached = |after| {
+            for point in self.crash_points.iter() {
+                point.reached(name, after);
+            }
+        };
+        let timer = self.metrics.step_seconds.with_label_values(&[name]).start_timer();
+        reached(false);
+        let work = tokio::time::timeout(limit, step.run(&self.parts)).instrument(span.clone()).await;
+        timer.observe_duration();
+        let result = work.unwrap_or(Err(StepError::Deadline(limit)));
+        if result.is_ok() {
+            reached(true);
+            span.in_scope(|| tracing::info!(step = name, object = &*step.object(), "done"));
+        }
+        result
     }
-    result
 }

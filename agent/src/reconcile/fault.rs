@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::reconcile::steps::Step;
+
 /// The variable.
 pub const CRASH_VARIABLE: &str = "COMITY_AGENT_CRASH_AT";
 
@@ -41,11 +43,9 @@ impl CrashPoint {
 
     fn parse(value: &str, state: &Path) -> Result<Self, CrashPointError> {
         let (step, when) = value.split_once(':').unwrap_or((value, "after"));
-        if !crate::reconcile::plan::STEP_NAMES.contains(&step) || !matches!(when, "before" | "after") {
-            return Err(CrashPointError {
-                value: value.to_owned(),
-                steps: crate::reconcile::plan::STEP_NAMES.join(", "),
-            });
+        let names = Step::names();
+        if !names.contains(&step) || !matches!(when, "before" | "after") {
+            return Err(CrashPointError { value: value.to_owned(), steps: names.join(", ") });
         }
         let marker = state.join(format!("crashed-at-{step}-{when}"));
         Ok(Self { step: step.to_owned(), after: when == "after", marker })

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -14,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use comity_agent_model::desired::Update;
 use comity_runtime::SecretString;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
@@ -23,8 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-use crate::model::desired::Update;
-use crate::reconcile::steps::{Access, Borrowed, Context};
+use crate::reconcile::parts::{Access, Parts};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "agent.sock";
@@ -95,7 +94,7 @@ pub struct Status {
 
 #[derive(Clone)]
 struct Shown {
-    context: Arc<Context>,
+    parts: Parts,
     desired: watch::Receiver<Update>,
 }
 
@@ -105,7 +104,7 @@ struct Shown {
 /// [`LocalApiError::Bind`].
 pub fn serve(
     state: &Path,
-    context: Arc<Context>,
+    parts: Parts,
     desired: watch::Receiver<Update>,
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, LocalApiError> {
@@ -123,7 +122,7 @@ pub fn serve(
         .route("/v1/status", get(status))
         .route("/v1/leases/{id}/kubeconfig", get(kubeconfig))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
-        .with_state(Shown { context, desired });
+        .with_state(Shown { parts, desired });
     Ok(tokio::spawn(async move {
         tokio::select! {
             served = axum::serve(listener, router).into_future() => if let Err(error) = served {
@@ -137,43 +136,38 @@ pub fn serve(
 }
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
-    let Shown { context, desired } = shown;
-    let records = context.store.records();
+    let Shown { parts, desired } = shown;
+    let Parts { member, store, tunnels, connections, networks, .. } = parts;
+    let records = store.records();
     let (connected, revision) = {
         let update = desired.borrow();
         (update.is_live, update.state.as_ref().map_or(0, |state| state.revision))
     };
     let lent = records.donors.values().filter(|record| !record.removed);
-    let running = context.running();
-    let borrowed = running.connected.iter().map(|(id, lease)| {
-        let what = match &lease.borrowed {
-            Borrowed::Namespace { forward, .. } => forward.local_addr().to_string(),
-            Borrowed::VirtualNode { node } => format!("node {node}"),
+    let borrowed = connections.accesses().into_iter().map(|(id, access)| {
+        let what = match access {
+            Access::Kubeconfig(local_api, _) => local_api.to_string(),
+            Access::VirtualNode(node) => format!("node {node}"),
         };
-        (id.clone(), what)
+        (id, what)
     });
     Json(Status {
-        cluster: context.cluster.clone(),
-        federation: context.federation.clone(),
-        identity_key: context.identity.public().to_string(),
+        cluster: member.cluster.clone(),
+        federation: member.federation.clone(),
+        identity_key: member.identity.public().to_string(),
         connected,
         revision,
         outbox: records.outbox.len(),
         lent_gpu_milli: records.lent_milli(),
-        tunnels: running.tunnels.clone(),
-        networks: context
-            .networks
-            .borrow()
-            .iter()
-            .map(|(peering, seen)| (peering.clone(), seen.standing.told()))
-            .collect(),
+        tunnels: tunnels.epochs(),
+        networks: networks.borrow().iter().map(|(peering, seen)| (peering.clone(), seen.standing.told())).collect(),
         lent: lent.map(|record| (record.lease.clone(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
     })
 }
 
 async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum::extract::Path<String>) -> Response {
-    match shown.context.access(&lease) {
+    match shown.parts.connections.access(&lease) {
         Some(Access::Kubeconfig(_, kubeconfig)) => {
             ([(header::CONTENT_TYPE, "application/yaml")], kubeconfig.expose().clone()).into_response()
         }

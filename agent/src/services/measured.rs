@@ -1,102 +1,23 @@
-//! Measures the best rate at which bytes arrive from other clusters through the tunnels: a lower bound of the
-//! bandwidth.
-//!
-//! Passive: it counts received traffic, because sent bytes may be lost. A restart loses the result.
+//! Publishes in the offer how fast bytes arrive from other clusters through the tunnels.
 
-mod meter;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_fabric::measured::{Arrived, Measured, Meters};
 use comity_proto::v1;
+use comity_runtime::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::fabric::PeerHandle;
-use crate::reconcile::steps::Context;
-use meter::Meter;
+use crate::metrics::Metrics;
+use crate::reconcile::parts::Tunnels;
 
 /// Interval of the readings.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A rate is published again when it differs by this many eighths from the published one, because each time the whole
-/// offer is sent.
-const WORTH_TELLING: u64 = 2;
-/// Most measured clusters: the limit of an offer, and of a fabric's tunnels.
-const MAX_CLUSTERS: usize = 1_024;
-
-/// Measured rate in Mbit/s from each cluster.
-pub(crate) type Measured = BTreeMap<String, u64>;
-
-/// The bytes received through one tunnel.
-pub(crate) struct Arrived {
-    /// The tunnel: its peering and epoch.
-    pub(crate) tunnel: (String, u64),
-    /// Cluster at its other end.
-    pub(crate) cluster: String,
-    /// Bytes since the tunnel was made.
-    pub(crate) bytes: u64,
-}
-
-impl Arrived {
-    /// Reads a tunnel's counter.
-    pub(crate) fn of(peer: &PeerHandle) -> Self {
-        let tunnel = (peer.peering().to_owned(), peer.epoch());
-        Self { tunnel, cluster: peer.remote_cluster().to_owned(), bytes: peer.status().rx_bytes }
-    }
-}
-
-/// Meters of all clusters. Pure: time and readings are arguments.
-#[derive(Debug, Default)]
-pub(crate) struct Meters {
-    tunnels: BTreeMap<(String, u64), u64>,
-    clusters: BTreeMap<String, Meter>,
-    told: Measured,
-}
-
-impl Meters {
-    /// Records the counters of all tunnels at `at`, a monotonic time; returns the rates to publish.
-    pub(crate) fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = Arrived>) -> &Measured {
-        let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
-        for Arrived { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
-            // A tunnel's bytes before its first reading have no known duration.
-            let before = self.tunnels.get(&tunnel).copied().unwrap_or(bytes);
-            let sum = more.entry(cluster).or_default();
-            *sum = sum.saturating_add(bytes.saturating_sub(before));
-            tunnels.insert(tunnel, bytes);
-        }
-        self.tunnels = tunnels;
-        let seen: BTreeSet<String> = more.keys().cloned().collect();
-        for (cluster, meter) in &mut self.clusters {
-            meter.look(at, more.remove(cluster).unwrap_or(0));
-        }
-        let room = MAX_CLUSTERS.saturating_sub(self.clusters.len());
-        for (cluster, bytes) in more.into_iter().take(room) {
-            self.clusters.entry(cluster).or_default().look(at, bytes);
-        }
-        self.clusters.retain(|cluster, meter| meter.mbits().is_some() || seen.contains(cluster));
-        let best = self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.clone(), meter.mbits()?)));
-        let tell = |(cluster, mbits): (String, u64)| {
-            let told = self.told.get(&cluster).copied().filter(|told| !is_worth_telling(*told, mbits));
-            (cluster, told.unwrap_or(mbits))
-        };
-        self.told = best.map(tell).collect();
-        &self.told
-    }
-
-    /// The best rate of each cluster, whether or not a change is worth publishing.
-    fn exact(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.as_str(), meter.mbits()?)))
-    }
-}
-
-fn is_worth_telling(told: u64, mbits: u64) -> bool {
-    let step = (told / 8).saturating_mul(WORTH_TELLING).max(1);
-    mbits.abs_diff(told) >= step
-}
-
 /// The offer's data section, with the measured rates.
 fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite> {
     if measured.is_empty() {
@@ -107,24 +28,25 @@ fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite
     Some(v1::DataSite { measured_from, ..said.cloned().unwrap_or_default() })
 }
 
-/// Measures until told to stop; `offer` has the offer's data section, and gets the measured rates if `tells`.
+/// Measures until stopped; adds the rates to the data section of `offer`, if given.
 pub(crate) async fn run(
-    context: Arc<Context>,
-    offer: watch::Sender<Option<v1::DataSite>>,
-    tells: bool,
+    tunnels: Arc<Tunnels>,
+    metrics: Metrics,
+    clock: Arc<dyn Clock>,
+    offer: Option<watch::Sender<Option<v1::DataSite>>>,
     stop: CancellationToken,
 ) {
-    let said = offer.borrow().clone();
+    let said = offer.as_ref().and_then(|offer| offer.borrow().clone());
     let (mut meters, mut shown) = (Meters::default(), BTreeSet::<String>::new());
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = context.clock.sleep(LOOK_EVERY) => {}
+            () = clock.sleep(LOOK_EVERY) => {}
         }
-        let peerings: Vec<String> = context.running().tunnels.keys().cloned().collect();
-        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&context.fabric.peer(peering)?)));
-        let told = meters.look(context.clock.elapsed(), arrived).clone();
-        let gauge = &context.metrics.measured_mbits;
+        let peerings: Vec<String> = tunnels.epochs().into_keys().collect();
+        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&tunnels.fabric.peer(peering)?)));
+        let told = meters.look(clock.elapsed(), arrived).clone();
+        let gauge = &metrics.measured_mbits;
         for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {
             // Fails if the label was never set.
             let _ = gauge.remove_label_values(&[cluster]);
@@ -133,7 +55,7 @@ pub(crate) async fn run(
         for (cluster, mbits) in meters.exact() {
             gauge.with_label_values(&[cluster]).set(i64::try_from(mbits).unwrap_or(i64::MAX));
         }
-        if tells {
+        if let Some(offer) = &offer {
             let site = site(said.as_ref(), &told);
             offer.send_if_modified(|known| std::mem::replace(known, site.clone()) != site);
         }

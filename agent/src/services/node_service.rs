@@ -10,6 +10,18 @@ mod network;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
+use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, check_installation};
+use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
+use comity_agent_liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::node_id::NodeSalt;
+use comity_agent_model::node_service::{Authentication, NodeService};
+use comity_agent_model::side::Side;
+use comity_agent_state::record::LiqoRecord;
+use comity_agent_state::store::{Store, StoreError};
 use comity_proto::v1;
 use comity_runtime::{Clock, Shutdown};
 use futures::future::BoxFuture;
@@ -18,18 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoNetworkName, LiqoSettings};
-use crate::delivery::{Authentication, Grants, NodeService, VirtualNodeDonor, VirtualNodes};
-use crate::fabric::API_PORT;
-use crate::kubernetes::api::KubernetesApi;
-use crate::liqo::donor::{Installation, InstallationSettings, check_installation};
-use crate::liqo::network::{LiqoNetwork, NetworkSettings};
-use crate::liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
-use crate::model::delivery_error::DeliveryError;
-use crate::model::node_id::NodeSalt;
-use crate::model::side::Side;
-use crate::reconcile::steps::Context;
-use crate::state::record::LiqoRecord;
-use crate::state::store::{Store, StoreError};
+use crate::reconcile::parts;
 
 /// How long a cluster that does not answer is retried at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);
@@ -152,30 +153,33 @@ impl Prepared {
     }
 
     /// Starts the tasks of virtual nodes, which run as long as the agent does.
-    pub fn run(self, context: &Arc<Context>, shutdown: &Shutdown) {
+    pub fn run(self, parts: &parts::Parts, shutdown: &Shutdown) {
         let Some(Parts { api, origin, network, health }) = self.parts else { return };
         let stop = shutdown.token();
         if let Some(network) = network {
-            shutdown.spawn(network::keep(Arc::clone(context), network, stop.clone()));
+            shutdown.spawn(network::keep(parts.clone(), network, stop.clone()));
         }
-        shutdown.spawn(crate::services::reach::run(Arc::clone(context), api.client(), stop.clone()));
+        shutdown.spawn(crate::services::reach::run(parts.clone(), api.client(), stop.clone()));
         let tending = stop.clone();
-        let line = Arc::new(Tunnels(Arc::clone(context)));
+        let line = Arc::new(Tunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });
         shutdown.spawn(async move { origin.tend(TendSettings::default(), line, tending).await });
         shutdown.spawn(follow_health(health, self.publish, stop));
     }
 }
 
 /// The tunnels to donors, as lines to their pods.
-struct Tunnels(Arc<Context>);
+struct Tunnels {
+    store: Store,
+    tunnels: Arc<parts::Tunnels>,
+}
 
 impl Line for Tunnels {
     fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let records = self.0.store.records();
+            let records = self.store.records();
             let to_donor = |record: &LiqoRecord| record.side == Side::Origin && record.liqo_id == donor;
             let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| peering.clone());
-            let tunnel = peering.and_then(|peering| self.0.fabric.peer(&peering));
+            let tunnel = peering.and_then(|peering| self.tunnels.fabric.peer(&peering));
             let Some(tunnel) = tunnel else { return false };
             // The donor's agent accepts the connection even if its API server is down.
             tunnel.connect_within(API_PORT, LINE_PATIENCE).await.is_ok()

@@ -10,9 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_fabric::Reach;
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::Records;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use ipnet::Ipv4Net;
@@ -24,13 +29,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio_stream::StreamMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::delivery::DeliveryKind;
-use crate::fabric::Reach;
-use crate::kubernetes::watch_cache::WatchCache;
-use crate::liqo::REMOTE_CLUSTER_LABEL;
-use crate::model::side::Side;
-use crate::reconcile::steps::Context;
-use crate::state::record::Records;
+use crate::reconcile::parts::{Parts, Tunnels};
 
 /// Label selector of offloaded pods on the donor.
 const GUESTS: &str = "liqo.io/managed-by=shadowpod";
@@ -140,19 +139,21 @@ fn pods(client: &Client, config: watcher::Config) -> Pods {
 }
 
 /// Keeps the fabric's reachability up to date until stopped.
-pub async fn run(context: Arc<Context>, client: Client, stop: CancellationToken) {
+pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
     let mut guests = pods(&client, watcher::Config::default().labels(GUESTS));
     let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
     let config = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
     let mut namespaces = watcher(namespaces, config).default_backoff().boxed();
     let mut offloaded: StreamMap<String, Pods> = StreamMap::new();
-    let mut records = context.store.subscribe();
+    let Parts { member, store, tunnels, .. } = parts;
+    let mut records = store.subscribe();
     let own: BTreeSet<Ipv4Net> =
-        context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+        member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
     let (mut seen, mut told) = (Seen::default(), BTreeMap::new());
     loop {
         follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
-        tell(&context, &own, &seen, &mut told);
+        let now = reaches(&store.records(), &tunnels.epochs(), &own, &seen.guests(), &seen.offloaded());
+        tell(&tunnels, now, &mut told);
         tokio::select! {
             () = stop.cancelled() => return,
             Some(event) = guests.next() => note(event, |event| seen.guests.take(event, pod_entry)),
@@ -161,7 +162,7 @@ pub async fn run(context: Arc<Context>, client: Client, stop: CancellationToken)
                 note(event, |event| seen.offloaded.entry(node).or_default().take(event, pod_entry));
             }
             Ok(()) = records.changed() => {}
-            () = context.reach_due.notified() => {}
+            () = tunnels.reach_due.notified() => {}
             () = tokio::time::sleep(AT_LEAST_EVERY) => {}
         }
         tokio::time::sleep(GATHER).await;
@@ -195,15 +196,13 @@ fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<Stri
     }
 }
 
-fn tell(context: &Context, own: &BTreeSet<Ipv4Net>, seen: &Seen, told: &mut BTreeMap<String, (u32, Reach)>) {
-    let tunnels = context.running().tunnels.clone();
-    let now = reaches(&context.store.records(), &tunnels, own, &seen.guests(), &seen.offloaded());
+fn tell(tunnels: &Tunnels, now: BTreeMap<String, (u32, Reach)>, told: &mut BTreeMap<String, (u32, Reach)>) {
     told.retain(|peering, _| now.contains_key(peering));
     for (peering, (epoch, reach)) in now {
         if told.get(&peering) == Some(&(epoch, reach.clone())) {
             continue;
         }
-        match context.fabric.set_reachable(&peering, reach.clone()) {
+        match tunnels.fabric.set_reachable(&peering, reach.clone()) {
             Ok(()) => {
                 told.insert(peering, (epoch, reach));
             }
@@ -216,9 +215,11 @@ fn tell(context: &Context, own: &BTreeSet<Ipv4Net>, seen: &Seen, told: &mut BTre
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::liqo::LiqoPeer;
-    use crate::state::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
+    use comity_agent_liqo::LiqoPeer;
+    use comity_agent_state::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
     use comity_proto::v1;
 
     fn records(side: Side, exchange: bool) -> Records {

@@ -1,9 +1,8 @@
 //! Handles the broker's acknowledgement of a message: committed, or refused for good.
 
+use comity_agent_state::record::{LiqoRecord, ReportKey};
+use comity_agent_state::store::Change;
 use comity_proto::v1;
-
-use crate::state::record::{LiqoRecord, ReportKey};
-use crate::state::store::Change;
 
 /// Removes the message from the outbox and updates the records. Returns its key.
 pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
@@ -67,11 +66,11 @@ fn is_unknown(ack: &v1::Ack) -> bool {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_state::record::OriginRecord;
+    use comity_agent_state::store::Store;
     use comity_proto::v1::agent_message::Body;
 
     use super::*;
-    use crate::state::record::OriginRecord;
-    use crate::state::store::Store;
 
     fn ack(message_id: u64, code: Option<&str>) -> v1::Ack {
         let error = code.map(|code| v1::ErrorDetail { code: code.to_owned(), ..v1::ErrorDetail::default() });
@@ -85,7 +84,11 @@ mod tests {
             let store = Store::open(home.path()).unwrap();
             store
                 .update(|change| {
-                    change.put_origin(OriginRecord::new("lease-1", 1, crate::delivery::DeliveryKind::Namespace));
+                    change.put_origin(OriginRecord::new(
+                        "lease-1",
+                        1,
+                        comity_agent_model::delivery_kind::DeliveryKind::Namespace,
+                    ));
                     change.send(ReportKey::Clean("lease-1".into()), Body::LeaseReport(v1::LeaseReport::default()));
                 })
                 .await

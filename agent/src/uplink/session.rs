@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use comity_agent_model::desired::Update;
+use comity_agent_state::store::StoreError;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
@@ -15,8 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, MAX_MESSAGE_BYTES, Offered, Shared};
-use crate::model::desired::Update;
-use crate::state::store::StoreError;
+use crate::reconcile::parts::Parts;
 use crate::uplink::acks;
 
 /// Messages between this loop and the transport; the transport's own window is behind it.
@@ -111,16 +112,16 @@ impl Session<'_> {
         let opening = client.connect(ReceiverStream::new(receiver));
         let mut incoming =
             tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??.into_inner();
-        let mut records = self.shared.context.store.subscribe();
+        let mut records = self.shared.parts.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
-        let mut service = self.shared.context.node_service.clone();
+        let mut service = self.shared.parts.deliveries.node_service.clone();
         let mut data = self.shared.data.clone();
-        let mut last_sent = self.shared.context.clock.elapsed();
-        let deadline = self.shared.context.clock.sleep(WELCOME_WITHIN);
+        let mut last_sent = self.shared.parts.clock.elapsed();
+        let deadline = self.shared.parts.clock.sleep(WELCOME_WITHIN);
         tokio::pin!(deadline);
         loop {
-            let since = self.shared.context.clock.elapsed().saturating_sub(last_sent);
-            let beat = self.shared.context.clock.sleep(self.heartbeat.saturating_sub(since));
+            let since = self.shared.parts.clock.elapsed().saturating_sub(last_sent);
+            let beat = self.shared.parts.clock.sleep(self.heartbeat.saturating_sub(since));
             tokio::select! {
                 () = &mut deadline, if !self.welcomed => return Err(SessionError::NoWelcome),
                 received = incoming.message() => {
@@ -134,12 +135,12 @@ impl Session<'_> {
                 () = beat, if self.welcomed => {
                     // No room means that something is on its way already.
                     let _ = sender.try_send(message(0, Body::Heartbeat(v1::Heartbeat {})));
-                    last_sent = self.shared.context.clock.elapsed();
+                    last_sent = self.shared.parts.clock.elapsed();
                 }
                 room = sender.reserve(), if self.blocked => drop(room.map_err(|_| SessionError::Closed)?),
             }
             if self.welcomed && self.send(&sender).await? {
-                last_sent = self.shared.context.clock.elapsed();
+                last_sent = self.shared.parts.clock.elapsed();
             }
         }
     }
@@ -153,7 +154,7 @@ impl Session<'_> {
     async fn send(&mut self, sender: &mpsc::Sender<v1::AgentMessage>) -> Result<bool, SessionError> {
         let before = self.sent;
         self.blocked = false;
-        let records = self.shared.context.store.records();
+        let records = self.shared.parts.store.records();
         let waiting = records.outbox.range(self.sent + 1..);
         let room = UNACKNOWLEDGED.saturating_sub(records.outbox.range(..=self.sent).count());
         for (id, outgoing) in waiting.take(room) {
@@ -165,7 +166,7 @@ impl Session<'_> {
         }
         let nodes = self.shared.nodes.borrow().clone();
         let Some(nodes) = nodes else { return Ok(self.sent > before) };
-        let deliveries = self.shared.context.node_service.borrow().deliveries();
+        let deliveries = self.shared.parts.deliveries.node_service.borrow().deliveries();
         let offered = Offered { nodes, deliveries, data: self.shared.data.borrow().clone() };
         let mut state = self.shared.offer.lock().await;
         if !state.is_due(&offered) {
@@ -175,8 +176,8 @@ impl Session<'_> {
             self.blocked = true;
             return Ok(self.sent > before);
         }
-        let id = self.shared.context.store.take_message_id().await?;
-        let offer = state.next(&self.shared.context.cluster, &offered, id);
+        let id = self.shared.parts.store.take_message_id().await?;
+        let offer = state.next(&self.shared.parts.member.cluster, &offered, id);
         drop(state);
         sender.try_send(message(id, Body::Offer(offer))).map_err(|_| SessionError::Closed)?;
         Ok(true)
@@ -203,7 +204,7 @@ impl Session<'_> {
         if welcome.outage_grace_ms > 0 {
             self.shared.outage_grace_ms.send_replace(welcome.outage_grace_ms);
             let kept =
-                self.shared.context.store.keep_soon("outage-grace-ms", welcome.outage_grace_ms.to_be_bytes().to_vec());
+                self.shared.parts.store.keep_soon("outage-grace-ms", welcome.outage_grace_ms.to_be_bytes().to_vec());
             if let Err(error) = kept.await {
                 tracing::warn!(%error, "cannot keep the outage grace");
             }
@@ -212,7 +213,7 @@ impl Session<'_> {
             self.welcomed = true;
             self.shared.standing.fetch_add(1, Ordering::SeqCst);
             self.shared.set_live();
-            self.shared.context.metrics.streams.inc();
+            self.shared.metrics.streams.inc();
             tracing::info!(broker = welcome.broker, "connected to the broker group");
             // The uplink that would hear it may have ended.
             let _ = events.send(Event::Welcomed(self.number)).await;
@@ -220,9 +221,9 @@ impl Session<'_> {
     }
 
     async fn settle(&self, ack: v1::Ack) -> Result<(), SessionError> {
-        let context = &self.shared.context;
+        let Parts { store, settling, clock, .. } = &self.shared.parts;
         if let Some(error) = &ack.error {
-            context.metrics.refused.with_label_values(&[error.code.as_str()]).inc();
+            self.shared.metrics.refused.with_label_values(&[error.code.as_str()]).inc();
             tracing::warn!(
                 message_id = ack.message_id,
                 code = error.code,
@@ -235,11 +236,11 @@ impl Session<'_> {
             return Ok(());
         }
         // Marked before it leaves the outbox, so that no plan in between misses both.
-        let key = context.store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());
+        let key = store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());
         if let Some(key) = key {
-            let until = context.clock.elapsed() + SETTLING;
-            context.running().settling.insert(key, until);
-            context.store.update(move |change| acks::settle(change, &ack)).await?;
+            let until = clock.elapsed() + SETTLING;
+            settling.note(key, until);
+            store.update(move |change| acks::settle(change, &ack)).await?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A second node of the origin, with a pod: pod-2 10.81.1.2 ─ node 198.51.100.11 ─ gw-o 198.51.100.10 ═ tunnel ═ gw-d ─
 //! pod-d.
 
-use comity_agent::fabric::{ClusterNode, NodeOverlay, Published};
+use comity_agent_fabric::{ClusterNode, NodeOverlay, Published};
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use comity_agent::model::desired::Update;
-use comity_agent::workload::burst::{RequestError, Requests};
+use comity_agent_model::desired::Update;
+use comity_agent_workload::burst::{RequestError, Requests};
 use comity_proto::v1;
 use futures::future::BoxFuture;
 use tokio::sync::watch;

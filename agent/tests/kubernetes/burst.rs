@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use comity_agent::delivery::NodeService;
-use comity_agent::observe::Nodes;
-use comity_agent::workload::burst::{self, BurstContext, BurstSettings, GATE, LEASE, REQUEST, WebhookSettings};
-use comity_agent::workload::crd::{GpuLease, GpuRequest};
-use comity_agent::workload::reclaim::Saved;
+use comity_agent_model::node_service::NodeService;
+use comity_agent_model::nodes::Nodes;
+use comity_agent_workload::burst::{self, BurstContext, BurstSettings, GATE, LEASE, REQUEST, WebhookSettings};
+use comity_agent_workload::crd::{GpuLease, GpuRequest};
+use comity_agent_workload::reclaim::Saved;
 use comity_proto::v1;
 use comity_runtime::SystemClock;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comity_agent::delivery::{ApiCredential, DonorLease, NamespaceDelivery};
-use comity_agent::kubernetes::api::{KubernetesApi, KubernetesSource};
+use comity_agent_delivery::{ApiCredential, DonorLease, NamespaceDelivery};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_proto::v1;
 use comity_runtime::{Clock, SystemClock};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};

@@ -1,10 +1,10 @@
 //! A lease as a namespace: its rights, its limits, and its complete removal.
 
-use comity_agent::delivery::DonorDelivery as _;
-use comity_agent::model::delivery_error::DeliveryError;
-use comity_agent::model::lease_id::LEASE_LABEL;
-use comity_agent::model::node_id::NodeSalt;
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
+use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::node_id::NodeSalt;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;

@@ -1,14 +1,15 @@
 //! The cluster's offer, watched on a real API server.
 
-use comity_agent::model::node_id::NodeSalt;
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
+use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_model::node_id::NodeSalt;
+use comity_agent_model::nodes::Nodes;
 use comity_proto::v1::Node;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
 use crate::cluster::{Cluster, PATIENCE, lease, pod};
-use comity_agent::delivery::DonorDelivery as _;
 
 pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     let salt = NodeSalt::new([9; 32]);
@@ -80,7 +81,7 @@ fn in_use(node: &Node) -> u32 {
     node.devices.iter().map(|device| device.local_use_milli).sum()
 }
 
-async fn wait_for(nodes: &tokio::sync::watch::Receiver<observe::Nodes>, what: &str, holds: impl Fn(&[Node]) -> bool) {
+async fn wait_for(nodes: &tokio::sync::watch::Receiver<Nodes>, what: &str, holds: impl Fn(&[Node]) -> bool) {
     let mut nodes = nodes.clone();
     let seen = nodes.wait_for(|nodes| nodes.as_ref().is_some_and(|nodes| holds(nodes)));
     assert!(tokio::time::timeout(PATIENCE, seen).await.is_ok(), "not seen: {what}");

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use comity_agent::delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
-use comity_agent::liqo::LiqoPeer;
-use comity_agent::liqo::donor::{DonorSettings, LiqoDonor};
-use comity_agent::model::node_id::NodeSalt;
+use comity_agent_delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_liqo::donor::{DonorSettings, LiqoDonor};
+use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};

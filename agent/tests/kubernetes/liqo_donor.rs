@@ -10,9 +10,9 @@ mod lab;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use comity_agent::liqo::donor::{Grants, POLICY_NAMES, PolicyKeeper, slice_user};
-use comity_agent::liqo::{LiqoPeer, TenantRequest};
-use comity_agent::model::delivery_error::DeliveryError;
+use comity_agent_liqo::donor::{Grants, POLICY_NAMES, PolicyKeeper, slice_user};
+use comity_agent_liqo::{LiqoPeer, TenantRequest};
+use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
@@ -191,7 +191,7 @@ async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {
         let renews = Api::<DynamicObject>::namespaced_with(
             consumer.control_plane.clone(),
             TENANT_NAMESPACE,
-            &comity_agent::liqo::renew(),
+            &comity_agent_liqo::renew(),
         );
         let renewal = serde_json::from_value(renewal).unwrap();
         renews.create(&PostParams::default(), &renewal).await.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -283,7 +283,7 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
         .filter_map(|one| one.metadata.name)
         .collect();
     assert!(!left.contains(POD_NAMESPACE) && !left.contains(TENANT_NAMESPACE), "{left:?}");
-    let foreign = Api::<DynamicObject>::all_with(lab.admin.clone(), &comity_agent::liqo::foreign_cluster());
+    let foreign = Api::<DynamicObject>::all_with(lab.admin.clone(), &comity_agent_liqo::foreign_cluster());
     assert!(foreign.get_opt("origin").await.unwrap().is_none());
     assert!(consumer.slices().list(&ListParams::default()).await.is_err(), "its certificate has no rights any more");
     lab.liqo.remove_tenant(&lab.peer).await.unwrap();

@@ -4,17 +4,17 @@
 
 use std::time::{Duration, Instant};
 
-use comity_agent::fabric::ForwardTarget;
-use comity_agent::liqo::donor::{DonorSettings, LiqoDonor};
-use comity_agent::liqo::network::{
+use comity_agent_liqo::donor::{DonorSettings, LiqoDonor};
+use comity_agent_liqo::network::{
     GatewaySettings, LiqoNetwork, NetworkSeen, NetworkSettings, NetworkStanding, NetworkState,
 };
-use comity_agent::liqo::origin::{LiqoOrigin, OriginSettings};
-use comity_agent::liqo::{
+use comity_agent_liqo::origin::{LiqoOrigin, OriginSettings};
+use comity_agent_liqo::{
     LiqoPeer, configuration, foreign_cluster, gateway_client, gateway_server, ipam_network, public_key,
     wg_gateway_client, wg_gateway_server,
 };
-use comity_agent::model::side::Side;
+use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::side::Side;
 use comity_testkit::{
     Binaries, Component, ControlPlane, ControlPlaneConfig, LiqoControllers, LiqoControllersConfig, LiqoVersion, Needs,
     SimulatedNode,

@@ -9,8 +9,8 @@ mod setting;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comity_agent::liqo::LiqoPeer;
-use comity_agent::liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
 use comity_testkit::{self as testkit, RealClusters, Where};
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
@@ -230,12 +230,12 @@ async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, le
     origin.remove(lease).await.unwrap();
     assert!(origin.list().await.unwrap().is_empty());
     assert!(Api::<Node>::all(setting.origin.clone()).get_opt(slice).await.unwrap().is_none());
-    for kind in [comity_agent::liqo::resource_slice(), comity_agent::liqo::virtual_node()] {
+    for kind in [comity_agent_liqo::resource_slice(), comity_agent_liqo::virtual_node()] {
         let api = Api::<DynamicObject>::all_with(setting.origin.clone(), &kind);
         assert!(api.list(&ListParams::default()).await.unwrap().items.is_empty(), "{}", kind.kind);
     }
     let offloadings =
-        Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::namespace_offloading());
+        Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent_liqo::namespace_offloading());
     assert!(offloadings.list(&ListParams::default()).await.unwrap().items.is_empty());
     let secrets = Api::<Secret>::namespaced(setting.origin.clone(), TENANT);
     assert!(secrets.get_opt(&format!("kubeconfig-resourceslice-{slice}")).await.unwrap().is_none());
@@ -267,7 +267,7 @@ async fn a_dead_donor_is_let_go(setting: &Setting, origin: &LiqoOrigin, clusters
     }
     eprintln!("peering with a dead donor removed in {:?}", began.elapsed());
     assert!(Api::<Namespace>::all(setting.origin.clone()).get_opt(TENANT).await.unwrap().is_none());
-    let clusters = Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent::liqo::foreign_cluster());
+    let clusters = Api::<DynamicObject>::all_with(setting.origin.clone(), &comity_agent_liqo::foreign_cluster());
     assert!(clusters.get_opt("donor").await.unwrap().is_none());
     origin.remove_identity(&peer()).await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! The origin's side: the Secret, and the access that it gives.
 
-use comity_agent::delivery::{DonorDelivery as _, OriginDelivery as _, OriginLease, OriginSecret};
-use comity_agent::model::delivery_error::DeliveryError;
+use comity_agent_delivery::{DonorDelivery as _, OriginDelivery as _, OriginLease, OriginSecret};
+use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 

@@ -1,7 +1,7 @@
 //! A reclaim as pods and people see it on a real API server, and their answers.
 
-use comity_agent::workload::crd::GpuLease;
-use comity_agent::workload::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
+use comity_agent_workload::crd::GpuLease;
+use comity_agent_workload::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use comity_agent::kubernetes::api::{KubernetesApi, KubernetesSource};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;

@@ -1,6 +1,6 @@
 //! The deterministic core of the Comity broker.
 //!
-//! This crate holds the federation's [`State`], defines the [`Command`]s, applies them totally and deterministically
+//! This crate holds the federation's [`State`], defines the [`Command`]s, applies them deterministically
 //! ([`State::apply`]), and matches queued requests with offers ([`scheduler::plan`]).
 //!
 //! It never reads a clock, draws a random number, touches a file or socket, knows its Raft role, uses floats or
@@ -50,5 +50,6 @@ pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, Pr
 pub use log::LogEnvelope;
 pub use model::refusal::Refusal;
 pub use model::reply::{Actor, Applied, Change, Idempotency, Reply, ReplyBody};
-pub use state::State;
+pub use state::transition::IllegalChange;
+pub use state::{Records, State};
 pub use time::{Millis, Timestamp};

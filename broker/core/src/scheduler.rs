@@ -11,6 +11,9 @@
 //! offers, policy ─▶ reclaim ─▶ leases to reclaim; reclaimed leases get new places as queued requests do
 //! ```
 //!
+//! The placements and reservations of a plan change free capacity, the packing index and the cache of failed searches.
+//! `plan_state` holds all of them, and its steps change all at once.
+//!
 //! [`packing`] chooses the node within a donor if it can express the demand: whole devices
 //! of one node, or part of one device. Other demands (MIG profiles, several shares that may lie on one device, gangs
 //! over several nodes, whole nodes, members, NVLink, NUMA, RDMA) are fitted node by node. Where a MIG device may be
@@ -22,18 +25,17 @@ pub(crate) mod grow;
 pub(crate) mod head_batch;
 pub(crate) mod lookahead;
 pub(crate) mod make_room;
-pub(crate) mod misses;
 pub(crate) mod order;
 pub mod packing;
 pub(crate) mod placement_index;
 pub(crate) mod plan;
+pub(crate) mod plan_state;
 pub(crate) mod planner;
 pub(crate) mod planning;
 pub(crate) mod preempt;
 pub(crate) mod reclaimer;
 pub(crate) mod reservations;
 pub(crate) mod reserve;
-pub(crate) mod reserved_view;
 pub(crate) mod victims;
 
 pub use plan::Plan;

@@ -1,4 +1,4 @@
-//! The federation's state and the one function that changes it.
+//! The federation's state. Anyone may read it; only a [`Transition`](transition::Transition) changes it.
 
 mod chains;
 pub(crate) mod cluster_sums;
@@ -11,9 +11,11 @@ pub mod occupancy;
 pub(crate) mod offered;
 pub(crate) mod queue;
 pub(crate) mod timers;
+pub(crate) mod transition;
 pub(crate) mod usable;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use comity_policy::UsageTable;
 use serde::{Deserialize, Serialize};
@@ -42,9 +44,34 @@ use crate::state::queue::Queue;
 use crate::state::timers::{Due, Timers};
 use crate::state::usable::Usable;
 
-/// The federation's state. Anyone may read it; only [`State::apply`] changes it.
+/// The federation's state, readable through [`Records`]. Its fields are private to this module, so that
+/// [`State::apply`] is the only way to change it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct State {
+    records: Records,
+}
+
+impl Deref for State {
+    type Target = Records;
+
+    fn deref(&self) -> &Records {
+        &self.records
+    }
+}
+
+impl From<Records> for State {
+    /// Computes the indexes of the records.
+    fn from(records: Records) -> Self {
+        let mut state = Self { records };
+        state.rebuild_derived();
+        state
+    }
+}
+
+/// All records of the state and, derived from them, their indexes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Records {
     /// Counts changes, without gaps.
     pub revision: u64,
     /// Log time. Only the command `rebase-time` can move it back.
@@ -65,20 +92,15 @@ pub struct State {
     pub envelopes: CowMap<EnvelopeKey, Envelope>,
     /// Replies kept for repeated calls.
     pub idempotency: CowMap<String, StoredReply>,
-    /// Past use of tenants and institutions; `None` until the first entry of format 3.
-    #[serde(default)]
-    pub fairness: Option<Ledger>,
+    /// Past use of tenants and institutions.
+    pub fairness: Ledger,
     /// When an overdue request last jumped the queue.
-    #[serde(default)]
     pub last_overdue: Timestamp,
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).
-    #[serde(default)]
     pub brokers: BTreeMap<u64, BrokerRecord>,
     /// Offset from leaders' log clocks to log time: the sum of all re-bases, in milliseconds.
-    #[serde(default)]
     pub time_shift_ms: i64,
     /// When the last leader began its term.
-    #[serde(default)]
     pub term_began: Timestamp,
     pub(crate) next_request: u64,
     pub(crate) next_lease: u64,
@@ -132,17 +154,9 @@ impl State {
         InstitutionId::parse(owner, "institution").ok()
     }
 
-    /// Accounts everybody's use until now. Must run before the accounting rules change.
-    pub(crate) fn account_all_use(&mut self) {
-        let half_life = self.settings().usage_half_life;
-        if let Some(ledger) = &mut self.fairness {
-            ledger.advance_all(self.log_time, &self.derived.holdings, half_life);
-        }
-    }
-
     /// Recomputes all derived data, for instance after loading a snapshot.
     pub fn rebuild_derived(&mut self) {
-        self.derived = Derived::of(self);
+        self.records.derived = Derived::of(self);
     }
 
     /// The capacity that leases take at each donor.
@@ -321,13 +335,11 @@ impl Derived {
             self.live_leases.remove(&id);
         }
         for cluster in [&lease.origin, &lease.placement.donor] {
-            self.index(cluster, live, |index| {
-                if live {
-                    index.leases.insert(id)
-                } else {
-                    index.leases.remove(&id)
-                };
-            });
+            if live {
+                self.by_cluster.entry(cluster.clone()).or_default().leases.insert(id);
+            } else {
+                self.prune_index(cluster, |index| index.leases.remove(&id));
+            }
         }
     }
 
@@ -352,24 +364,21 @@ impl Derived {
         }
         let live = peering.state != Closed;
         for cluster in [&peering.origin, &peering.donor] {
-            self.index(cluster, live, |index| {
-                if live {
-                    index.peerings.insert(id)
-                } else {
-                    index.peerings.remove(&id)
-                };
-            });
+            if live {
+                self.by_cluster.entry(cluster.clone()).or_default().peerings.insert(id);
+            } else {
+                self.prune_index(cluster, |index| index.peerings.remove(&id));
+            }
         }
     }
 
-    fn index(&mut self, cluster: &ClusterId, create: bool, change: impl FnOnce(&mut ClusterIndex)) {
-        if create {
-            change(self.by_cluster.entry(cluster.clone()).or_default());
-        } else if let Some(index) = self.by_cluster.get_mut(cluster) {
-            change(index);
-            if *index == ClusterIndex::default() {
-                self.by_cluster.remove(cluster);
-            }
+    /// Removes something from a cluster's index, and the index once it is empty.
+    fn prune_index(&mut self, cluster: &ClusterId, remove: impl FnOnce(&mut ClusterIndex) -> bool) {
+        if let Some(index) = self.by_cluster.get_mut(cluster)
+            && remove(index)
+            && *index == ClusterIndex::default()
+        {
+            self.by_cluster.remove(cluster);
         }
     }
 }

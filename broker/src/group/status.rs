@@ -192,16 +192,21 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use comity_core::{ClusterId, Records};
+
     use super::*;
 
     #[test]
     fn a_state_that_breaks_an_invariant_is_told() {
-        let mut state = State::default();
-        state.rebuild_derived();
-        assert!(examine(&state).violations.is_empty());
-        let record = serde_json::json!({ "body_sha256": "", "reply": { "Ok": "done" }, "at": 1 });
-        state.idempotency.insert("key".to_owned(), serde_json::from_value(record).expect("a record"));
-        let violations = examine(&state).violations;
-        assert!(violations.len() == 1 && violations[0].contains("derived data matches"), "{violations:?}");
+        assert!(examine(&State::default()).violations.is_empty());
+        let mut records = Records::default();
+        let cluster = serde_json::json!({
+            "institution": "polytechnic", "identity_key": "", "joined_at": 0, "certificate_not_after": 0,
+            "connected": false, "since": 0, "offer": null, "last_fencing_token": 0, "revision": 7,
+        });
+        let id = ClusterId::parse("campus", "cluster").expect("a label");
+        records.clusters.insert(id, serde_json::from_value(cluster).expect("a cluster"));
+        let violations = examine(&State::from(records)).violations;
+        assert!(violations.len() == 1 && violations[0].contains("campus"), "{violations:?}");
     }
 }

@@ -29,10 +29,8 @@ pub(super) struct Marker {
     /// Why the log must not be used, once it is known to be incomplete.
     pub(super) lost: Option<String>,
     /// The last starts of the broker in this life, the newest last.
-    #[serde(default)]
     starts: Vec<StartId>,
     /// Groups that this one was recovered from.
-    #[serde(default)]
     pub(super) replaces: Vec<GroupId>,
 }
 

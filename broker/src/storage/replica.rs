@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use comity_core::reply::Applied;
-use comity_core::{LogEnvelope, State, snapshot};
+use comity_core::{IllegalChange, LogEnvelope, State, snapshot};
 use tokio::sync::watch;
 
 use crate::replication::types::{LogId, SnapshotMeta, StoredMembership};
@@ -24,18 +24,24 @@ pub(crate) struct Replicated {
     pub(crate) state: State,
     pub(crate) last_applied: Option<LogId>,
     pub(crate) membership: StoredMembership,
+    /// Why the state must not be used any more: an entry broke its rules and left it half changed.
+    broken: Option<IllegalChange>,
 }
 
 impl Replicated {
+    pub(crate) fn new(state: State, last_applied: Option<LogId>, membership: StoredMembership) -> Self {
+        Self { state, last_applied, membership, broken: None }
+    }
+
     pub(crate) fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.last_applied, last_membership: self.membership.clone() }
     }
 
-    pub(super) fn copy_for_snapshot(&self) -> Self {
-        Self {
-            state: snapshot::copy(&self.state),
-            last_applied: self.last_applied,
-            membership: self.membership.clone(),
+    /// A copy for a snapshot; an error if the state is broken.
+    pub(super) fn copy_for_snapshot(&self) -> Result<Self, IllegalChange> {
+        match &self.broken {
+            Some(broken) => Err(broken.clone()),
+            None => Ok(Self::new(snapshot::copy(&self.state), self.last_applied, self.membership.clone())),
         }
     }
 }
@@ -50,7 +56,7 @@ impl Replica {
         Self {
             revision: watch::Sender::new(state.revision),
             next_index: watch::Sender::new(next_index(last_applied)),
-            replicated: RwLock::new(Replicated { state, last_applied, membership }),
+            replicated: RwLock::new(Replicated::new(state, last_applied, membership)),
             observer,
         }
     }
@@ -78,17 +84,23 @@ impl Replica {
         let _ = self.next_index.subscribe().wait_for(|next| *next > index).await;
     }
 
-    /// Applies a command.
-    pub(super) fn apply(&self, log_id: LogId, envelope: &LogEnvelope) -> Applied {
+    /// Applies a command. After an error the state stays broken: the broker must stop.
+    pub(super) fn apply(&self, log_id: LogId, envelope: &LogEnvelope) -> Result<Applied, IllegalChange> {
         let applied = {
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
-            let applied = replicated.state.apply(envelope);
+            let applied = match replicated.state.apply(envelope) {
+                Ok(applied) => applied,
+                Err(illegal) => {
+                    replicated.broken = Some(illegal.clone());
+                    return Err(illegal);
+                }
+            };
             replicated.last_applied = Some(log_id);
             self.observer.applied(&replicated.state, &applied);
             applied
         };
         self.publish(applied.revision, Some(log_id));
-        applied
+        Ok(applied)
     }
 
     /// Applies an entry without a command.
@@ -109,8 +121,7 @@ impl Replica {
         let revision = state.revision;
         {
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
-            *replicated =
-                Replicated { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
+            *replicated = Replicated::new(state, meta.last_log_id, meta.last_membership.clone());
             self.observer.restored(&replicated.state);
         }
         self.publish(revision, meta.last_log_id);

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use comity_core::IllegalChange;
 use futures::{Stream, TryStreamExt as _};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StoredMembership as Stored};
@@ -51,7 +52,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                     let envelope = proposed
                         .take()
                         .map_err(|error| io::Error::new(error.kind(), format!("log entry {log_id}: {error}")))?;
-                    Some(self.replica.apply(log_id, &envelope))
+                    let applied = self.replica.apply(log_id, &envelope);
+                    Some(applied.map_err(|illegal| stop_at(log_id, envelope.command.name(), &illegal))?)
                 }
                 EntryPayload::Membership(membership) => {
                     self.replica.advance(log_id, Some(Stored::new(Some(log_id), membership)));
@@ -87,6 +89,14 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 }
 
+/// The error that stops this broker, because an entry would have broken the state.
+fn stop_at(log_id: LogId, command: &str, illegal: &IllegalChange) -> io::Error {
+    io::Error::other(format!(
+        "log entry {log_id} ({command}): {illegal}. This is a bug: keep the data directory, report it with this line, \
+         and install a release that mends it"
+    ))
+}
+
 /// Makes snapshots in parallel with apply.
 pub struct SnapshotBuilder {
     replica: Arc<Replica>,
@@ -103,7 +113,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let (meta, snapshot) = blocking(move || {
             let began = Instant::now();
             // Apply waits for the copy, not for encoding, packing and writing it.
-            let replicated = replica.read(Replicated::copy_for_snapshot);
+            let replicated = replica.read(Replicated::copy_for_snapshot).map_err(io::Error::other)?;
             let held_up = began.elapsed();
             let (meta, snapshot) = snapshots.make(&replicated)?;
             drop(replicated);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use comity_core::command::RecoverGroup;
 use comity_core::log::LOG_FORMAT;
 use comity_core::reply::Actor;
-use comity_core::{Command, LogEnvelope, State};
+use comity_core::{Command, IllegalChange, LogEnvelope, State};
 use openraft::{EntryPayload, Membership, StoredMembership};
 
 use crate::replication::identity::GroupId;
@@ -52,7 +52,7 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
         let entries = log.range(from, from.saturating_add(BATCH)).map_err(internal)?;
         for entry in &entries {
             if let EntryPayload::Normal(proposed) = &entry.payload {
-                state.apply(&proposed.take().map_err(internal)?);
+                state.apply(&proposed.take().map_err(internal)?).map_err(illegal)?;
             }
             last = Some(entry.log_id);
         }
@@ -67,6 +67,10 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     })?;
     let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
     Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group), replaces })
+}
+
+fn illegal(error: IllegalChange) -> StorageError {
+    StorageError::Internal(error.to_string())
 }
 
 /// Reads a copy of `group_dir`, which stays as it is; blocks.
@@ -110,14 +114,15 @@ pub(crate) fn found_on(
 ) -> Result<GroupId, StorageError> {
     let SurvivingCopy { mut state, last, group: old, replaces, .. } = copy;
     let internal = |error: std::io::Error| StorageError::Internal(error.to_string());
-    state.apply(&LogEnvelope {
+    let recovery = LogEnvelope {
         format: LOG_FORMAT,
         actor: Actor::Leader(id),
         time: state.log_time,
         traceparent: String::new(),
         idempotency: None,
         command: Command::RecoverGroup(RecoverGroup { broker: id }),
-    });
+    };
+    state.apply(&recovery).map_err(illegal)?;
     comity_runtime::atomic_file::create_private_dir(data)?;
     let group = GroupId::draw();
     let mut marker = Marker::fresh(id, Some(group.clone()));
@@ -125,8 +130,7 @@ pub(crate) fn found_on(
     let node = MemberNode { address, incarnation: marker.incarnation() };
     let membership = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, node)]))
         .map_err(|error| StorageError::Internal(error.to_string()))?;
-    let replicated =
-        Replicated { state, last_applied: Some(last), membership: StoredMembership::new(Some(last), membership) };
+    let replicated = Replicated::new(state, Some(last), StoredMembership::new(Some(last), membership));
     SnapshotDir::open(data.join("snapshots"))?.make(&replicated).map_err(internal)?;
     let log = LogStore::open(&data.join("log"), Reached::open(data))?;
     log.begin_after(last, Vote::new(last.leader_id.term, id)).map_err(internal)?;

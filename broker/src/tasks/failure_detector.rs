@@ -55,7 +55,7 @@ fn marks(state: &State, heard: &BTreeMap<ClusterId, Duration>, began: Duration, 
 #[cfg(test)]
 mod tests {
     use comity_core::cluster::Cluster;
-    use comity_core::{InstitutionId, Timestamp};
+    use comity_core::{InstitutionId, Records, Timestamp};
 
     use super::*;
 
@@ -73,9 +73,9 @@ mod tests {
             last_fencing_token: 0,
             revision: 1,
         };
-        let mut state = State::default();
-        state.clusters.insert(id.clone(), cluster);
-        (state, id)
+        let mut records = Records::default();
+        records.clusters.insert(id.clone(), cluster);
+        (State::from(records), id)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent::model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_proto::v1;
 use serde::Serialize;
 

@@ -11,6 +11,9 @@ const MAX_FILES: usize = 20;
 /// Layers of the core: each may import from those before it.
 const CORE: [&str; 7] = ["collections", "model", "state", "feasibility", "apply", "scheduler", "explain"];
 
+/// Crates of the agent: each may depend on those before it.
+const AGENT: [&str; 7] = ["model", "fabric", "kubernetes", "liqo", "delivery", "state", "workload"];
+
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -53,6 +56,23 @@ fn layers_of_the_core_import_only_from_those_below() {
         .map(|(from, to)| format!("{} imports {}", from.join("/"), to.join("/")))
         .collect();
     assert!(upward.is_empty(), "the order of layers is {CORE:?}:\n{upward:#?}");
+}
+
+#[test]
+fn crates_of_the_agent_depend_only_on_those_before_them() {
+    let mut found = Vec::new();
+    for (at, name) in AGENT.iter().enumerate() {
+        let path = workspace().join("agent").join(name).join("Cargo.toml");
+        let manifest = fs::read_to_string(&path).expect("a crate of the agent");
+        let dependencies = manifest.lines().filter_map(|line| line.strip_suffix(".workspace = true"));
+        let of_agent = dependencies.filter_map(|line| line.strip_prefix("comity-agent"));
+        let upward = of_agent.filter(|other| !AGENT[..at].iter().any(|before| *other == format!("-{before}")));
+        found.extend(upward.map(|other| format!("comity-agent-{name} depends on comity-agent{other}")));
+    }
+    assert!(found.is_empty(), "the order of crates is {AGENT:?}, then comity-agent:\n{found:#?}");
+    let members = crates();
+    let listed: Vec<&str> = members.iter().filter_map(|member| member.strip_prefix("agent/")).collect();
+    assert_eq!(listed, AGENT, "the workspace's manifest lists the agent's crates in this order");
 }
 
 #[test]

@@ -215,7 +215,11 @@ impl Broker {
             idempotency: None,
             command,
         };
-        self.state.apply(&entry).reply
+        let applied = self
+            .state
+            .apply(&entry)
+            .map_err(|illegal| Refusal::new(Code::WrongState, illegal.to_string(), "mend the core"))?;
+        applied.reply
     }
 }
 

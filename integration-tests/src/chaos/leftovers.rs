@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use comity_agent::services::local_api::fetch_status;
-use comity_agent::state::store::Store;
+use comity_agent_state::store::Store;
 
 use super::grants::{SharedLedger, with};
 use super::inject::check_invariants;

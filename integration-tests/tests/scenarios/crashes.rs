@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comity_agent::reconcile::plan::STEP_NAMES;
+use comity_agent::reconcile::steps::Step;
 use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
 
 use crate::OrLogs as _;
@@ -80,8 +80,9 @@ async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_killed_in_the_middle_of_any_step_goes_on_where_it_was() {
+    let names = Step::names();
     for step in ORIGIN_STEPS.iter().chain(&DONOR_STEPS) {
-        assert!(STEP_NAMES.contains(step), "{step} is not a step of the agent");
+        assert!(names.contains(step), "{step} is not a step of the agent");
     }
     let cases = ORIGIN_STEPS
         .map(|step| ("polytech-campus", step))

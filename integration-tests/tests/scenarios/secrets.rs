@@ -1,6 +1,6 @@
 //! Nothing secret reaches the broker: not its disk, not its logs, not its memory.
 
-use comity_agent::state::store::Store;
+use comity_agent_state::store::Store;
 use comity_scenarios::{FederationConfig, PATIENCE, search_files, search_memory};
 
 use crate::OrLogs as _;

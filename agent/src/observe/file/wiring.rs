@@ -1,12 +1,12 @@
 //! How the parts of a node are joined, as the file says it: checked here as the broker checks it, for a line and a
 //! column say more than a refused offer.
 
+use comity_policy::quantity;
 use comity_proto::v1;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{FileNode, MIB, Problem, amount};
-use crate::kubernetes::quantity;
 use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
 
 /// What a NUMA node has for pods.

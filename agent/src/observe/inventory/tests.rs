@@ -1,11 +1,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use comity_agent_model::node_id::NodeSalt;
 use k8s_openapi::api::core::v1 as core;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::node_id::NodeSalt;
 use crate::observe::LocalReserve;
 use crate::observe::partial_object::Partial;
 use crate::observe::pod_facts::Names;

@@ -1,14 +1,15 @@
 //! Steps of a lease that this cluster lends.
 
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::local_policy::LeaseTerms;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
 use comity_proto::v1;
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
-use crate::delivery::DeliveryKind;
-use crate::model::local_policy::LeaseTerms;
-use crate::model::side::Side;
-use crate::state::record::{DonorRecord, ReportKey, SealedCredential};
+use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, SealCredential};
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
@@ -51,7 +52,7 @@ fn admit(snapshot: &Snapshot<'_>, lease: &v1::Lease, known: bool, lent_milli: &m
         Ok(()) => {
             *lent_milli = lent_milli.saturating_add(milli);
             let (lease, fencing_token) = (lease.id.clone(), lease.fencing_token);
-            steps.push(Step::AdmitLease { lease, fencing_token, milli, delivery });
+            steps.push(AdmitLease { lease, fencing_token, milli, delivery }.into());
         }
         Err(message) => steps.push(refuse(lease, "local-policy", message)),
     }
@@ -81,7 +82,7 @@ fn serve(snapshot: &Snapshot<'_>, lease: &v1::Lease, record: &DonorRecord, steps
             DeliveryKind::VirtualNode => exchange_state(snapshot, &lease.peering),
         };
         match ready {
-            ExchangeState::Ready => steps.push(Step::PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }),
+            ExchangeState::Ready => steps.push(PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }.into()),
             ExchangeState::Pending => {}
             ExchangeState::Impossible(code, reason) => steps.push(refuse(lease, code, reason)),
         }
@@ -94,12 +95,12 @@ fn serve(snapshot: &Snapshot<'_>, lease: &v1::Lease, record: &DonorRecord, steps
     match &record.sealed {
         Some(sealed) if sealed.epoch == epoch && !is_renewal_due(sealed, ends_at_ms, snapshot.now_ms) => {
             if !lease.donor_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id.clone())) {
-                steps.push(Step::ReportLease { lease: lease.id.clone(), fencing_token: lease.fencing_token });
+                steps.push(ReportLease { lease: lease.id.clone(), fencing_token: lease.fencing_token }.into());
             }
         }
         sealed => {
             let renewal = sealed.as_ref().is_some_and(|sealed| sealed.epoch == epoch);
-            steps.push(Step::SealCredential { lease: Box::new(lease.clone()), ends_at_ms, epoch, renewal });
+            steps.push(SealCredential { lease: Box::new(lease.clone()), ends_at_ms, epoch, renewal }.into());
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Planning that both sides of a lease share: its end, and a refusal.
 
+use comity_agent_model::side::Side;
+use comity_agent_state::record::ReportKey;
 use comity_proto::v1;
 
 use super::{Snapshot, Step, is_past_grace, is_wanted};
-use crate::model::side::Side;
-use crate::state::record::ReportKey;
+use crate::reconcile::steps::lease::{RefuseLease, RemoveLease};
 
 /// How far a side has taken a lease down, by its records.
 #[derive(Clone, Copy)]
@@ -24,7 +25,7 @@ pub(super) fn ends(
     held: Option<TakeDown>,
     steps: &mut Vec<Step>,
 ) -> bool {
-    let remove = |report| Step::RemoveLease { lease: lease.id.clone(), side: Some(side), report };
+    let remove = |report| -> Step { RemoveLease { lease: lease.id.clone(), side: Some(side), report }.into() };
     if lease.state() == v1::LeaseState::Ending {
         let known = held.is_some_and(|held| held.clean_acked);
         if !known && !snapshot.is_reported(&ReportKey::Clean(lease.id.clone())) {
@@ -46,5 +47,5 @@ pub(super) fn ends(
 
 /// The step that reports to the broker that this side cannot serve the lease.
 pub(super) fn refuse(lease: &v1::Lease, code: &'static str, message: String) -> Step {
-    Step::RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }
+    RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }.into()
 }

@@ -26,15 +26,18 @@
 //! Every unopened message is processed, whatever the records say, so that a side that lost its records recovers. This
 //! side's newest message is sealed again if it may be lost and a lease waits for it.
 
+use comity_agent_liqo::network::{NetworkStanding, NetworkState};
+use comity_agent_liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
 
 use super::{Snapshot, Step, is_wanted};
-use crate::delivery::DeliveryKind;
-use crate::liqo::network::{NetworkStanding, NetworkState};
-use crate::liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
-use crate::model::side::Side;
-use crate::state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
+use crate::reconcile::steps::liqo::{
+    LiqoAdmit, LiqoAnswer, LiqoChallenge, LiqoIdentity, LiqoMint, LiqoNetwork, LiqoRemove,
+};
 
 /// Pause after a permanent failure; leases are refused meanwhile.
 const RETRY_AFTER_MS: u64 = 60_000;
@@ -165,7 +168,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
     let reinstalled = record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id;
     if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(snapshot) {
         // One Liqo was reinstalled, or the network changed: the exchange starts over.
-        steps.push(Step::LiqoRemove { peering: keys.peering.clone() });
+        steps.push(LiqoRemove { peering: keys.peering.clone() }.into());
         return;
     }
     if failure(snapshot, record).is_none() {
@@ -177,11 +180,11 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
 fn begin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
     let (peering, epoch) = (keys.peering.clone(), keys.epoch);
     match keys.side {
-        Side::Donor if snapshot.service.authentication.by_token => steps.push(Step::LiqoMint { peering, epoch }),
+        Side::Donor if snapshot.service.authentication.by_token => steps.push(LiqoMint { peering, epoch }.into()),
         Side::Donor => match unopened(snapshot, keys, TenantRequest::STEP) {
             // The origin remembers an exchange that this side has lost.
-            Some(envelope) => steps.push(Step::LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) }),
-            None => steps.push(Step::LiqoChallenge { peering, epoch }),
+            Some(envelope) => steps.push(LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) }.into()),
+            None => steps.push(LiqoChallenge { peering, epoch }.into()),
         },
         Side::Origin => {
             open_as_origin(snapshot, keys, steps);
@@ -212,9 +215,9 @@ fn unopened<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord, step: &'sta
 fn open_as_origin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) -> bool {
     let (peering, epoch) = (keys.peering.clone(), keys.epoch);
     if let Some(envelope) = unopened(snapshot, keys, IdentityParams::STEP) {
-        steps.push(Step::LiqoIdentity { peering, epoch, envelope: Some(envelope.clone()) });
+        steps.push(LiqoIdentity { peering, epoch, envelope: Some(envelope.clone()) }.into());
     } else if let Some(envelope) = unopened(snapshot, keys, Challenge::STEP) {
-        steps.push(Step::LiqoAnswer { peering, epoch, envelope: Some(envelope.clone()) });
+        steps.push(LiqoAnswer { peering, epoch, envelope: Some(envelope.clone()) }.into());
     } else {
         return false;
     }
@@ -249,7 +252,7 @@ impl Exchange<'_> {
         let Some(network) = self.record.standing_network() else { return };
         let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
         if let Some(envelope) = unopened(self.snapshot, self.keys, NetworkState::step(self.keys.side.other())) {
-            steps.push(Step::LiqoNetwork { peering, epoch, envelope: Some(envelope.clone()) });
+            steps.push(LiqoNetwork { peering, epoch, envelope: Some(envelope.clone()) }.into());
             return;
         }
         let carries = self.snapshot.records.network_carrier(&self.record.liqo_id) == Some(&peering);
@@ -258,7 +261,7 @@ impl Exchange<'_> {
         let changed = network.told.as_ref() != Some(local);
         let in_vain = self.needed && self.may_be_lost(network.sealed.as_ref());
         if (changed || in_vain) && !self.snapshot.is_reported(&ReportKey::LiqoNetwork(peering.clone())) {
-            steps.push(Step::LiqoNetwork { peering, epoch, envelope: None });
+            steps.push(LiqoNetwork { peering, epoch, envelope: None }.into());
         }
     }
 
@@ -266,16 +269,16 @@ impl Exchange<'_> {
         let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
         if self.goes_by_token() {
             if self.is_mint_due() {
-                steps.push(Step::LiqoMint { peering, epoch });
+                steps.push(LiqoMint { peering, epoch }.into());
             }
         } else if let Some(envelope) = unopened(self.snapshot, self.keys, TenantRequest::STEP) {
-            steps.push(Step::LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) });
+            steps.push(LiqoAdmit { peering, epoch, envelope: Some(envelope.clone()) }.into());
         } else if self.record.request.is_some() {
             if self.is_stuck(self.record.done) || self.is_due() {
-                steps.push(Step::LiqoAdmit { peering, epoch, envelope: None });
+                steps.push(LiqoAdmit { peering, epoch, envelope: None }.into());
             }
         } else if self.is_due() {
-            steps.push(Step::LiqoChallenge { peering, epoch });
+            steps.push(LiqoChallenge { peering, epoch }.into());
         }
     }
 
@@ -286,10 +289,10 @@ impl Exchange<'_> {
         }
         if self.record.identity.is_some() {
             if self.is_stuck(self.record.done) {
-                steps.push(Step::LiqoIdentity { peering, epoch, envelope: None });
+                steps.push(LiqoIdentity { peering, epoch, envelope: None }.into());
             }
         } else if self.record.challenge.is_some() && (self.is_stuck(self.record.request.is_some()) || self.is_due()) {
-            steps.push(Step::LiqoAnswer { peering, epoch, envelope: None });
+            steps.push(LiqoAnswer { peering, epoch, envelope: None }.into());
         }
     }
 

@@ -1,14 +1,17 @@
 //! Steps of a lease that this cluster borrows.
 
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{OriginRecord, ReportKey};
+use comity_agent_workload::reclaim::reclaim_of;
 use comity_proto::v1;
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
-use super::{LiveLease, Snapshot, Step};
-use crate::delivery::DeliveryKind;
-use crate::model::side::Side;
-use crate::state::record::{OriginRecord, ReportKey};
-use crate::workload::reclaim::reclaim_of;
+use super::{Snapshot, Step};
+use crate::reconcile::envelope::CREDENTIAL;
+use crate::reconcile::live::LiveLease;
+use crate::reconcile::steps::lease::{AcceptCredential, OpenCredential, Probe, ReportCheckpointed};
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
     let record = snapshot.records.origins.get(&lease.id);
@@ -37,7 +40,7 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<S
     }
     let reported = ReportKey::Checkpointed(lease.id.clone());
     if reclaim_of(lease).is_some() && snapshot.live.saved.contains(&lease.id) && !snapshot.is_reported(&reported) {
-        steps.push(Step::ReportCheckpointed { lease: lease.id.clone(), fencing_token: lease.fencing_token });
+        steps.push(ReportCheckpointed { lease: lease.id.clone(), fencing_token: lease.fencing_token }.into());
     }
     open(snapshot, lease, steps);
     if let Some(record) = record {
@@ -46,14 +49,14 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<S
 }
 
 fn open(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
-    let ours = |e: &&v1::Envelope| e.lease == lease.id && e.step == "credential" && e.peering == lease.peering;
+    let ours = |e: &&v1::Envelope| e.lease == lease.id && e.step == CREDENTIAL && e.peering == lease.peering;
     for envelope in snapshot.desired.envelopes.iter().filter(ours) {
         let Some(record) = snapshot.records.peering(&envelope.peering, envelope.epoch) else { continue };
         if record.has_opened(&envelope.lease, &envelope.step, envelope.sequence) {
             snapshot.discard(envelope, steps);
         } else if record.remote.is_some() && snapshot.usable_epoch(&lease.peering) == Some(envelope.epoch) {
             let (lease, fencing_token) = (lease.id.clone(), lease.fencing_token);
-            steps.push(Step::OpenCredential { lease, fencing_token, envelope: envelope.clone() });
+            steps.push(OpenCredential { lease, fencing_token, envelope: envelope.clone() }.into());
         }
     }
 }
@@ -69,8 +72,8 @@ fn accept(snapshot: &Snapshot<'_>, lease: &v1::Lease, record: &OriginRecord, ste
     }
     let wanted = LiveLease { epoch: credential.epoch, sequence: credential.sequence, tunnel_epoch: *tunnel };
     if snapshot.live.accepted.get(&lease.id) != Some(&wanted) {
-        steps.push(Step::AcceptCredential { lease: Box::new(lease.clone()) });
+        steps.push(AcceptCredential { lease: Box::new(lease.clone()) }.into());
     } else if !lease.origin_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id.clone())) {
-        steps.push(Step::Probe { lease: Box::new(lease.clone()) });
+        steps.push(Probe { lease: Box::new(lease.clone()) }.into());
     }
 }

@@ -1,12 +1,18 @@
 //! Steps of one peering.
 
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_proto::v1;
 use comity_proto::v1::PeeringState;
 
 use super::{Snapshot, Step};
 use crate::keys::bundle::Expected;
-use crate::model::side::Side;
-use crate::state::record::{PeeringRecord, ReportKey};
+use crate::reconcile::envelope::{PROOF, PSK};
+use crate::reconcile::steps::liqo::LiqoRemove;
+use crate::reconcile::steps::peering::{
+    CheckProof, ClosePeering, ConfigureFabric, FailPeering, ForgetPeering, MakeKeys, OpenPsk, ReportEstablished,
+    SendProof, SendPsk,
+};
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
     let Some(peering) = &directive.peering else { return };
@@ -47,7 +53,7 @@ impl OnePeering<'_> {
     fn fail(&self, code: &'static str, message: &str, steps: &mut Vec<Step>) {
         if !self.is_reported(ReportKey::PeeringFailed) {
             let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
-            steps.push(Step::FailPeering { peering, epoch, code, message: message.to_owned() });
+            steps.push(FailPeering { peering, epoch, code, message: message.to_owned() }.into());
         }
     }
 
@@ -64,13 +70,13 @@ impl OnePeering<'_> {
             if shown.is_some() {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
             } else {
-                steps.push(Step::MakeKeys { peering: id.clone(), epoch, side: self.side });
+                steps.push(MakeKeys { peering: id.clone(), epoch, side: self.side }.into());
             }
             return;
         };
         match shown {
             None if !self.is_reported(ReportKey::Keys) => {
-                steps.push(Step::MakeKeys { peering: id.clone(), epoch, side: self.side });
+                steps.push(MakeKeys { peering: id.clone(), epoch, side: self.side }.into());
             }
             None => self.restore(steps),
             Some(shown) if prost::Message::encode_to_vec(shown) != record.bundle => {
@@ -94,7 +100,7 @@ impl OnePeering<'_> {
         }
     }
 
-    fn expected(&self) -> Option<(Expected, v1::KeyBundle)> {
+    fn expected(&self) -> Option<(Expected, Box<v1::KeyBundle>)> {
         let (bundle, cluster, side) = match self.side {
             Side::Donor => (&self.directive.origin_keys, &self.peering.origin, v1::Side::Origin),
             Side::Origin => (&self.directive.donor_keys, &self.peering.donor, v1::Side::Donor),
@@ -107,7 +113,7 @@ impl OnePeering<'_> {
             identity_key: self.directive.peer_identity_key.clone(),
             institution: self.directive.peer_institution.clone(),
         };
-        Some((expected, bundle.clone()?))
+        Some((expected, Box::new(bundle.clone()?)))
     }
 
     fn envelope(&self, step: &str) -> Option<&v1::Envelope> {
@@ -121,14 +127,14 @@ impl OnePeering<'_> {
         let Some((expected, bundle)) = self.expected() else { return };
         let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
         if record.preshared.is_none() || !record.sealed_accepted && !self.is_reported(ReportKey::Psk) {
-            steps.push(Step::SendPsk { expected, bundle });
+            steps.push(SendPsk { expected, bundle }.into());
         } else if record.proven {
             if !self.is_reported(ReportKey::Authenticated) {
-                steps.push(Step::CheckProof { peering, epoch, envelope: None });
+                steps.push(CheckProof { peering, epoch, envelope: None }.into());
             }
-            self.acknowledge_again("proof", steps);
-        } else if let Some(envelope) = self.envelope("proof") {
-            steps.push(Step::CheckProof { peering, epoch, envelope: Some(envelope.clone()) });
+            self.acknowledge_again(PROOF, steps);
+        } else if let Some(envelope) = self.envelope(PROOF) {
+            steps.push(CheckProof { peering, epoch, envelope: Some(envelope.clone()) }.into());
         } else {
             // The donor's end is up before the origin's first handshake.
             self.configure(record, steps);
@@ -138,11 +144,11 @@ impl OnePeering<'_> {
     fn authenticate_as_origin(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
         if record.preshared.is_some() {
             if !record.sealed_accepted && !self.is_reported(ReportKey::Proof) {
-                steps.push(Step::SendProof { peering: self.peering.id.clone(), epoch: self.peering.epoch });
+                steps.push(SendProof { peering: self.peering.id.clone(), epoch: self.peering.epoch }.into());
             }
-            self.acknowledge_again("psk", steps);
-        } else if let (Some((expected, bundle)), Some(envelope)) = (self.expected(), self.envelope("psk")) {
-            steps.push(Step::OpenPsk { expected, bundle, envelope: envelope.clone() });
+            self.acknowledge_again(PSK, steps);
+        } else if let (Some((expected, bundle)), Some(envelope)) = (self.expected(), self.envelope(PSK)) {
+            steps.push(OpenPsk { expected, bundle, envelope: envelope.clone() }.into());
         }
     }
 
@@ -163,13 +169,13 @@ impl OnePeering<'_> {
             && !self.directive.reported_established
             && !self.is_reported(ReportKey::Established)
         {
-            steps.push(Step::ReportEstablished { peering: peering.clone(), epoch });
+            steps.push(ReportEstablished { peering: peering.clone(), epoch }.into());
         }
-        self.acknowledge_again("psk", steps);
-        self.acknowledge_again("proof", steps);
+        self.acknowledge_again(PSK, steps);
+        self.acknowledge_again(PROOF, steps);
         let older = self.snapshot.records.epochs(&peering).any(|record| record.epoch < epoch);
         if self.peering.state() == PeeringState::Established && older {
-            steps.push(Step::ForgetPeering { peering, before: Some(epoch) });
+            steps.push(ForgetPeering { peering, before: Some(epoch) }.into());
         }
     }
 
@@ -179,7 +185,7 @@ impl OnePeering<'_> {
 
     fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
         if record.is_complete() && self.tunnel().is_none_or(|epoch| epoch < record.epoch) {
-            steps.push(Step::ConfigureFabric { peering: record.peering.clone(), epoch: record.epoch });
+            steps.push(ConfigureFabric { peering: record.peering.clone(), epoch: record.epoch }.into());
         }
     }
 
@@ -197,12 +203,12 @@ impl OnePeering<'_> {
         let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
         if self.snapshot.records.liqo.contains_key(&peering) {
             // Before the tunnel goes, so that the other side's Liqo sees it.
-            steps.push(Step::LiqoRemove { peering });
+            steps.push(LiqoRemove { peering }.into());
             return;
         }
         let known = self.snapshot.records.closed.get(&peering) == Some(&epoch);
         if !known && !self.snapshot.is_reported(&ReportKey::Closed(peering.clone())) {
-            steps.push(Step::ClosePeering { peering, epoch });
+            steps.push(ClosePeering { peering, epoch }.into());
         }
     }
 }

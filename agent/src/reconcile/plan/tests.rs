@@ -9,17 +9,22 @@ mod leases;
 mod liqo;
 mod peerings;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fixtures::{bundle, envelope, lease, network, peering_record, remote};
-
-use super::*;
-use crate::delivery::{Authentication, Grant};
-use crate::liqo::LiqoPeer;
-use crate::state::record::{
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_liqo::donor::Grant;
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::node_service::Authentication;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::{
     DonorRecord, HeldCredential, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord, RemoteKeys,
     RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
 };
+use fixtures::{bundle, envelope, lease, network, peering_record, remote};
+
+use super::*;
+use crate::reconcile::live::LiveLease;
 
 const NOW: u64 = 1_000_000;
 

@@ -4,20 +4,21 @@
 
 use std::sync::Arc;
 
+use comity_agent_delivery::{NodeLender, VirtualNodeDonor};
+use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_liqo::donor::Grants;
+use comity_agent_liqo::donor::{
+    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings, pod_metrics,
+};
+use comity_agent_liqo::own_user_name;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
 use comity_runtime::{Clock, Shutdown};
 use tokio::sync::watch;
 
 use super::DonorSide;
 use crate::config::Config;
-use crate::delivery::{Grants, NodeLender, VirtualNodeDonor};
-use crate::kubernetes::api::KubernetesApi;
-use crate::liqo::donor::{
-    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings, pod_metrics,
-};
-use crate::liqo::own_user_name;
-use crate::model::delivery_error::DeliveryError;
-use crate::model::node_id::NodeSalt;
 
 /// The observed state of this cluster.
 pub(super) struct Own<'a> {

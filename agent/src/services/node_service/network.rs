@@ -1,29 +1,30 @@
 //! Maintains the networks between Liqos while the agent runs: applies the records' state repeatedly, and reports the
 //! observed state to the plan.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
+use comity_agent_model::side::Side;
+use comity_agent_state::record::Records;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::liqo::LiqoPeer;
-use crate::liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
-use crate::model::side::Side;
-use crate::reconcile::steps::Context;
-use crate::state::record::Records;
+use crate::reconcile::parts::Parts;
 
 /// Pauses between two checks, while a network is not ready and when all are. Changes by others are reverted within the
 /// longer one.
 const SOON: Duration = Duration::from_secs(2);
 const LATER: Duration = Duration::from_secs(15);
 
-pub(super) async fn keep(context: Arc<Context>, network: LiqoNetwork, stop: CancellationToken) {
-    let mut records = context.store.subscribe();
+pub(super) async fn keep(parts: Parts, network: LiqoNetwork, stop: CancellationToken) {
+    let Parts { store, networks, clock, .. } = parts;
+    let mut records = store.subscribe();
     loop {
         let carriers = carriers(&records.borrow_and_update());
         let mut seen = Networks::new();
         for peering in carriers {
-            let current = || current(&context.store.records(), &peering);
+            let current = || current(&store.records(), &peering);
             let look = tokio::select! {
                 () = stop.cancelled() => return,
                 look = network.tend(current) => look,
@@ -32,11 +33,11 @@ pub(super) async fn keep(context: Arc<Context>, network: LiqoNetwork, stop: Canc
         }
         let is_ready = |seen: &NetworkSeen| matches!(seen.standing, NetworkStanding::Ready { .. });
         let pause = if seen.values().all(is_ready) { LATER } else { SOON };
-        publish(&context, seen);
+        publish(&networks, seen);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = records.changed() => if changed.is_err() { return },
-            () = context.clock.sleep(pause) => {}
+            () = clock.sleep(pause) => {}
         }
     }
 }
@@ -57,8 +58,8 @@ fn current(records: &Records, peering: &str) -> Option<(LiqoPeer, Side, Option<N
 }
 
 /// Publishes the observed state, and logs changes.
-fn publish(context: &Context, seen: Networks) {
-    context.networks.send_if_modified(|before| {
+fn publish(networks: &watch::Sender<Networks>, seen: Networks) {
+    networks.send_if_modified(|before| {
         if *before == seen {
             return false;
         }
@@ -74,8 +75,11 @@ fn publish(context: &Context, seen: Networks) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use comity_agent_state::record::{LiqoRecord, NetworkRecord};
+
     use super::*;
-    use crate::state::record::{LiqoRecord, NetworkRecord};
 
     fn records(peerings: &[(&str, Side, bool)]) -> Records {
         let mut records = Records::default();

@@ -6,6 +6,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use comity_agent_fabric::{FabricError, NodeOverlay, Published};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use comity_runtime::{AdminServer, BuildInfo, Readiness, ReadinessGuard, Shutdown};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,8 +17,6 @@ use kube::runtime::watcher::watch_object;
 use prometheus::IntGauge;
 
 use super::{CONFIG_MAP, KEY};
-use crate::fabric::{FabricError, NodeOverlay, Published};
-use crate::kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 
 /// How often failures are retried and the device is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

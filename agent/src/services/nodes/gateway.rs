@@ -5,6 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use comity_agent_fabric::{ClusterNode, MAX_NODES, Published};
+use comity_agent_kubernetes::call::{apply, call_opt, own_labels};
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_model::delivery_error::DeliveryError;
 use futures::StreamExt as _;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -14,11 +18,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{CONFIG_MAP, KEY};
-use crate::fabric::{ClusterNode, MAX_NODES, Published};
-use crate::kubernetes::call::{apply, call_opt, own_labels};
-use crate::kubernetes::watch_cache::WatchCache;
-use crate::model::delivery_error::DeliveryError;
-use crate::reconcile::steps::Context;
+use crate::reconcile::parts::{Member, Tunnels};
 
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(5);
@@ -30,12 +30,18 @@ const GATHER: Duration = Duration::from_millis(100);
 const MAX_NETWORKS_OF_A_NODE: usize = 8;
 
 /// Routes other nodes' pods to the tunnels and back, until stopped.
-pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop: CancellationToken) {
-    let Some(changed) = context.fabric.published_changed() else { return };
+pub async fn run(
+    member: Arc<Member>,
+    tunnels: Arc<Tunnels>,
+    client: Client,
+    namespace: String,
+    stop: CancellationToken,
+) {
+    let Some(changed) = tunnels.fabric.published_changed() else { return };
     let config = watcher::Config::default().labels("liqo.io/type!=virtual-node");
     let mut events = watcher(Api::<Node>::all(client.clone()), config).default_backoff().boxed();
     let own: Vec<Ipv4Net> =
-        context.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+        member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
     let mut publisher = Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, said: None };
     let (mut nodes, mut told, mut said) = (WatchCache::default(), None, None);
     loop {
@@ -43,7 +49,7 @@ pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop:
         if nodes.is_complete() {
             let wanted = cluster_nodes(nodes.facts(), &own);
             if told.as_ref() != Some(&wanted) {
-                match context.fabric.set_nodes(&wanted) {
+                match tunnels.fabric.set_nodes(&wanted) {
                     Ok(()) => (told, said) = (Some(wanted), None),
                     Err(error) => {
                         due = RETRY;
@@ -52,7 +58,7 @@ pub async fn run(context: Arc<Context>, client: Client, namespace: String, stop:
                 }
             }
         }
-        if told.is_some() && !publisher.publish(context.fabric.published()).await {
+        if told.is_some() && !publisher.publish(tunnels.fabric.published()).await {
             due = RETRY;
         }
         tokio::select! {

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use comity_agent::liqo::donor::slice_user;
-use comity_agent::liqo::{namespace_map, resource_slice};
+use comity_agent_liqo::donor::slice_user;
+use comity_agent_liqo::{namespace_map, resource_slice};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use comity_agent::liqo::donor::slice_user;
-use comity_agent::liqo::{Challenge, TenantRequest, namespace_map, resource_slice, shadow_pod};
+use comity_agent_liqo::donor::slice_user;
+use comity_agent_liqo::{Challenge, TenantRequest, namespace_map, resource_slice, shadow_pod};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client, Config};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent::fabric::ForwardTarget;
-use comity_agent::liqo::donor::{
+use comity_agent_liqo::donor::{
     ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicySettings,
     check_installation,
 };
-use comity_agent::liqo::{LiqoPeer, PeerCredential, own_user_name, quota, resource_slice};
+use comity_agent_liqo::{LiqoPeer, PeerCredential, own_user_name, quota, resource_slice};
+use comity_agent_model::forward_target::ForwardTarget;
 use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig};
 use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};

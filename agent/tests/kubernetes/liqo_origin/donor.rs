@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use comity_agent::liqo::{Challenge, IdentityParams, PeerCredential, TenantRequest, resource_slice, tenant};
+use comity_agent_liqo::{Challenge, IdentityParams, PeerCredential, TenantRequest, resource_slice, tenant};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};

@@ -10,8 +10,8 @@ pub(crate) mod requests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::reply::Reply;
+use crate::state::transition::Transition;
 
 pub use apply_policy::ApplyPolicy;
 pub use brokers::assign_broker::AssignBroker;

@@ -34,7 +34,10 @@ pub(crate) fn outlook_beside_reservations<'p>(
     reclaims: Option<&Reclaims>,
 ) -> Option<Outlook> {
     let mut snapshot = snapshot.clone();
-    planning.reserved_for_others(request).for_each(|reserved| reserved.take(&mut snapshot, &mut held));
+    for reserved in planning.reserved_for_others(request) {
+        reserved.take(&mut snapshot);
+        held.extend(reserved.held(&snapshot));
+    }
     let all = held_after_reclaims(snapshot.state, &plan.reclaims).into_iter().chain(held.iter().cloned()).collect();
     let found = outlook_alone(&snapshot, all, &request.spec);
     let later = if reclaims.is_some() { None } else { by_later_preemption(&snapshot, &held, plan, request) };
@@ -75,11 +78,11 @@ fn by_later_preemption<'p>(
         snapshot.release(&HeldCapacity { end: *end, counts: lease.as_use(), placement: &lease.placement });
         gone.insert(*id);
     }
-    let Room { donor, victims, .. } = cheapest_room_after(&snapshot, request, &BTreeSet::new(), &gone)?;
+    let Room { donor, set, .. } = cheapest_room_after(&snapshot, request, &BTreeSet::new(), &gone)?;
     // The notice does not depend on the request.
     let by = ReclaimReason::Preempted { by: RequestId(0) };
     let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(lease_end(lease, state.log_time));
-    let start = victims.iter().map(|victim| end(victim.lease)).max()?;
+    let start = set.victims.iter().map(|victim| end(victim.lease)).max()?;
     Some((start, vec![donor.clone()]))
 }
 

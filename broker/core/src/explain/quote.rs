@@ -16,8 +16,9 @@ use crate::model::request::{Request, RequestState};
 use crate::model::time::Timestamp;
 use crate::scheduler::order::Hypothetical;
 use crate::scheduler::plan::Plan;
+use crate::scheduler::plan_state::placed::Placed;
 use crate::scheduler::planner::Planner;
-use crate::scheduler::planning::{Placed, Planning};
+use crate::scheduler::planning::Planning;
 use crate::state::State;
 
 /// The expected outcome of a request.
@@ -50,13 +51,11 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let mut plan = Plan::default();
     planning.serve(&mut plan, MAX_PLACEMENTS_PER_PLAN);
     // Before its start window it has no turn, and a full plan may not have reached it.
+    let is_placed = planning.plan_state.placed().iter().any(|placed| placed.serves(&request));
     let later =
-        if plan.unplaced.contains(&hypothetical.id) || planning.placed.iter().any(|placed| placed.serves(&request)) {
-            None
-        } else {
-            planning.find(spec, None)
-        };
-    let placed = planning.placed.iter().filter(|placed| placed.serves(&request)).map(|placed| &placed.candidate);
+        if is_placed || plan.unplaced.contains(&hypothetical.id) { None } else { planning.plan_state.find(spec, None) };
+    let placed = planning.plan_state.placed().iter().filter(|placed| placed.serves(&request));
+    let placed = placed.flat_map(|placed| &placed.parts);
     let found: Vec<&FeasiblePlacement> = placed.chain(later.iter().flatten()).collect();
     if found.is_empty() {
         return quote_waiting(&planning, &plan, &hypothetical);
@@ -94,11 +93,12 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
 
 /// The quote of a request that would wait.
 fn quote_waiting<'a>(planning: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: &Hypothetical<'_>) -> Quote {
-    let (state, request) = (planning.snapshot.state, hypothetical.request);
+    let (state, request) = (planning.state(), hypothetical.request);
     let reclaims = Reclaims::planned(state, plan, hypothetical.id);
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
-    let placed = planning.placed.iter().map(Placed::as_held).collect();
-    let earliest = outlook_beside_reservations(planning, plan, &planning.snapshot, placed, request, reclaims.as_ref());
+    let snapshot = planning.plan_state.snapshot();
+    let placed = planning.plan_state.placed().iter().flat_map(Placed::held).collect();
+    let earliest = outlook_beside_reservations(planning, plan, snapshot, placed, request, reclaims.as_ref());
     let earliest = adjusted_outlook(&request.spec, &explanation, earliest);
     if reclaims.is_none() {
         explain_others(plan, &mut explanation);

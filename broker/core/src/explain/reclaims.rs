@@ -42,6 +42,15 @@ pub struct ReclaimedLease {
     pub until: Option<Timestamp>,
 }
 
+/// How far reclaims have got.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Notice has been given.
+    Given,
+    /// A plan contains them.
+    Planned,
+}
+
 impl Reclaims {
     /// Reclaims in progress for the waiting request `id`.
     pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
@@ -52,21 +61,22 @@ impl Reclaims {
         let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
         let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =
             leases.filter_map(|(id, lease)| Some((id, lease, reason(lease)?))).collect();
-        Self::of(state, true, leases)
+        Self::of(state, Stage::Given, leases)
     }
 
     /// Reclaims that `plan` makes for request `id`.
     pub(crate) fn planned(state: &State, plan: &Plan, id: RequestId) -> Option<Self> {
         let reclaims = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(id));
         let leases = reclaims.filter_map(|it| Some((it.lease, state.leases.get(&it.lease)?, it.reason.clone())));
-        Self::of(state, false, leases.collect())
+        Self::of(state, Stage::Planned, leases.collect())
     }
 
-    fn of(state: &State, given: bool, mut leases: Vec<(LeaseId, &Lease, ReclaimReason)>) -> Option<Self> {
+    fn of(state: &State, stage: Stage, mut leases: Vec<(LeaseId, &Lease, ReclaimReason)>) -> Option<Self> {
         leases.sort_by_key(|(id, ..)| *id);
         let (_, first, reason) = leases.first()?;
         let donor = first.placement.donor.clone();
         let move_aside = matches!(reason, ReclaimReason::Repair { .. });
+        let given = stage == Stage::Given;
         let told = |(id, lease, reason): &(LeaseId, &Lease, ReclaimReason)| {
             let request = state.requests.get(&lease.request);
             let given = lease.reclaim.as_ref().filter(|_| given);

@@ -24,7 +24,6 @@ pub struct Obstacle {
     /// Policy documents behind it.
     pub by: Vec<String>,
     /// When it passes by itself, if known.
-    #[serde(default)]
     pub until: Option<Timestamp>,
 }
 

@@ -150,6 +150,19 @@ impl<'a> Snapshot<'a> {
         self.occupancy.lent_milli(donor).saturating_add(placed).saturating_sub(released)
     }
 
+    /// Whether `other` has the same free capacity and the same usage.
+    pub(crate) fn has_same_capacity(&self, other: &Self) -> bool {
+        let nothing = NodeOccupancy::default();
+        let same_node = |donor: &ClusterId, id: &NodeId| {
+            self.occupancy(donor, id).unwrap_or(&nothing) == other.occupancy(donor, id).unwrap_or(&nothing)
+        };
+        let mut donors = [&self.taken, &other.taken].into_iter().flatten();
+        *self.usage == *other.usage
+            && donors.all(|(donor, nodes)| {
+                self.lent_milli(donor) == other.lent_milli(donor) && nodes.keys().all(|id| same_node(donor, id))
+            })
+    }
+
     /// The usable nodes of a donor's offer, with the class of each device.
     pub(crate) fn nodes(
         &self,
@@ -278,6 +291,12 @@ impl<'a> Snapshot<'a> {
     pub(crate) fn mark_replaced(&mut self, lease: &Lease) {
         self.exclude(lease);
         self.usage.to_mut().add(&LeaseUse { replaced: true, ..lease.as_use() });
+    }
+
+    /// Undoes [`mark_replaced`](Self::mark_replaced).
+    pub(crate) fn unmark_replaced(&mut self, lease: &Lease) {
+        self.usage.to_mut().remove(&LeaseUse { replaced: true, ..lease.as_use() });
+        self.restore(lease);
     }
 
     /// Undoes [`exclude_chain`](Self::exclude_chain).

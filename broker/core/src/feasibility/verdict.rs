@@ -127,8 +127,8 @@ fn ask_class(
     delivery_offered(snapshot, spec.delivery, donor)?;
     let wanted =
         Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
-    let (mut placement, mut waste_milli, free) = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
-        (Fit::Fits { placement, waste_milli }, free) => (placement, waste_milli, free),
+    let (mut placement, mut waste_milli, pools) = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
+        (Fit::Fits { placement, waste_milli }, pools) => (placement, waste_milli, pools),
         (Fit::Lacks { now, ever }, _) => {
             if snapshot.explains
                 && let Some(unhealthy) = unhealthy(snapshot, donor, &wanted, now, spec.least_shares())
@@ -158,16 +158,19 @@ fn ask_class(
         }
     };
     // Devices may give more than the nominal amount: slices are rounded up.
-    let granted = |placement: &Placement, free: bool| {
+    let granted = |placement: &Placement, pools: Pools| {
         let agreement = if placement.milli() == spec.least_milli() {
             at_least
         } else {
             permitted(snapshot.may_borrow(donor, ask(placement.milli())))?
         };
         check_reserve(snapshot, donor, placement)?;
-        if free { Ok(agreement) } else { check_pools(snapshot, placement).map(|()| agreement) }
+        match pools {
+            Pools::Checked => Ok(agreement),
+            Pools::Unchecked => check_pools(snapshot, placement).map(|()| agreement),
+        }
     };
-    let mut agreement = granted(&placement, free);
+    let mut agreement = granted(&placement, pools);
     // Policy may forbid more members than the minimum: bisection finds the most that it allows.
     if let (Err(_), Some(members)) = (&agreement, spec.members)
         && placement.units() > spec.least_shares()
@@ -176,12 +179,12 @@ fn ask_class(
         let (mut least, mut desired) = (None, members.min);
         while desired < beyond {
             let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
-            let (Fit::Fits { placement: smaller, waste_milli: waste }, free) =
+            let (Fit::Fits { placement: smaller, waste_milli: waste }, pools) =
                 fit_checking_pools(snapshot, donor, &fewer, fitter)
             else {
                 break;
             };
-            match granted(&smaller, free) {
+            match granted(&smaller, pools) {
                 Ok(under) => {
                     (agreement, placement, waste_milli) = (Ok(under), smaller, waste);
                     least = Some(desired);
@@ -201,23 +204,29 @@ fn ask_class(
     Ok(FeasiblePlacement { placement, class: class.clone(), agreement, waste_milli })
 }
 
-/// Runs the fitter; if local work holds devices of its placement, fits again without such devices. The flag tells
-/// whether the placement is known to pass [`check_pools`].
+/// Whether a placement is known to pass [`check_pools`].
+#[derive(Clone, Copy)]
+enum Pools {
+    Checked,
+    Unchecked,
+}
+
+/// Runs the fitter; if local work holds devices of its placement, fits again without such devices.
 fn fit_checking_pools(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     fitter: Fitter<'_>,
-) -> (Fit, bool) {
+) -> (Fit, Pools) {
     let found = fitter(snapshot, donor, wanted);
-    let Fit::Fits { placement, .. } = &found else { return (found, false) };
+    let Fit::Fits { placement, .. } = &found else { return (found, Pools::Unchecked) };
     if check_pools(snapshot, placement).is_ok() {
-        return (found, true);
+        return (found, Pools::Checked);
     }
     let free = without_double_counted(snapshot, donor);
     match fit(&snapshot.clone().with_usable(&free), donor, wanted, &mut MigValues::default()) {
-        other @ Fit::Fits { .. } => (other, false),
-        Fit::Lacks { .. } => (found, false),
+        other @ Fit::Fits { .. } => (other, Pools::Unchecked),
+        Fit::Lacks { .. } => (found, Pools::Unchecked),
     }
 }
 

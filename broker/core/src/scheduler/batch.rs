@@ -5,12 +5,10 @@
 //! if every request keeps at least its former amount, so no one is worse off than in plain order.
 
 use crate::feasibility::donors::spread::Found;
-use crate::feasibility::snapshot::Snapshot;
-use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::id::RequestId;
-use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
-use crate::scheduler::plan::Plan;
+use crate::scheduler::plan_state::placed::{Placed, Purpose};
+use crate::scheduler::plan_state::{Checkpoint, PlanState};
 use crate::scheduler::planning::Planning;
 
 /// Requests per batch.
@@ -20,18 +18,19 @@ pub(crate) const MAX_ADMIT_TRIES: usize = 2;
 
 /// The requests placed since a given point of the plan.
 pub(crate) struct Batch<'a> {
-    /// Number of the plan's placements before the batch.
-    first_placement: usize,
-    /// Number of entries of [`Planning::placed`] before the batch.
-    first_placed: usize,
+    start: Checkpoint,
     requests: Vec<(RequestId, &'a Request)>,
 }
 
 impl<'a> Batch<'a> {
-    /// An empty batch that starts at the present end of `plan`.
-    pub(crate) fn begin(planning: &Planning<'a, '_>, plan: &Plan) -> Self {
-        let (first_placement, first_placed) = (plan.placements.len(), planning.placed.len());
-        Self { first_placement, first_placed, requests: Vec::new() }
+    /// An empty batch that starts at the present point of the plan.
+    pub(crate) fn begin(plan_state: &PlanState<'a, '_>) -> Self {
+        Self { start: plan_state.checkpoint(), requests: Vec::new() }
+    }
+
+    /// The point of the plan before the batch.
+    pub(crate) fn start(&self) -> Checkpoint {
+        self.start
     }
 
     /// Adds the request placed last.
@@ -63,7 +62,6 @@ impl<'a> Planning<'a, '_> {
     /// Re-places the batch together with `id`, which did not fit behind it. Returns whether that succeeded.
     pub(crate) fn admit_with_batch(
         &mut self,
-        plan: &mut Plan,
         batch: &Batch<'a>,
         id: RequestId,
         request: &'a Request,
@@ -75,85 +73,43 @@ impl<'a> Planning<'a, '_> {
         *tries += 1;
         let mut requests = batch.requests.clone();
         requests.push((id, request));
-        self.repack(plan, batch, requests, Goal::AdmitOneMore)
+        self.repack(batch, requests, Goal::AdmitOneMore)
     }
 
     /// Re-places the batch if that wastes less. Returns whether it did.
-    pub(crate) fn repack_batch(&mut self, plan: &mut Plan, batch: &Batch<'a>) -> bool {
-        self.repack(plan, batch, batch.requests.clone(), Goal::WasteLess)
+    pub(crate) fn repack_batch(&mut self, batch: &Batch<'a>) -> bool {
+        self.repack(batch, batch.requests.clone(), Goal::WasteLess)
     }
 
-    fn repack(
-        &mut self,
-        plan: &mut Plan,
-        batch: &Batch<'a>,
-        mut requests: Vec<(RequestId, &'a Request)>,
-        goal: Goal,
-    ) -> bool {
+    fn repack(&mut self, batch: &Batch<'a>, mut requests: Vec<(RequestId, &'a Request)>, goal: Goal) -> bool {
         requests.sort_by_key(|(_, request)| std::cmp::Reverse(demand_size(request)));
         let plain_order = batch.requests.iter().map(|(id, _)| *id);
         if requests.len() < 2 || requests.iter().map(|(id, _)| *id).take(batch.requests.len()).eq(plain_order) {
             return false;
         }
-        let old = plan.placements.split_off(batch.first_placement);
-        let old_placed = self.placed.split_off(batch.first_placed);
-        let before = self.snapshot.clone();
-        let reserved_before = self.reserved.as_ref().map(|reserved| reserved.snapshot.clone());
-        self.update_views(|snapshot| old_placed.iter().for_each(|placed| snapshot.release(&placed.as_held())));
-        old_placed.iter().for_each(|placed| self.refresh_index(&placed.candidate));
-        let waste: i64 = old_placed.iter().map(|placed| placed.candidate.waste_milli).sum();
-        let found = self.place_all(&requests, &old);
-        let found = found.filter(|(_, new_waste)| goal == Goal::AdmitOneMore || *new_waste < waste);
-        if let Some((proposals, _)) = found {
-            plan.placements.extend(proposals);
-            // Failed demands may fit now.
-            self.failed.clear();
+        let undone = self.plan_state.rollback(batch.start);
+        let waste: i64 = undone.placed.iter().flat_map(|placed| &placed.parts).map(|part| part.waste_milli).sum();
+        let new_waste = self.place_all(&requests, &undone.placed);
+        if new_waste.is_some_and(|new_waste| goal == Goal::AdmitOneMore || new_waste < waste) {
             return true;
         }
-        let tried = self.placed.split_off(batch.first_placed);
-        self.restore_snapshots(before, reserved_before);
-        for placed in tried.iter().chain(&old_placed) {
-            self.refresh_index(&placed.candidate);
-        }
-        plan.placements.extend(old);
-        self.placed.extend(old_placed);
+        self.plan_state.rollback(batch.start);
+        self.plan_state.replay(undone);
         false
     }
 
-    /// Places all `requests` in this order, none with less than in `old`; returns the proposals and their waste.
-    fn place_all(
-        &mut self,
-        requests: &[(RequestId, &'a Request)],
-        old: &[ProposedPlacement],
-    ) -> Option<(Vec<ProposedPlacement>, i64)> {
-        let (mut proposals, mut waste) = (Vec::new(), 0_i64);
+    /// Places all `requests` in this order, none with less than in `old`; returns their waste.
+    fn place_all(&mut self, requests: &[(RequestId, &'a Request)], old: &[Placed<'a>]) -> Option<i64> {
+        let mut waste = 0_i64;
         for (id, request) in requests {
-            let before = old.iter().find(|proposed| proposed.request == *id);
-            let units_before: u64 = before
-                .into_iter()
-                .flat_map(ProposedPlacement::parts)
-                .map(crate::model::placement::Placement::units)
-                .sum();
-            let found: Found = self.find(&request.spec, Some(request))?;
+            let units_before = old.iter().find(|placed| placed.id == *id).map_or(0, Placed::units);
+            let found: Found = self.plan_state.find(&request.spec, Some(request))?;
             if found.iter().map(|part| part.placement.units()).sum::<u64>() < units_before {
                 return None;
             }
             waste = found.iter().fold(waste, |waste, part| waste.saturating_add(part.waste_milli));
-            proposals.push(self.propose(*id, request, found));
+            self.plan_state.place(*id, request, found, Purpose::Serve);
         }
-        Some((proposals, waste))
-    }
-
-    fn restore_snapshots(&mut self, snapshot: Snapshot<'a>, reserved: Option<Snapshot<'a>>) {
-        self.snapshot = snapshot;
-        if let (Some(reserved), Some(snapshot)) = (&mut self.reserved, reserved) {
-            reserved.snapshot = snapshot;
-        }
-    }
-
-    /// Updates the index for the nodes of a placement after the snapshots were restored.
-    pub(crate) fn refresh_index(&mut self, candidate: &FeasiblePlacement) {
-        let snapshot = self.reserved.as_ref().map_or(&self.snapshot, |reserved| &reserved.snapshot);
-        self.index.update_nodes(snapshot, &candidate.placement);
+        Some(waste)
     }
 }

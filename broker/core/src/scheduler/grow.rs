@@ -1,7 +1,7 @@
 //! Adds members to running gangs that have fewer than they want.
 
-use crate::model::proposal::{Aim, ProposedPlacement};
-use crate::scheduler::plan::Plan;
+use crate::scheduler::plan_state::Holding;
+use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
 use crate::state::gang::{held_milli, join_spec};
 
@@ -11,27 +11,23 @@ const MAX_GROWING: usize = 16;
 impl Planning<'_, '_> {
     /// Places more members of running gangs, after all waiting requests and alongside reservations: those with least
     /// come first, and a running gang has something already.
-    pub(crate) fn grow_gangs(&mut self, plan: &mut Plan, limit: usize) {
-        let state = self.snapshot.state;
+    pub(crate) fn grow_gangs(&mut self, limit: usize) {
+        let state = self.state();
         let after = *self.last_grown;
         let growing: Vec<_> = state.growing().collect();
         let first = growing.partition_point(|(id, _)| Some(*id) <= after);
         let rotated = growing[first..].iter().chain(&growing[..first]);
         for (id, request) in rotated.take(MAX_GROWING) {
-            if plan.placements.len() >= limit {
+            if self.plan_state.placed().len() >= limit {
                 return;
             }
             *self.last_grown = Some(*id);
             let Some(spec) = join_spec(state, request) else { continue };
             // At one donor at a time: the new members form one lease.
             let spec = crate::model::demand::RequestSpec { spread_donors: false, ..spec };
-            let held = held_milli(state, request);
-            self.update_views(|snapshot| snapshot.beside_milli = held);
-            let found = self.find(&spec, Some(request));
-            self.update_views(|snapshot| snapshot.beside_milli = 0);
-            if let Some(found) = found {
-                let proposed = self.propose(*id, request, found);
-                plan.placements.push(ProposedPlacement { aim: Aim::Join, ..proposed });
+            let holding = Holding::Beside(held_milli(state, request));
+            if let Some(found) = self.plan_state.find_for_holder(&[spec], request, holding) {
+                self.plan_state.place(*id, request, found, Purpose::Join);
             }
         }
     }

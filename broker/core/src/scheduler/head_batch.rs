@@ -14,25 +14,25 @@ use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::scheduler::lookahead::may_use_mig;
 use crate::scheduler::order::Order;
-use crate::scheduler::plan::Plan;
+use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
 
 impl<'a> Planning<'a, '_> {
     /// Places the next `limit` waiting requests. Returns false and changes nothing if they do not all fit, or if the
     /// plan has placements or reservations already.
-    pub(crate) fn place_head_batch(&mut self, plan: &mut Plan, limit: usize) -> bool {
-        if self.reserved.is_some() || self.hypothetical.is_some() || !plan.placements.is_empty() {
+    pub(crate) fn place_head_batch(&mut self, limit: usize) -> bool {
+        let is_empty = self.plan_state.placed().is_empty() && self.plan_state.reserved().is_empty();
+        if !is_empty || self.hypothetical.is_some() {
             return false;
         }
         let Some(requests) = self.queue_head(limit) else { return false };
-        let before = self.snapshot.clone();
+        let start = self.plan_state.checkpoint();
         for (id, request) in requests {
             let Some(found) = self.find_unless_failed(request) else {
-                self.undo_all(plan, before);
+                self.plan_state.rollback(start);
                 return false;
             };
-            let proposed = self.propose(id, request, found);
-            plan.placements.push(proposed);
+            self.plan_state.place(id, request, found, Purpose::Serve);
         }
         true
     }
@@ -40,8 +40,8 @@ impl<'a> Planning<'a, '_> {
     /// The next requests of the queue, largest first and equal demands together. `None` if one of them could get more
     /// or less than it requests, since the queue order would then depend on that.
     fn queue_head(&self, limit: usize) -> Option<Vec<(RequestId, &'a Request)>> {
-        let mut order = Order::new(self.snapshot.state, self.snapshot.bundle, None);
-        let mut head = Vec::with_capacity(limit.min(self.snapshot.state.queued_len()));
+        let mut order = Order::new(self.state(), self.plan_state.snapshot().bundle, None);
+        let mut head = Vec::with_capacity(limit.min(self.state().queued_len()));
         while head.len() < limit {
             let Some((id, request)) = order.next() else { break };
             if request.spec.members.is_some() || may_use_mig(&request.spec) {
@@ -56,16 +56,5 @@ impl<'a> Planning<'a, '_> {
             size.cmp(other).then_with(asked).then_with(|| id.cmp(other_id))
         });
         Some(head.into_iter().map(|(_, id, request)| (id, request)).collect())
-    }
-
-    /// Removes all placements of the plan.
-    fn undo_all(&mut self, plan: &mut Plan, before: crate::feasibility::snapshot::Snapshot<'a>) {
-        plan.placements.clear();
-        self.snapshot = before;
-        for placed in std::mem::take(&mut self.placed) {
-            self.refresh_index(&placed.candidate);
-        }
-        // Failed demands may fit now.
-        self.failed.clear();
     }
 }

@@ -11,29 +11,36 @@ use crate::feasibility::release::fits_when_gone;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
-use crate::model::proposal::{Aim, ProposedPlacement, ProposedReclaim};
+use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::find_repair::{Repair, repair_for};
-use crate::scheduler::misses::SearchBudget;
 use crate::scheduler::plan::Plan;
+use crate::scheduler::plan_state::Holding;
+use crate::scheduler::plan_state::misses::{Search, SearchBudget};
+use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, cheapest_room};
 use crate::scheduler::reserve::{Start, end_if_reclaimed, lease_end};
+use crate::scheduler::victims::VictimSet;
 use crate::state::gang::replacement_specs;
 
 /// Requests waiting for reclaimed room that one plan serves.
 const MAX_ROOM_WAITERS: usize = 16;
 /// Reclaimed leases that one plan tries to re-place; those that end first come first.
 const MAX_RELOCATIONS: usize = 64;
+
 impl<'a> Planning<'a, '_> {
     /// Serves requests for which leases were reclaimed, by priority, and reserves room for those that must wait.
     /// Returns the served requests in that order.
-    pub(crate) fn serve_room_waiters(&mut self, plan: &mut Plan, limit: usize) -> Vec<RequestId> {
-        let state = self.snapshot.state;
+    pub(crate) fn serve_room_waiters(&mut self, limit: usize) -> Vec<RequestId> {
+        let state = self.state();
         let value = |request: &Request| {
-            self.snapshot.bundle.priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
+            self.plan_state
+                .snapshot()
+                .bundle
+                .priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
         };
         let waiting = state.derived.reclaimed_for.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
         let waiting = waiting.filter(|(_, request)| request.waits());
@@ -41,12 +48,11 @@ impl<'a> Planning<'a, '_> {
         waiting.sort_by_key(|(id, request)| (std::cmp::Reverse(value(request)), *id));
         let mut served = Vec::new();
         for (id, request) in waiting.into_iter().take(MAX_ROOM_WAITERS) {
-            if plan.placements.len() >= limit {
+            if self.plan_state.placed().len() >= limit {
                 break;
             }
             if let Some(found) = self.find_unless_failed(request) {
-                let proposed = self.propose(id, request, found);
-                plan.placements.push(proposed);
+                self.plan_state.place(id, request, found, Purpose::Serve);
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
                 let departing: Vec<&Lease> = departing_leases(state, donor).map(|(_, lease)| lease).collect();
@@ -67,18 +73,18 @@ impl<'a> Planning<'a, '_> {
         starts_by: Timestamp,
         departing: &[&Lease],
     ) {
-        let candidate = fits_when_gone(&self.snapshot, &request.spec, donor, departing.iter().copied());
+        let candidate = fits_when_gone(self.plan_state.snapshot(), &request.spec, donor, departing.iter().copied());
         // No backfill, however short: a reclaim is justified only while its room is what the request lacks.
-        let at = self.snapshot.state.log_time;
+        let at = self.state().log_time;
         if let Some(candidate) = candidate {
-            self.reserve_start(request, Start { at, found: vec![candidate] }, starts_by);
+            self.plan_state.reserve(request, Start { at, found: vec![candidate] }, starts_by);
         }
     }
 
     /// Proposes reclaims for a request that fits nowhere, by repair or preemption. Returns true if reclaims are
     /// proposed, or are in progress already.
     pub(crate) fn reclaim_for(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
-        let state = self.snapshot.state;
+        let state = self.state();
         let is_hypothetical = self.hypothetical.is_some_and(|it| it.id == id);
         let budget = if is_hypothetical { SearchBudget::Unlimited } else { SearchBudget::PerPlan };
         if let Some(donor) = &request.room_at
@@ -88,25 +94,27 @@ impl<'a> Planning<'a, '_> {
         }
         let may_preempt = may_preempt(state, request);
         let may_repair = self.has_waited(request, 1);
-        if !(may_preempt || may_repair) || !self.room_misses.may_search(id, budget) {
+        let search = Search::Room(id, budget);
+        if !(may_preempt || may_repair) || !self.plan_state.misses.may_search(&search) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
         let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
         // A repair costs nobody anything, so it comes before preemption.
-        let repair = if may_repair { repair_for(&self.snapshot, &request.spec, &busy) } else { None };
+        let repair = if may_repair { repair_for(self.plan_state.snapshot(), &request.spec, &busy) } else { None };
         let repair = repair.filter(|repair| repair.moves.len() <= left);
-        let room = || cheapest_room(&self.snapshot, request, &busy).filter(|room| room.victims.len() <= left);
+        let room =
+            || cheapest_room(self.plan_state.snapshot(), request, &busy).filter(|room| room.set.victims.len() <= left);
         let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
             let (at, reason) = (state.log_time, ReclaimReason::Repair { by: id });
             let starts_by = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);
-            self.reserve_start(request, Start { at, found: vec![places.requested] }, starts_by);
+            self.plan_state.reserve(request, Start { at, found: vec![places.requested] }, starts_by);
             for (moved, found) in places.moved {
-                self.reserve_start(moved, Start { at, found }, at);
+                self.plan_state.reserve(moved, Start { at, found }, at);
             }
             (moves.iter().map(|(lease, _)| *lease).collect(), reason)
-        } else if let Some(Room { donor, victims, .. }) = room() {
+        } else if let Some(Room { donor, set: VictimSet { victims, .. }, .. }) = room() {
             let departing = departing_leases(state, donor).map(|(_, lease)| lease);
             let all: Vec<&Lease> = departing.chain(victims.iter().map(|victim| victim.lease)).collect();
             let reason = ReclaimReason::Preempted { by: id };
@@ -115,7 +123,7 @@ impl<'a> Planning<'a, '_> {
             self.reserve_after_reclaims(request, donor, starts_by, &all);
             (victims.iter().map(|victim| victim.id).collect(), reason)
         } else {
-            self.room_misses.since.insert(id, state.log_time);
+            self.plan_state.misses.record(search);
             return false;
         };
         plan.reclaims.extend(victims.into_iter().map(|lease| ProposedReclaim { lease, reason: reason.clone() }));
@@ -124,7 +132,7 @@ impl<'a> Planning<'a, '_> {
 
     /// Drops repairs that later placements of this plan have invalidated.
     pub(crate) fn drop_invalid_repairs(&self, plan: &mut Plan) {
-        let state = self.snapshot.state;
+        let state = self.state();
         let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
         let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
         for by in by {
@@ -133,7 +141,7 @@ impl<'a> Planning<'a, '_> {
             let moves: Vec<(LeaseId, &Lease)> =
                 moves.filter_map(|reclaim| Some((reclaim.lease, state.leases.get(&reclaim.lease)?))).collect();
             let donor = moves.first().map(|(_, lease)| &lease.placement.donor);
-            if !donor.is_some_and(|donor| repair_holds(&self.snapshot, by, donor, &moves)) {
+            if !donor.is_some_and(|donor| repair_holds(self.plan_state.snapshot(), by, donor, &moves)) {
                 plan.reclaims.retain(|reclaim| reclaim.reason != reason);
             }
         }
@@ -141,27 +149,23 @@ impl<'a> Planning<'a, '_> {
 
     /// Places reclaimed leases again, those that end first before others. A replaced lease and its replacement count
     /// once against limits.
-    pub(crate) fn replace_reclaimed(&mut self, plan: &mut Plan, limit: usize) {
-        let state = self.snapshot.state;
+    pub(crate) fn replace_reclaimed(&mut self, limit: usize) {
+        let state = self.state();
         let mut moving: Vec<(Option<Timestamp>, LeaseId, &'a Lease)> =
             state.reclaiming().map(|(id, lease)| (lease.due(), id, lease)).collect();
         moving.sort_by_key(|(due, id, _)| (*due, *id));
         for (_, id, lease) in moving.into_iter().take(MAX_RELOCATIONS) {
-            let Some(request) = state.requests.get(&lease.request).filter(|_| plan.placements.len() < limit) else {
+            let has_room = self.plan_state.placed().len() < limit;
+            let Some(request) = state.requests.get(&lease.request).filter(|_| has_room) else {
                 continue;
             };
             if !request.may_replace(state, id) {
                 continue;
             }
             let chain = request.chain_of(state, id);
-            self.update_views(|snapshot| snapshot.exclude_chain(&chain));
             let places = replacement_specs(state, request, id);
-            let found = places.iter().find_map(|spec| self.find(spec, Some(request)));
-            self.update_views(|snapshot| snapshot.restore_chain(&chain));
-            if let Some(found) = found {
-                self.update_views(|snapshot| snapshot.mark_replaced(lease));
-                let proposed = self.propose(lease.request, request, found);
-                plan.placements.push(ProposedPlacement { aim: Aim::Replace(id), ..proposed });
+            if let Some(found) = self.plan_state.find_for_holder(&places, request, Holding::Replaced(&chain)) {
+                self.plan_state.place(lease.request, request, found, Purpose::Replace(id, lease));
             }
         }
     }

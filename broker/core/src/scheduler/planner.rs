@@ -1,20 +1,18 @@
 //! The planner: places waiting requests.
 
-use std::collections::BTreeSet;
-
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClusterId, NodeId, RequestId};
-use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;
 use crate::model::work::WorkMix;
 use crate::scheduler::batch::{Batch, MAX_ADMIT_TRIES, MAX_BATCH};
 use crate::scheduler::lookahead::Lookahead;
-use crate::scheduler::misses::{RoomMisses, StartMisses};
 use crate::scheduler::order::Order;
 use crate::scheduler::placement_index::PlacementIndex;
 use crate::scheduler::plan::Plan;
+use crate::scheduler::plan_state::PlanState;
+use crate::scheduler::plan_state::misses::LastingMisses;
+use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
-use crate::scheduler::reservations::MAX_START_SEARCHES;
 use crate::state::State;
 
 /// Requests waiting this many times `reserve_after` jump the queue, at most one per that period.
@@ -24,12 +22,9 @@ pub const OVERDUE_AFTER: u64 = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
     index: PlacementIndex,
-    start_misses: StartMisses,
-    room_misses: RoomMisses,
+    misses: LastingMisses,
     /// The gang that a plan last tried to grow.
     last_grown: Option<RequestId>,
-    /// Total shift of log time by re-bases at the last plan.
-    shift_ms: i64,
 }
 
 impl Planner {
@@ -51,9 +46,6 @@ impl Planner {
     pub fn plan(&mut self, state: &State, limit: usize) -> Plan {
         let mut plan = Plan { based_on: state.revision, ..Plan::default() };
         if let Some(mut planning) = self.begin(state) {
-            let most = limit.min(state.queued_len());
-            plan.placements.reserve(most);
-            planning.placed.reserve(most);
             planning.serve(&mut plan, limit);
         }
         plan
@@ -62,25 +54,8 @@ impl Planner {
     /// Begins a plan; `None` while no policy is in force.
     pub(crate) fn begin<'a>(&mut self, state: &'a State) -> Option<Planning<'a, '_>> {
         let snapshot = Snapshot::new(state)?;
-        self.index.begin(&snapshot);
-        if self.shift_ms != state.time_shift_ms {
-            // Cached times are meaningless after a re-base of log time.
-            (self.shift_ms, self.start_misses, self.room_misses) =
-                (state.time_shift_ms, StartMisses::default(), RoomMisses::default());
-        }
-        self.room_misses.begin(state.log_time);
-        Some(Planning {
-            snapshot,
-            hypothetical: None,
-            reserved: None,
-            index: &mut self.index,
-            start_misses: &mut self.start_misses,
-            room_misses: &mut self.room_misses,
-            last_grown: &mut self.last_grown,
-            start_searches: None,
-            placed: Vec::new(),
-            failed: BTreeSet::new(),
-        })
+        let plan_state = PlanState::begin(snapshot, &mut self.index, &mut self.misses);
+        Some(Planning { plan_state, hypothetical: None, last_grown: &mut self.last_grown })
     }
 
     /// The node of `donor` on which CPU-only local work would least obstruct expected work. CPU in thousandths of a
@@ -95,7 +70,7 @@ impl Planner {
     /// Forgets all nodes. Call this when a plan was not applied.
     pub fn forget(&mut self) {
         self.index.forget();
-        self.start_misses = StartMisses::default();
+        self.misses.forget_starts();
     }
 }
 
@@ -108,30 +83,28 @@ pub fn plan(state: &State, limit: usize) -> Plan {
 impl<'a> Planning<'a, '_> {
     /// Fills `plan` with up to `limit` placements, and with reclaims.
     pub(crate) fn serve(&mut self, plan: &mut Plan, limit: usize) {
-        let mut order = Order::new(self.snapshot.state, self.snapshot.bundle, self.hypothetical);
-        let mut served = self.serve_room_waiters(plan, limit);
+        let mut order = Order::new(self.state(), self.plan_state.snapshot().bundle, self.hypothetical);
+        let mut served = self.serve_room_waiters(limit);
         served.extend(self.serve_overdue(plan, limit));
-        for proposed in &plan.placements {
-            let request = self.snapshot.state.requests.get(&proposed.request);
-            request
-                .into_iter()
-                .for_each(|request| order.count_placement(request.spec.tenant.as_str(), proposed.amounts()));
+        for placed in self.plan_state.placed() {
+            order.count_placement(placed.request.spec.tenant.as_str(), placed.amounts());
         }
-        self.replace_reclaimed(plan, limit);
+        self.replace_reclaimed(limit);
         self.serve_in_order(plan, limit, &mut order, &served);
-        self.grow_gangs(plan, limit);
+        self.grow_gangs(limit);
         self.drop_invalid_repairs(plan);
+        plan.placements = self.plan_state.proposals();
     }
 
     /// Places waiting requests in queue order, in batches. Skips those already `served`.
     fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, order: &mut Order<'a>, served: &[RequestId]) {
-        let mut lookahead = Lookahead::new(self.snapshot.state, self.hypothetical);
-        let few = self.snapshot.state.queued_len() + usize::from(self.hypothetical.is_some()) <= MAX_BATCH;
-        if !few && self.place_head_batch(plan, limit) {
+        let mut lookahead = Lookahead::new(self.state(), self.hypothetical);
+        let few = self.state().queued_len() + usize::from(self.hypothetical.is_some()) <= MAX_BATCH;
+        if !few && self.place_head_batch(limit) {
             return;
         }
         let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
-        while plan.placements.len() < limit {
+        while self.plan_state.placed().len() < limit {
             let Some((id, request)) = order.next() else { break };
             if served.contains(&id) {
                 continue;
@@ -143,34 +116,32 @@ impl<'a> Planning<'a, '_> {
             batch = batch.filter(|batch| !has_lookahead && !batch.is_full());
             // A batch is pointless once no attempt remains and none will be repacked at the end.
             if !has_lookahead && batch.is_none() && (few || tries < MAX_ADMIT_TRIES) {
-                batch = Some(Batch::begin(self, plan));
+                batch = Some(Batch::begin(&self.plan_state));
             }
-            self.set_lookahead(behind);
+            self.plan_state.set_lookahead(&behind);
             let placed = match self.find_unless_failed(request) {
                 Some(found) => {
-                    let proposed = self.propose(id, request, found);
-                    plan.placements.push(proposed);
+                    self.plan_state.place(id, request, found, Purpose::Serve);
                     true
                 }
-                None => batch.as_ref().is_some_and(|batch| self.admit_with_batch(plan, batch, id, request, &mut tries)),
+                None => batch.as_ref().is_some_and(|batch| self.admit_with_batch(batch, id, request, &mut tries)),
             };
             if placed {
-                let proposed = plan.placements.iter().rev().find(|proposed| proposed.request == id);
-                proposed.into_iter().for_each(|it| order.count_placement(request.spec.tenant.as_str(), it.amounts()));
+                let placed = self.plan_state.placed().iter().rev().find(|placed| placed.id == id);
+                placed.into_iter().for_each(|it| order.count_placement(request.spec.tenant.as_str(), it.amounts()));
                 batch.iter_mut().for_each(|batch| batch.add(id, request));
                 continue;
             }
             plan.unplaced.push(id);
-            let reservations = self.reservation_count();
             if !self.reclaim_for(plan, id, request) && plan.reserved.is_none() && self.has_waited(request, 1) {
                 plan.reserved = self.reserve(id, request);
             }
-            batch = batch.filter(|_| self.reservation_count() == reservations);
+            batch = batch.filter(|batch| !self.plan_state.has_reserved_since(batch.start()));
         }
-        self.set_lookahead(Vec::new());
+        self.plan_state.set_lookahead(&[]);
         // Repack only short queues: in long ones, there is no time to search twice.
         if let Some(batch) = batch.filter(|_| few) {
-            self.repack_batch(plan, &batch);
+            self.repack_batch(&batch);
         }
     }
 
@@ -178,24 +149,21 @@ impl<'a> Planning<'a, '_> {
     /// places it or reserves capacity for it. So no request starves, whatever priorities and shares say, and this is
     /// rare enough for them to prevail otherwise. Returns the request if it was placed.
     fn serve_overdue(&mut self, plan: &mut Plan, limit: usize) -> Option<RequestId> {
-        let state = self.snapshot.state;
+        let state = self.state();
         let pause = state.settings().reserve_after.0.saturating_mul(OVERDUE_AFTER);
-        if plan.placements.len() >= limit || state.log_time.since(state.last_overdue).0 < pause {
+        if self.plan_state.placed().len() >= limit || state.log_time.since(state.last_overdue).0 < pause {
             return None;
         }
         for (_, id) in &state.derived.queue.by_age {
             let request = state.requests.get(id)?;
-            if plan.placements.iter().any(|placed| placed.request == *id) {
+            if self.plan_state.placed().iter().any(|placed| placed.id == *id) {
                 continue;
             }
-            if !self.has_waited(request, OVERDUE_AFTER)
-                || self.start_searches.is_some_and(|count| count >= MAX_START_SEARCHES)
-            {
+            if !self.has_waited(request, OVERDUE_AFTER) || self.plan_state.misses.start_budget_is_spent() {
                 return None;
             }
             if let Some(found) = self.find_unless_failed(request) {
-                let proposed = self.propose(*id, request, found);
-                plan.placements.push(ProposedPlacement { overdue: true, ..proposed });
+                self.plan_state.place(*id, request, found, Purpose::ServeOverdue);
                 return Some(*id);
             }
             plan.reserved = self.reserve(*id, request);

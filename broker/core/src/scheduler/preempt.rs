@@ -11,7 +11,7 @@ use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::lease::Lease;
 use crate::model::request::Request;
-use crate::scheduler::victims::{MAX_EXACT, Victim, VictimCost, choose_victims};
+use crate::scheduler::victims::{MAX_EXACT, Victim, VictimSet, choose_victims};
 
 /// Nodes of one donor that are searched one by one.
 const MAX_NODES_SEARCHED: usize = 64;
@@ -21,8 +21,7 @@ const MAX_TOGETHER: usize = 256;
 /// Leases to reclaim at one donor so that a request fits there.
 pub(crate) struct Room<'a> {
     pub(crate) donor: &'a ClusterId,
-    cost: VictimCost,
-    pub(crate) victims: Vec<Victim<'a>>,
+    pub(crate) set: VictimSet<'a>,
     /// Some victims are not active yet; once they are, reclaiming them costs less than any room available now.
     needs_pending: bool,
 }
@@ -53,7 +52,7 @@ pub(crate) fn cheapest_room_after<'a>(
             continue;
         }
         if let Some(room) = room_at_donor(snapshot, request, value, donor, gone)
-            && best.as_ref().is_none_or(|best| room.cost < best.cost)
+            && best.as_ref().is_none_or(|best| room.set.cost < best.set.cost)
         {
             best = Some(room);
         }
@@ -79,19 +78,15 @@ fn room_at_donor<'a>(
     };
     let departing: Vec<&Lease> =
         departing_leases(state, donor).filter(|(id, _)| !gone.contains(id)).map(|(_, lease)| lease).collect();
-    let now = cheapest_victims(snapshot, request, donor, &departing, victims(&active)).map(|(cost, victims)| Room {
-        donor,
-        cost,
-        victims,
-        needs_pending: false,
-    });
+    let now = cheapest_victims(snapshot, request, donor, &departing, victims(&active));
+    let now = now.map(|set| Room { donor, set, needs_pending: false });
     if held.is_empty() {
         return now;
     }
     let soon = cheapest_victims(snapshot, request, donor, &departing, victims(&[active, held].concat()));
-    let soon = soon.map(|(cost, victims)| Room { donor, cost, victims, needs_pending: true });
+    let soon = soon.map(|set| Room { donor, set, needs_pending: true });
     match (now, soon) {
-        (Some(now), Some(soon)) => Some(if soon.cost.takes_less_than(&now.cost) { soon } else { now }),
+        (Some(now), Some(soon)) => Some(if soon.set.cost.takes_less_than(&now.set.cost) { soon } else { now }),
         (now, soon) => now.or(soon),
     }
 }
@@ -103,7 +98,7 @@ fn cheapest_victims<'a>(
     donor: &ClusterId,
     departing: &[&Lease],
     candidates: Vec<Victim<'a>>,
-) -> Option<(VictimCost, Vec<Victim<'a>>)> {
+) -> Option<VictimSet<'a>> {
     if candidates.is_empty() {
         return None;
     }
@@ -130,7 +125,7 @@ fn cheapest_victims<'a>(
 fn cheapest_on_one_node<'a>(
     candidates: &[Victim<'a>],
     enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
-) -> Option<(VictimCost, Vec<Victim<'a>>)> {
+) -> Option<VictimSet<'a>> {
     let mut nodes: BTreeMap<&NodeId, Vec<Victim<'a>>> = BTreeMap::new();
     for victim in candidates {
         for node in victim.lease.placement.nodes.keys() {
@@ -138,13 +133,13 @@ fn cheapest_on_one_node<'a>(
         }
     }
     let mut seen = BTreeSet::new();
-    let mut best: Option<(VictimCost, Vec<Victim<'a>>)> = None;
+    let mut best: Option<VictimSet<'a>> = None;
     for on_node in nodes.into_values().take(MAX_NODES_SEARCHED) {
         if !seen.insert(on_node.iter().map(|victim| victim.id).collect::<Vec<_>>()) {
             continue;
         }
         if let Some(found) = choose_victims(on_node, enough)
-            && best.as_ref().is_none_or(|(cost, _)| found.0 < *cost)
+            && best.as_ref().is_none_or(|best| found.cost < best.cost)
         {
             best = Some(found);
         }

@@ -143,7 +143,7 @@ fn cheapest_relief(
     candidates.retain(|victim| with(&[*victim]) < now);
     let least = with(&candidates);
     let chosen = choose_victims(candidates, &mut |set| with(set) == least);
-    let chosen: Vec<LeaseId> = chosen.into_iter().flat_map(|(_, set)| set).map(|victim| victim.id).collect();
+    let chosen: Vec<LeaseId> = chosen.into_iter().flat_map(|set| set.victims).map(|victim| victim.id).collect();
     gone.extend(&chosen);
     chosen
 }

@@ -70,6 +70,18 @@ impl VictimCost {
     }
 }
 
+/// Leases to reclaim together, and what that costs.
+pub(crate) struct VictimSet<'a> {
+    pub(crate) cost: VictimCost,
+    pub(crate) victims: Vec<Victim<'a>>,
+}
+
+impl<'a> VictimSet<'a> {
+    fn of(victims: Vec<Victim<'a>>) -> Self {
+        Self { cost: VictimCost::of(&victims), victims }
+    }
+}
+
 /// The cheapest set that is `enough`; `None` if not even all candidates are. Exact for up to [`MAX_EXACT`] candidates.
 /// Otherwise the shortest prefix in order of preference that is enough, without superfluous members.
 ///
@@ -77,14 +89,13 @@ impl VictimCost {
 pub(crate) fn choose_victims<'a>(
     mut candidates: Vec<Victim<'a>>,
     enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
-) -> Option<(VictimCost, Vec<Victim<'a>>)> {
+) -> Option<VictimSet<'a>> {
     candidates.sort_by(Victim::cmp_preference);
-    let found = sufficient_prefix(&candidates, enough)?;
-    let cost = VictimCost::of(&found);
+    let found = VictimSet::of(sufficient_prefix(&candidates, enough)?);
     if candidates.len() > MAX_EXACT {
-        return Some((cost, found));
+        return Some(found);
     }
-    Some(cheapest_subset(&candidates, (cost, found), enough))
+    Some(cheapest_subset(&candidates, found, enough))
 }
 
 /// The shortest sufficient prefix without superfluous members; the most expensive are dropped first.
@@ -117,9 +128,9 @@ fn sufficient_prefix<'a>(
 /// Tries all sets cheaper than `best`, cheapest first. A subset of an insufficient set is insufficient too.
 fn cheapest_subset<'a>(
     candidates: &[Victim<'a>],
-    best: (VictimCost, Vec<Victim<'a>>),
+    best: VictimSet<'a>,
     enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
-) -> (VictimCost, Vec<Victim<'a>>) {
+) -> VictimSet<'a> {
     let members = |bits: u32| -> Vec<Victim<'a>> {
         candidates.iter().enumerate().filter(|(at, _)| bits & (1 << at) != 0).map(|(_, victim)| *victim).collect()
     };
@@ -128,15 +139,15 @@ fn cheapest_subset<'a>(
     let mut insufficient: Vec<u32> = (0..candidates.len()).map(|at| all & !(1 << at)).collect();
     insufficient.retain(|bits| !enough(&members(*bits)));
     let mut cheaper: Vec<(VictimCost, u32)> =
-        (0..=all).map(|bits| (VictimCost::of(&members(bits)), bits)).filter(|(cost, _)| *cost < best.0).collect();
+        (0..=all).map(|bits| (VictimCost::of(&members(bits)), bits)).filter(|(cost, _)| *cost < best.cost).collect();
     cheaper.sort();
     for (cost, bits) in cheaper {
         if insufficient.iter().any(|known| bits & !known == 0) {
             continue;
         }
-        let set = members(bits);
-        if enough(&set) {
-            return (cost, set);
+        let victims = members(bits);
+        if enough(&victims) {
+            return VictimSet { cost, victims };
         }
         insufficient.push(bits);
     }

@@ -8,26 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::de::{IoRead, Read as JsonRead, SliceRead};
 use sha2::{Digest as _, Sha256};
 
-use crate::state::{Derived, State};
+use crate::state::{Derived, Records, State};
 
-/// Version of the snapshot format. Readers accept this and all earlier versions.
-///
-/// Format 2 adds `delivery` to leases, `deliveries` to offers and `network` to key bundles. In format 1 every lease is
-/// a namespace, and clusters can deliver nothing else.
-///
-/// Format 3 adds `fairness`, `last_overdue`, priority and start window to requests, `layout` to MIG devices, and
-/// `slots` to placements on them. Earlier states have no record of past use, and lend MIG devices without a layout by
-/// count.
-///
-/// Format 4 adds wiring to offers, requests and placements; members, `preemptible` and `room_at` to requests; and to
-/// leases their reclaim, their predecessor and successor, and the times of the last checkpoint and of the start of
-/// their end. Earlier states leave all of that unset.
-///
-/// Format 5 adds `spread_donors` and `parts` to requests and `joins` to leases (earlier, a request had one lease);
-/// failure records to clusters, faults to devices and `ready` to nodes (earlier, nothing has failed); and
-/// `time_shift_ms` and `term_began` (earlier, time was never re-based). Its offers store each kind of device once
-/// (`inventory/stored_offer.rs`).
-pub const SNAPSHOT_FORMAT: u16 = 5;
+/// Version of the snapshot format. A broker refuses to read another one.
+pub const SNAPSHOT_FORMAT: u16 = 1;
 
 /// Bytes to digest at once.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -109,7 +93,7 @@ pub enum SnapshotError {
 /// [`crate::collections::cow_map`]), so it takes only a millisecond or two, during which the broker applies nothing.
 #[must_use]
 pub fn copy(state: &State) -> State {
-    State {
+    let records = Records {
         revision: state.revision,
         log_time: state.log_time,
         policy: state.policy.clone(),
@@ -129,7 +113,8 @@ pub fn copy(state: &State) -> State {
         next_lease: state.next_lease,
         next_peering: state.next_peering,
         derived: Derived::default(),
-    }
+    };
+    State { records }
 }
 
 /// Writes the canonical bytes in many small writes. Equal states give equal bytes on every replica.

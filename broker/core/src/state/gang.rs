@@ -193,11 +193,7 @@ pub(crate) fn role(state: &State, request: &Request, proposed: &ProposedPlacemen
     let id = proposed.request;
     match (&proposed.aim, request.state) {
         (Aim::Serve, RequestState::Queued) => Ok(Role::Starts),
-        // Before format 5, `Serve` also meant a replacement.
-        (Aim::Serve, _) => {
-            let replaced = request.leases().find(|lease| request.may_replace(state, *lease));
-            replaced.map(Role::Replaces).ok_or_else(|| refused(format!("{id} neither waits nor has to move")))
-        }
+        (Aim::Serve, _) => Err(refused(format!("{id} does not wait"))),
         (Aim::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
         (Aim::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
         (Aim::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),

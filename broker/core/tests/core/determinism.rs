@@ -20,7 +20,7 @@ use comity_core::{
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
-use super::handshake::{envelope, keys};
+use super::handshake::{Ends, envelope, keys};
 
 /// Something that may happen; numbers are reduced to what exists, or just beyond it.
 #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_cor
     let step = Step::ALL[usize::from(step)];
     let (from, to) = if step.sender() == Side::Donor { (donor, origin) } else { (origin, donor) };
     let lease = step.is_of_a_lease().then_some(LeaseId(lease));
-    envelope(peering, epoch, (from.as_str(), to.as_str()), lease, step)
+    envelope(peering, epoch, Ends { from: from.as_str(), to: to.as_str() }, lease, step)
 }
 
 /// Lets the events happen, with steps of time between them; the log that came of it.
@@ -239,7 +239,7 @@ pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
             idempotency,
             command,
         };
-        federation.state.apply(&entry);
+        federation.state.apply(&entry).unwrap();
         federation.log.push(entry);
     }
     federation
@@ -259,7 +259,7 @@ proptest! {
         let mut state = State::default();
         let mut cuts = vec![snapshot::encode(&state).unwrap()];
         for entry in &log {
-            state.apply(entry);
+            state.apply(entry).unwrap();
             cuts.push(snapshot::encode(&state).unwrap());
         }
         prop_assert_eq!(cuts.last().unwrap(), &wanted);
@@ -269,7 +269,7 @@ proptest! {
             // All the way from every fifth cut, one entry from the others: the rest follows by induction.
             let end = if index % 5 == 0 { log.len() } else { (index + 1).min(log.len()) };
             for entry in &log[index..end] {
-                restored.apply(entry);
+                restored.apply(entry).unwrap();
             }
             prop_assert_eq!(&snapshot::encode(&restored).unwrap(), &cuts[end], "from the cut at {}", index);
         }

@@ -312,7 +312,7 @@ impl Federation {
             idempotency: None,
             command,
         };
-        let applied = self.state.apply(&entry);
+        let applied = self.state.apply(&entry).unwrap();
         self.log.push(entry);
         applied
     }

@@ -1,38 +1,165 @@
-//! What former releases wrote is read: `data/log-1.json` and `data/snapshot-1.json` are one story as it was written
-//! then.
+//! Format 1 of the log and of snapshots stays readable and keeps its meaning: `data/log-1.json` has every command, and
+//! `data/snapshot-1.json` is the state after it.
+//!
+//! The test fails when an entry of the log is read or applied differently from now on. Before the first release, write
+//! both files again: `COMITY_WRITE_GOLDEN=1 cargo test -p comity-core --test core formats`. After it, raise
+//! `LOG_FORMAT` or `SNAPSHOT_FORMAT` instead and keep these files.
 
-use comity_core::demand::Delivery;
-use comity_core::{LogEnvelope, State, snapshot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-use super::federation::cluster;
+use comity_core::broker_record::BrokerRole;
+use comity_core::command::{AssignBroker, RecoverGroup, ReviseOffer};
+use comity_core::inventory::Sharing;
+use comity_core::log::LOG_FORMAT;
+use comity_core::{Command, LogEnvelope, State, snapshot};
 
-const LOG_1: &[u8] = include_bytes!("../data/log-1.json");
-const SNAPSHOT_1: &[u8] = include_bytes!("../data/snapshot-1.json");
+use super::determinism::{Event, happen};
+use super::federation::{cluster, device, offer};
 
-#[test]
-fn log_and_snapshot_of_format_1_give_the_same_state() {
-    let log: Vec<LogEnvelope> = serde_json::from_slice(LOG_1).unwrap();
-    assert!(log.iter().all(|entry| entry.format == 1));
-    let mut replayed = State::default();
-    for entry in &log {
-        assert!(replayed.apply(entry).reply.is_ok(), "{entry:?}");
+const LOG_1: &str = "log-1.json";
+const SNAPSHOT_1: &str = "snapshot-1.json";
+
+/// Commands of format 1.
+const COMMANDS: [&str; 24] = [
+    "apply-policy",
+    "invite-cluster",
+    "join-cluster",
+    "record-certificate",
+    "mark-clusters",
+    "advertise-offer",
+    "revise-offer",
+    "submit-request",
+    "cancel-request",
+    "place-requests",
+    "release-lease",
+    "renew-lease",
+    "report-lease",
+    "reclaim-leases",
+    "checkpoint-lease",
+    "offer-keys",
+    "relay-envelope",
+    "ack-envelope",
+    "report-peering",
+    "begin-term",
+    "expire",
+    "assign-broker",
+    "recover-group",
+    "rebase-time",
+];
+
+/// A history with every command, most of them accepted.
+fn story() -> Vec<LogEnvelope> {
+    let submit = |count, milli, key, window| Event::Submit { count, milli, virtual_node: false, key, window };
+    let keys = |peering, side| Event::Keys { peering, side, network: true };
+    let relay = |step| Event::Relay { peering: 1, lease: 1, step };
+    let peering = |side, outcome| Event::Peering { peering: 1, side, outcome, epoch_off: 0 };
+    let lease = |lease, side, outcome| Event::Lease { lease, side, outcome };
+    let events = [
+        submit(2, None, 1, 0),
+        submit(3, Some(301), 2, 1),
+        submit(1, None, 3, 2),
+        Event::Place,
+        keys(1, 0),
+        keys(1, 1),
+        relay(0),
+        Event::Ack { peering: 1, lease: 1, step: 0 },
+        relay(1),
+        peering(1, 0),
+        peering(0, 1),
+        peering(1, 1),
+        relay(2),
+        lease(1, 1, 0),
+        lease(1, 0, 0),
+        Event::Renew(1, 1_800_000),
+        Event::Checkpoint(1),
+        Event::Certificate,
+        Event::Mark { which: 1, heard: false },
+        Event::Mark { which: 1, heard: true },
+        Event::LocalWork { which: 0, devices: 16 },
+        Event::LocalWork { which: 1, devices: 4 },
+        Event::Reclaim,
+        Event::LocalWork { which: 0, devices: 0 },
+        Event::Reclaim,
+        Event::BeginTerm(30_000),
+        Event::Rebase(-3_000),
+        submit(1, None, 4, 0),
+        Event::Cancel(4),
+        Event::Release(2),
+        Event::Expire,
+        submit(1, None, 5, 0),
+        Event::Place,
+    ];
+    let mut federation = happen(&events.map(|event| (event, 1_500)));
+    for (role, number) in [(BrokerRole::Voter, 1), (BrokerRole::Learner, 2), (BrokerRole::Removed, 2)] {
+        federation.ok(Command::AssignBroker(AssignBroker {
+            broker: number,
+            role,
+            raft_address: format!("10.0.0.{number}:7444"),
+            client_address: format!("10.0.0.{number}:7443"),
+        }));
     }
-    let read = snapshot::decode(SNAPSHOT_1).unwrap();
-    assert_eq!(snapshot::encode(&read).unwrap(), snapshot::encode(&replayed).unwrap());
+    let held = federation.state.clusters[&cluster("south")].offer.as_ref().unwrap().generation;
+    let nodes = offer(1, &[("s2", 2, device(81_559, Sharing::Exclusive))]).nodes;
+    let revision =
+        ReviseOffer { cluster: cluster("south"), revises: held, generation: held + 1, nodes, gone: BTreeSet::new() };
+    federation.ok(Command::ReviseOffer(revision));
+    federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
+    federation.log
+}
 
-    assert_eq!((read.leases.len(), read.envelopes.len(), read.queued_len()), (2, 1, 1));
-    assert!(read.leases.values().all(|lease| lease.delivery == Delivery::Namespace));
-    let offer = read.clusters[&cluster("north")].offer.as_ref().unwrap();
-    assert_eq!(Vec::from_iter(&offer.deliveries), [&Delivery::Namespace]);
-    let with_keys = read.peerings.values().filter_map(|peering| peering.origin_keys.as_ref());
-    assert_eq!(with_keys.map(|keys| keys.network.is_none()).collect::<Vec<_>>(), [true, true]);
+fn replay(log: &[LogEnvelope]) -> State {
+    let mut state = State::default();
+    for entry in log {
+        state.apply(entry).unwrap();
+    }
+    state
 }
 
 #[test]
-fn what_is_written_says_its_format_and_a_later_one_is_refused() {
+fn log_and_snapshot_of_format_1_give_the_same_state() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    if std::env::var_os("COMITY_WRITE_GOLDEN").is_some() {
+        let log = story();
+        let lines: Vec<String> = log.iter().map(|entry| serde_json::to_string(entry).unwrap()).collect();
+        std::fs::write(data.join(LOG_1), lines.join("\n") + "\n").unwrap();
+        std::fs::write(data.join(SNAPSHOT_1), snapshot::encode(&replay(&log)).unwrap()).unwrap();
+    }
+    let text = std::fs::read_to_string(data.join(LOG_1)).unwrap();
+    let log: Vec<LogEnvelope> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(log.iter().all(|entry| entry.format == 1));
+    for (line, entry) in text.lines().zip(&log) {
+        assert_eq!(serde_json::to_string(entry).unwrap(), line, "an entry is written differently now");
+    }
+
+    let stored = std::fs::read(data.join(SNAPSHOT_1)).unwrap();
+    assert_eq!(snapshot::encode(&snapshot::decode(&stored).unwrap()).unwrap(), stored, "read differently now");
+    let replayed = snapshot::encode(&replay(&log)).unwrap();
+    assert_eq!(String::from_utf8(replayed).unwrap(), String::from_utf8(stored).unwrap(), "applied differently now");
+}
+
+#[test]
+fn the_golden_log_has_every_command_and_most_are_accepted() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(LOG_1)).unwrap();
+    let mut state = State::default();
+    let mut accepted: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in text.lines() {
+        let entry: LogEnvelope = serde_json::from_str(line).unwrap();
+        let applied = state.apply(&entry).unwrap();
+        *accepted.entry(entry.command.name()).or_default() += usize::from(applied.reply.is_ok());
+    }
+    assert_eq!(accepted.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(COMMANDS));
+    let never: Vec<_> = accepted.iter().filter(|(_, times)| **times == 0).collect();
+    assert!(never.is_empty(), "only refused: {never:?}");
+}
+
+#[test]
+fn a_snapshot_names_its_format_and_a_later_one_is_refused() {
     let bytes = snapshot::encode(&State::default()).unwrap();
-    assert!(bytes.starts_with(br#"{"format":5,"#));
-    let later = String::from_utf8(bytes).unwrap().replacen("5", "6", 1);
+    let format = format!("{{\"format\":{},", snapshot::SNAPSHOT_FORMAT);
+    assert!(bytes.starts_with(format.as_bytes()));
+    let next = LOG_FORMAT.max(snapshot::SNAPSHOT_FORMAT) + 1;
+    let later = String::from_utf8(bytes).unwrap().replacen("1", &next.to_string(), 1);
     let error = snapshot::decode(later.as_bytes()).unwrap_err().to_string();
-    assert!(error.contains("format 6") && error.contains("newer release"), "{error}");
+    assert!(error.contains(&format!("format {next}")) && error.contains("newer release"), "{error}");
 }

@@ -32,16 +32,20 @@ pub(crate) fn keys(peering: PeeringId, epoch: u32, name: &str, side: Side) -> Ke
     }
 }
 
-pub(crate) fn envelope(
-    peering: PeeringId,
-    epoch: u32,
-    (from, to): (&str, &str),
-    lease: Option<LeaseId>,
-    step: Step,
-) -> Envelope {
+/// Sender and receiver of an envelope.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends<'n> {
+    pub(crate) from: &'n str,
+    pub(crate) to: &'n str,
+}
+
+const NORTH_TO_WEST: Ends<'_> = Ends { from: "north", to: "west" };
+const WEST_TO_NORTH: Ends<'_> = Ends { from: "west", to: "north" };
+
+pub(crate) fn envelope(peering: PeeringId, epoch: u32, ends: Ends<'_>, lease: Option<LeaseId>, step: Step) -> Envelope {
     Envelope {
-        key: EnvelopeKey { to: cluster(to), peering, epoch, lease, step, sequence: 1 },
-        from: cluster(from),
+        key: EnvelopeKey { to: cluster(ends.to), peering, epoch, lease, step, sequence: 1 },
+        from: cluster(ends.from),
         encapsulated_key: blob(32, 4),
         ciphertext: blob(100, 5),
         expires_at: Timestamp(u64::MAX),
@@ -82,7 +86,8 @@ impl Federation {
             self.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, name, side) }));
         }
         assert_eq!(self.state.peerings[&peering].state, PeeringState::Authenticating);
-        for (ends, step) in [((donor, "west"), Step::Psk), (("west", donor), Step::Proof)] {
+        let (out, back) = (Ends { from: donor, to: "west" }, Ends { from: "west", to: donor });
+        for (ends, step) in [(out, Step::Psk), (back, Step::Proof)] {
             let envelope = envelope(peering, epoch, ends, None, step);
             let key = envelope.key.clone();
             self.ok(Command::RelayEnvelope(RelayEnvelope { envelope }));
@@ -100,7 +105,7 @@ impl Federation {
     pub(crate) fn activate(&mut self, lease: LeaseId) {
         let peering = self.state.leases[&lease].peering;
         let envelope =
-            envelope(peering, self.state.peerings[&peering].epoch, ("north", "west"), Some(lease), Step::Credential);
+            envelope(peering, self.state.peerings[&peering].epoch, NORTH_TO_WEST, Some(lease), Step::Credential);
         self.ok(Command::RelayEnvelope(RelayEnvelope { envelope: envelope.clone() }));
         let ready = |namespace: &str, secret: &str| LeaseOutcome::Ready {
             namespace: namespace.into(),
@@ -118,7 +123,7 @@ impl Federation {
 fn a_lease_whose_donor_fell_silent_before_it_began_is_suspect() {
     let (mut federation, _, lease, peering) = Federation::placed();
     federation.shake_hands(peering, 1);
-    let envelope = envelope(peering, 1, ("north", "west"), Some(lease), Step::Credential);
+    let envelope = envelope(peering, 1, NORTH_TO_WEST, Some(lease), Step::Credential);
     federation.ok(Command::RelayEnvelope(RelayEnvelope { envelope: envelope.clone() }));
     let ready = || LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() };
     federation.report_lease("north", lease, ready());
@@ -276,7 +281,7 @@ fn a_stranger_and_a_stale_fencing_token_are_refused() {
     assert_eq!(federation.refused(report("north", 1)).code, Code::WrongState);
     let stranger = keys(peering, 1, "south", Side::Donor);
     assert_eq!(federation.refused(Command::OfferKeys(OfferKeys { bundle: stranger })).code, Code::PermissionDenied);
-    let early = envelope(peering, 1, ("north", "west"), None, Step::Psk);
+    let early = envelope(peering, 1, NORTH_TO_WEST, None, Step::Psk);
     assert_eq!(federation.refused(Command::RelayEnvelope(RelayEnvelope { envelope: early })).code, Code::WrongState);
 }
 
@@ -304,7 +309,7 @@ fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
         envelope.key.sequence = sequence;
         Command::RelayEnvelope(RelayEnvelope { envelope })
     };
-    let (out, back) = (("north", "west"), ("west", "north"));
+    let (out, back) = (NORTH_TO_WEST, WEST_TO_NORTH);
     assert_eq!(federation.refused(relay(out, None, Step::LiqoChallenge, 1)).code, Code::WrongState);
     for (name, side) in [("west", Side::Origin), ("north", Side::Donor)] {
         federation.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, name, side) }));
@@ -332,7 +337,7 @@ fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
         federation.ok(relay(ends, None, step, 1));
         federation.ok(relay(ends, None, step, 3));
         federation.ok(relay(ends, None, step, 2));
-        let receiver = cluster(ends.1);
+        let receiver = cluster(ends.to);
         let held: Vec<EnvelopeKey> = federation.state.envelopes_for(&receiver).map(|held| held.key.clone()).collect();
         assert_eq!(held.iter().map(|key| (key.step, key.sequence)).collect::<Vec<_>>(), [(step, 3)]);
         federation.ok(Command::AckEnvelope(AckEnvelope { key: held[0].clone() }));

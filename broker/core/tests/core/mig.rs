@@ -17,11 +17,23 @@ use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
-/// Instances as (profile, first slot, local).
-fn mig(instances: &[(&str, u8, bool)], repartition: bool) -> Device {
-    let instances =
-        instances.iter().map(|&(profile, start, local)| (start, MigInstance { profile: profile.into(), local }));
-    let layout = MigLayout { repartition, instances: instances.collect() };
+/// A device that may be re-cut, with instances as (profile, first slot, local).
+fn mig(instances: &[(&str, u8, bool)]) -> Device {
+    with_layout(MigLayout { repartition: true, instances: instances_of(instances) })
+}
+
+/// Like [`mig`], but the device stays as it is.
+fn mig_as_it_is(instances: &[(&str, u8, bool)]) -> Device {
+    with_layout(MigLayout { repartition: false, instances: instances_of(instances) })
+}
+
+fn instances_of(instances: &[(&str, u8, bool)]) -> BTreeMap<u8, MigInstance> {
+    let instance =
+        |&(profile, start, local): &(&str, u8, bool)| (start, MigInstance { profile: profile.into(), local });
+    instances.iter().map(instance).collect()
+}
+
+fn with_layout(layout: MigLayout) -> Device {
     let board = Board::of("NVIDIA-H100-80GB-HBM3", 81_559).unwrap();
     let local = layout.instances.values().filter(|instance| instance.local);
     let local_use_milli = local.map(|instance| board.milli(board.shape(&instance.profile).unwrap().1)).sum();
@@ -80,7 +92,7 @@ fn end(federation: &mut Federation, lease: LeaseId) {
 
 #[test]
 fn an_instance_has_slots_and_they_come_back() {
-    let mut federation = donor(&[("s1", vec![mig(&[], true)])]);
+    let mut federation = donor(&[("s1", vec![mig(&[])])]);
     submit(&mut federation, 1, "3g.40gb");
     let lease = federation.place()[0];
     assert_eq!(places(&federation, lease), [("s1".to_owned(), 0, vec![4])], "0 stays free for 4g");
@@ -98,7 +110,7 @@ fn an_instance_has_slots_and_they_come_back() {
 #[test]
 fn a_device_that_stays_as_it_is_lends_the_instances_it_has() {
     let has = [("1g.10gb", 0, false), ("1g.10gb", 1, true), ("2g.20gb", 2, false), ("1g.10gb", 6, false)];
-    let mut federation = donor(&[("s1", vec![mig(&has, false)])]);
+    let mut federation = donor(&[("s1", vec![mig_as_it_is(&has)])]);
     for _ in 0..3 {
         submit(&mut federation, 1, "1g.10gb");
     }
@@ -113,9 +125,9 @@ fn a_device_that_stays_as_it_is_lends_the_instances_it_has() {
 
 #[test]
 fn local_instances_keep_their_slots_and_a_device_that_is_held_back_lends_nothing() {
-    let held_back = Device { local_use_milli: 1_000, ..mig(&[], true) };
-    let sick = Device { healthy: false, ..mig(&[], true) };
-    let mut federation = donor(&[("s1", vec![held_back, sick, mig(&[("1g.10gb+me", 5, true)], true)])]);
+    let held_back = Device { local_use_milli: 1_000, ..mig(&[]) };
+    let sick = Device { healthy: false, ..mig(&[]) };
+    let mut federation = donor(&[("s1", vec![held_back, sick, mig(&[("1g.10gb+me", 5, true)])])]);
     submit(&mut federation, 1, "3g.40gb");
     submit(&mut federation, 1, "3g.40gb");
     submit(&mut federation, 1, "1g.10gb+me");
@@ -126,8 +138,7 @@ fn local_instances_keep_their_slots_and_a_device_that_is_held_back_lends_nothing
 
 #[test]
 fn devices_in_use_come_before_idle_ones_on_any_node() {
-    let mut federation =
-        donor(&[("s1", vec![mig(&[], true)]), ("s2", vec![mig(&[], true), mig(&[("1g.10gb", 6, true)], true)])]);
+    let mut federation = donor(&[("s1", vec![mig(&[])]), ("s2", vec![mig(&[]), mig(&[("1g.10gb", 6, true)])])]);
     for _ in 0..3 {
         submit(&mut federation, 1, "2g.20gb");
         let lease = federation.place()[0];
@@ -137,8 +148,8 @@ fn devices_in_use_come_before_idle_ones_on_any_node() {
 
 #[test]
 fn of_two_donors_the_one_whose_devices_lose_least_lends() {
-    let mut federation = donor(&[("s1", vec![mig(&[("1g.10gb", 6, true)], true)])]);
-    federation.offer("north", offer(3, &[("n1", 1, mig(&[], true))]));
+    let mut federation = donor(&[("s1", vec![mig(&[("1g.10gb", 6, true)])])]);
+    federation.offer("north", offer(3, &[("n1", 1, mig(&[]))]));
     for (name, lender) in [("1g.10gb", "south"), ("7g.80gb", "north"), ("4g.40gb", "south")] {
         submit(&mut federation, 1, name);
         let lease = federation.place()[0];
@@ -148,7 +159,7 @@ fn of_two_donors_the_one_whose_devices_lose_least_lends() {
 
 #[test]
 fn an_instance_that_exists_is_taken_before_one_is_made() {
-    let mut federation = donor(&[("s1", vec![mig(&[], true), mig(&[("7g.80gb", 0, false)], true)])]);
+    let mut federation = donor(&[("s1", vec![mig(&[]), mig(&[("7g.80gb", 0, false)])])]);
     submit(&mut federation, 1, "7g.80gb");
     let lease = federation.place()[0];
     assert_eq!(places(&federation, lease), [("s1".to_owned(), 1, vec![0])]);
@@ -156,7 +167,7 @@ fn an_instance_that_exists_is_taken_before_one_is_made() {
 
 #[test]
 fn shares_of_one_request_lie_on_one_node_if_they_can() {
-    let mut federation = donor(&[("s1", vec![mig(&[], true)]), ("s2", vec![mig(&[], true), mig(&[], true)])]);
+    let mut federation = donor(&[("s1", vec![mig(&[])]), ("s2", vec![mig(&[]), mig(&[])])]);
     submit(&mut federation, 5, "2g.20gb");
     let lease = federation.place()[0];
     let taken = places(&federation, lease);
@@ -169,7 +180,7 @@ fn shares_of_one_request_lie_on_one_node_if_they_can() {
 
 #[test]
 fn memory_is_had_as_the_smallest_instance_that_has_it() {
-    let mut federation = donor(&[("s1", vec![device(81_559, Sharing::Exclusive)]), ("s2", vec![mig(&[], true)])]);
+    let mut federation = donor(&[("s1", vec![device(81_559, Sharing::Exclusive)]), ("s2", vec![mig(&[])])]);
     for (memory, name) in [(9_000, "1g.10gb"), (18_000, "1g.20gb"), (36_000, "3g.40gb")] {
         federation.submit(spec(1, Share::MemoryMib(memory), "big"));
         let lease = federation.place()[0];
@@ -190,7 +201,7 @@ fn memory_is_had_as_the_smallest_instance_that_has_it() {
 #[test]
 fn apply_believes_no_slots_that_are_not_free() {
     let mut federation =
-        donor(&[("s1", vec![mig(&[("1g.10gb", 0, true)], true)]), ("s2", vec![mig(&[("2g.20gb", 4, false)], false)])]);
+        donor(&[("s1", vec![mig(&[("1g.10gb", 0, true)])]), ("s2", vec![mig_as_it_is(&[("2g.20gb", 4, false)])])]);
     submit(&mut federation, 1, "1g.10gb");
     federation.place();
     let request = submit(&mut federation, 1, "2g.20gb");
@@ -246,8 +257,8 @@ fn words_for(code: &str, federation: &Federation, name: &str) -> (String, String
 
 #[test]
 fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
-    let halved = mig(&[("2g.20gb", 0, true), ("2g.20gb", 2, true)], true);
-    let with_media = mig(&[("1g.10gb+me", 0, true), ("2g.20gb", 2, true)], true);
+    let halved = mig(&[("2g.20gb", 0, true), ("2g.20gb", 2, true)]);
+    let with_media = mig(&[("1g.10gb+me", 0, true), ("2g.20gb", 2, true)]);
     let mut federation = donor(&[("s1", vec![halved.clone()])]);
     submit(&mut federation, 1, "1g.20gb");
     let small = federation.place()[0];
@@ -271,14 +282,14 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
     let held = "slots 0-7 of device 0 of node s1, taken by 2g.20gb at 0 of local work and 2g.20gb at 2 of local work";
     assert!(reason.ends_with(held), "{reason}");
     assert_eq!(remedy, "wait until those 2 instances are given back; the donor's own work holds some of that");
-    federation.offer("south", offer(4, &[("s1", 1, mig(&[("1g.10gb+me", 0, true)], true))]));
+    federation.offer("south", offer(4, &[("s1", 1, mig(&[("1g.10gb+me", 0, true)]))]));
     let (reason, _) = words(&federation, "1g.10gb+me");
     assert!(reason.contains("on 1 device of class big; nearest is slot 6"), "{reason}");
-    federation.offer("south", offer(5, &[("s1", 1, Device { healthy: false, ..mig(&[], true) })]));
+    federation.offer("south", offer(5, &[("s1", 1, Device { healthy: false, ..mig(&[]) })]));
     let (reason, remedy) = words_for("unhealthy", &federation, "3g.40gb");
     assert!(reason.ends_with("would have with what is not well: device 0 of node s1: it is not healthy"), "{reason}");
     assert_eq!(remedy, "wait until its owner has reset, repaired or replaced it");
-    let held_back = Device { local_use_milli: 1_000, ..mig(&[], true) };
+    let held_back = Device { local_use_milli: 1_000, ..mig(&[]) };
     federation.offer("south", offer(6, &[("s1", 1, held_back)]));
     let (reason, remedy) = words(&federation, "3g.40gb");
     assert!(reason.ends_with("1 of them can give nothing now: not healthy, held back, or lent by number"), "{reason}");
@@ -294,7 +305,7 @@ fn what_was_lent_by_number_is_not_cut_over() {
     submit(&mut federation, 1, "1g.10gb");
     let lease = federation.place()[0];
     assert_eq!(places(&federation, lease), [("s1".to_owned(), 0, vec![])]);
-    let mut known = offer(3, &[("s1", 1, mig(&[], true))]);
+    let mut known = offer(3, &[("s1", 1, mig(&[]))]);
     federation.offer("south", known.clone());
     submit(&mut federation, 1, "1g.10gb");
     assert!(federation.place().is_empty(), "which slots that lease holds is not known");
@@ -370,7 +381,7 @@ fn some_device() -> impl Strategy<Value = Device> {
         1 => Just(vec![("2g.20gb", 4, true)]),
         1 => Just(vec![("1g.10gb+me", 6, true), ("2g.20gb", 0, true)]),
     ];
-    local.prop_map(|local| mig(&local, true))
+    local.prop_map(|local| mig(&local))
 }
 
 fn in_use(device: &Device) -> InUse {
@@ -384,7 +395,7 @@ fn in_use(device: &Device) -> InUse {
 #[test]
 fn the_shares_of_a_gang_leave_room_for_one_another_and_for_those_behind() {
     let local = [("2g.20gb", 0, true), ("1g.10gb+me", 6, true)];
-    let mut federation = donor(&[("s1", vec![mig(&[], true), mig(&local, true)])]);
+    let mut federation = donor(&[("s1", vec![mig(&[]), mig(&local)])]);
     for (name, count) in [("2g.20gb", 1), ("2g.20gb", 3), ("3g.40gb", 1)] {
         submit(&mut federation, count, name);
     }
@@ -397,7 +408,7 @@ fn limits_on_a_request_count_what_instances_take() {
     federation.also(
         "apiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: one}\nspec: {tenant: team, maxGpusPerRequest: 1}\n",
     );
-    let cut = mig(&[], true);
+    let cut = mig(&[]);
     federation.offer("north", offer(2, &[("m1", 2, cut)]));
     federation.offer("south", offer(2, &[]));
     let of = |count| spec(count, Share::MigProfile("1g.10gb".into()), "big");

@@ -151,13 +151,14 @@ fn running() -> impl Strategy<Value = Running> {
     prop::collection::vec((1_u32..=4, 1_u64..=100, prop::option::of(0_u64..=30), any::<bool>()), 1..=7)
 }
 
-/// Requests that wait before: GPUs, and whether they may preempt.
-fn waiting() -> impl Strategy<Value = Vec<(u32, bool)>> {
-    prop::collection::vec((1_u32..=5, any::<bool>()), 0..=3)
+/// A request for up to `most` GPUs, which may preempt or not.
+fn asked(most: u32) -> impl Strategy<Value = RequestSpec> {
+    (1..=most).prop_flat_map(|count| prop_oneof![Just(urgent(count)), Just(spec(count, Share::Whole, "big"))])
 }
 
-fn asked(count: u32, preempts: bool) -> RequestSpec {
-    if preempts { urgent(count) } else { spec(count, Share::Whole, "big") }
+/// Requests that wait before.
+fn waiting() -> impl Strategy<Value = Vec<RequestSpec>> {
+    prop::collection::vec(asked(5), 0..=3)
 }
 
 /// Six GPUs at north and four at south, and what runs there.
@@ -189,12 +190,11 @@ proptest! {
     /// A quote says "by calling back n leases at D" if and only if the next plan proposes just that once the request is
     /// submitted; and "placed so" if and only if the plan does.
     #[test]
-    fn what_a_quote_says_is_what_the_plan_does(running in running(), waits in waiting(), count in 1_u32..=6, preempts: bool) {
+    fn what_a_quote_says_is_what_the_plan_does(running in running(), waits in waiting(), wanted in asked(6)) {
         let mut federation = with_running(&running);
-        for (count, preempts) in waits {
-            federation.submit(asked(count, preempts));
+        for before in waits {
+            federation.submit(before);
         }
-        let wanted = asked(count, preempts);
         let checked = comity_core::command::check_submission(&federation.state, &wanted, federation.state.log_time).unwrap();
         let quote = explain::quote(&federation.state, &checked);
         // No time passes.
@@ -221,12 +221,12 @@ proptest! {
 
     /// Alone, a request starts when its quote says: not before, and then as soon as donors have cleared what has ended.
     #[test]
-    fn a_request_starts_when_its_quote_says(running in running(), count in 1_u32..=6, preempts: bool) {
+    fn a_request_starts_when_its_quote_says(running in running(), wanted in asked(6)) {
         let mut federation = with_running(&running);
-        let quote = explain::quote(&federation.state, &asked(count, preempts));
+        let quote = explain::quote(&federation.state, &wanted);
         let Some((earliest, donors)) = quote.earliest else { return Ok(()) };
         federation.now -= 1;
-        let request = federation.submit(asked(count, preempts));
+        let request = federation.submit(wanted);
         let matched = |federation: &Federation| federation.state.requests[&request].state == RequestState::Matched;
         loop {
             federation.now -= 1;

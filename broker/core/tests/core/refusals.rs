@@ -72,7 +72,7 @@ fn an_idempotency_key_stands_for_one_body() {
             }),
             command: submit(spec(count, Share::Whole, "big")),
         };
-        federation.state.apply(&entry)
+        federation.state.apply(&entry).unwrap()
     };
     let first = entry("k", "aa", 1);
     let again = entry("k", "aa", 1);

@@ -122,7 +122,7 @@ fn an_entry_stamped_before_a_rebase_and_stored_after_it_moves_nothing() {
     let late = LogEnvelope { time: Timestamp(federation.now + 2), ..federation.log.last().unwrap().clone() };
     rebased(&mut federation, -(10 * MINUTE as i64));
     let left = end(&federation, lease).since(federation.state.log_time);
-    federation.state.apply(&late);
+    federation.state.apply(&late).unwrap();
     assert!(left.0 - end(&federation, lease).since(federation.state.log_time).0 <= 1);
 }
 

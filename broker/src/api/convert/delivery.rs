@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use comity_core::Refusal;
 use comity_core::demand::Delivery;
-use comity_core::inventory::namespace_alone;
 use comity_proto::v1;
 
 /// Deliveries that an offer may name: each kind once.
@@ -24,11 +23,8 @@ pub fn parse(number: i32, field: &str) -> Result<Delivery, Refusal> {
     }
 }
 
-/// Parses the deliveries of an offer; none means namespaces only.
+/// Parses the deliveries of an offer.
 pub fn parse_offered(numbers: &[i32]) -> Result<BTreeSet<Delivery>, Refusal> {
-    if numbers.is_empty() {
-        return Ok(namespace_alone());
-    }
     if numbers.len() > MAX_DELIVERIES {
         return Err(Refusal::invalid(
             "offer.deliveries",

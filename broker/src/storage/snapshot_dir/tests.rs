@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use comity_core::{State, Timestamp, snapshot};
+use comity_core::{Records, State, Timestamp, snapshot};
 use openraft::StoredMembership;
 use openraft::vote::leader_id_std::CommittedLeaderId;
 
@@ -8,10 +8,10 @@ use super::*;
 use crate::replication::types::LogId;
 
 fn at(index: u64) -> Replicated {
-    let mut state = State::default();
-    (state.revision, state.log_time) = (index, Timestamp(index));
+    let mut records = Records::default();
+    (records.revision, records.log_time) = (index, Timestamp(index));
     let last_applied = Some(LogId::new(CommittedLeaderId::new(1), index));
-    Replicated { state, last_applied, membership: StoredMembership::default() }
+    Replicated::new(State::from(records), last_applied, StoredMembership::default())
 }
 
 fn dir_with(indexes: &[u64]) -> (tempfile::TempDir, SnapshotDir) {

@@ -1,23 +1,41 @@
 //! What carrying out each step does to what the next plan sees.
 
+use crate::reconcile::steps::lease::{
+    AcceptCredential, AdmitLease, ForgetLease, LeaseStep, OpenCredential, PrepareLease, Probe, RefuseLease,
+    RemoveLease, ReportCheckpointed, ReportLease, SealCredential,
+};
+use crate::reconcile::steps::peering::{
+    CheckProof, ClosePeering, ConfigureFabric, FailPeering, ForgetPeering, MakeKeys, OpenPsk, PeeringStep,
+    ReportEstablished, SendProof, SendPsk,
+};
+
 use super::*;
 
 impl Sim {
     /// What the step's executor does to what a plan sees.
     pub(super) fn carry_out(&mut self, step: &Step) {
         match step {
-            Step::MakeKeys { peering, epoch, .. } => {
+            Step::Peering(step) => self.carry_out_peering(step),
+            Step::Liqo(step) => self.carry_out_liqo(step),
+            Step::Lease(step) => self.carry_out_lease(step),
+            Step::DiscardEnvelope(DiscardEnvelope { ack }) => self.report(ack_key(ack)),
+        }
+    }
+
+    fn carry_out_peering(&mut self, step: &PeeringStep) {
+        match step {
+            PeeringStep::MakeKeys(MakeKeys { peering, epoch, .. }) => {
                 self.change_peering(*epoch, |_| {});
                 self.report(ReportKey::Keys(peering.clone(), *epoch));
             }
-            Step::SendPsk { expected, .. } => {
+            PeeringStep::SendPsk(SendPsk { expected, .. }) => {
                 self.change_peering(expected.epoch, |record| {
                     record.preshared = Some(SecretKey::new([5; 32]));
                     record.remote = Some(remote());
                 });
                 self.report(ReportKey::Psk(expected.peering.clone(), expected.epoch));
             }
-            Step::OpenPsk { expected, envelope, .. } => {
+            PeeringStep::OpenPsk(OpenPsk { expected, envelope, .. }) => {
                 self.change_peering(expected.epoch, |record| {
                     record.preshared = Some(SecretKey::new([5; 32]));
                     record.remote = Some(remote());
@@ -25,50 +43,54 @@ impl Sim {
                 self.opened(envelope);
                 self.report(ReportKey::Proof(expected.peering.clone(), expected.epoch));
             }
-            Step::SendProof { peering, epoch } => self.report(ReportKey::Proof(peering.clone(), *epoch)),
-            Step::CheckProof { peering, epoch, envelope } => {
+            PeeringStep::SendProof(SendProof { peering, epoch }) => {
+                self.report(ReportKey::Proof(peering.clone(), *epoch))
+            }
+            PeeringStep::CheckProof(CheckProof { peering, epoch, envelope }) => {
                 self.change_peering(*epoch, |record| record.proven = true);
                 if let Some(envelope) = envelope {
                     self.opened(envelope);
                 }
                 self.report(ReportKey::Authenticated(peering.clone(), *epoch));
             }
-            Step::ConfigureFabric { peering, epoch } => {
+            PeeringStep::ConfigureFabric(ConfigureFabric { peering, epoch }) => {
                 self.live.tunnels.insert(peering.clone(), *epoch);
             }
-            Step::ReportEstablished { peering, epoch } => self.report(ReportKey::Established(peering.clone(), *epoch)),
-            Step::FailPeering { peering, epoch, .. } => self.report(ReportKey::PeeringFailed(peering.clone(), *epoch)),
-            Step::ClosePeering { peering, .. } => {
+            PeeringStep::ReportEstablished(ReportEstablished { peering, epoch }) => {
+                self.report(ReportKey::Established(peering.clone(), *epoch))
+            }
+            PeeringStep::FailPeering(FailPeering { peering, epoch, .. }) => {
+                self.report(ReportKey::PeeringFailed(peering.clone(), *epoch))
+            }
+            PeeringStep::ClosePeering(ClosePeering { peering, .. }) => {
                 self.live.tunnels.remove(peering);
                 self.records.peerings.clear();
                 self.report(ReportKey::Closed(peering.clone()));
             }
-            Step::ForgetPeering { peering, before } => {
+            PeeringStep::ForgetPeering(ForgetPeering { peering, before }) => {
                 self.records
                     .peerings
                     .retain(|(id, epoch), _| id != peering || before.is_some_and(|before| *epoch >= before));
                 if before.is_none() {
                     self.live.tunnels.remove(peering);
                     self.records.closed.remove(peering);
-                    self.live.unwanted.remove(peering);
+                    self.live.unwanted.remove(&ObjectId::Peering(peering.clone()));
                 }
             }
-            Step::LiqoChallenge { .. }
-            | Step::LiqoAdmit { .. }
-            | Step::LiqoMint { .. }
-            | Step::LiqoAnswer { .. }
-            | Step::LiqoIdentity { .. }
-            | Step::LiqoNetwork { .. }
-            | Step::LiqoRemove { .. } => self.carry_out_liqo(step),
-            Step::AdmitLease { lease, fencing_token, milli, delivery } => {
+        }
+    }
+
+    fn carry_out_lease(&mut self, step: &LeaseStep) {
+        match step {
+            LeaseStep::AdmitLease(AdmitLease { lease, fencing_token, milli, delivery }) => {
                 self.records.fence = self.records.fence.max(*fencing_token);
                 self.put_donor(lease, *fencing_token, |record| {
                     record.milli = *milli;
                     record.delivery = *delivery;
                 });
             }
-            Step::RefuseLease { lease, .. } => self.report(ReportKey::LeaseFailed(lease.clone())),
-            Step::PrepareLease { lease, .. } => {
+            LeaseStep::RefuseLease(RefuseLease { lease, .. }) => self.report(ReportKey::LeaseFailed(lease.clone())),
+            LeaseStep::PrepareLease(PrepareLease { lease, .. }) => {
                 self.put_donor(&lease.id, lease.fencing_token, |record| {
                     record.namespace = Some("ns".into());
                     record.grant = (record.delivery == DeliveryKind::VirtualNode).then(|| Grant {
@@ -79,7 +101,7 @@ impl Sim {
                     });
                 });
             }
-            Step::SealCredential { lease, ends_at_ms, epoch, .. } => {
+            LeaseStep::SealCredential(SealCredential { lease, ends_at_ms, epoch, .. }) => {
                 let (now, end) = (self.now_ms, *ends_at_ms);
                 self.put_donor(&lease.id, lease.fencing_token, |record| {
                     record.last_sequence += 1;
@@ -94,23 +116,25 @@ impl Sim {
                 self.report(ReportKey::Credential(lease.id.clone()));
                 self.report(ReportKey::Ready(lease.id.clone()));
             }
-            Step::ReportCheckpointed { lease, .. } => self.report(ReportKey::Checkpointed(lease.clone())),
-            Step::ReportLease { lease, .. } => self.report(ReportKey::Ready(lease.clone())),
-            Step::OpenCredential { lease, fencing_token, envelope } => {
+            LeaseStep::ReportCheckpointed(ReportCheckpointed { lease, .. }) => {
+                self.report(ReportKey::Checkpointed(lease.clone()))
+            }
+            LeaseStep::ReportLease(ReportLease { lease, .. }) => self.report(ReportKey::Ready(lease.clone())),
+            LeaseStep::OpenCredential(OpenCredential { lease, fencing_token, envelope }) => {
                 let mut record = OriginRecord::new(lease, *fencing_token, DeliveryKind::Namespace);
                 record.credential =
                     Some(HeldCredential { epoch: 1, sequence: envelope.sequence, encoded: SecretBlob::new(vec![1]) });
                 self.records.origins.insert(lease.clone(), Arc::new(record));
                 self.opened(envelope);
             }
-            Step::AcceptCredential { lease } => {
+            LeaseStep::AcceptCredential(AcceptCredential { lease }) => {
                 let live = LiveLease { epoch: 1, sequence: 1, tunnel_epoch: self.live.tunnels["peer-1"] };
                 self.live.accepted.insert(lease.id.clone(), live);
             }
-            Step::Probe { lease } => self.report(ReportKey::Ready(lease.id.clone())),
-            Step::RemoveLease { lease, side, report } => {
+            LeaseStep::Probe(Probe { lease }) => self.report(ReportKey::Ready(lease.id.clone())),
+            LeaseStep::RemoveLease(RemoveLease { lease, side, report }) => {
                 self.live.accepted.remove(lease);
-                self.live.unwanted.remove(lease);
+                self.live.unwanted.remove(&ObjectId::Lease(lease.clone()));
                 if side.is_none() {
                     self.records.donors.remove(lease);
                     self.records.origins.remove(lease);
@@ -128,11 +152,10 @@ impl Sim {
                     self.report(ReportKey::Clean(lease.clone()));
                 }
             }
-            Step::ForgetLease { lease } => {
+            LeaseStep::ForgetLease(ForgetLease { lease }) => {
                 self.records.donors.remove(lease);
                 self.records.origins.remove(lease);
             }
-            Step::DiscardEnvelope { ack } => self.report(ack_key(ack)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Leases on either side, from their first step to their end.
 
 use super::*;
+use crate::reconcile::steps::lease::LeaseStep;
 
 #[test]
 fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
@@ -85,9 +86,12 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     sim.policy.max_lent_gpus = Some(1);
     sim.desired.leases = vec![lease("lease-2", 8, v1::LeaseState::Placed), lease("lease-1", 7, v1::LeaseState::Placed)];
     let steps = sim.plan();
-    assert!(steps.iter().any(|step| matches!(step, Step::AdmitLease { lease, .. } if lease == "lease-1")), "{steps:?}");
+    assert!(
+        steps.iter().any(|step| matches!(step, Step::Lease(LeaseStep::AdmitLease(admit)) if admit.lease == "lease-1")),
+        "{steps:?}"
+    );
     let refused = steps.iter().find_map(|step| match step {
-        Step::RefuseLease { lease, code, .. } => Some((lease.as_str(), *code)),
+        Step::Lease(LeaseStep::RefuseLease(refuse)) => Some((refuse.lease.as_str(), refuse.code)),
         _ => None,
     });
     assert_eq!(refused, Some(("lease-2", "local-policy")));
@@ -110,7 +114,11 @@ fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
     sim.settle();
     sim.records.outbox.clear();
     sim.is_live = false;
-    sim.live.unwanted = BTreeSet::from(["lease-1".to_owned(), "lease-9".to_owned(), "peer-1".to_owned()]);
+    sim.live.unwanted = BTreeSet::from([
+        ObjectId::Lease("lease-1".into()),
+        ObjectId::Lease("lease-9".into()),
+        ObjectId::Peering("peer-1".into()),
+    ]);
     sim.now_ms = NOW + 70_000;
     assert!(!sim.names().contains(&"remove-lease"));
     sim.now_ms = NOW + 70_001;
@@ -125,7 +133,7 @@ fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
 #[test]
 fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
     let mut sim = connected_donor();
-    sim.live.unwanted = BTreeSet::from(["lease-8".to_owned(), "lease-9".to_owned()]);
+    sim.live.unwanted = BTreeSet::from([ObjectId::Lease("lease-8".into()), ObjectId::Lease("lease-9".into())]);
     sim.is_live = false;
     assert_eq!(sim.names(), [""; 0]);
     sim.is_live = true;
@@ -134,6 +142,6 @@ fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
     assert!(
         sim.plan()
             .iter()
-            .all(|step| !matches!(step, Step::RemoveLease { side: None, lease, .. } if lease == "lease-8"))
+            .all(|step| !matches!(step, Step::Lease(LeaseStep::RemoveLease(remove)) if remove.lease == "lease-8" && remove.side.is_none()))
     );
 }

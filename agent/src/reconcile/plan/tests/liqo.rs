@@ -3,23 +3,28 @@
 mod network;
 mod pair;
 
+use comity_agent_liqo::network::NetworkState;
+use comity_agent_state::record::NetworkRecord;
+
 use super::*;
-use crate::liqo::network::NetworkState;
-use crate::state::record::NetworkRecord;
+use crate::reconcile::steps::lease::{LeaseStep, RefuseLease};
+use crate::reconcile::steps::liqo::{
+    LiqoAdmit, LiqoAnswer, LiqoChallenge, LiqoIdentity, LiqoMint, LiqoNetwork, LiqoStep,
+};
 
 const HOUR: u64 = 3_600_000;
 
 impl Sim {
     /// What the executors of the exchange do to the records.
-    pub(super) fn carry_out_liqo(&mut self, step: &Step) {
+    pub(super) fn carry_out_liqo(&mut self, step: &LiqoStep) {
         let blob = || Some(SecretBlob::new(vec![1]));
         match step {
-            Step::LiqoChallenge { epoch, .. } => {
+            LiqoStep::Challenge(LiqoChallenge { epoch, .. }) => {
                 let mut record = self.liqo();
                 record.challenge = blob();
                 self.put_liqo(record, *epoch, None, Some("liqo-challenge"));
             }
-            Step::LiqoAdmit { epoch, envelope, .. } => {
+            LiqoStep::Admit(LiqoAdmit { epoch, envelope, .. }) => {
                 let mut record = self.liqo();
                 if envelope.is_some() {
                     record.request = blob();
@@ -28,14 +33,14 @@ impl Sim {
                 (record.identity, record.done) = (blob(), true);
                 self.put_liqo(record, *epoch, envelope.as_ref(), Some("liqo-identity"));
             }
-            Step::LiqoMint { epoch, .. } => {
+            LiqoStep::Mint(LiqoMint { epoch, .. }) => {
                 let mut record = self.liqo();
                 let next_ms = self.now_ms + self.service.authentication.rotation_ms;
                 record.minted = Some(MintedToken { at_ms: self.now_ms, next_ms });
                 record.done = true;
                 self.put_liqo(record, *epoch, None, Some("liqo-identity"));
             }
-            Step::LiqoAnswer { epoch, envelope, .. } => {
+            LiqoStep::Answer(LiqoAnswer { epoch, envelope, .. }) => {
                 let mut record = self.liqo();
                 if envelope.is_some() {
                     record.challenge = blob();
@@ -44,7 +49,7 @@ impl Sim {
                 record.request = blob();
                 self.put_liqo(record, *epoch, envelope.as_ref(), Some("liqo-tenant"));
             }
-            Step::LiqoIdentity { epoch, envelope, .. } => {
+            LiqoStep::Identity(LiqoIdentity { epoch, envelope, .. }) => {
                 let mut record = self.liqo();
                 if envelope.is_some() {
                     record.identity = blob();
@@ -53,7 +58,7 @@ impl Sim {
                 record.done = true;
                 self.put_liqo(record, *epoch, envelope.as_ref(), None);
             }
-            Step::LiqoNetwork { epoch, envelope, .. } => {
+            LiqoStep::Network(LiqoNetwork { epoch, envelope, .. }) => {
                 let mut record = self.liqo();
                 let network = record.network.as_mut().unwrap();
                 if let Some(envelope) = envelope {
@@ -69,10 +74,9 @@ impl Sim {
                 }
                 self.records.liqo.insert("peer-1".into(), Arc::new(record));
             }
-            Step::LiqoRemove { peering } => {
+            LiqoStep::Remove(LiqoRemove { peering }) => {
                 self.records.liqo.remove(peering);
             }
-            other => panic!("{other:?} is not of the exchange"),
         }
     }
 
@@ -331,7 +335,7 @@ fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
     sim.change_liqo(|record| {
         record.done = false;
         record.failed =
-            Some(crate::state::record::LiqoFailure { message: "liqo-token-revoked: deleted".into(), at_ms });
+            Some(comity_agent_state::record::LiqoFailure { message: "liqo-token-revoked: deleted".into(), at_ms });
     });
     sim.desired.leases[0].donor_ready = false;
     let steps = sim.plan();
@@ -347,7 +351,7 @@ fn closing_takes_liqo_down_first() {
         assert_eq!(sim.settle(), ["liqo-remove", "close-peering"]);
         sim.change_liqo(|_| {});
         sim.desired.peerings.clear();
-        sim.live.unwanted = BTreeSet::from(["peer-1".to_owned()]);
+        sim.live.unwanted = BTreeSet::from([ObjectId::Peering("peer-1".into())]);
         sim.records.donors.clear();
         assert_eq!(sim.settle(), ["liqo-remove", "forget-peering"]);
         assert!(sim.records.liqo.is_empty());
@@ -358,14 +362,20 @@ fn closing_takes_liqo_down_first() {
 fn what_cannot_go_on_refuses_its_leases_for_a_while() {
     for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {
         sim.settle();
-        let failed = crate::state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
+        let failed = comity_agent_state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
         sim.change_liqo(|record| {
             (record.challenge, record.sealed) = (Some(SecretBlob::new(vec![1])), None);
             record.failed = Some(failed);
         });
         sim.acknowledged();
         let steps = sim.plan();
-        let refused = |step: &Step| matches!(step, Step::RefuseLease { code: "liqo-refused", message, .. } if message.contains("bad-signature"));
+        let refused = |step: &Step| {
+            matches!(
+                step,
+                Step::Lease(LeaseStep::RefuseLease(RefuseLease { code: "liqo-refused", message, .. }))
+                    if message.contains("bad-signature")
+            )
+        };
         assert!(steps.len() == 1 && steps.iter().all(refused), "{steps:?}");
         sim.now_ms = NOW + 60_000;
         let names = sim.names();
@@ -376,7 +386,7 @@ fn what_cannot_go_on_refuses_its_leases_for_a_while() {
 #[test]
 fn a_cluster_that_cannot_says_so_for_each_lease() {
     let code = |sim: &Sim| match &sim.plan()[..] {
-        [Step::RefuseLease { code, message, .. }] => format!("{code}: {message}"),
+        [Step::Lease(LeaseStep::RefuseLease(RefuseLease { code, message, .. }))] => format!("{code}: {message}"),
         other => panic!("{other:?}"),
     };
     for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {

@@ -1,6 +1,7 @@
 //! Peerings: the handshake step by step, lost keys, and what asks for a new epoch.
 
 use super::*;
+use crate::reconcile::steps::peering::{FailPeering, PeeringStep};
 
 #[test]
 fn the_handshake_goes_step_by_step_on_the_donor() {
@@ -33,7 +34,10 @@ fn lost_keys_are_reported_and_not_made_again_in_the_same_epoch() {
     for state in [v1::PeeringState::Keys, v1::PeeringState::Authenticating, v1::PeeringState::Established] {
         let mut sim = Sim::new(Side::Donor).peering(state, 1, true);
         let steps = sim.plan();
-        assert!(matches!(&steps[..], [Step::FailPeering { code: "keys-lost", .. }]), "{steps:?}");
+        assert!(
+            matches!(&steps[..], [Step::Peering(PeeringStep::FailPeering(FailPeering { code: "keys-lost", .. }))]),
+            "{steps:?}"
+        );
         sim.settle();
     }
 }
@@ -43,7 +47,10 @@ fn a_fabric_that_moved_asks_for_a_new_epoch_and_keeps_its_tunnel() {
     let mut sim = connected_donor();
     sim.endpoints = vec!["127.0.0.1:9".to_owned()];
     let steps = sim.plan();
-    assert!(matches!(&steps[..], [Step::FailPeering { code: "endpoints-changed", .. }]), "{steps:?}");
+    assert!(
+        matches!(&steps[..], [Step::Peering(PeeringStep::FailPeering(FailPeering { code: "endpoints-changed", .. }))]),
+        "{steps:?}"
+    );
     sim.settle();
     assert_eq!(sim.live.tunnels["peer-1"], 1);
 }
@@ -53,7 +60,10 @@ fn a_network_that_changed_asks_for_a_new_epoch_too() {
     let mut sim = connected_donor();
     sim.network.liqo_version = "v1.2.1".to_owned();
     let steps = sim.plan();
-    assert!(matches!(&steps[..], [Step::FailPeering { code: "network-changed", .. }]), "{steps:?}");
+    assert!(
+        matches!(&steps[..], [Step::Peering(PeeringStep::FailPeering(FailPeering { code: "network-changed", .. }))]),
+        "{steps:?}"
+    );
 }
 
 #[test]

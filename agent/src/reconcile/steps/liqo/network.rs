@@ -1,60 +1,76 @@
 //! Step `liqo-network`: the two sides send each other the state of their Liqos' networks.
 
+use std::borrow::Cow;
+
+use comity_agent_liqo::network::{NetworkState, Networks};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_state::record::{NetworkRecord, ReportKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use tokio::sync::watch;
 
-use super::{Context, Exchange, StepError, note_opened};
-use crate::liqo::network::NetworkState;
-use crate::model::delivery_error::DeliveryError;
-use crate::state::record::{LiqoRecord, NetworkRecord, ReportKey};
+use super::exchange::{self, Exchange};
+use crate::reconcile::envelope::note_opened;
+use crate::reconcile::parts::Parts;
+use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::kind::Kind;
 
-/// Stores the other side's state; without an envelope, sends this side's.
-pub(in crate::reconcile::steps) async fn take(
-    context: &Context,
-    peering: &str,
-    epoch: u32,
-    envelope: Option<&v1::Envelope>,
-) -> Result<(), StepError> {
-    let mut exchange = Exchange::begin(context, peering, epoch)?;
-    let network = exchange.record.standing_network().cloned();
-    let mut network = network.ok_or(StepError::Gone("the network of the two Liqos"))?;
-    match envelope {
-        Some(envelope) => {
-            let Some(opened) = exchange.open(context, envelope).await? else { return Ok(()) };
-            let allowed = context.node_service.borrow().peer_networks.clone();
-            match NetworkState::read(exchange.keys.side.other(), opened.expose(), &allowed) {
-                Ok(state) => network.remote = Some(state),
-                Err(DeliveryError::Permanent { code, message }) => exchange.note_failure(context, code, &message),
-                Err(error) => return Err(error.into()),
-            }
-            exchange.record.network = Some(network);
-            keep_opened(context, exchange.record, envelope).await
+/// Records the other side's Liqo network; without an envelope, sends this side's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LiqoNetwork {
+    /// "peer-N".
+    pub peering: String,
+    /// Epoch to whose keys it is sealed.
+    pub epoch: u32,
+    /// The other side's message, if it has just arrived.
+    pub envelope: Option<v1::Envelope>,
+}
+
+impl Kind for LiqoNetwork {
+    const NAME: &'static str = "liqo-network";
+
+    fn object(&self) -> Cow<'_, str> {
+        exchange::object(&self.peering)
+    }
+
+    async fn run(&self, parts: &Parts) -> Result<(), StepError> {
+        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let network = exchange.record.standing_network().cloned();
+        let mut network = network.ok_or(StepError::Gone("the network of the two Liqos"))?;
+        let Some(envelope) = &self.envelope else { return send_state(exchange, network, &parts.networks).await };
+        let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
+        let allowed = parts.deliveries.peer_networks();
+        match NetworkState::read(exchange.keys.side.other(), opened.expose(), &allowed) {
+            Ok(state) => network.remote = Some(state),
+            Err(DeliveryError::Permanent { code, message }) => exchange.note_failure(code, &message),
+            Err(error) => return Err(error.into()),
         }
-        None => send_state(context, exchange, network).await,
+        exchange.record.network = Some(network);
+        let (record, envelope) = (exchange.record, envelope.clone());
+        let update = parts.store.update(move |change| {
+            change.put_liqo(record);
+            note_opened(change, &envelope);
+        });
+        Ok(update.await?)
     }
 }
 
-async fn keep_opened(context: &Context, record: LiqoRecord, envelope: &v1::Envelope) -> Result<(), StepError> {
-    let envelope = envelope.clone();
-    let update = context.store.update(move |change| {
-        change.put_liqo(record);
-        note_opened(change, &envelope);
-    });
-    Ok(update.await?)
-}
-
-async fn send_state(context: &Context, mut exchange: Exchange, mut network: NetworkRecord) -> Result<(), StepError> {
+async fn send_state(
+    mut exchange: Exchange<'_>,
+    mut network: NetworkRecord,
+    networks: &watch::Sender<Networks>,
+) -> Result<(), StepError> {
     let peering = exchange.keys.peering.clone();
-    let seen = context.networks.borrow().get(&peering).and_then(|seen| seen.local.clone());
+    let seen = networks.borrow().get(&peering).and_then(|seen| seen.local.clone());
     let local = seen.ok_or(StepError::Gone("what was seen of this side's network"))?;
     network.last_sequence += 1;
     let step = NetworkState::step(exchange.keys.side);
-    let (envelope, sealed) = exchange.seal(context, step, network.last_sequence, &local.encode())?;
+    let (envelope, sealed) = exchange.seal(step, network.last_sequence, &local.encode())?;
     network.sealed = Some(sealed);
     network.told = Some(local);
     exchange.record.network = Some(network);
     let record = exchange.record;
-    let update = context.store.update(move |change| {
+    let update = exchange.store.update(move |change| {
         change.put_liqo(record);
         change.send(ReportKey::LiqoNetwork(peering), Body::Envelope(envelope));
     });

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use comity_policy::{Bundle, BundleSource};
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Actor, Change, Reply, ReplyBody};
+use crate::model::reply::{Actor, Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// Replaces the bundle in force. Each replica compiles the sources again: a bundle that does not compile changes
 /// nothing.
@@ -32,7 +32,7 @@ impl ApplyPolicy {
             )
             .at("bundle", "")
         })?;
-        if let Some(record) = &transition.state.policy {
+        if let Some(record) = &transition.state().policy {
             if record.bundle.hash == bundle.hash && record.source.commit == self.source.commit {
                 return Ok(ReplyBody::Policy { changed: false });
             }
@@ -45,22 +45,17 @@ impl ApplyPolicy {
                 ));
             }
         }
-        let applied_by = match transition.actor {
+        let applied_by = match transition.actor() {
             Actor::User(id) => id.clone(),
             Actor::Cluster(id) => id.to_string(),
             Actor::Leader(id) => format!("broker {id}"),
         };
-        // Account past use under the old policy before the new one takes effect.
-        transition.state.account_all_use();
-        transition.state.policy = Some(PolicyRecord {
+        transition.set_policy(PolicyRecord {
             bundle: Arc::new(bundle),
             source: self.source.clone(),
-            applied_at: transition.now,
+            applied_at: transition.now(),
             applied_by,
         });
-        // The new policy may change the idle timeout of peerings, so recompute everything derived.
-        transition.state.rebuild_derived();
-        transition.note(Change::Policy);
         Ok(ReplyBody::Policy { changed: true })
     }
 }

@@ -3,15 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
-use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, PeeringId, RequestId};
 use crate::model::lease::{EndReason, LeaseState};
-use crate::model::limits::{MAX_ENDED_KEPT, MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
+use crate::model::limits::{MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
 use crate::model::peering::PeeringState;
-use crate::model::reply::{Change, Reply, ReplyBody};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::RequestState;
-use crate::model::work::WorkType;
 use crate::state::timers::Due;
+use crate::state::transition::Transition;
 
 /// Handles what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines
 /// and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies. Also drops
@@ -21,7 +20,7 @@ pub struct Expire {}
 
 impl Expire {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let due = transition.state.derived.timers.due(transition.now, MAX_EXPIRIES_PER_COMMAND);
+        let due = transition.state().derived.timers.due(transition.now(), MAX_EXPIRIES_PER_COMMAND);
         let moved = u32::try_from(due.len()).unwrap_or(u32::MAX);
         for due in due {
             match due {
@@ -29,26 +28,21 @@ impl Expire {
                 Due::Peering(id) => expire_peering(transition, id),
                 Due::Request(id) => expire_request(transition, id),
                 Due::Envelope(key) => transition.remove_envelope(&key),
-                Due::Invite(hash) => {
-                    if let Some(invite) = transition.state.invites.remove(&hash) {
-                        transition.note(Change::Invite(invite.cluster));
-                    }
-                    transition.state.derived.timers.set(Due::Invite(hash), None);
-                }
-                Due::Idempotency(name) => transition.state.forget(&name),
+                Due::Invite(hash) => transition.remove_invite(&hash),
+                Due::Idempotency(name) => transition.forget_reply(&name),
                 Due::Health(cluster) => transition.end_quarantines(&cluster),
             }
         }
-        forget_ended(transition);
-        if transition.state.fairness.as_ref().is_some_and(|ledger| ledger.len() > MAX_PASTS_KEPT) {
-            transition.state.account_all_use();
+        transition.forget_ended();
+        if transition.state().fairness.len() > MAX_PASTS_KEPT {
+            transition.account_all_use();
         }
         Ok(ReplyBody::Expired { moved })
     }
 }
 
 fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
-    let Some(lease) = transition.state.leases.get(&id) else { return };
+    let Some(lease) = transition.state().leases.get(&id) else { return };
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting => {
             let message = format!("not active within its hold: {}", unready_side(lease));
@@ -63,7 +57,7 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
             refresh_suspicion(transition, id);
         }
         LeaseState::Reclaiming => {
-            let reclaimed = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now);
+            let reclaimed = lease.reclaim.as_ref().filter(|reclaim| reclaim.deadline <= transition.now());
             match reclaimed.map(|reclaim| (reclaim.end_reason(), reclaim.reason.to_string())) {
                 Some((reason, why)) => transition.end_lease(id, reason, &format!("reclaimed: {why}")),
                 None => transition.end_lease(id, EndReason::Expired, "its term ran out while it was reclaimed"),
@@ -76,7 +70,7 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
 /// Opens or closes a start window. A request placed in time meets its deadline; if its hold fails after the deadline,
 /// it is not retried.
 fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
-    let now = transition.now;
+    let now = transition.now();
     transition.change_request(id, |request| {
         request.early = false;
         if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
@@ -99,7 +93,7 @@ fn unready_side(lease: &crate::model::lease::Lease) -> &'static str {
 }
 
 fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
-    let Some(peering) = transition.state.peerings.get(&id) else { return };
+    let Some(peering) = transition.state().peerings.get(&id) else { return };
     let is_unused = peering.leases.is_empty();
     match peering.state {
         PeeringState::Proposed | PeeringState::Keys | PeeringState::Authenticating | PeeringState::Establishing => {
@@ -109,7 +103,7 @@ fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
         PeeringState::Established if is_unused => drain_peering(transition, id, "idle"),
         PeeringState::Failed if is_unused => drain_peering(transition, id, "failed, and no lease needs it"),
         PeeringState::Failed => {
-            let deadline = transition.now.after(transition.settings.handshake_step);
+            let deadline = transition.now().after(transition.settings().handshake_step);
             transition.change_peering(id, |peering| {
                 peering.state = PeeringState::Proposed;
                 peering.epoch = peering.epoch.saturating_add(1);
@@ -138,42 +132,4 @@ fn drain_peering(transition: &mut Transition<'_>, id: PeeringId, message: &str) 
         peering.retry_at = None;
         message.clone_into(&mut peering.message);
     });
-}
-
-/// Keeps the newest [`MAX_ENDED_KEPT`] ended objects of each kind. Ids ascend, so the lowest are the oldest.
-fn forget_ended(transition: &mut Transition<'_>) {
-    let state = &mut *transition.state;
-    let live = state.derived.live_leases.len();
-    let excess = state.leases.len().saturating_sub(live + MAX_ENDED_KEPT);
-    let old: Vec<LeaseId> = state
-        .leases
-        .iter()
-        .filter(|(_, lease)| lease.state == LeaseState::Ended)
-        .map(|(id, _)| *id)
-        .take(excess)
-        .collect();
-    for id in old {
-        state.leases.remove(&id);
-    }
-    // Scan the requests only when there may be too many ended ones.
-    if state.requests.len() > 2 * MAX_ENDED_KEPT {
-        let ended: Vec<RequestId> =
-            state.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id).collect();
-        for id in ended.iter().take(ended.len().saturating_sub(MAX_ENDED_KEPT)) {
-            if let Some(request) = state.requests.remove(id) {
-                state.derived.work.remove(&WorkType::of(&request));
-            }
-        }
-    }
-    if state.peerings.len() > 2 * MAX_ENDED_KEPT {
-        let closed: Vec<PeeringId> = state
-            .peerings
-            .iter()
-            .filter(|(_, peering)| peering.state == PeeringState::Closed)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in closed.iter().take(closed.len().saturating_sub(MAX_ENDED_KEPT)) {
-            state.peerings.remove(id);
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Measures how far a donor is from a request's data.
 
-use crate::model::data::{DataNeed, DataSite, mbits_between, seconds};
+use crate::model::data::{DataNeed, DataSite, LinkEnd, mbits_between, seconds};
 use crate::model::demand::RequestSpec;
 use crate::model::id::ClusterId;
 use crate::state::State;
@@ -27,12 +27,10 @@ fn seconds_to(state: &State, spec: &RequestSpec, donor: &ClusterId, need: &DataN
     if site(donor).is_some_and(holds) {
         return 0;
     }
-    let to = (donor, site(donor));
-    let holders = state.clusters.keys().filter_map(|id| Some((id, site(id).filter(|data| holds(data))?)));
-    let fastest = holders.map(|from| mbits_between(from, to)).max();
-    let nobody = DataSite::default();
-    let origin = (&spec.origin, site(&spec.origin).unwrap_or(&nobody));
-    let mbits = fastest.unwrap_or_else(|| mbits_between(origin, to));
+    let end = |cluster| LinkEnd { cluster, site: site(cluster) };
+    let holders = state.clusters.keys().map(end).filter(|from| from.site.is_some_and(holds));
+    let fastest = holders.map(|from| mbits_between(from, end(donor))).max();
+    let mbits = fastest.unwrap_or_else(|| mbits_between(end(&spec.origin), end(donor)));
     seconds(need.mib, mbits)
 }
 

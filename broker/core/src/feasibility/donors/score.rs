@@ -41,7 +41,13 @@ pub(crate) struct Score {
 
 /// The leading fields of a [`Score`], of a donor [at its best](best_possible_score). They are cheap to compute and
 /// separate most donors.
-pub(crate) type ScorePrefix = (bool, u32, u64, i64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ScorePrefix {
+    failed_before: bool,
+    data: u32,
+    nodes: u64,
+    waste: i64,
+}
 
 /// The leading fields of a donor's best possible score.
 pub(crate) fn score_prefix(
@@ -51,7 +57,8 @@ pub(crate) fn score_prefix(
     Promise { member: Member { donor, .. }, idle_milli, .. }: Promise<'_>,
 ) -> ScorePrefix {
     let failed_before = request.is_some_and(|request| request.failed_donors.contains(donor));
-    (failed_before, distance(state, spec, donor), least_nodes(spec), tenths(idle_milli))
+    let data = distance(state, spec, donor);
+    ScorePrefix { failed_before, data, nodes: least_nodes(spec), waste: tenths(idle_milli) }
 }
 
 fn least_nodes(spec: &RequestSpec) -> u64 {
@@ -65,7 +72,8 @@ fn tenths(least_waste_milli: Option<i64>) -> i64 {
 impl Score {
     /// The fields that [`score_prefix`] computes for a donor at its best.
     pub(crate) fn score_prefix(&self) -> ScorePrefix {
-        (self.failed_before, self.data, self.nodes, self.waste)
+        let Self { failed_before, data, nodes, waste, .. } = *self;
+        ScorePrefix { failed_before, data, nodes, waste }
     }
 
     /// Assumes the largest number of shares, for comparison with a [best possible score](best_possible_score).

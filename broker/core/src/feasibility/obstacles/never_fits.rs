@@ -34,7 +34,7 @@ fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wan
     let topology = Topology { whole_node: true, ..asked.without_wiring() };
     let mut sizes = idle_units(snapshot, donor, &Wanted { topology, members: None, ..*wanted });
     sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let fills = |count: u32| fills(&sizes, count, asked.same_node);
+    let fills = |count: u32| if asked.same_node { sizes.contains(&count) } else { fill_together(&sizes, count) };
     let (count, members) = (wanted.gpus.count, wanted.members);
     let (min, desired) = members.map_or((1, 1), |members| (members.min, members.desired));
     if sizes.is_empty() || (min..=desired).any(|members| fills(members.saturating_mul(count))) {
@@ -66,12 +66,9 @@ fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wan
 }
 
 /// Whether `count` shares fill nodes of these sizes, in the way the scheduler chooses nodes: largest first.
-fn fills(sizes: &[u32], count: u32, same_node: bool) -> bool {
-    if sizes.contains(&count) {
-        return true;
-    }
+fn fill_together(sizes: &[u32], count: u32) -> bool {
     let taken = |left: u32, size: &u32| left.checked_sub(*size).unwrap_or(left);
-    !same_node && sizes.iter().fold(count, taken) == 0
+    sizes.iter().fold(count, taken) == 0
 }
 
 /// A member must lie on one node, and no node is large enough.
@@ -163,11 +160,8 @@ mod tests {
 
     #[test]
     fn whole_nodes_are_filled_by_their_sums_or_alone() {
-        let sizes = [8, 8, 4];
-        let filled: Vec<u32> = (1..=20).filter(|count| fills(&sizes, *count, false)).collect();
+        let filled: Vec<u32> = (1..=20).filter(|count| fill_together(&[8, 8, 4], *count)).collect();
         assert_eq!(filled, [4, 8, 12, 16, 20]);
-        let filled: Vec<u32> = (1..=20).filter(|count| fills(&sizes, *count, true)).collect();
-        assert_eq!(filled, [4, 8]);
     }
 
     #[test]

@@ -31,8 +31,11 @@ fn failure_on_node(state: &State, lease: &Lease, id: &NodeId, part: &NodePlaceme
         return gone.then(|| ReclaimReason::NodeFailed { node: id.clone(), gone: true });
     };
     let needs_nvlink = lease.topology.nvlink == NvLink::Required && part.devices.len() > 1;
-    let devices =
-        part.devices.keys().filter_map(|index| device_fails(state, donor, id, node, health, *index, needs_nvlink));
+    let fails = |index: u32| {
+        let device = device_fails(state, donor, id, node, health, index);
+        device.or_else(|| if needs_nvlink { link_fails(node, index) } else { None })
+    };
+    let devices = part.devices.keys().filter_map(|index| fails(*index));
     let worst = devices.max_by_key(|(index, class)| (*class, std::cmp::Reverse(*index)));
     if let Some((device, class)) = worst {
         return Some(ReclaimReason::DeviceFailed { node: id.clone(), device, class });
@@ -51,7 +54,7 @@ fn is_gone(state: &State, donor: &ClusterId, health: Option<&NodeHealth>) -> boo
     health.and_then(|health| health.gone_since).is_some_and(long_enough) && missing <= present
 }
 
-/// The failure of one device of a lease, which needs its NVLink clique if `needs_nvlink`.
+/// The failure of one device of a lease.
 fn device_fails(
     state: &State,
     donor: &ClusterId,
@@ -59,7 +62,6 @@ fn device_fails(
     node: &Node,
     health: Option<&NodeHealth>,
     index: u32,
-    needs_nvlink: bool,
 ) -> Option<(u32, FaultClass)> {
     let device = node.devices.get(usize::try_from(index).ok()?)?;
     let class = device.fault.as_ref().map(|fault| fault.class);
@@ -67,11 +69,15 @@ fn device_fails(
         return Some((index, class));
     }
     let barred = health.is_some_and(|health| health.quarantines_identified(index));
-    if barred || (!device.healthy && is_short(state, donor, id, node, index)) {
-        return Some((index, FaultClass::Degraded));
-    }
-    let broken = || device.wiring.nvlink.as_deref().is_some_and(|clique| broken_cliques(node).contains(clique));
-    (needs_nvlink && broken()).then_some((index, FaultClass::Link))
+    let degraded = barred || (!device.healthy && is_short(state, donor, id, node, index));
+    degraded.then_some((index, FaultClass::Degraded))
+}
+
+/// The failure of the NVLink clique of one device.
+fn link_fails(node: &Node, index: u32) -> Option<(u32, FaultClass)> {
+    let device = node.devices.get(usize::try_from(index).ok()?)?;
+    let clique = device.wiring.nvlink.as_deref()?;
+    broken_cliques(node).contains(clique).then_some((index, FaultClass::Link))
 }
 
 /// Whether the healthy devices in the pool of device `index` are fewer than the pool has lent. A cluster that reports

@@ -27,7 +27,7 @@ pub struct Cluster {
     pub since: Timestamp,
     /// Its offer, once it has made one. Shared, because the other fields change more often and a large offer is slow to
     /// copy.
-    #[serde(default, with = "stored_offer::shared")]
+    #[serde(with = "stored_offer::shared")]
     pub offer: Option<Arc<Offer>>,
     /// Recent failures of its nodes and devices.
     #[serde(default, skip_serializing_if = "Health::is_empty")]

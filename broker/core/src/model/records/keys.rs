@@ -42,7 +42,6 @@ pub struct KeyBundle {
     /// Signature of the identity key over the rest.
     pub signature: Blob,
     /// Network details that the other side needs for virtual nodes; `None` if the cluster supports none.
-    #[serde(default)]
     pub network: Option<ClusterNetwork>,
 }
 

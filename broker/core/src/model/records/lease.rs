@@ -92,7 +92,6 @@ pub struct Lease {
     /// The topology it satisfies.
     pub topology: Topology,
     /// How the origin accesses it.
-    #[serde(default)]
     pub delivery: Delivery,
     /// The GPU class it is charged to.
     pub class: ClassName,
@@ -131,22 +130,16 @@ pub struct Lease {
     /// W3C traceparent of its request's submission; empty if none.
     pub traceparent: String,
     /// The reclaim, from `Reclaiming` on. Kept if the lease ends by it.
-    #[serde(default)]
     pub reclaim: Option<Reclaim>,
     /// When its origin last reported that its work is saved.
-    #[serde(default)]
     pub checkpointed_at: Option<Timestamp>,
     /// The lease of the same request that it replaces.
-    #[serde(default)]
     pub moved_from: Option<LeaseId>,
     /// The lease of the same request that replaces it.
-    #[serde(default)]
     pub moved_to: Option<LeaseId>,
     /// Whether it adds members to a gang that was already running. Until it is active, its end affects no other lease.
-    #[serde(default)]
     pub joins: bool,
     /// When its end began.
-    #[serde(default)]
     pub ending_at: Option<Timestamp>,
     /// Status message for people.
     pub message: String,

@@ -18,19 +18,16 @@ pub struct ProposedPlacement {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Placement>,
     /// Its purpose.
-    #[serde(default)]
     pub aim: Aim,
     /// Whether the request is overdue and jumped the queue.
-    #[serde(default)]
     pub overdue: bool,
 }
 
 /// Purpose of a placement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aim {
-    /// Starts a waiting request. Before format 5, also replaces a lease under reclaim.
-    #[default]
+    /// Starts a waiting request.
     Serve,
     /// Replaces this lease, which is under reclaim.
     Replace(LeaseId),

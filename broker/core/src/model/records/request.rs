@@ -65,10 +65,8 @@ pub struct Request {
     /// Donors that failed it. The scheduler avoids them while others can serve it.
     pub failed_donors: BTreeSet<ClusterId>,
     /// Whether its start window has not opened yet.
-    #[serde(default)]
     pub early: bool,
     /// The donor that reclaimed leases for this request, while it waits.
-    #[serde(default)]
     pub room_at: Option<ClusterId>,
     /// Status message for people.
     pub message: String,

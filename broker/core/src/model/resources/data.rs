@@ -78,12 +78,21 @@ impl DataSite {
     }
 }
 
+/// One end of a link between clusters.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkEnd<'a> {
+    /// The cluster.
+    pub cluster: &'a ClusterId,
+    /// What it says about its data and lines; `None` if it offers nothing.
+    pub site: Option<&'a DataSite>,
+}
+
 /// Mbit/s from one cluster to another, above 0. A measurement is a lower bound of the link's bandwidth, so it overrides
 /// a smaller declared number and replaces the default if none was declared.
 #[must_use]
-pub fn mbits_between(from: (&ClusterId, &DataSite), to: (&ClusterId, Option<&DataSite>)) -> u64 {
-    let declared = from.1.declared_mbits_to(to.0);
-    let seen = to.1.and_then(|site| site.measured_mbits_from.get(from.0)).copied().filter(|mbits| *mbits > 0);
+pub fn mbits_between(from: LinkEnd<'_>, to: LinkEnd<'_>) -> u64 {
+    let declared = from.site.and_then(|site| site.declared_mbits_to(to.cluster));
+    let seen = to.site.and_then(|site| site.measured_mbits_from.get(from.cluster)).copied().filter(|mbits| *mbits > 0);
     declared.max(seen).unwrap_or(DEFAULT_MBITS)
 }
 
@@ -160,7 +169,10 @@ mod tests {
         let (eos, atlas) = (cluster("eos"), cluster("atlas"));
         let home = cluster("home");
         let mut site = DataSite::default();
-        let to = |site: &DataSite, other: &ClusterId| mbits_between((&home, site), (other, None));
+        let to = |site: &DataSite, other: &ClusterId| {
+            let from = LinkEnd { cluster: &home, site: Some(site) };
+            mbits_between(from, LinkEnd { cluster: other, site: None })
+        };
         assert_eq!((to(&site, &eos), site.is_empty()), (DEFAULT_MBITS, true));
         site.egress_mbits = 10_000;
         site.egress_mbits_to.insert(eos.clone(), 100_000);
@@ -173,7 +185,8 @@ mod tests {
         let between = |declared, seen| {
             let from = DataSite { egress_mbits: declared, ..DataSite::default() };
             let to = DataSite { measured_mbits_from: BTreeMap::from([(home.clone(), seen)]), ..DataSite::default() };
-            mbits_between((&home, &from), (&eos, Some(&to)))
+            let from = LinkEnd { cluster: &home, site: Some(&from) };
+            mbits_between(from, LinkEnd { cluster: &eos, site: Some(&to) })
         };
         assert_eq!(between(10_000, 40_000), 40_000);
         assert_eq!(between(10_000, 400), 10_000, "it may just not have had more to carry");

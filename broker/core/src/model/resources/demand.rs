@@ -60,7 +60,7 @@ pub struct GpuDemand {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// A scoped namespace on the donor. The only kind before format 2 of the log and of snapshots.
+    /// A scoped namespace on the donor.
     #[default]
     Namespace,
     /// A virtual node in the origin's cluster: pods scheduled on it run on the donor.
@@ -96,13 +96,10 @@ pub struct RequestSpec {
     /// Their topology.
     pub topology: Topology,
     /// The gang's number of members, each with `gpus`. `None`: `gpus` is the whole demand and may lie on several nodes.
-    #[serde(default)]
     pub members: Option<Members>,
     /// Whether its members may lie on several donors, with one lease per donor.
-    #[serde(default)]
     pub spread_donors: bool,
     /// Data that its work reads. The scheduler prefers donors that hold it or can fetch it soon.
-    #[serde(default)]
     pub data: Vec<DataNeed>,
     /// Length of the lease; zero takes the federation's default.
     pub duration: Millis,
@@ -117,16 +114,12 @@ pub struct RequestSpec {
     /// Free text.
     pub purpose: String,
     /// Priority class; `None` takes the federation's default, if there is one.
-    #[serde(default)]
     pub priority: Option<PriorityName>,
     /// Earliest time to place it.
-    #[serde(default)]
     pub not_before: Option<Timestamp>,
     /// Latest time to place it.
-    #[serde(default)]
     pub start_by: Option<Timestamp>,
     /// Terms of its preemption; `None` if it may not be preempted.
-    #[serde(default)]
     pub preemptible: Option<Preemptible>,
 }
 

@@ -123,7 +123,6 @@ pub struct Device {
     /// Name of the Kubernetes resource that counts it, as in "nvidia.com/gpu".
     pub resource_name: String,
     /// Its position in the node.
-    #[serde(default)]
     pub wiring: DeviceWiring,
 }
 
@@ -146,7 +145,6 @@ pub struct Node {
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub ready: bool,
     /// How its parts are connected.
-    #[serde(default)]
     pub wiring: NodeWiring,
 }
 
@@ -164,12 +162,6 @@ pub struct Offer {
     pub deliveries: BTreeSet<Delivery>,
     /// Datasets that it holds.
     pub data: DataSite,
-}
-
-/// Deliveries of a cluster whose agent reports none: such an agent supports namespaces only.
-#[must_use]
-pub fn namespace_alone() -> BTreeSet<Delivery> {
-    BTreeSet::from([Delivery::Namespace])
 }
 
 const fn yes() -> bool {

@@ -25,7 +25,7 @@ pub struct ClusterNetwork {
     pub liqo_version: String,
     /// Whether its agent's fabric routes pod traffic.
     pub tun: bool,
-    /// Whether its pods reach other clusters through Liqo gateways. Omitted if false, as in earlier releases.
+    /// Whether its pods reach other clusters through Liqo gateways.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub liqo_network: bool,
 }

@@ -9,10 +9,27 @@ use crate::scheduler::packing::log::LogEntry;
 /// A list is pruned of dead assignments once it exceeds twice its size after the last prune by this many.
 const PRUNE_SLACK: usize = 64;
 
-/// A task on the nodes of a group: cost, digest of their state, group, level.
-type Assignment = (i32, u32, u32, u16);
-/// An [`Assignment`] whose cost includes all prices.
-pub(crate) type PricedAssignment = (i64, u32, u32, u16);
+/// A task on the nodes of a group. Compared in the order of its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Assignment {
+    /// Without prices.
+    cost: i32,
+    /// Digest of the state of the nodes.
+    tie: u32,
+    group: u32,
+    /// Free thousandths of the device that supplies a share.
+    level: u16,
+}
+
+/// An assignment with its price. Compared in the order of its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PricedAssignment {
+    /// With all prices.
+    pub(crate) cost: i64,
+    tie: u32,
+    pub(crate) group: u32,
+    pub(crate) level: u16,
+}
 
 /// One bit per group: whether the group has nodes. Denser than the groups themselves, so that lookups stay in cache.
 #[derive(Clone, Debug, Default)]
@@ -69,8 +86,13 @@ impl Default for Tier {
     }
 }
 
-/// An assignment that is in no row yet, and the id of its slot loss.
-type Unsorted = (Assignment, u32);
+/// An assignment that is in no row yet.
+#[derive(Clone, Copy, Debug)]
+struct Unsorted {
+    assignment: Assignment,
+    /// Id of the slots lost.
+    loss: u32,
+}
 
 /// Assignments that lose the same slots. They share one slot price, which changes over time.
 #[derive(Clone, Debug)]
@@ -100,7 +122,8 @@ impl Assignments {
         self.least[tier] = assignment.cost.min(self.least[tier]);
         let tier = &mut self.tiers[tier];
         tier.least_new = assignment.cost.min(tier.least_new);
-        tier.new.push(((assignment.cost, entry.tie, entry.group, assignment.level), assignment.loss));
+        let LevelCost { cost, level, loss, .. } = assignment;
+        tier.new.push(Unsorted { assignment: Assignment { cost, tie: entry.tie, group: entry.group, level }, loss });
         tier.held += 1;
         self.held += 1;
     }
@@ -124,7 +147,8 @@ impl Assignments {
         let Some(tier) = self.tiers.get_mut(at) else { return best };
         let before = tier.held;
         let mut best = tier.cheapest(best, price, &lost, live);
-        if best.is_none_or(|best| i64::from(tier.least_new).saturating_add(price) <= best.0) && !tier.new.is_empty() {
+        if best.is_none_or(|best| i64::from(tier.least_new).saturating_add(price) <= best.cost) && !tier.new.is_empty()
+        {
             tier.sort_in(live);
             best = tier.cheapest(best, price, &lost, live);
         } else if tier.new.len() > 2 * tier.kept_by_last_prune + PRUNE_SLACK {
@@ -147,21 +171,21 @@ impl Tier {
     ) -> Option<PricedAssignment> {
         for row in &mut self.rows {
             // Slots only shrink and prices are not negative, so slot losses only add to the cost.
-            if best.is_some_and(|best| i64::from(row.least).saturating_add(price) > best.0) {
+            if best.is_some_and(|best| i64::from(row.least).saturating_add(price) > best.cost) {
                 continue;
             }
             let price = price + lost(row.loss);
-            while best.is_none_or(|best| i64::from(row.least).saturating_add(price) <= best.0)
-                && let Some(&Reverse((cost, tie, group, level))) = row.assignments.peek()
+            while best.is_none_or(|best| i64::from(row.least).saturating_add(price) <= best.cost)
+                && let Some(&Reverse(Assignment { cost, tie, group, level })) = row.assignments.peek()
             {
                 if live.contains(group) {
-                    let assignment = (i64::from(cost) + price, tie, group, level);
+                    let assignment = PricedAssignment { cost: i64::from(cost) + price, tie, group, level };
                     best = Some(best.map_or(assignment, |best| best.min(assignment)));
                     break;
                 }
                 row.assignments.pop();
                 self.held -= 1;
-                row.least = row.assignments.peek().map_or(i32::MAX, |Reverse(assignment)| assignment.0);
+                row.least = row.assignments.peek().map_or(i32::MAX, |Reverse(assignment)| assignment.cost);
             }
         }
         best
@@ -170,13 +194,13 @@ impl Tier {
     /// Sorts new assignments to live groups into their rows.
     fn sort_in(&mut self, live: &LiveGroups) {
         self.prune_new(live);
-        for (assignment, loss) in self.new.drain(..) {
+        for Unsorted { assignment, loss } in self.new.drain(..) {
             let at = self.rows.iter().position(|row| row.loss == loss).unwrap_or_else(|| {
                 self.rows.push(Row { least: i32::MAX, loss, assignments: BinaryHeap::new(), kept_by_last_prune: 0 });
                 self.rows.len() - 1
             });
             let row = &mut self.rows[at];
-            row.least = row.least.min(assignment.0);
+            row.least = row.least.min(assignment.cost);
             if row.assignments.len() > 2 * row.kept_by_last_prune + PRUNE_SLACK {
                 self.held -= row.prune(live);
             }
@@ -188,9 +212,9 @@ impl Tier {
     /// Drops new assignments to dead groups.
     fn prune_new(&mut self, live: &LiveGroups) {
         let before = self.new.len();
-        self.new.retain(|(assignment, _)| live.contains(assignment.2));
+        self.new.retain(|new| live.contains(new.assignment.group));
         self.held -= before - self.new.len();
-        self.least_new = self.new.iter().map(|(assignment, _)| assignment.0).min().unwrap_or(i32::MAX);
+        self.least_new = self.new.iter().map(|new| new.assignment.cost).min().unwrap_or(i32::MAX);
         self.kept_by_last_prune = self.new.len();
     }
 }
@@ -200,7 +224,7 @@ impl Row {
     fn prune(&mut self, live: &LiveGroups) -> usize {
         let before = self.assignments.len();
         let mut assignments = std::mem::take(&mut self.assignments).into_vec();
-        assignments.retain(|Reverse(assignment)| live.contains(assignment.2));
+        assignments.retain(|Reverse(assignment)| live.contains(assignment.group));
         assignments.sort_unstable();
         assignments.dedup();
         self.kept_by_last_prune = assignments.len();

@@ -20,13 +20,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Starts a ledger at `now` with the present holdings.
-    pub(crate) fn begin(now: Timestamp, held: &Holdings) -> Self {
-        let mut ledger = Self::default();
-        ledger.advance_all(now, held, Millis(1));
-        ledger
-    }
-
     /// Accounts until `now` the use of a lease's tenant, institution and lender. Must run before their holdings change.
     pub(crate) fn advance(
         &mut self,

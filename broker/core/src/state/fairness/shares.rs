@@ -83,10 +83,8 @@ impl<'a> Shares<'a> {
         let state = self.state;
         *self.tenants.entry(tenant).or_insert_with(|| {
             let held = &state.derived.holdings.tenants;
-            TenantId::parse(tenant, "tenant").map_or_else(
-                |_| Amounts::default(),
-                |id| used(state, state.fairness.as_ref().and_then(|l| l.tenants.get(&id)), held.get(&id)),
-            )
+            TenantId::parse(tenant, "tenant")
+                .map_or_else(|_| Amounts::default(), |id| used(state, state.fairness.tenants.get(&id), held.get(&id)))
         })
     }
 
@@ -96,7 +94,7 @@ impl<'a> Shares<'a> {
             let held = &state.derived.holdings.institutions;
             InstitutionId::parse(institution, "institution").map_or_else(
                 |_| Amounts::default(),
-                |id| used(state, state.fairness.as_ref().and_then(|l| l.institutions.get(&id)), held.get(&id)),
+                |id| used(state, state.fairness.institutions.get(&id), held.get(&id)),
             )
         })
     }
@@ -116,11 +114,10 @@ fn used(state: &State, past: Option<&Past>, held: Option<&Amounts>) -> Amounts {
 /// so that the first loan does not count as everything.
 fn lent_by(state: &State, count: u128) -> (BTreeMap<&str, u64>, u128) {
     let held = &state.derived.holdings.lenders;
-    let past = state.fairness.as_ref().map(|ledger| &ledger.lenders);
-    let lenders = past.into_iter().flat_map(BTreeMap::keys).chain(held.keys());
-    let lent: BTreeMap<&str, u64> = lenders
-        .map(|id| (id.as_str(), used(state, past.and_then(|past| past.get(id)), held.get(id)).gpu_milli))
-        .collect();
+    let past = &state.fairness.lenders;
+    let lenders = past.keys().chain(held.keys());
+    let lent: BTreeMap<&str, u64> =
+        lenders.map(|id| (id.as_str(), used(state, past.get(id), held.get(id)).gpu_milli)).collect();
     let all: u128 = lent.values().map(|&lent| u128::from(lent)).sum();
     let mean = (all / count).max(u128::from(to_fraction_units(u64::from(WHOLE_MILLI))));
     (lent, mean)

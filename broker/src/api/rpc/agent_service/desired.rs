@@ -60,7 +60,7 @@ mod tests {
     use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, Share, Topology};
     use comity_core::lease::{Lease, LeaseState, SideState};
     use comity_core::placement::Placement;
-    use comity_core::{ClassName, InstitutionId, Millis, PeeringId, RequestId, TenantId, Timestamp};
+    use comity_core::{ClassName, InstitutionId, Millis, PeeringId, Records, RequestId, TenantId, Timestamp};
 
     use super::*;
 
@@ -124,9 +124,9 @@ mod tests {
     }
 
     /// Writes the next state, which must say what the messages say; how many leases it has.
-    fn next(writer: &mut DesiredWriter, state: &mut State) -> usize {
-        state.revision += 1;
-        state.rebuild_derived();
+    fn next(writer: &mut DesiredWriter, records: &mut Records) -> usize {
+        records.revision += 1;
+        let state = &State::from(records.clone());
         let campus = cluster("campus");
         let leases: Vec<v1::Lease> = state.leases_of(&campus).map(|(id, held)| lease::to_proto(id, held)).collect();
         let wanted = v1::DesiredState { leases, ..agent::desired_without_leases(state, &campus) };
@@ -137,36 +137,37 @@ mod tests {
 
     #[test]
     fn leases_come_change_and_go() {
-        let (mut writer, mut state) = (DesiredWriter::default(), State::default());
-        assert_eq!(next(&mut writer, &mut state), 0);
+        let (mut writer, mut records) = (DesiredWriter::default(), Records::default());
+        assert_eq!(next(&mut writer, &mut records), 0);
         for number in [3, 5, 7] {
-            state.leases.insert(LeaseId(number), held(number));
+            records.leases.insert(LeaseId(number), held(number));
         }
-        assert_eq!(next(&mut writer, &mut state), 3);
-        assert_eq!(next(&mut writer, &mut state), 3);
+        assert_eq!(next(&mut writer, &mut records), 3);
+        assert_eq!(next(&mut writer, &mut records), 3);
         for number in [1, 4, 9] {
-            state.leases.insert(LeaseId(number), held(number));
+            records.leases.insert(LeaseId(number), held(number));
         }
-        state.leases.remove(&LeaseId(3));
+        records.leases.remove(&LeaseId(3));
         let changed = Lease { message: "a longer word than before".to_owned(), revision: 2, ..held(5) };
-        state.leases.insert(LeaseId(5), changed);
-        assert_eq!(next(&mut writer, &mut state), 5);
-        state.leases.retain(|id, _| *id == LeaseId(9));
-        assert_eq!(next(&mut writer, &mut state), 1);
-        state.leases.retain(|_, _| false);
-        assert_eq!(next(&mut writer, &mut state), 0);
+        records.leases.insert(LeaseId(5), changed);
+        assert_eq!(next(&mut writer, &mut records), 5);
+        records.leases.retain(|id, _| *id == LeaseId(9));
+        assert_eq!(next(&mut writer, &mut records), 1);
+        records.leases.retain(|_, _| false);
+        assert_eq!(next(&mut writer, &mut records), 0);
     }
 
     #[test]
     fn what_did_not_change_is_not_written_again() {
-        let (mut writer, mut state) = (DesiredWriter::default(), State::default());
-        state.leases.insert(LeaseId(1), held(1));
-        assert_eq!(next(&mut writer, &mut state), 1);
+        let (mut writer, mut records) = (DesiredWriter::default(), Records::default());
+        records.leases.insert(LeaseId(1), held(1));
+        assert_eq!(next(&mut writer, &mut records), 1);
         // No command changes a lease and leaves its revision.
-        if let Some(held) = state.leases.get_mut(&LeaseId(1)) {
+        if let Some(held) = records.leases.get_mut(&LeaseId(1)) {
             held.message = "unnoticed".to_owned();
         }
-        let written = v1::DesiredState::decode(writer.write(&state, &cluster("campus"))).expect("a desired state");
+        let written =
+            v1::DesiredState::decode(writer.write(&State::from(records), &cluster("campus"))).expect("a desired state");
         assert_eq!(written.leases.first().map(|lease| lease.message.as_str()), Some("the first"));
     }
 }

@@ -1,7 +1,8 @@
 //! The network of the two Liqos: its state is sent, and leases wait for it.
 
+use comity_agent_liqo::network::{NetworkSeen, NetworkStanding};
+
 use super::*;
-use crate::liqo::network::{NetworkSeen, NetworkStanding};
 
 /// A side whose pods, and the other side's, go through Liqo's gateways.
 fn with_liqo_network(mut sim: Sim) -> Sim {
@@ -77,7 +78,7 @@ fn a_message_that_may_be_lost_is_told_again_while_a_lease_waits() {
 #[test]
 fn both_sides_choose_the_same_network_or_say_what_to_set() {
     let code = |sim: &Sim| match &sim.plan()[..] {
-        [Step::RefuseLease { code, message, .. }] => format!("{code}: {message}"),
+        [Step::Lease(LeaseStep::RefuseLease(RefuseLease { code, message, .. }))] => format!("{code}: {message}"),
         other => panic!("{other:?}"),
     };
     let mut ours = with_liqo_network(connected_origin()).with_node_lease();

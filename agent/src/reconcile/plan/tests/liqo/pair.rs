@@ -35,7 +35,7 @@ impl Pair {
 
     /// One step of one side, if there is one.
     fn advance(&mut self, side: usize) -> bool {
-        let ours = |step: &Step| step.name().starts_with("liqo") || step.name() == "admit-lease";
+        let ours = |step: &Step| matches!(step, Step::Liqo(_) | Step::Lease(LeaseStep::AdmitLease(_)));
         let Some(step) = self.sides[side].plan().into_iter().find(ours) else { return false };
         self.sides[side].carry_out(&step);
         true

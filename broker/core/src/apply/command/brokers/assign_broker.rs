@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::broker_record::{BrokerRecord, BrokerRole};
 use crate::model::limits::MAX_BROKERS;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// Records a broker's role in its group; the leader then changes Raft's membership to match. A removed broker stays
 /// removed, and a broker keeps its addresses.
@@ -26,7 +26,7 @@ pub struct AssignBroker {
 
 impl AssignBroker {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let brokers = &mut transition.state.brokers;
+        let brokers = &transition.state().brokers;
         if self.broker == 0 {
             return Err(Refusal::invalid("broker", 0, "is not a broker number", "count brokers from 1"));
         }
@@ -58,9 +58,9 @@ impl AssignBroker {
             role: self.role,
             raft_address: self.raft_address.clone(),
             client_address: self.client_address.clone(),
-            since: transition.now,
+            since: transition.now(),
         };
-        brokers.insert(self.broker, record);
+        transition.set_broker(self.broker, record);
         Ok(ReplyBody::Done)
     }
 }

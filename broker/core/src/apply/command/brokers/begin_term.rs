@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::{LeaseId, PeeringId};
 use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
+use crate::state::transition::Transition;
 
 /// Agents do not notice shorter outages, such as an ordinary change of leader.
 pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);
@@ -18,27 +18,26 @@ pub struct BeginTerm {
     /// The leader.
     pub broker: u64,
     /// How long no leader reached a quorum, by the members' monotonic clocks.
-    #[serde(default)]
     pub outage: Millis,
 }
 
 impl BeginTerm {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let now = transition.now;
+        let now = transition.now();
         // The outage began after the last term did, so an outage that two leaders in a row report counts once.
-        let outage = self.outage.min(now.since(transition.state.term_began));
-        transition.state.term_began = now;
+        let outage = self.outage.min(now.since(transition.state().term_began));
+        transition.begin_term();
         if outage < SHORTEST_OUTAGE {
             return Ok(ReplyBody::Done);
         }
         let longer = |time: Timestamp, full: Millis| time.after(outage).min(now.after(full)).max(time);
         let leases: Vec<LeaseId> = transition
-            .state
+            .state()
             .live_leases()
             .filter(|(_, lease)| lease.state != LeaseState::Ending)
             .map(|(id, _)| id)
             .collect();
-        let hold = transition.settings.hold;
+        let hold = transition.settings().hold;
         for id in leases {
             transition.change_lease(id, |lease| {
                 if lease.state.is_held() {
@@ -52,9 +51,9 @@ impl BeginTerm {
                 }
             });
         }
-        let step = transition.settings.handshake_step;
+        let step = transition.settings().handshake_step;
         let peerings: Vec<PeeringId> = transition
-            .state
+            .state()
             .peerings
             .iter()
             .filter(|(_, peering)| peering.state.is_handshaking())

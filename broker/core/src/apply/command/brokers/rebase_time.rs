@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// Shifts log time, possibly backwards; no other command does. Every timestamp that the brokers made shifts too, so
 /// each lease, notice and deadline keeps its remaining time. Dates that people set stay: start windows, agreement
@@ -19,7 +19,7 @@ pub struct RebaseTime {
 
 impl RebaseTime {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let shift = transition.state.time_shift_ms;
+        let shift = transition.state().time_shift_ms;
         if shift != self.from_shift_ms {
             return Err(Refusal::new(
                 Code::WrongState,
@@ -28,13 +28,12 @@ impl RebaseTime {
             )
             .at("from_shift_ms", self.from_shift_ms));
         }
-        let moved = transition.now.0.checked_add_signed(self.by_ms).zip(shift.checked_add(self.by_ms));
+        let moved = transition.now().0.checked_add_signed(self.by_ms).zip(shift.checked_add(self.by_ms));
         let Some((_, shift)) = moved else {
-            let remedy = format!("move log time, which is {} now, to a time after 1970", transition.now.0);
+            let remedy = format!("move log time, which is {} now, to a time after 1970", transition.now().0);
             return Err(Refusal::invalid("by_ms", self.by_ms, "leads out of all time", remedy));
         };
-        transition.state.time_shift_ms = shift;
-        transition.rebase(self.by_ms);
+        transition.rebase(self.by_ms, shift);
         Ok(ReplyBody::Done)
     }
 }

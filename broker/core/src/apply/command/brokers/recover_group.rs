@@ -2,12 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
-use crate::model::limits::RECOVERY_GAP;
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// The backup may lack the last entries of the old group, and with them ids and fencing tokens that agents and users
-/// have seen. All counters skip ahead by [`RECOVERY_GAP`], so the new group does not reuse any of them.
+/// have seen. All counters skip ahead by [`RECOVERY_GAP`](crate::model::limits::RECOVERY_GAP), so the new group does not reuse any of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoverGroup {
     /// The broker whose backup was restored.
@@ -16,13 +15,7 @@ pub struct RecoverGroup {
 
 impl RecoverGroup {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let state = &mut *transition.state;
-        for counter in [&mut state.revision, &mut state.next_request, &mut state.next_lease, &mut state.next_peering] {
-            *counter = counter.saturating_add(RECOVERY_GAP);
-        }
-        for (_, cluster) in state.clusters.iter_mut() {
-            cluster.last_fencing_token = cluster.last_fencing_token.saturating_add(RECOVERY_GAP);
-        }
+        transition.skip_counters();
         Ok(ReplyBody::Done)
     }
 }

@@ -1,15 +1,12 @@
 //! Replaces a cluster's whole offer.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::ClusterId;
 use crate::model::inventory::Offer;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::state::State;
+use crate::state::transition::Transition;
 
 /// Replaces a cluster's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +21,7 @@ impl AdvertiseOffer {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         self.offer.check(&self.cluster)?;
         let cluster = transition
-            .state
+            .state()
             .clusters
             .get(&self.cluster)
             .ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "cluster"))?;
@@ -44,12 +41,7 @@ impl AdvertiseOffer {
                 .at("offer.generation", self.offer.generation));
             }
         }
-        transition.note_health_of_offer(&self.cluster, &self.offer);
-        transition.change_cluster(&self.cluster, |cluster| cluster.offer = Some(Arc::new(self.offer.clone())));
-        let State { clusters, derived, policy, .. } = &mut *transition.state;
-        if let Some(cluster) = clusters.get(&self.cluster) {
-            derived.note_offer(&self.cluster, cluster, policy.as_ref());
-        }
+        transition.replace_offer(&self.cluster, &self.offer);
         Ok(ReplyBody::Done)
     }
 }

@@ -2,14 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::cluster::Invite;
 use crate::model::id::ClusterId;
 use crate::model::limits::MAX_INVITES;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Change, Reply, ReplyBody};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
-use crate::state::timers::Due;
+use crate::state::transition::Transition;
 
 /// Records the hash of a join token's secret. The proposer generated the secret and gives it to the caller only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +25,7 @@ pub struct InviteCluster {
 
 impl InviteCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let policy = transition.state.policy.as_ref().ok_or_else(Refusal::no_policy)?;
+        let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
         if policy.bundle.institution_of_cluster(self.cluster.as_str()).is_none() {
             return Err(Refusal::invalid(
                 "cluster",
@@ -35,7 +34,7 @@ impl InviteCluster {
                 "add a Cluster document for it and name it in its Institution's clusters, then apply the bundle",
             ));
         }
-        if !self.replace && transition.state.clusters.contains_key(&self.cluster) {
+        if !self.replace && transition.state().clusters.contains_key(&self.cluster) {
             return Err(Refusal::new(
                 Code::WrongState,
                 format!("{} is a member already; a second agent would take its place", self.cluster),
@@ -43,18 +42,16 @@ impl InviteCluster {
             )
             .at("cluster", &self.cluster));
         }
-        if transition.state.invites.len() >= MAX_INVITES {
+        if transition.state().invites.len() >= MAX_INVITES {
             return Err(Refusal::new(
                 Code::LimitReached,
                 format!("{MAX_INVITES} join tokens are outstanding"),
                 "wait until some are used or expire",
             ));
         }
-        let expires_at = transition.now.after(self.ttl);
-        transition.state.derived.timers.set(Due::Invite(self.secret_sha256.clone()), Some(expires_at));
+        let expires_at = transition.now().after(self.ttl);
         let invite = Invite { cluster: self.cluster.clone(), expires_at };
-        transition.state.invites.insert(self.secret_sha256.clone(), invite);
-        transition.note(Change::Invite(self.cluster.clone()));
+        transition.insert_invite(&self.secret_sha256, invite);
         Ok(ReplyBody::Invited { expires_at })
     }
 }

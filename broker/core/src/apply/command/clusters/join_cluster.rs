@@ -2,14 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::cluster::Cluster;
 use crate::model::health::Health;
 use crate::model::id::{ClusterId, InstitutionId, PeeringId};
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Change, Reply, ReplyBody};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
-use crate::state::timers::Due;
+use crate::state::transition::Transition;
 
 /// Consumes a join token and makes its cluster a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,17 +29,17 @@ impl JoinCluster {
             Refusal::new(Code::InvalidToken, reason, "ask for a new one with `comity cluster invite CLUSTER`")
         };
         let invite = transition
-            .state
+            .state()
             .invites
             .get(&self.secret_sha256)
             .ok_or_else(|| invalid("the join token is unknown, expired or already used"))?;
-        if invite.expires_at <= transition.now {
+        if invite.expires_at <= transition.now() {
             return Err(invalid("the join token has expired"));
         }
         if invite.cluster != self.cluster {
             return Err(invalid("the join token is for another cluster").at("cluster", &self.cluster));
         }
-        let policy = transition.state.policy.as_ref().ok_or_else(Refusal::no_policy)?;
+        let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
         let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
             Refusal::invalid(
                 "cluster",
@@ -51,17 +50,16 @@ impl JoinCluster {
         })?;
         let institution = InstitutionId::parse(institution, "institution")?;
 
-        transition.state.invites.remove(&self.secret_sha256);
-        transition.state.derived.timers.set(Due::Invite(self.secret_sha256.clone()), None);
-        let (now, identity_key) = (transition.now, self.identity_key.clone());
-        if transition.state.clusters.contains_key(&self.cluster) {
+        transition.remove_invite(&self.secret_sha256);
+        let (now, identity_key) = (transition.now(), self.identity_key.clone());
+        if transition.state().clusters.contains_key(&self.cluster) {
             transition.change_cluster(&self.cluster, |cluster| {
                 cluster.institution = institution;
                 cluster.identity_key = identity_key;
                 cluster.certificate_not_after = self.certificate_not_after;
             });
             // The new identity invalidates everything that the old one signed.
-            let peerings: Vec<PeeringId> = transition.state.peerings_of(&self.cluster).map(|(id, _)| id).collect();
+            let peerings: Vec<PeeringId> = transition.state().peerings_of(&self.cluster).map(|(id, _)| id).collect();
             for id in peerings {
                 transition.fail_peering(id, "one side joined again with a new identity");
             }
@@ -78,10 +76,8 @@ impl JoinCluster {
                 last_fencing_token: 0,
                 revision: 0,
             };
-            transition.state.clusters.insert(self.cluster.clone(), cluster);
-            transition.change_cluster(&self.cluster, |_| {});
+            transition.insert_cluster(&self.cluster, cluster);
         }
-        transition.note(Change::Cluster(self.cluster.clone()));
         Ok(ReplyBody::Done)
     }
 }

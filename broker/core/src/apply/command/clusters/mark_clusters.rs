@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// The failure detector's findings. Silence makes leases suspect and keeps new work away; it tears nothing down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,15 +36,15 @@ enum Liveness {
 
 fn mark(transition: &mut Transition<'_>, id: &ClusterId, liveness: Liveness) {
     let connected = matches!(liveness, Liveness::Connected);
-    if transition.state.clusters.get(id).is_none_or(|cluster| cluster.connected == connected) {
+    if transition.state().clusters.get(id).is_none_or(|cluster| cluster.connected == connected) {
         return;
     }
-    let now = transition.now;
+    let now = transition.now();
     transition.change_cluster(id, |cluster| {
         cluster.connected = connected;
         cluster.since = now;
     });
-    let leases: Vec<LeaseId> = transition.state.leases_of(id).map(|(lease, _)| lease).collect();
+    let leases: Vec<LeaseId> = transition.state().leases_of(id).map(|(lease, _)| lease).collect();
     for lease in leases {
         refresh_suspicion(transition, lease);
     }
@@ -52,10 +52,10 @@ fn mark(transition: &mut Transition<'_>, id: &ClusterId, liveness: Liveness) {
 
 /// Makes a lease in force active if both its clusters are connected, suspect otherwise.
 pub(crate) fn refresh_suspicion(transition: &mut Transition<'_>, id: LeaseId) {
-    let Some(lease) = transition.state.leases.get(&id) else { return };
+    let Some(lease) = transition.state().leases.get(&id) else { return };
     let silent: Vec<&str> = [&lease.origin, &lease.placement.donor]
         .into_iter()
-        .filter(|cluster| !transition.state.clusters.get(*cluster).is_some_and(|cluster| cluster.connected))
+        .filter(|cluster| !transition.state().clusters.get(*cluster).is_some_and(|cluster| cluster.connected))
         .map(ClusterId::as_str)
         .collect();
     let message = format!("no word from {}", silent.join(" and "));

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::ClusterId;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
+use crate::state::transition::Transition;
 
 /// Records when a cluster's newest certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct RecordCertificate {
 
 impl RecordCertificate {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        if !transition.state.clusters.contains_key(&self.cluster) {
+        if !transition.state().clusters.contains_key(&self.cluster) {
             return Err(Refusal::not_found("cluster", &self.cluster, "cluster"));
         }
         transition.change_cluster(&self.cluster, |cluster| {

@@ -1,16 +1,14 @@
 //! Changes some nodes of a cluster's offer.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{NodeMap, Offer, check_node_count};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::state::State;
+use crate::state::transition::Transition;
 
 /// A revision may change at most 1/4 of the nodes. Beyond that, sending the whole offer is shorter.
 const REVISION_DIVISOR: usize = 4;
@@ -52,38 +50,13 @@ impl ReviseOffer {
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let held = transition.state.clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
+        let held = transition.state().clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
         let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
         if self.is_applied(held) {
             return Ok(ReplyBody::Done);
         }
         self.check(held)?;
-        transition.note_health_of_nodes(&self.cluster, &self.nodes);
-        let State { clusters, derived, policy, .. } = &mut *transition.state;
-        let Some(cluster) = clusters.get(&self.cluster) else { return Ok(ReplyBody::Done) };
-        let held = |id: &NodeId| cluster.offer.as_ref().and_then(|offer| offer.nodes.get(id));
-        let health = &cluster.health;
-        for (id, node) in &self.nodes {
-            derived.note_node(&self.cluster, id, held(id), Some(node), health, policy.as_ref());
-        }
-        for id in &self.gone {
-            derived.note_node(&self.cluster, id, held(id), None, health, policy.as_ref());
-        }
-        transition.change_cluster(&self.cluster, |cluster| {
-            let Some(offer) = cluster.offer.as_mut().map(Arc::make_mut) else { return };
-            offer.generation = self.generation;
-            for (id, node) in &self.nodes {
-                let mut node = node.clone();
-                if let Some(held) = offer.nodes.get(id) {
-                    node.devices = node.devices.shared_with(&held.devices);
-                }
-                offer.nodes.insert(id.clone(), node);
-            }
-            for id in &self.gone {
-                offer.nodes.remove(id);
-            }
-        });
-        transition.note_gone_nodes(&self.cluster, &self.gone);
+        transition.revise_offer(&self.cluster, self.generation, &self.nodes, &self.gone);
         Ok(ReplyBody::Done)
     }
 

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
-use crate::apply::transition::Transition;
 use crate::feasibility::{check_reclaims, is_still_needed};
 use crate::model::id::LeaseId;
 use crate::model::lease::LeaseState;
@@ -14,6 +13,7 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
 use crate::state::notice::notice;
+use crate::state::transition::Transition;
 
 /// Cancels reclaims whose reason is gone, then starts new ones. Apply checks each again. The deadline follows from log
 /// time and the notice that policy requires, so no proposal can shorten it. Leases whose device or node is gone, and
@@ -40,7 +40,7 @@ impl ReclaimLeases {
                 Err(refusal) => refused.push((*id, refusal)),
             }
         }
-        let checked = check_reclaims(transition.state, &self.reclaims);
+        let checked = check_reclaims(transition.state(), &self.reclaims);
         for (proposed, checked) in self.reclaims.iter().zip(checked) {
             match checked {
                 Ok(()) => {
@@ -55,8 +55,8 @@ impl ReclaimLeases {
 }
 
 fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
-    let reclaimed = transition.state.leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
-    if !reclaimed || is_still_needed(transition.state, id) {
+    let reclaimed = transition.state().leases.get(&id).is_some_and(|lease| lease.state == LeaseState::Reclaiming);
+    if !reclaimed || is_still_needed(transition.state(), id) {
         let reason = format!("{id} is not reclaimed, or its reason holds");
         return Err(Refusal::new(Code::WrongState, reason, "look again").at("lease", id));
     }
@@ -66,10 +66,10 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
 }
 
 fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
-    let Some(lease) = transition.state.leases.get(&proposed.lease) else { return };
+    let Some(lease) = transition.state().leases.get(&proposed.lease) else { return };
     let (request, donor) = (lease.request, lease.placement.donor.clone());
-    let grace = notice(transition.state, lease, &proposed.reason);
-    let (since, reason) = (transition.now, proposed.reason.clone());
+    let grace = notice(transition.state(), lease, &proposed.reason);
+    let (since, reason) = (transition.now(), proposed.reason.clone());
     if reason.leaves_no_time() || lease.state.is_held() {
         if lease.state.is_in_force() {
             let (grace, reason) = (Millis(0), reason.clone());

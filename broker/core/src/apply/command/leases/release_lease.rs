@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::LeaseId;
 use crate::model::lease::EndReason;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// Ends a lease at its owner's request. Releasing a lease that is already ending is a no-op.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct ReleaseLease {
 
 impl ReleaseLease {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        if !transition.state.leases.contains_key(&self.lease) {
+        if !transition.state().leases.contains_key(&self.lease) {
             return Err(Refusal::not_found("lease", self.lease, "lease"));
         }
         transition.end_lease(self.lease, EndReason::Released, "released by its owner");

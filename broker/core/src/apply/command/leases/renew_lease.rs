@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::feasibility::check_renewal;
 use crate::model::id::LeaseId;
 use crate::model::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
+use crate::state::transition::Transition;
 use crate::state::{State, gang};
 
 /// Starts a new term now, if policy allows its length; for a gang, on all its leases.
@@ -22,8 +22,11 @@ pub struct RenewLease {
 
 impl RenewLease {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let lease =
-            transition.state.leases.get(&self.lease).ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
+        let lease = transition
+            .state()
+            .leases
+            .get(&self.lease)
+            .ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
         if !lease.state.is_in_force() {
             return Err(Refusal::new(
                 Code::WrongState,
@@ -41,10 +44,10 @@ impl RenewLease {
                 format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the present term"),
             ));
         }
-        let now = transition.now;
-        let all = leases_of_gang(transition.state, self.lease);
+        let now = transition.now();
+        let all = leases_of_gang(transition.state(), self.lease);
         for id in &all {
-            check_renewal(transition.state, *id, term)?;
+            check_renewal(transition.state(), *id, term)?;
         }
         for id in all {
             transition.change_lease(id, |lease| {

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::apply::command::leases::checkpoint_lease::record_checkpoint;
-use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::keys::Side;
 use crate::model::lease::{EndReason, LeaseState, SideState};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// What one side reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,8 +50,11 @@ pub struct ReportLease {
 
 impl ReportLease {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let lease =
-            transition.state.leases.get(&self.lease).ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
+        let lease = transition
+            .state()
+            .leases
+            .get(&self.lease)
+            .ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
         let side = if self.cluster == lease.origin {
             Side::Origin
         } else if self.cluster == lease.placement.donor {
@@ -117,9 +120,9 @@ impl ReportLease {
     }
 
     fn ready(&self, transition: &mut Transition<'_>, side: Side, namespace: &str, secret_name: &str) {
-        let now = transition.now;
+        let now = transition.now();
         let held = |transition: &Transition<'_>| {
-            transition.state.leases.get(&self.lease).is_some_and(|lease| lease.state.is_held())
+            transition.state().leases.get(&self.lease).is_some_and(|lease| lease.state.is_held())
         };
         let waited = held(transition);
         transition.change_lease(self.lease, |lease| {

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::envelope::EnvelopeKey;
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// Deletes an envelope. Repeating it is a no-op.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::peerings::report_peering::peering_of;
-use crate::apply::transition::Transition;
 use crate::model::keys::{KeyBundle, Side};
 use crate::model::lease::LeaseState;
 use crate::model::peering::PeeringState;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// Step `keys` of the handshake. Repeating the same bundle is a no-op. A different bundle in the same epoch is refused,
 /// so that nobody can swap keys after publishing them.

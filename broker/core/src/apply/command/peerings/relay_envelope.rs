@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::peerings::report_peering::peering_of;
-use crate::apply::transition::Transition;
 use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::keys::Side;
 use crate::model::limits::MAX_ENVELOPES_PER_CLUSTER;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
+use crate::state::transition::Transition;
 
 /// Longest time that an envelope may wait.
 const LONGEST_WAIT: Millis = Millis::from_hours(24);
@@ -68,7 +68,7 @@ impl RelayEnvelope {
                 && other.lease == key.lease
                 && other.step == key.step
         };
-        let waiting = transition.state.envelopes_for(&key.to);
+        let waiting = transition.state().envelopes_for(&key.to);
         let (mut older, mut count) = (Vec::new(), 0_usize);
         for held in waiting {
             count += 1;
@@ -90,7 +90,7 @@ impl RelayEnvelope {
             transition.remove_envelope(old);
         }
         let mut envelope = envelope.clone();
-        envelope.expires_at = envelope.expires_at.min(transition.now.after(LONGEST_WAIT));
+        envelope.expires_at = envelope.expires_at.min(transition.now().after(LONGEST_WAIT));
         transition.insert_envelope(envelope);
         Ok(ReplyBody::Done)
     }

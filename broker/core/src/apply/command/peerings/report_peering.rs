@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::{ClusterId, PeeringId};
 use crate::model::keys::Side;
 use crate::model::peering::{Peering, PeeringState};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::transition::Transition;
 
 /// What one side reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl ReportPeering {
                         peering.rtt_us = *rtt_us;
                     }
                 });
-                let both = transition.state.peerings.get(&self.peering).is_some_and(|p| p.established.len() == 2);
+                let both = transition.state().peerings.get(&self.peering).is_some_and(|p| p.established.len() == 2);
                 if both && state == PeeringState::Establishing {
                     transition.advance_peering(self.peering, PeeringState::Established, "");
                 }
@@ -118,7 +118,7 @@ pub(crate) fn peering_of<'a>(
     epoch: u32,
     cluster: &ClusterId,
 ) -> Result<(&'a Peering, Side), Refusal> {
-    let peering = transition.state.peerings.get(&id).ok_or_else(|| Refusal::not_found("peering", id, "peering"))?;
+    let peering = transition.state().peerings.get(&id).ok_or_else(|| Refusal::not_found("peering", id, "peering"))?;
     let side = peering.side_of(cluster).ok_or_else(|| {
         Refusal::new(
             Code::PermissionDenied,

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::model::id::RequestId;
 use crate::model::lease::EndReason;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::RequestState;
+use crate::state::transition::Transition;
 
 /// Cancels a request and ends its leases. Cancelling a cancelled request is a no-op.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct CancelRequest {
 impl CancelRequest {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let request = transition
-            .state
+            .state()
             .requests
             .get(&self.request)
             .ok_or_else(|| Refusal::not_found("request", self.request, "request"))?;

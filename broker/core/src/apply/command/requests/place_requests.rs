@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::feasibility::Grant;
 use crate::feasibility::check::check_proposed;
 use crate::model::demand::GpuDemand;
@@ -16,6 +15,7 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::{Request, RequestState};
 use crate::state::gang::{self, Role};
+use crate::state::transition::Transition;
 
 /// Makes leases from placements that are still valid: for waiting requests, for leases under reclaim, and for gangs
 /// that lack members. The reply lists the invalid placements; they create no lease.
@@ -56,7 +56,7 @@ impl PlaceRequests {
 }
 
 fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Result<Vec<LeaseId>, Refusal> {
-    let state = &*transition.state;
+    let state = transition.state();
     let request = state
         .requests
         .get(&proposed.request)
@@ -84,7 +84,7 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .collect();
     link_leases(transition, proposed.request, role, &made);
     if proposed.overdue {
-        transition.state.last_overdue = transition.now;
+        transition.note_overdue();
     }
     Ok(made)
 }
@@ -99,7 +99,7 @@ fn make_lease(
     placement: &Placement,
     grant: Grant,
 ) -> LeaseId {
-    let (spec, placement, now) = (request.spec.clone(), placement.clone(), transition.now);
+    let (spec, placement, now) = (request.spec.clone(), placement.clone(), transition.now());
     // Shares in all, over all members.
     let count = u32::try_from(placement.units()).unwrap_or(spec.gpus.count);
     let mut fencing_token = 0;
@@ -109,7 +109,7 @@ fn make_lease(
     });
     let peering = transition.peering_for(&spec.origin, &placement.donor);
     let shaking = transition
-        .state
+        .state()
         .peerings
         .get(&peering)
         .is_some_and(|peering| !matches!(peering.state, PeeringState::Proposed | PeeringState::Failed));
@@ -130,7 +130,7 @@ fn make_lease(
         end_reason: None,
         fencing_token,
         placed_at: now,
-        hold_until: now.after(transition.settings.hold),
+        hold_until: now.after(transition.settings().hold),
         active_at: None,
         expires_at: None,
         ended_at: None,

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::transition::Transition;
 use crate::feasibility::check_request;
 use crate::model::demand::RequestSpec;
 use crate::model::id::PriorityName;
@@ -14,6 +13,7 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::{Request, RequestState};
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
+use crate::state::transition::Transition;
 
 /// Queues a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,17 +26,17 @@ pub struct SubmitRequest {
 
 impl SubmitRequest {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let spec = check(transition.state, &self.spec, transition.now)?;
-        let early = spec.not_before.is_some_and(|opens| opens > transition.now);
+        let spec = check(transition.state(), &self.spec, transition.now())?;
+        let early = spec.not_before.is_some_and(|opens| opens > transition.now());
         let message = if early { "waiting for its start window" } else { "waiting for a donor" };
         let request = transition.insert_request(Request {
             spec,
             state: RequestState::Queued,
             lease: None,
             parts: BTreeSet::new(),
-            submitted_at: transition.now,
+            submitted_at: transition.now(),
             submitted_by: self.submitted_by.clone(),
-            traceparent: transition.traceparent.to_owned(),
+            traceparent: transition.traceparent().to_owned(),
             attempts: 0,
             failed_donors: BTreeSet::new(),
             early,

@@ -14,17 +14,13 @@ pub struct Topology {
     /// Whether the request takes whole nodes only.
     pub whole_node: bool,
     /// Whether NVLink connects the devices.
-    #[serde(default)]
     pub nvlink: NvLink,
     /// Whether CPU and main memory of each share come from the NUMA node of its device.
-    #[serde(default)]
     pub numa: Numa,
     /// RDMA bandwidth in Gbit/s on each node, if the request lies on several; 0 for none.
-    #[serde(default)]
     pub rdma_gbits: u32,
     /// Whether to use as many nodes as possible, evenly, so that one node's failure affects little. Otherwise as few as
     /// possible.
-    #[serde(default)]
     pub spread_nodes: bool,
 }
 

@@ -67,7 +67,6 @@ pub struct Fault {
     /// Its severity.
     pub class: FaultClass,
     /// Message for people, as in "XID 79".
-    #[serde(default)]
     pub message: String,
 }
 

@@ -3,15 +3,12 @@
 //! ```text
 //!   {"generation":7,"kinds":[{…},{…}],"nodes":{"n1":{…,"devices":[0,0,1,1]}},"deliveries":[…]}
 //! ```
-//!
-//! Before format 5, each node contained its devices in full. That form remains readable.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeSeed, MapAccess, Visitor};
 use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -20,7 +17,7 @@ use crate::model::data::DataSite;
 use crate::model::demand::Delivery;
 use crate::model::id::NodeId;
 use crate::model::inventory::devices::DevicePool;
-use crate::model::inventory::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, namespace_alone, yes};
+use crate::model::inventory::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, yes};
 
 /// A stored node. `D` is the form of its devices.
 #[derive(Serialize, Deserialize)]
@@ -33,7 +30,6 @@ struct StoredNode<'a, D> {
     schedulable: bool,
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     ready: bool,
-    #[serde(default)]
     wiring: Cow<'a, NodeWiring>,
 }
 
@@ -119,35 +115,6 @@ pub(crate) mod shared {
     }
 }
 
-/// A stored device: the index of its kind, or the device in full.
-enum StoredDevice {
-    Kind(u64),
-    Whole(Box<Device>),
-}
-
-impl<'de> Deserialize<'de> for StoredDevice {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = StoredDevice;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the place of a kind, or a device")
-            }
-
-            fn visit_u64<E: de::Error>(self, kind: u64) -> Result<StoredDevice, E> {
-                Ok(StoredDevice::Kind(kind))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StoredDevice, A::Error> {
-                let device = Device::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(StoredDevice::Whole(Box::new(device)))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
 /// Reads nodes and interns their devices.
 #[derive(Default)]
 struct ReadNodes {
@@ -156,17 +123,12 @@ struct ReadNodes {
 }
 
 impl ReadNodes {
-    fn node<E: de::Error>(&mut self, stored: StoredNode<'_, Vec<StoredDevice>>) -> Result<Node, E> {
+    fn node<E: de::Error>(&mut self, stored: StoredNode<'_, Vec<u64>>) -> Result<Node, E> {
         let mut held = Vec::with_capacity(stored.devices.len());
-        for device in stored.devices {
-            held.push(match device {
-                StoredDevice::Whole(device) => self.pool.hold(*device),
-                StoredDevice::Kind(kind) => {
-                    let known = usize::try_from(kind).ok().and_then(|kind| self.kinds.get(kind));
-                    let unknown = || E::custom(format_args!("kind {kind} is not one of {} before", self.kinds.len()));
-                    Arc::clone(known.ok_or_else(unknown)?)
-                }
-            });
+        for kind in stored.devices {
+            let known = usize::try_from(kind).ok().and_then(|kind| self.kinds.get(kind));
+            let unknown = || E::custom(format_args!("kind {kind} is not one of {} before", self.kinds.len()));
+            held.push(Arc::clone(known.ok_or_else(unknown)?));
         }
         Ok(Node {
             cpu_milli: stored.cpu_milli,
@@ -198,7 +160,7 @@ impl<'de> Visitor<'de> for &mut ReadNodes {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut nodes = NodeMap::new();
-        while let Some((id, stored)) = map.next_entry::<NodeId, StoredNode<'_, Vec<StoredDevice>>>()? {
+        while let Some((id, stored)) = map.next_entry::<NodeId, StoredNode<'_, Vec<u64>>>()? {
             nodes.insert(id, self.node(stored)?);
         }
         Ok(nodes)
@@ -249,7 +211,7 @@ impl<'de> Deserialize<'de> for Offer {
                 Ok(Offer {
                     generation: generation.ok_or_else(|| de::Error::missing_field("generation"))?,
                     nodes: nodes.ok_or_else(|| de::Error::missing_field("nodes"))?,
-                    deliveries: deliveries.unwrap_or_else(namespace_alone),
+                    deliveries: deliveries.ok_or_else(|| de::Error::missing_field("deliveries"))?,
                     data,
                 })
             }

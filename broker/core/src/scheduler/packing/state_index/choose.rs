@@ -48,7 +48,7 @@ impl StateIndex {
             return known;
         }
         let best = cheapest_at(ranking, donor, &self.tiers, prices, costs, &self.live);
-        let choice = best.map(|(cost, _, group, level)| Choice { group, level, cost });
+        let choice = best.map(|best| Choice { group: best.group, level: best.level, cost: best.cost });
         ranking.answers.choices[at] = Some(choice);
         choice
     }
@@ -124,7 +124,7 @@ fn cheapest_at(
     let mut best: Option<PricedAssignment> = None;
     for tier in std::iter::once(first).chain(tiers.of_donor(donor).filter(|tier| *tier != first)) {
         let Some(least) = least_cost(ranking, tier) else { continue };
-        if best.is_none_or(|best| least <= best.0) {
+        if best.is_none_or(|best| least <= best.cost) {
             let price = ranking.answers.prices[tier.scarcity_class as usize];
             best = ranking.assignments.cheapest(tier.tier, best, price, lost, live);
         }

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::model::demand::Delivery;
 use crate::model::id::NodeId;
@@ -67,18 +67,6 @@ fn equal_offers_give_equal_bytes() {
     }
     assert_eq!(one, other);
     assert_eq!(serde_json::to_string(&one).unwrap(), serde_json::to_string(&other).unwrap());
-}
-
-#[test]
-fn offers_of_earlier_formats_are_read() {
-    let devices = serde_json::to_value([device(0), device(0), device(1), device(1)]).unwrap();
-    let node = serde_json::json!({
-        "cpu_milli": 64_000, "memory_mib": 1 << 19, "local_cpu_milli": 0, "local_memory_mib": 0,
-        "devices": devices, "schedulable": true,
-    });
-    let nodes = BTreeMap::from([("n1", node.clone()), ("n2", node)]);
-    let read: Offer = serde_json::from_value(serde_json::json!({ "generation": 7, "nodes": nodes })).unwrap();
-    assert_eq!(read, offer(two()));
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! Delivers leases: the donor prepares its cluster and issues a credential, the origin accepts it.
+//!
+//! Namespaces and virtual nodes each have two traits, one for each side; implementations are beside this file. No
+//! implementation issues a credential that reaches beyond its lease's namespace, or removes what the caller did not
+//! name.
+
+mod credential;
+pub mod echo;
+mod https;
+mod kubeconfig;
+pub mod namespace;
+pub mod origin_file;
+pub mod origin_secret;
+mod probe;
+pub mod virtual_node;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::functions::functions;
+use comity_proto::v1;
+use comity_runtime::SecretString;
+use futures::future::BoxFuture;
+
+pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
+pub use echo::EchoDelivery;
+pub use namespace::NamespaceDelivery;
+pub use origin_file::OriginFile;
+pub use origin_secret::OriginSecret;
+pub use virtual_node::{LentNode, NodeLender, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
+
+/// Label with the tenant.
+pub(crate) const TENANT_LABEL: &str = "comity.dev/tenant";
+
+/// A lease as the donor's delivery needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DonorLease {
+    /// "lease-N".
+    pub lease_id: String,
+    /// Tenant charged.
+    pub tenant: String,
+    /// Borrowing cluster.
+    pub origin: String,
+    /// Nodes (salted hashes, as in this cluster's own offer) and devices, resource name and count.
+    pub placement: v1::Placement,
+    /// The demand: amounts per share and the topology.
+    pub gpus: v1::GpuDemand,
+    /// Fencing token, already checked by the caller.
+    pub fencing_token: u64,
+    /// Latest expiry of its credentials, in milliseconds since 1970.
+    pub ends_at_ms: u64,
+}
+
+impl DonorLease {
+    /// Total virtual functions of RDMA networks, by resource name.
+    pub(crate) fn functions(&self) -> BTreeMap<&str, u64> {
+        functions(&self.placement)
+    }
+}
+
+/// A lease as the origin's delivery needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginLease {
+    /// "lease-N".
+    pub lease_id: String,
+    /// Tenant that may use it.
+    pub tenant: String,
+    /// Lending cluster.
+    pub donor: String,
+    /// Namespace on the origin for the kubeconfig Secret.
+    pub target_namespace: String,
+    /// When the lease ends unless renewed, in milliseconds since 1970; 0 before it is active.
+    pub expires_at_ms: u64,
+}
+
+/// Result of preparing the donor's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Namespace on the donor.
+    pub namespace: String,
+}
+
+/// Result of accepting a lease on the origin.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// Name of the Secret (or file) that holds the kubeconfig.
+    pub secret_name: String,
+    /// The kubeconfig itself, for the agent's local API.
+    pub kubeconfig: SecretString,
+}
+
+/// The donor's side of leases by namespace.
+pub trait DonorDelivery: Send + Sync {
+    /// Creates or repairs all objects of the lease; idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn prepare<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Prepared, DeliveryError>>;
+
+    /// Issues a credential that expires no later than the lease; called again before it expires, and after a renewal of
+    /// the lease.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>>;
+
+    /// Removes all objects of the lease, and returns when they are gone; idempotent, also for a lease never prepared.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Ids of all leases that have objects here.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+
+    /// Target of the fabric's API port: the API server, or the echo API.
+    fn api_target(&self) -> ForwardTarget;
+}
+
+/// The origin's side of leases by namespace.
+pub trait OriginDelivery: Send + Sync {
+    /// Writes the kubeconfig; idempotent. `server` is the host and port that lead into the tunnel.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn accept<'a>(
+        &'a self,
+        lease: &'a OriginLease,
+        credential: &'a ApiCredential,
+        server: &'a str,
+    ) -> BoxFuture<'a, Result<Accepted, DeliveryError>>;
+
+    /// Checks that the donor's API answers through the fabric with this credential.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn probe<'a>(
+        &'a self,
+        lease: &'a OriginLease,
+        credential: &'a ApiCredential,
+        local_api: SocketAddr,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes all objects of the lease, and returns when they are gone; idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Ids of all leases that have objects here.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+}

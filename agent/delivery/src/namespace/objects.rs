@@ -1,0 +1,155 @@
+//! The objects of a lease's namespace besides its quota. Pure.
+
+use std::collections::BTreeMap;
+
+use comity_agent_kubernetes::call::own_labels;
+use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec};
+use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding, RoleRef, Subject};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::ObjectMeta;
+
+use crate::{DonorLease, TENANT_LABEL};
+
+/// Label with the borrowing cluster.
+const ORIGIN_LABEL: &str = "comity.dev/origin";
+/// The tenant's ServiceAccount; a fixed name, so that the agent's own role can be limited to it.
+pub(crate) const SERVICE_ACCOUNT: &str = "comity-tenant";
+/// The default ServiceAccount of every namespace.
+pub(crate) const DEFAULT_SERVICE_ACCOUNT: &str = "default";
+/// The tenant's ClusterRole; bound in the lease's namespace only.
+pub(crate) const TENANT_ROLE: &str = "comity-tenant";
+/// The binding of that role.
+pub(crate) const ROLE_BINDING: &str = "comity-tenant";
+/// The Secret that the tenant's tokens are bound to: its deletion voids them.
+pub(crate) const TOKEN_SECRET: &str = "comity-token";
+
+/// The manifest that operators apply; shared with the code, so that they cannot drift apart.
+const TENANT_ROLE_MANIFEST: &str = include_str!("../../../../deploy/agent/tenant-role.yaml");
+
+/// Labels of everything in the namespace.
+pub(crate) fn labels(lease: &DonorLease) -> BTreeMap<String, String> {
+    own_labels([(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (ORIGIN_LABEL, &lease.origin)])
+}
+
+/// Metadata of an object in the lease's namespace.
+pub(crate) fn metadata(lease: &DonorLease, name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace_name(&lease.lease_id)),
+        labels: Some(labels(lease)),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The namespace, under Pod Security `restricted`.
+pub(crate) fn namespace(lease: &DonorLease) -> Namespace {
+    let mut labels = labels(lease);
+    for mode in ["enforce", "audit", "warn"] {
+        labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
+    }
+    let metadata =
+        ObjectMeta { name: Some(namespace_name(&lease.lease_id)), labels: Some(labels), ..ObjectMeta::default() };
+    Namespace { metadata, ..Namespace::default() }
+}
+
+/// Denies ingress from outside the namespace.
+pub(crate) fn network_policy(lease: &DonorLease) -> NetworkPolicy {
+    let everything = LabelSelector::default();
+    let same_namespace = NetworkPolicyPeer { pod_selector: Some(everything.clone()), ..NetworkPolicyPeer::default() };
+    let rule = NetworkPolicyIngressRule { from: Some(vec![same_namespace]), ..NetworkPolicyIngressRule::default() };
+    NetworkPolicy {
+        metadata: metadata(lease, "comity-no-ingress"),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(everything),
+            policy_types: Some(vec!["Ingress".to_owned()]),
+            ingress: Some(vec![rule]),
+            ..NetworkPolicySpec::default()
+        }),
+    }
+}
+
+/// A ServiceAccount whose token is not mounted automatically.
+pub(crate) fn service_account(lease: &DonorLease, name: &str) -> ServiceAccount {
+    ServiceAccount {
+        metadata: metadata(lease, name),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    }
+}
+
+/// Binds the tenant's role, in this namespace only.
+pub(crate) fn role_binding(lease: &DonorLease) -> RoleBinding {
+    RoleBinding {
+        metadata: metadata(lease, ROLE_BINDING),
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "ClusterRole".to_owned(),
+            name: TENANT_ROLE.to_owned(),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: SERVICE_ACCOUNT.to_owned(),
+            namespace: Some(namespace_name(&lease.lease_id)),
+            ..Subject::default()
+        }]),
+    }
+}
+
+/// The Secret that tokens are bound to; empty, so that reading it reveals nothing.
+pub(crate) fn token_secret(lease: &DonorLease) -> Secret {
+    Secret {
+        metadata: metadata(lease, TOKEN_SECRET),
+        type_: Some("Opaque".to_owned()),
+        data: Some(BTreeMap::<String, ByteString>::new()),
+        ..Secret::default()
+    }
+}
+
+/// The tenant's role.
+pub(crate) fn tenant_role() -> ClusterRole {
+    serde_saphyr::from_str(TENANT_ROLE_MANIFEST).expect("a test reads this constant text")
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tenant_role_gives_no_way_to_more_rights() {
+        let role = tenant_role();
+        assert_eq!(role.metadata.name.as_deref(), Some(TENANT_ROLE));
+        let forbidden = [
+            "roles",
+            "rolebindings",
+            "serviceaccounts",
+            "serviceaccounts/token",
+            "networkpolicies",
+            "namespaces",
+            "nodes",
+            "limitranges",
+            "*",
+            "pods/ephemeralcontainers",
+            "resourceclaims",
+            "resourceclaimtemplates",
+            "endpoints",
+            "endpointslices",
+        ];
+        for rule in role.rules.unwrap() {
+            let resources = rule.resources.unwrap();
+            assert!(resources.iter().all(|resource| !forbidden.contains(&resource.as_str())), "{resources:?}");
+            assert!(
+                !rule
+                    .verbs
+                    .iter()
+                    .any(|verb| verb == "*" || verb == "bind" || verb == "escalate" || verb == "impersonate")
+            );
+            if resources.iter().any(|resource| resource == "resourcequotas" || resource == "events") {
+                assert!(rule.verbs.iter().all(|verb| ["get", "list", "watch"].contains(&verb.as_str())));
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Quota and limits of a lease's namespace. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_agent_model::delivery_error::DeliveryError;
+use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::ObjectMeta;
+
+use crate::DonorLease;
+
+/// Name of the quota; the origin reads it to check that the lease is usable.
+pub(crate) const QUOTA_NAME: &str = "gpus";
+const LIMITS_NAME: &str = "defaults";
+/// Most resource names in one quota: far more than any cluster has.
+const MAX_NAMES: usize = 512;
+/// Total CPU and memory of a lease that requests none, so that its pods can run.
+const FLOOR_CPU_MILLI: u64 = 100;
+const FLOOR_MEMORY_MIB: u64 = 256;
+/// Smallest container: a limit of zero would mean no limit.
+const LEAST_CPU_MILLI: u64 = 10;
+const LEAST_MEMORY_MIB: u64 = 4;
+/// Node disk in GiB: for the first pod, and for each share.
+const DISK_GIB: u64 = 16;
+const CONTAINER_DISK_GIB: u64 = 8;
+
+type Quantities = BTreeMap<String, Quantity>;
+
+/// The ResourceQuota: GPUs and virtual functions exactly as leased, every other device at zero, CPU and memory as
+/// leased, no external Services, and a bounded number of objects. `devices` are all device names known on this cluster.
+///
+/// # Errors
+/// [`DeliveryError::Permanent`] for a placement that leases nothing, or for more device names than a quota may hold.
+pub(crate) fn resource_quota(
+    lease: &DonorLease,
+    devices: &BTreeSet<String>,
+    metadata: impl Fn(&str) -> ObjectMeta,
+) -> Result<ResourceQuota, DeliveryError> {
+    let placement = &lease.placement;
+    if placement.resource_name.is_empty() || placement.resource_count == 0 {
+        return Err(DeliveryError::permanent(
+            "empty-placement",
+            format!("{}: its placement names no resource to lend", lease.lease_id),
+        ));
+    }
+    if devices.len() > MAX_NAMES {
+        return Err(DeliveryError::permanent(
+            "too-many-devices",
+            format!("the cluster counts {} kinds of devices, a quota holds {MAX_NAMES}", devices.len()),
+        ));
+    }
+    let mut hard: Quantities = devices.iter().map(|name| (format!("requests.{name}"), number(0))).collect();
+    for (resource, count) in lease.functions() {
+        hard.insert(format!("requests.{resource}"), number(count));
+    }
+    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what
+    // counts them counts nothing else.
+    hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
+    let shares = shares(lease);
+    for (name, amount) in [
+        ("cpu", milli(cpu_milli(lease))),
+        ("memory", mib(memory_mib(lease))),
+        ("ephemeral-storage", gib(DISK_GIB.saturating_mul(shares.saturating_add(1)))),
+    ] {
+        hard.insert(format!("requests.{name}"), amount.clone());
+        hard.insert(format!("limits.{name}"), amount);
+    }
+    for (name, most) in [
+        ("pods", shares.saturating_mul(2).saturating_add(8)),
+        ("count/pods", shares.saturating_mul(4).saturating_add(64)),
+        ("services", 16),
+        ("services.loadbalancers", 0),
+        ("services.nodeports", 0),
+        ("persistentvolumeclaims", 4),
+        ("configmaps", 64),
+        ("secrets", 64),
+        ("count/jobs.batch", 64),
+        ("count/deployments.apps", 16),
+        ("count/replicasets.apps", 256),
+        ("replicationcontrollers", 0),
+        ("count/resourceclaims.resource.k8s.io", 0),
+        ("count/resourceclaimtemplates.resource.k8s.io", 0),
+    ] {
+        hard.insert(name.to_owned(), number(most));
+    }
+    hard.insert("requests.storage".to_owned(), gib(100));
+    Ok(ResourceQuota {
+        metadata: metadata(QUOTA_NAME),
+        spec: Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() }),
+        status: None,
+    })
+}
+
+/// The LimitRange: a container without requests gets half of one share, so that a pod with a sidecar fits; a minimum
+/// prevents a limit of zero, which would mean no limit.
+pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
+    let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
+    let usual: Quantities = [
+        ("cpu".to_owned(), milli(half_share(cpu_milli(lease), LEAST_CPU_MILLI))),
+        ("memory".to_owned(), mib(half_share(memory_mib(lease), LEAST_MEMORY_MIB))),
+    ]
+    .into();
+    let with_disk = |amount: Quantity| {
+        let mut amounts = usual.clone();
+        amounts.insert("ephemeral-storage".to_owned(), amount);
+        amounts
+    };
+    let least = [("cpu".to_owned(), milli(LEAST_CPU_MILLI)), ("memory".to_owned(), mib(LEAST_MEMORY_MIB))].into();
+    let item = LimitRangeItem {
+        type_: "Container".to_owned(),
+        default: Some(with_disk(gib(CONTAINER_DISK_GIB))),
+        default_request: Some(with_disk(mib(64))),
+        min: Some(least),
+        ..LimitRangeItem::default()
+    };
+    LimitRange { metadata: metadata(LIMITS_NAME), spec: Some(LimitRangeSpec { limits: vec![item] }) }
+}
+
+/// Number of shares; at least 1, because it is a divisor.
+fn shares(lease: &DonorLease) -> u64 {
+    u64::from(lease.gpus.count.max(1))
+}
+
+fn cpu_milli(lease: &DonorLease) -> u64 {
+    lease.placement.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.cpu_milli)).max(FLOOR_CPU_MILLI)
+}
+
+fn memory_mib(lease: &DonorLease) -> u64 {
+    lease.placement.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.memory_mib)).max(FLOOR_MEMORY_MIB)
+}
+
+fn number(amount: u64) -> Quantity {
+    Quantity(amount.to_string())
+}
+
+fn milli(amount: u64) -> Quantity {
+    Quantity(format!("{amount}m"))
+}
+
+fn mib(amount: u64) -> Quantity {
+    Quantity(format!("{amount}Mi"))
+}
+
+fn gib(amount: u64) -> Quantity {
+    Quantity(format!("{amount}Gi"))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_agent_kubernetes::gpu_resource::all_known;
+    use comity_proto::v1;
+
+    use super::*;
+
+    fn lease(resource: &str, count: u64, cpu_milli: u64) -> DonorLease {
+        DonorLease {
+            lease_id: "lease-7".into(),
+            tenant: "vision".into(),
+            origin: "polytechnic".into(),
+            placement: v1::Placement {
+                resource_name: resource.into(),
+                resource_count: count,
+                nodes: vec![
+                    v1::NodePlacement { cpu_milli, memory_mib: 1_024, ..Default::default() },
+                    v1::NodePlacement { cpu_milli, memory_mib: 2_048, ..Default::default() },
+                ],
+                ..Default::default()
+            },
+            gpus: v1::GpuDemand { count: u32::try_from(count).unwrap(), ..Default::default() },
+            fencing_token: 1,
+            ends_at_ms: 0,
+        }
+    }
+
+    fn named(name: &str) -> ObjectMeta {
+        ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
+    }
+
+    fn hard(lease: &DonorLease, on_nodes: &[&str]) -> BTreeMap<String, String> {
+        let quota = resource_quota(lease, &all_known(on_nodes.iter().copied()), named).unwrap();
+        quota.spec.unwrap().hard.unwrap().into_iter().map(|(name, Quantity(amount))| (name, amount)).collect()
+    }
+
+    #[test]
+    fn only_what_was_leased_is_above_zero() {
+        let hard = hard(&lease("nvidia.com/gpu", 3, 6_000), &["nvidia.com/gpu", "rdma/hca", "amd.com/cpx_nps4", "cpu"]);
+        let devices: Vec<_> = hard
+            .iter()
+            .filter(|(name, amount)| name.contains('/') && name.starts_with("requests.") && *amount != "0")
+            .collect();
+        assert_eq!(devices, [(&"requests.nvidia.com/gpu".to_owned(), &"3".to_owned())]);
+        for other in [
+            "requests.rdma/hca",
+            "requests.amd.com/cpx_nps4",
+            "requests.nvidia.com/mig-1g.10gb",
+            "requests.nvidia.com/gpu.shared",
+        ] {
+            assert_eq!(hard[other], "0", "{other}");
+        }
+        assert_eq!(
+            (hard["requests.cpu"].as_str(), hard["limits.cpu"].as_str(), hard["limits.memory"].as_str()),
+            ("12000m", "12000m", "3072Mi")
+        );
+        assert_eq!((hard["services.loadbalancers"].as_str(), hard["services.nodeports"].as_str()), ("0", "0"));
+        assert!(!hard.contains_key("limits.nvidia.com/gpu"));
+    }
+
+    #[test]
+    fn functions_of_all_nodes_may_be_had_and_no_more() {
+        let mut lease = lease("nvidia.com/gpu", 4, 0);
+        for (node, functions) in lease.placement.nodes.iter_mut().zip([3, 2]) {
+            node.rdma = vec![v1::RdmaBandwidth {
+                network: "ib".to_owned(),
+                gbits: functions * 50,
+                resource: "nvidia.com/ib_vf".to_owned(),
+                functions,
+                local_functions: 0,
+            }];
+        }
+        let on_nodes = ["nvidia.com/gpu", "nvidia.com/ib_vf", "rdma/hca"];
+        assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/ib_vf"], "5");
+        assert_eq!(hard(&lease, &on_nodes)["requests.rdma/hca"], "0");
+        // GPUs that are called functions are still no more than were leased.
+        lease.placement.nodes[0].rdma[0].resource = "nvidia.com/gpu".to_owned();
+        assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/gpu"], "4");
+    }
+
+    #[test]
+    fn a_leased_profile_is_not_shut_with_the_others() {
+        let hard = hard(&lease("nvidia.com/mig-1g.10gb", 2, 0), &["nvidia.com/gpu"]);
+        assert_eq!(
+            (hard["requests.nvidia.com/mig-1g.10gb"].as_str(), hard["requests.nvidia.com/gpu"].as_str()),
+            ("2", "0")
+        );
+        // Nothing was leased of CPU: the floor.
+        assert_eq!(hard["requests.cpu"], "100m");
+    }
+
+    #[test]
+    fn defaults_fit_twice_into_a_share() {
+        let limits = limit_range(&lease("nvidia.com/gpu", 3, 6_000), named).spec.unwrap().limits.remove(0);
+        assert_eq!(limits.default_request.unwrap()["cpu"], milli(2_000));
+        assert_eq!(limits.default.unwrap()["memory"], mib(512));
+    }
+
+    #[test]
+    fn a_placement_of_nothing_is_refused() {
+        for lease in [lease("nvidia.com/gpu", 0, 1), lease("", 1, 1)] {
+            let error = resource_quota(&lease, &BTreeSet::new(), named).unwrap_err();
+            assert!(matches!(error, DeliveryError::Permanent { code: "empty-placement", .. }));
+        }
+    }
+}

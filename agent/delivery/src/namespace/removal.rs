@@ -1,0 +1,100 @@
+//! Removes a lease's namespace, and waits until it is gone.
+
+use std::time::Duration;
+
+use comity_agent_kubernetes::call::{call, call_opt};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease_id::{check_lease_id, namespace_name};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+
+use super::{NamespaceDelivery, check_owner, objects};
+
+/// How long one call waits for the namespace to go; the caller retries. Pods have half a minute to end.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Grace period of a tenant's pods, whatever theirs is: the lease is over.
+const POD_GRACE_SECONDS: u32 = 30;
+const POLL: Duration = Duration::from_millis(250);
+
+impl NamespaceDelivery {
+    /// Removes the rights first, then all objects; returns when nothing is left.
+    pub(super) async fn take_down(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        check_lease_id(lease_id)?;
+        let name = namespace_name(lease_id);
+        let read = format!("read namespace {name}");
+        let Some(namespace) = call_opt(&read, self.namespaces().get(&name)).await? else { return Ok(()) };
+        if check_owner(namespace.labels(), lease_id).is_err() {
+            // Not ours: nothing of this lease is here.
+            tracing::warn!(
+                namespace = name,
+                lease = lease_id,
+                "a namespace of this name was not made by Comity; it is left alone"
+            );
+            return Ok(());
+        }
+        self.revoke(lease_id).await?;
+        if namespace.metadata.deletion_timestamp.is_none() {
+            // The UID protects a namespace of this name that somebody else made meanwhile.
+            let preconditions = Preconditions { uid: namespace.uid(), resource_version: None };
+            let parameters = DeleteParams::background().preconditions(preconditions);
+            call_opt(&format!("delete namespace {name}"), self.namespaces().delete(&name, &parameters)).await?;
+        }
+        // No new pod can start; running ones may have a grace period of hours.
+        let soon = DeleteParams::default().grace_period(POD_GRACE_SECONDS);
+        let pods = self.namespaced::<Pod>(lease_id);
+        call(&format!("end the pods of {name}"), pods.delete_collection(&soon, &ListParams::default())).await?;
+        self.await_gone(&namespace).await
+    }
+
+    /// Voids every credential at once: the Secret that the tokens are bound to, the rights, and the account, with which
+    /// go tokens that the tenant made for itself.
+    async fn revoke(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        let now = DeleteParams::background().grace_period(0);
+        call_opt("revoke the tenant's token", self.namespaced::<Secret>(lease_id).delete(objects::TOKEN_SECRET, &now))
+            .await?;
+        call_opt(
+            "revoke the tenant's rights",
+            self.namespaced::<RoleBinding>(lease_id).delete(objects::ROLE_BINDING, &now),
+        )
+        .await?;
+        call_opt(
+            "delete the tenant's account",
+            self.namespaced::<ServiceAccount>(lease_id).delete(objects::SERVICE_ACCOUNT, &now),
+        )
+        .await?;
+        Ok(())
+    }
+
+    async fn await_gone(&self, namespace: &Namespace) -> Result<(), DeliveryError> {
+        let name = namespace.name_any();
+        let operation = format!("wait for namespace {name} to be gone");
+        let began = self.clock.elapsed();
+        loop {
+            match call_opt(&operation, self.namespaces().get(&name)).await? {
+                None => return Ok(()),
+                Some(now) if now.uid() != namespace.uid() => return Ok(()),
+                Some(now) if self.clock.elapsed().saturating_sub(began) > PATIENCE => {
+                    return Err(DeliveryError::temporary(operation, what_is_left(&now)));
+                }
+                Some(_) => self.clock.sleep(POLL).await,
+            }
+        }
+    }
+}
+
+/// What the namespace controller reports as remaining.
+fn what_is_left(namespace: &Namespace) -> String {
+    let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let left: Vec<&str> = conditions
+        .into_iter()
+        .flatten()
+        .filter(|condition| condition.status == "True")
+        .filter_map(|condition| condition.message.as_deref())
+        .collect();
+    if left.is_empty() {
+        return format!("still there after {} s; is kube-controller-manager running?", PATIENCE.as_secs());
+    }
+    left.join("; ")
+}

@@ -1,0 +1,142 @@
+//! Kubeconfig files for leases of an origin without Kubernetes, readable by their owner only.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease_id::check_lease_id;
+use comity_runtime::atomic_file;
+use futures::future::BoxFuture;
+
+use crate::{Accepted, ApiCredential, OriginDelivery, OriginLease, kubeconfig, probe};
+
+const SUFFIX: &str = ".kubeconfig";
+/// Most files read in the folder: more leases than one origin holds.
+const MAX_FILES: usize = 100_000;
+
+/// Writes kubeconfig files into a folder.
+#[derive(Clone, Debug)]
+pub struct OriginFile {
+    dir: PathBuf,
+}
+
+impl OriginFile {
+    /// Uses the folder `kubeconfigs` in the agent's state folder, made if absent. Blocks.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Temporary`] when the folder cannot be made.
+    pub fn open(state_dir: &Path) -> Result<Self, DeliveryError> {
+        let dir = state_dir.join("kubeconfigs");
+        atomic_file::create_private_dir(&dir)
+            .map_err(|error| DeliveryError::temporary("make the folder for kubeconfigs", error))?;
+        Ok(Self { dir })
+    }
+
+    fn path(&self, lease_id: &str) -> Result<PathBuf, DeliveryError> {
+        check_lease_id(lease_id)?;
+        Ok(self.dir.join(format!("{lease_id}{SUFFIX}")))
+    }
+
+    fn write(&self, lease: &OriginLease, credential: &ApiCredential, server: &str) -> Result<Accepted, DeliveryError> {
+        let path = self.path(&lease.lease_id)?;
+        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, server);
+        atomic_file::write(&path, kubeconfig.expose().as_bytes(), atomic_file::PRIVATE)
+            .map_err(|error| DeliveryError::temporary(format!("write the kubeconfig of {}", lease.lease_id), error))?;
+        Ok(Accepted { secret_name: path.display().to_string(), kubeconfig })
+    }
+
+    fn delete(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        let path = self.path(lease_id)?;
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(DeliveryError::temporary(format!("remove {}", path.display()), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
+        let failed = |error| DeliveryError::temporary(format!("read {}", self.dir.display()), error);
+        let mut leases = BTreeSet::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(failed)?.take(MAX_FILES) {
+            let name = entry.map_err(failed)?.file_name();
+            if let Some(lease) =
+                name.to_str().and_then(|name| name.strip_suffix(SUFFIX)).filter(|lease| !lease.starts_with('.'))
+            {
+                leases.insert(lease.to_owned());
+            }
+        }
+        Ok(leases)
+    }
+}
+
+// One small file each: blocking the caller for that is cheaper than a thread.
+impl OriginDelivery for OriginFile {
+    fn accept<'a>(
+        &'a self,
+        lease: &'a OriginLease,
+        credential: &'a ApiCredential,
+        server: &'a str,
+    ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
+        Box::pin(async move { self.write(lease, credential, server) })
+    }
+
+    fn probe<'a>(
+        &'a self,
+        _lease: &'a OriginLease,
+        credential: &'a ApiCredential,
+        local_api: SocketAddr,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(probe::probe(credential, local_api))
+    }
+
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(async move { self.delete(lease_id) })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+        Box::pin(async move { self.leases() })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use comity_runtime::SecretString;
+
+    use super::*;
+    use crate::CredentialKind;
+
+    #[tokio::test]
+    async fn a_kubeconfig_is_private_listed_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let origin = OriginFile::open(dir.path()).unwrap();
+        let lease = OriginLease {
+            lease_id: "lease-7".into(),
+            tenant: "t".into(),
+            donor: "d".into(),
+            target_namespace: String::new(),
+            expires_at_ms: 0,
+        };
+        let credential = ApiCredential {
+            kind: CredentialKind::Echo,
+            ca_pem: "ca".into(),
+            tls_server_name: "donor".into(),
+            token: SecretString::new("secret".into()),
+            namespace: "comity-lease-7".into(),
+            expires_at_ms: 0,
+            server_port: 6443,
+        };
+        let accepted = origin.accept(&lease, &credential, "127.0.0.1:1").await.unwrap();
+        let mode = std::fs::metadata(&accepted.secret_name).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(origin.list().await.unwrap(), BTreeSet::from(["lease-7".to_owned()]));
+        origin.remove("lease-7").await.unwrap();
+        origin.remove("lease-7").await.unwrap();
+        assert!(origin.list().await.unwrap().is_empty());
+        assert!(origin.remove("../x").await.is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! Kubeconfig Secrets for leases of an origin with Kubernetes, in the namespace that the request names.
+//!
+//! Before it makes a Secret the agent records its namespace in a ledger, so that it finds all of them after a crash
+//! without the right to list Secrets. It never deletes a namespace that it made: others may use it.
+
+mod ledger;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use futures::future::BoxFuture;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, ObjectMeta};
+use kube::{Api, ResourceExt as _};
+
+use self::ledger::Ledger;
+use crate::{Accepted, ApiCredential, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig, probe};
+
+/// Label with the lending cluster.
+const DONOR_LABEL: &str = "comity.dev/donor";
+/// Key in the Secret; tools for cluster access look for it.
+const KEY: &str = "kubeconfig";
+/// Where Secrets go when the request names no namespace.
+const DEFAULT_NAMESPACE: &str = "comity-leases";
+
+/// Writes kubeconfig Secrets.
+#[derive(Debug)]
+pub struct OriginSecret {
+    api: KubernetesApi,
+    ledger: Ledger,
+}
+
+impl OriginSecret {
+    /// Writes to the cluster behind `api`, and keeps its notes in the agent's state folder. Blocks.
+    ///
+    /// # Errors
+    /// [`DeliveryError`] when the notes cannot be read.
+    pub fn open(api: KubernetesApi, state_dir: &Path) -> Result<Self, DeliveryError> {
+        Ok(Self { api, ledger: Ledger::open(state_dir)? })
+    }
+
+    fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.api.client(), namespace)
+    }
+
+    async fn write(
+        &self,
+        lease: &OriginLease,
+        credential: &ApiCredential,
+        server: &str,
+    ) -> Result<Accepted, DeliveryError> {
+        let namespace =
+            if lease.target_namespace.is_empty() { DEFAULT_NAMESPACE } else { lease.target_namespace.as_str() };
+        let name = namespace_name(&lease.lease_id);
+        self.ensure_namespace(namespace).await?;
+        let secrets = self.secrets(namespace);
+        let found = call_opt(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
+        if found.is_some_and(|secret| !is_of(&secret, &lease.lease_id)) {
+            let message = format!(
+                "Secret {namespace}/{name} exists and was not made by Comity; it is left alone: rename or delete it"
+            );
+            return Err(DeliveryError::permanent("secret-not-ours", message));
+        }
+        self.ledger.note(&lease.lease_id, namespace)?;
+        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, server);
+        let labels =
+            [(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (DONOR_LABEL, &lease.donor)];
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(namespace.to_owned()),
+                labels: Some(own_labels(labels)),
+                ..ObjectMeta::default()
+            },
+            type_: Some("Opaque".to_owned()),
+            data: Some(BTreeMap::from([(KEY.to_owned(), ByteString(kubeconfig.expose().clone().into_bytes()))])),
+            ..Secret::default()
+        };
+        apply(&secrets, &secret).await?;
+        Ok(Accepted { secret_name: name, kubeconfig })
+    }
+
+    async fn ensure_namespace(&self, name: &str) -> Result<(), DeliveryError> {
+        let namespaces = Api::<Namespace>::all(self.api.client());
+        let operation = format!("create namespace {name} for kubeconfig Secrets");
+        if call_opt(&operation, namespaces.get(name)).await?.is_some() {
+            return Ok(());
+        }
+        let wanted = Namespace {
+            metadata: ObjectMeta { name: Some(name.to_owned()), labels: Some(own_labels([])), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        let parameters = creating();
+        match call(&operation, namespaces.create(&parameters, &wanted)).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster.
+            Err(error) => call_opt(&operation, namespaces.get(name)).await?.map(drop).ok_or(error),
+        }
+    }
+
+    async fn delete(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        let Some(namespace) = self.ledger.namespace(lease_id) else { return Ok(()) };
+        let name = namespace_name(lease_id);
+        let secrets = self.secrets(&namespace);
+        let operation = format!("delete Secret {namespace}/{name}");
+        match call_opt(&operation, secrets.get(&name)).await? {
+            Some(secret) if is_of(&secret, lease_id) => {
+                call_opt(&operation, secrets.delete(&name, &DeleteParams::default())).await?;
+                if call_opt(&operation, secrets.get(&name)).await?.is_some_and(|left| left.uid() == secret.uid()) {
+                    return Err(DeliveryError::temporary(operation, "a finalizer holds it"));
+                }
+            }
+            Some(_) => {
+                tracing::warn!(namespace, name, "a Secret of this name was not made by Comity; it is left alone")
+            }
+            None => {}
+        }
+        self.ledger.forget(lease_id)
+    }
+}
+
+fn is_of(secret: &Secret, lease_id: &str) -> bool {
+    secret.labels().get(LEASE_LABEL).is_some_and(|lease| lease == lease_id)
+}
+
+impl OriginDelivery for OriginSecret {
+    fn accept<'a>(
+        &'a self,
+        lease: &'a OriginLease,
+        credential: &'a ApiCredential,
+        server: &'a str,
+    ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
+        Box::pin(self.write(lease, credential, server))
+    }
+
+    fn probe<'a>(
+        &'a self,
+        _lease: &'a OriginLease,
+        credential: &'a ApiCredential,
+        local_api: SocketAddr,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(probe::probe(credential, local_api))
+    }
+
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.delete(lease_id))
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+        Box::pin(async move { Ok(self.ledger.leases()) })
+    }
+}

@@ -1,0 +1,108 @@
+//! The ledger of the namespaces of leases' Secrets, on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_runtime::atomic_file;
+
+const FILE: &str = "origin-secrets.json";
+/// Far more leases than one origin holds.
+const MAX_BYTES: u64 = 16 << 20;
+const OPERATION: &str = "note where the Secret of a lease is";
+
+/// Namespace of each lease's Secret. Changes are on disk before they take effect.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    path: PathBuf,
+    namespaces: Mutex<BTreeMap<String, String>>,
+}
+
+impl Ledger {
+    /// Reads the ledger. Blocks.
+    pub(super) fn open(state_dir: &Path) -> Result<Self, DeliveryError> {
+        let path = state_dir.join(FILE);
+        let namespaces = match atomic_file::read_bounded(&path, MAX_BYTES) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                let remedy = "restore it, or remove it together with the Secrets labelled comity.dev/lease";
+                DeliveryError::permanent(
+                    "damaged-state",
+                    format!("{} cannot be read: {error}; {remedy}", path.display()),
+                )
+            })?,
+            Err(error) if error.is_not_found() => BTreeMap::new(),
+            Err(error) => return Err(DeliveryError::temporary(OPERATION, error)),
+        };
+        Ok(Self { path, namespaces: Mutex::new(namespaces) })
+    }
+
+    pub(super) fn note(&self, lease_id: &str, namespace: &str) -> Result<(), DeliveryError> {
+        let mut namespaces = self.lock();
+        match namespaces.get(lease_id) {
+            Some(noted) if noted == namespace => return Ok(()),
+            Some(noted) => {
+                let message =
+                    format!("the Secret of {lease_id} is in namespace {noted} and cannot move to {namespace}");
+                return Err(DeliveryError::permanent("secret-elsewhere", message));
+            }
+            None => {}
+        }
+        let mut changed = namespaces.clone();
+        changed.insert(lease_id.to_owned(), namespace.to_owned());
+        self.store(&mut namespaces, changed)
+    }
+
+    pub(super) fn forget(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        let mut namespaces = self.lock();
+        let mut changed = namespaces.clone();
+        if changed.remove(lease_id).is_none() {
+            return Ok(());
+        }
+        self.store(&mut namespaces, changed)
+    }
+
+    pub(super) fn namespace(&self, lease_id: &str) -> Option<String> {
+        self.lock().get(lease_id).cloned()
+    }
+
+    pub(super) fn leases(&self) -> BTreeSet<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn store(
+        &self,
+        current: &mut BTreeMap<String, String>,
+        changed: BTreeMap<String, String>,
+    ) -> Result<(), DeliveryError> {
+        let bytes = serde_json::to_vec(&changed).map_err(|error| DeliveryError::temporary(OPERATION, error))?;
+        atomic_file::write(&self.path, &bytes, atomic_file::PRIVATE)
+            .map_err(|error| DeliveryError::temporary(OPERATION, error))?;
+        *current = changed;
+        Ok(())
+    }
+
+    /// The map is replaced whole, so a panic elsewhere leaves nothing half done.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_survive_a_restart_and_a_lease_stays_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(dir.path()).unwrap();
+        ledger.note("lease-1", "a").unwrap();
+        ledger.note("lease-2", "b").unwrap();
+        assert!(ledger.note("lease-1", "b").is_err());
+        ledger.forget("lease-2").unwrap();
+        let again = Ledger::open(dir.path()).unwrap();
+        assert_eq!(again.namespace("lease-1").as_deref(), Some("a"));
+        assert_eq!(again.leases(), BTreeSet::from(["lease-1".to_owned()]));
+    }
+}

@@ -1,0 +1,179 @@
+//! Delivers leases as nodes of the origin, through Liqo.
+//!
+//! The key exchange comes first, once per peering. For each lease the donor grants resources, which take effect through
+//! its records ([`Grants`](comity_agent_liqo::donor::Grants)), and the origin requests exactly these.
+
+mod donor;
+mod nodes;
+mod origin;
+mod resources;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use comity_agent_liqo::donor::{Grant, Minted};
+use comity_agent_liqo::network::LiqoNetwork;
+use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+use comity_agent_model::delivery_error::DeliveryError;
+use futures::future::BoxFuture;
+
+pub use donor::NodeLender;
+pub use resources::granted;
+
+use crate::{DonorLease, OriginLease, VirtualNodeGrant};
+
+/// What a donor lends as a virtual node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LentNode {
+    /// Its grant.
+    pub grant: Grant,
+    /// Names of idle ResourceSlices of the same origin, whose virtual nodes can be reused; ordered.
+    pub idle: Vec<String>,
+}
+
+/// The donor's side of virtual nodes.
+pub trait VirtualNodeDonor: Send + Sync {
+    /// Makes or finds the challenge that the origin signs.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn challenge<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<Challenge, DeliveryError>>;
+
+    /// Makes the origin a tenant of this cluster's Liqo; idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn admit_tenant<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        request: &'a TenantRequest,
+    ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>>;
+
+    /// Issues a token for the origin, to be replaced after `rotation_ms`; the `first` of a peering also makes it a
+    /// tenant.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn mint_token<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        first: bool,
+        rotation_ms: u64,
+    ) -> BoxFuture<'a, Result<Minted, DeliveryError>>;
+
+    /// Removes the tenant with all its objects, and returns when they are gone; idempotent, also if the origin is dead.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Computes the lease's grant, and labels the nodes that its pods may run on; idempotent.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn prepare<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a DonorLease,
+    ) -> BoxFuture<'a, Result<LentNode, DeliveryError>>;
+
+    /// Waits until a stored grant is in effect: a slice that arrives earlier would be refused.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes all pods of a lease whose grant has ended, and returns when they are gone; idempotent. The empty slice
+    /// may stay for the next lease. `tenant_namespace` is the origin's, if known.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove<'a>(
+        &'a self,
+        lease_id: &'a str,
+        slice: &'a str,
+        tenant_namespace: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Ids of all leases that have objects here.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+}
+
+/// The origin's side of virtual nodes.
+pub trait VirtualNodeOrigin: Send + Sync {
+    /// Signs the donor's challenge.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn answer<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        challenge: &'a Challenge,
+    ) -> BoxFuture<'a, Result<TenantRequest, DeliveryError>>;
+
+    /// Makes the identity with which this cluster's Liqo calls the donor; idempotent. `api_server`, from the donor's
+    /// signed bundle, is the only server that Liqo may call.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn accept_identity<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        api_server: &'a str,
+        params: &'a IdentityParams,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes the identity with all its objects; idempotent, also if the donor is dead.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove_identity<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Requests the grant from the donor's Liqo, and makes the virtual node. Returns the node's name.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn accept<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a OriginLease,
+        grant: &'a VirtualNodeGrant,
+    ) -> BoxFuture<'a, Result<String, DeliveryError>>;
+
+    /// Checks that the node is ready and has the granted resources.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn probe<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a OriginLease,
+        grant: &'a VirtualNodeGrant,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Removes all objects of a lease, and returns when they are gone; idempotent, also if the donor is dead.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Ids of all leases that have objects here.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+}
+
+/// Both sides of a cluster with Liqo.
+#[derive(Clone)]
+pub struct VirtualNodes {
+    /// Donor's side.
+    pub donor: Arc<dyn VirtualNodeDonor>,
+    /// Origin's side.
+    pub origin: Arc<dyn VirtualNodeOrigin>,
+    /// The network between Liqos, if it carries pods.
+    pub network: LiqoNetwork,
+}

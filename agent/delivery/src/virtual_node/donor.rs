@@ -1,0 +1,125 @@
+//! The donor's side of virtual nodes: Liqo's tenants, and the nodes that their pods may run on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_liqo::donor::{Grant, Grants, LiqoDonor, Minted};
+use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::node_id::NodeSalt;
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+
+use super::nodes::LeaseNodes;
+use super::{LentNode, VirtualNodeDonor, granted};
+use crate::DonorLease;
+
+/// Patience with admission policies to admit a lease; measured: well under a second.
+const POLICIES_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Lends virtual nodes.
+pub struct NodeLender {
+    liqo: LiqoDonor,
+    nodes: LeaseNodes,
+    /// Grants that the policies admit.
+    in_force: watch::Receiver<Arc<Grants>>,
+}
+
+impl NodeLender {
+    /// Lends nodes of the cluster behind `client`; `in_force` are the grants that its admission policies admit.
+    #[must_use]
+    pub const fn new(
+        client: kube::Client,
+        liqo: LiqoDonor,
+        salt: NodeSalt,
+        in_force: watch::Receiver<Arc<Grants>>,
+    ) -> Self {
+        Self { liqo, nodes: LeaseNodes::new(client, salt), in_force }
+    }
+
+    async fn wait_until_in_force(&self, slice: &str, grant: &Grant) -> Result<(), DeliveryError> {
+        let mut in_force = self.in_force.clone();
+        let waited =
+            tokio::time::timeout(POLICIES_PATIENCE, in_force.wait_for(|grants| grants.0.get(slice) == Some(grant)));
+        match waited.await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                let reason = format!("not done after {} s", POLICIES_PATIENCE.as_secs());
+                Err(DeliveryError::temporary(format!("let slice {slice} through the admission policies"), reason))
+            }
+        }
+    }
+}
+
+impl VirtualNodeDonor for NodeLender {
+    fn challenge<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<Challenge, DeliveryError>> {
+        Box::pin(self.liqo.challenge(peer))
+    }
+
+    fn admit_tenant<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        request: &'a TenantRequest,
+    ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>> {
+        Box::pin(self.liqo.admit_tenant(peer, request))
+    }
+
+    fn mint_token<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        first: bool,
+        rotation_ms: u64,
+    ) -> BoxFuture<'a, Result<Minted, DeliveryError>> {
+        Box::pin(self.liqo.mint_token(peer, first, rotation_ms))
+    }
+
+    fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.liqo.remove_tenant(peer))
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a DonorLease,
+    ) -> BoxFuture<'a, Result<LentNode, DeliveryError>> {
+        Box::pin(async move {
+            let resources = granted(lease)?;
+            let selection = self.nodes.select(lease).await?;
+            let grant = Grant {
+                origin_liqo_id: peer.liqo_id.clone(),
+                resources,
+                node_selector: selection.selector,
+                node_labels: selection.shown,
+            };
+            let idle = self.liqo.idle_slices(peer, &grant).await?;
+            Ok(LentNode { grant, idle })
+        })
+    }
+
+    fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.wait_until_in_force(slice, grant))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        lease_id: &'a str,
+        slice: &'a str,
+        tenant_namespace: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(async move {
+            if let Some(liqo_id) =
+                tenant_namespace.and_then(|namespace| namespace.strip_prefix(TENANT_NAMESPACE_PREFIX))
+            {
+                let (peering, cluster) = (String::new(), String::new());
+                let peer = LiqoPeer { peering, cluster, liqo_id: liqo_id.to_owned() };
+                self.liqo.drain_slice(&peer, slice).await?;
+            }
+            self.nodes.release(lease_id).await
+        })
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+        Box::pin(self.nodes.leases())
+    }
+}

@@ -1,0 +1,228 @@
+//! Labels that select the nodes on which a lease's pods may run.
+//!
+//! Maps the broker's salted hashes back to node names. A single node is selected by its host name, several by the
+//! lease's own label, which is set on exactly these nodes and removed with the lease.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_agent_kubernetes::call::{call, call_opt, patching};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::node_id::NodeSalt;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, ResourceExt as _};
+
+use crate::DonorLease;
+
+/// Label that every node has, and that selects it.
+const HOST_NAME: &str = "kubernetes.io/hostname";
+/// Before the lease's id, in the label of a lease on several nodes.
+const LEASE_NODES: &str = "lease.comity.dev/";
+/// Labels that tell what GPUs these are: pods of the origin may select by them.
+const SHOWN_LABELS: [&str; 6] = [
+    "nvidia.com/gpu.product",
+    "nvidia.com/gpu.memory",
+    "nvidia.com/gpu.family",
+    "nvidia.com/gpu.compute.major",
+    "nvidia.com/gpu.compute.minor",
+    "nvidia.com/cuda.driver-version.full",
+];
+const PAGE: u32 = 500;
+/// Pages of a list that are read: two million nodes.
+const MAX_PAGES: usize = 4_096;
+
+type Labels = BTreeMap<String, String>;
+
+/// How a lease's nodes are selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Selection {
+    /// Labels that select the nodes.
+    pub(super) selector: Labels,
+    /// GPU labels that all of them share.
+    pub(super) shown: Labels,
+    /// Nodes that need the lease's label.
+    pub(super) to_label: Vec<String>,
+}
+
+/// The label of a lease's nodes.
+pub(super) fn lease_label(lease_id: &str) -> String {
+    format!("{LEASE_NODES}{lease_id}")
+}
+
+/// Chooses the labels. `nodes` are all of the cluster, by name.
+fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt) -> Result<Selection, DeliveryError> {
+    let wanted: BTreeSet<&str> = lease.placement.nodes.iter().map(|node| node.node.as_str()).collect();
+    let chosen: Vec<(&String, &Labels)> =
+        nodes.iter().filter(|(name, _)| wanted.contains(salt.node_id(name).as_str())).collect();
+    if wanted.is_empty() || chosen.len() != wanted.len() {
+        let message = format!(
+            "{} of the {} nodes that {} was placed on are in this cluster; the others were removed",
+            chosen.len(),
+            wanted.len(),
+            lease.lease_id
+        );
+        return Err(DeliveryError::permanent("nodes-gone", message));
+    }
+    let (_, first) = chosen[0];
+    let agreed = |label: &&str| chosen.iter().all(|(_, labels)| labels.get(*label) == first.get(*label));
+    let shown = SHOWN_LABELS.iter().filter(|label| agreed(label));
+    let shown = shown.filter_map(|label| Some(((*label).to_owned(), first.get(*label)?.clone()))).collect();
+    if let (1, Some(host)) = (chosen.len(), first.get(HOST_NAME)) {
+        // If another node carries the same label by mistake, the host name is not unique.
+        if nodes.values().filter(|labels| labels.get(HOST_NAME) == Some(host)).count() == 1 {
+            let selector = Labels::from([(HOST_NAME.to_owned(), host.clone())]);
+            return Ok(Selection { selector, shown, to_label: Vec::new() });
+        }
+    }
+    let selector = Labels::from([(lease_label(&lease.lease_id), "true".to_owned())]);
+    Ok(Selection { selector, shown, to_label: chosen.into_iter().map(|(name, _)| name.clone()).collect() })
+}
+
+/// Nodes of one cluster.
+#[derive(Clone)]
+pub(super) struct LeaseNodes {
+    client: Client,
+    salt: NodeSalt,
+}
+
+impl LeaseNodes {
+    pub(super) const fn new(client: Client, salt: NodeSalt) -> Self {
+        Self { client, salt }
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    /// Selects a lease's nodes, labels them if needed, and removes the label from all others.
+    pub(super) async fn select(&self, lease: &DonorLease) -> Result<Selection, DeliveryError> {
+        let nodes: BTreeMap<String, Labels> = self
+            .list(&ListParams::default())
+            .await?
+            .into_iter()
+            .map(|node| (node.name_any(), node.metadata.labels.unwrap_or_default()))
+            .collect();
+        let selection = select(lease, &nodes, &self.salt)?;
+        let label = lease_label(&lease.lease_id);
+        for (name, labels) in &nodes {
+            let wanted = selection.to_label.contains(name);
+            let is = labels.get(&label).map(String::as_str);
+            if wanted && is != Some("true") {
+                self.set(name, &label, Some("true")).await?;
+            } else if !wanted && is.is_some() {
+                self.set(name, &label, None).await?;
+            }
+        }
+        Ok(selection)
+    }
+
+    /// Removes a lease's label from every node.
+    pub(super) async fn release(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        let label = lease_label(lease_id);
+        for node in self.list(&ListParams::default().labels(&label)).await? {
+            self.set(&node.name_any(), &label, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Leases whose label any node carries.
+    pub(super) async fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
+        let nodes = self.list(&ListParams::default()).await?;
+        let labels = nodes.iter().flat_map(|node| node.labels().keys());
+        Ok(labels.filter_map(|label| label.strip_prefix(LEASE_NODES)).map(str::to_owned).collect())
+    }
+
+    async fn set(&self, node: &str, label: &str, value: Option<&str>) -> Result<(), DeliveryError> {
+        let patch = serde_json::json!({ "metadata": { "labels": { label: value } } });
+        let parameters = patching();
+        let nodes = self.nodes();
+        // A deleted node needs no label.
+        call_opt(&format!("label node {node}"), nodes.patch_metadata(node, &parameters, &Patch::Merge(&patch)))
+            .await
+            .map(drop)
+    }
+
+    async fn list(&self, wanted: &ListParams) -> Result<Vec<PartialObjectMeta<Node>>, DeliveryError> {
+        let nodes = self.nodes();
+        let mut page = wanted.clone().limit(PAGE);
+        let mut found = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let list = call("list nodes", nodes.list_metadata(&page)).await?;
+            found.extend(list.items);
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_proto::v1;
+
+    use super::*;
+
+    const SALT: NodeSalt = NodeSalt::new([7; 32]);
+
+    fn lease(nodes: &[&str]) -> DonorLease {
+        let nodes = nodes
+            .iter()
+            .map(|name| v1::NodePlacement { node: SALT.node_id(name), ..v1::NodePlacement::default() })
+            .collect();
+        DonorLease {
+            lease_id: "lease-7".into(),
+            tenant: "t".into(),
+            origin: "o".into(),
+            placement: v1::Placement { nodes, ..v1::Placement::default() },
+            gpus: v1::GpuDemand::default(),
+            fencing_token: 1,
+            ends_at_ms: 0,
+        }
+    }
+
+    fn cluster() -> BTreeMap<String, Labels> {
+        let node = |host: &str, product: &str| {
+            Labels::from([(HOST_NAME.to_owned(), host.to_owned()), (SHOWN_LABELS[0].to_owned(), product.to_owned())])
+        };
+        BTreeMap::from([
+            ("a".to_owned(), node("host-a", "H100")),
+            ("b".to_owned(), node("host-b", "H100")),
+            ("c".to_owned(), node("host-c", "L40S")),
+            ("twin".to_owned(), node("host-c", "L40S")),
+        ])
+    }
+
+    fn texts(labels: &Labels) -> Vec<(&str, &str)> {
+        labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+    }
+
+    #[test]
+    fn one_node_is_selected_by_its_host_name() {
+        let selection = select(&lease(&["a"]), &cluster(), &SALT).unwrap();
+        assert_eq!(texts(&selection.selector), [(HOST_NAME, "host-a")]);
+        assert_eq!(texts(&selection.shown), [(SHOWN_LABELS[0], "H100")]);
+        assert!(selection.to_label.is_empty());
+    }
+
+    #[test]
+    fn several_nodes_and_an_ambiguous_one_get_the_leases_label() {
+        for (nodes, shown) in [(&["a", "b"][..], 1), (&["a", "c"], 0), (&["c"], 1)] {
+            let selection = select(&lease(nodes), &cluster(), &SALT).unwrap();
+            assert_eq!(texts(&selection.selector), [("lease.comity.dev/lease-7", "true")]);
+            assert_eq!(selection.to_label, nodes);
+            assert_eq!(selection.shown.len(), shown);
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_not_replaced_by_another() {
+        for nodes in [&["a", "gone"][..], &[]] {
+            let error = select(&lease(nodes), &cluster(), &SALT).unwrap_err();
+            assert!(matches!(error, DeliveryError::Permanent { code: "nodes-gone", .. }), "{error}");
+        }
+    }
+}

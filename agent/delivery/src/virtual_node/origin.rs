@@ -1,0 +1,76 @@
+//! The origin's side of virtual nodes.
+
+use std::collections::BTreeSet;
+
+use comity_agent_liqo::origin::{LiqoOrigin, SliceRequest};
+use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
+use comity_agent_model::delivery_error::DeliveryError;
+use futures::future::BoxFuture;
+
+use super::VirtualNodeOrigin;
+use crate::{OriginLease, VirtualNodeGrant};
+
+/// Where pods may be offloaded from when the request names no namespace.
+const DEFAULT_NAMESPACE: &str = "comity-leases";
+
+impl VirtualNodeOrigin for LiqoOrigin {
+    fn answer<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        challenge: &'a Challenge,
+    ) -> BoxFuture<'a, Result<TenantRequest, DeliveryError>> {
+        Box::pin(Self::answer(self, peer, challenge))
+    }
+
+    fn accept_identity<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        api_server: &'a str,
+        params: &'a IdentityParams,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(Self::accept_identity(self, peer, api_server, params))
+    }
+
+    fn remove_identity<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(Self::remove_identity(self, peer))
+    }
+
+    fn accept<'a>(
+        &'a self,
+        peer: &'a LiqoPeer,
+        lease: &'a OriginLease,
+        grant: &'a VirtualNodeGrant,
+    ) -> BoxFuture<'a, Result<String, DeliveryError>> {
+        Box::pin(async move {
+            let request = SliceRequest {
+                lease_id: lease.lease_id.clone(),
+                slice: grant.slice.clone(),
+                resources: grant.resources.clone(),
+                target_namespace: match lease.target_namespace.as_str() {
+                    "" => DEFAULT_NAMESPACE.to_owned(),
+                    name => name.to_owned(),
+                },
+            };
+            Self::accept(self, peer, &request).await?;
+            // The slice, the virtual node and the Node have one name.
+            Ok(grant.slice.clone())
+        })
+    }
+
+    fn probe<'a>(
+        &'a self,
+        _peer: &'a LiqoPeer,
+        lease: &'a OriginLease,
+        _grant: &'a VirtualNodeGrant,
+    ) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.ready(&lease.lease_id))
+    }
+
+    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(Self::remove(self, lease_id))
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+        Box::pin(Self::list(self))
+    }
+}

@@ -1,0 +1,255 @@
+//! What can go wrong in the fabric, in the operator's words.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An error of the fabric. None of them holds key material.
+#[derive(Debug, thiserror::Error)]
+pub enum FabricError {
+    /// The UDP socket could not be opened.
+    #[error(
+        "cannot listen for the fabric on udp {listen}: {source}; choose another address or port, or stop what uses it"
+    )]
+    Bind {
+        /// The address that was asked for.
+        listen: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system's random source failed.
+    #[error("cannot read the operating system's random source: {0}")]
+    Randomness(getrandom::Error),
+    /// The fabric holds as many peerings as it may.
+    #[error("the fabric already carries {limit} peerings, its limit; close one that is no longer needed")]
+    TooManyPeerings {
+        /// The limit.
+        limit: usize,
+    },
+    /// More endpoint candidates than anybody needs.
+    #[error("peering {peering} names {count} endpoint candidates; at most {limit} are allowed")]
+    TooManyEndpoints {
+        /// The peering's id.
+        peering: String,
+        /// How many were given.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// An epoch older than the one in force.
+    #[error("peering {peering} is at epoch {current}; epoch {epoch} is older and is refused")]
+    StaleEpoch {
+        /// The peering's id.
+        peering: String,
+        /// The epoch that was asked for.
+        epoch: u64,
+        /// The epoch in force.
+        current: u64,
+    },
+    /// Two peerings with one key could not be told apart.
+    #[error("peering {peering} would share its private key with peering {other}; every peering needs a key of its own")]
+    KeyInUse {
+        /// The peering that was to be added.
+        peering: String,
+        /// The peering that has the key.
+        other: String,
+    },
+    /// Nobody answered with the right keys in time.
+    #[error(
+        "peering {peering}: no WireGuard handshake within {waited:?}; check that udp reaches one of {endpoints:?} and \
+         that both sides have this epoch's keys"
+    )]
+    HandshakeTimeout {
+        /// The peering's id.
+        peering: String,
+        /// How long was waited.
+        waited: Duration,
+        /// The candidates that were tried.
+        endpoints: Vec<SocketAddr>,
+    },
+    /// The peering was removed, replaced, or its fabric ended.
+    #[error("peering {peering} is no longer part of the fabric")]
+    Removed {
+        /// The peering's id.
+        peering: String,
+    },
+    /// The other side has nothing on that port.
+    #[error("peering {peering}: the other side refused port {port}")]
+    Refused {
+        /// The peering's id.
+        peering: String,
+        /// The port inside the tunnel.
+        port: u16,
+    },
+    /// The other side did not answer.
+    #[error("peering {peering}: no answer on port {port} within {waited:?}; the tunnel may be down")]
+    ConnectTimeout {
+        /// The peering's id.
+        peering: String,
+        /// The port inside the tunnel.
+        port: u16,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The peering carries as many connections as it may.
+    #[error("peering {peering} already carries {limit} connections, its limit; close some and try again")]
+    TooManyConnections {
+        /// The peering's id.
+        peering: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// Somebody already listens there.
+    #[error("peering {peering}: port {port} inside the tunnel is already exposed")]
+    PortInUse {
+        /// The peering's id.
+        peering: String,
+        /// The port inside the tunnel.
+        port: u16,
+    },
+    /// Port 0 means nothing inside a tunnel.
+    #[error("peering {peering}: port 0 cannot be used inside the tunnel; name a port from 1 to 65535")]
+    PortZero {
+        /// The peering's id.
+        peering: String,
+    },
+    /// The port for a local forward could not be opened.
+    #[error("cannot listen on tcp {bind} for the tunnel: {source}; choose another port, or 0 for any")]
+    LocalBind {
+        /// The address that was asked for.
+        bind: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A setting of mode `tun` that cannot be.
+    #[error("{field} {value:?} is refused: {reason}")]
+    Setting {
+        /// Which setting.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What to write instead.
+        reason: String,
+    },
+    /// The network device could not be made.
+    #[error(
+        "cannot make the network device {device}: {source}; mode tun needs /dev/net/tun and NET_ADMIN in the node's \
+         network namespace; set fabric.mode to netstack to do without"
+    )]
+    Device {
+        /// The device.
+        device: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A link, an address or a route could not be changed.
+    #[error("cannot {what}: {source}; mode tun needs NET_ADMIN in the node's network namespace")]
+    Network {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The firewall's rules could not be loaded.
+    #[error("cannot load table inet comity: {reason}; mode tun needs the program nft (package nftables) and NET_ADMIN")]
+    Firewall {
+        /// What `nft` said.
+        reason: String,
+    },
+    /// The other side's networks are also networks here.
+    #[error(
+        "peering {peering}: {theirs} of the other side overlaps with {own} of this node; one of the two clusters must \
+         use other addresses"
+    )]
+    Overlap {
+        /// The peering's id.
+        peering: String,
+        /// What the other side claims.
+        theirs: String,
+        /// What it overlaps with here.
+        own: String,
+    },
+    /// Two other clusters claim the same addresses.
+    #[error(
+        "peering {peering}: {theirs} of cluster {cluster} overlaps with {other} of peering {other_peering}; packets \
+         could not be told apart"
+    )]
+    Claimed {
+        /// The peering that was to be added.
+        peering: String,
+        /// Its other side.
+        cluster: String,
+        /// What it claims.
+        theirs: String,
+        /// What is claimed already.
+        other: String,
+        /// By whom.
+        other_peering: String,
+    },
+    /// A network of other clusters is also one of this node's.
+    #[error(
+        "{theirs} of another cluster overlaps with {own} of this node; one of the two clusters must use other addresses"
+    )]
+    NodeOverlap {
+        /// What the other cluster has.
+        theirs: String,
+        /// What it overlaps with here.
+        own: String,
+    },
+    /// The gateway cannot tell which node it is.
+    #[error(
+        "none of the cluster's {nodes} nodes has one of this machine's IPv4 addresses as its InternalIP: the agent \
+         must run in the network of its node (hostNetwork)"
+    )]
+    NoOwnNode {
+        /// How many nodes were looked at.
+        nodes: usize,
+    },
+    /// A node's agent runs where the gateway's does.
+    #[error(
+        "this node is the gateway {gateway}: comity-agent node runs on the other nodes; label this one \
+         comity.dev/gateway=true"
+    )]
+    IsGateway {
+        /// The gateway's address.
+        gateway: std::net::Ipv4Addr,
+    },
+    /// This node was given an address that it has not.
+    #[error("this node has no address {address}: give --node-ip its InternalIP, and run in the node's network")]
+    NotOurAddress {
+        /// The address.
+        address: std::net::Ipv4Addr,
+    },
+    /// More than a peering needs of something.
+    #[error("peering {peering} names {count} {what}; at most {limit} are allowed")]
+    TooMany {
+        /// The peering's id.
+        peering: String,
+        /// Of what.
+        what: &'static str,
+        /// How many were given.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A port that the firewall keeps shut.
+    #[error("peering {peering}: port {port} is shut in mode tun; only {open} is open to the other side")]
+    PortShut {
+        /// The peering's id.
+        peering: String,
+        /// The port that was asked for.
+        port: u16,
+        /// The port that is open.
+        open: u16,
+    },
+    /// The kernel did not listen inside the tunnel.
+    #[error("peering {peering}: cannot listen on tcp {listen} inside the tunnel: {source}")]
+    Listen {
+        /// The peering's id.
+        peering: String,
+        /// The fabric address and port.
+        listen: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}

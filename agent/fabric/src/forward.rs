@@ -1,0 +1,222 @@
+//! Plain TCP at both ends of a tunnel.
+//!
+//! ```text
+//! kubectl ─tcp─▶ LocalForward ═tunnel═▶ Exposure ─tcp─▶ kube-apiserver
+//! pod ────tcp─▶ lead_api       (donor)
+//!                 (origin)
+//! ```
+//!
+//! Bytes are spliced both ways, each direction to its own end, so that a watch
+//! lives as long as its two ends want. How many connections there can be is
+//! the tunnel's bound; each has two buffers of a fixed size here.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::forward_target::ForwardTarget;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::{FabricError, PeerHandle, TunnelListener, TunnelStream};
+
+/// Bytes on their way in one direction of one connection.
+const SPLICE_BYTES: usize = 32 * 1024;
+/// A target must accept a connection within this time.
+const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after `accept` fails, which it does when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// One attempt to reach the donor: short, for TCP's own later ones are ever further apart.
+const ATTEMPT: Duration = Duration::from_secs(1);
+/// The pause after the donor refused: its agent may be starting.
+const REFUSED_PAUSE: Duration = Duration::from_millis(250);
+/// How long a pod's connection is held while the donor is not reached: Go's clients give a TLS handshake 10 s.
+const HOLD: Duration = Duration::from_secs(12);
+
+/// A target exposed to the other side, or the other side's API to this cluster's pods, until this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping an exposure ends it"]
+pub struct Exposure {
+    task: JoinHandle<()>,
+}
+
+impl Drop for Exposure {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Lets the other side reach `target` through a port inside the tunnel.
+///
+/// # Errors
+/// Those of [`PeerHandle::listen`].
+pub fn expose(peer: &PeerHandle, tunnel_port: u16, target: ForwardTarget) -> Result<Exposure, FabricError> {
+    let listener = peer.listen(tunnel_port)?;
+    Ok(Exposure { task: tokio::spawn(serve_each(listener, move |tunnel| serve_target(tunnel, target.clone()))) })
+}
+
+/// Serves each connection in a task of its own, until the peering ends.
+async fn serve_each<F>(mut listener: TunnelListener, serve: impl Fn(TunnelStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    // Ends with this task; its size is bounded by the tunnel's connections.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => drop(connections.spawn(serve(stream))),
+                Err(_) => break,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn connect(target: &ForwardTarget) -> std::io::Result<TcpStream> {
+    let stream = tokio::time::timeout(TARGET_TIMEOUT, TcpStream::connect(target.address())).await??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
+    match connect(&target).await {
+        Ok(stream) => splice(tunnel, stream).await,
+        Err(error) => {
+            tracing::warn!(%target, %error, "cannot reach what is exposed");
+            tunnel.abort();
+        }
+    }
+}
+
+/// On the origin in mode `tun`: takes what is sent to the donor's API server, as the firewall table sends it here, and
+/// leads it through the tunnel.
+///
+/// A pod that talked to the donor directly would learn of a cut only when its own TCP tries again, which is as long
+/// after the line is back as the cut was; here its connection ends with the line, and a new one is held until the line
+/// is back.
+///
+/// # Errors
+/// Those of [`PeerHandle::listen`].
+pub fn lead_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
+    let listener = peer.listen(API_PORT)?;
+    let peer = peer.clone();
+    Ok(Exposure { task: tokio::spawn(serve_each(listener, move |stream| serve_pod(stream, peer.clone()))) })
+}
+
+async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {
+    let reach = async {
+        loop {
+            match peer.connect_within(API_PORT, ATTEMPT).await {
+                Err(FabricError::ConnectTimeout { .. }) => {}
+                Err(FabricError::Refused { .. }) => tokio::time::sleep(REFUSED_PAUSE).await,
+                outcome => break outcome,
+            }
+        }
+    };
+    match tokio::time::timeout(HOLD, reach).await {
+        Ok(Ok(tunnel)) => splice(tunnel, stream).await,
+        Ok(Err(error)) => {
+            tracing::warn!(peering = peer.peering(), %error, "cannot lead a pod to the donor's api server");
+            stream.abort();
+        }
+        Err(_) => {
+            tracing::debug!(peering = peer.peering(), "the donor is not reached: a pod's connection is given up");
+            stream.abort();
+        }
+    }
+}
+
+/// A local port that leads into a tunnel, until this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping a local forward ends it"]
+pub struct LocalForward {
+    local_addr: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl LocalForward {
+    /// Where it listens; the port is the one the system chose if 0 was asked.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+}
+
+impl Drop for LocalForward {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Listens on an address of this host and leads every connection to a port of
+/// the other side. Whoever reaches the address reaches that port.
+///
+/// # Errors
+/// [`FabricError::LocalBind`].
+pub async fn forward_local(peer: &PeerHandle, bind: SocketAddr, tunnel_port: u16) -> Result<LocalForward, FabricError> {
+    let failed = |source| FabricError::LocalBind { bind, source };
+    let listener = TcpListener::bind(bind).await.map_err(failed)?;
+    let local_addr = listener.local_addr().map_err(failed)?;
+    let task = tokio::spawn(serve_local(listener, peer.clone(), tunnel_port));
+    Ok(LocalForward { local_addr, task })
+}
+
+async fn serve_local(listener: TcpListener, peer: PeerHandle, tunnel_port: u16) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(serve_client(stream, peer.clone(), tunnel_port))),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection for the tunnel");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve_client(stream: TcpStream, peer: PeerHandle, tunnel_port: u16) {
+    match peer.connect(tunnel_port).await {
+        Ok(tunnel) if stream.set_nodelay(true).is_ok() => splice(tunnel, stream).await,
+        Ok(tunnel) => tunnel.abort(),
+        Err(error) => {
+            tracing::warn!(peering = peer.peering(), %error, "cannot connect through the tunnel");
+            stream.end();
+        }
+    }
+}
+
+/// Copies both ways until both directions have ended. A direction that breaks
+/// takes both connections with it, by reset: half an answer must not look like
+/// a whole one.
+async fn splice(mut tunnel: TunnelStream, mut stream: impl Resets) {
+    let copied = copy_bidirectional_with_sizes(&mut tunnel, &mut stream, SPLICE_BYTES, SPLICE_BYTES).await;
+    if let Err(error) = copied {
+        tracing::debug!(%error, "connection through the tunnel broke");
+        tunnel.end();
+        stream.end();
+    }
+}
+
+/// A connection that can end by reset.
+trait Resets: AsyncRead + AsyncWrite + Unpin {
+    fn end(self);
+}
+
+impl Resets for TunnelStream {
+    fn end(self) {
+        self.abort();
+    }
+}
+
+impl Resets for TcpStream {
+    fn end(self) {
+        // Failing to ask for a reset leaves an ordinary close.
+        let _ = self.set_zero_linger();
+    }
+}

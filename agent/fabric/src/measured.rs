@@ -1,0 +1,92 @@
+//! Measures the best rate at which bytes arrive from other clusters through the tunnels: a lower bound of the
+//! bandwidth.
+//!
+//! Passive: it counts received traffic, because sent bytes may be lost. The result is lost at a restart.
+
+mod meter;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meter::Meter;
+
+use crate::PeerHandle;
+
+/// A rate is published again when it differs by this many eighths from the published one: for each the offer is
+/// sent again.
+const WORTH_TELLING: u64 = 2;
+/// Most clusters measured: as many as an offer may name, and a fabric may have tunnels.
+const MAX_CLUSTERS: usize = 1_024;
+
+/// Mbit/s from each cluster that sent enough to tell.
+pub type Measured = BTreeMap<String, u64>;
+
+/// What one tunnel has brought.
+pub struct Arrived {
+    /// The tunnel: its peering and epoch.
+    pub tunnel: (String, u64),
+    /// Cluster at its other end.
+    pub cluster: String,
+    /// Bytes since the tunnel was made.
+    pub bytes: u64,
+}
+
+impl Arrived {
+    /// The state of a tunnel now.
+    #[must_use]
+    pub fn of(peer: &PeerHandle) -> Self {
+        let tunnel = (peer.peering().to_owned(), peer.epoch());
+        Self { tunnel, cluster: peer.remote_cluster().to_owned(), bytes: peer.status().rx_bytes }
+    }
+}
+
+/// Meters of all clusters; does no I/O.
+#[derive(Debug, Default)]
+pub struct Meters {
+    tunnels: BTreeMap<(String, u64), u64>,
+    clusters: BTreeMap<String, Meter>,
+    told: Measured,
+}
+
+impl Meters {
+    /// Counts what all tunnels have brought until `at`, a monotonic time. Returns the rates to publish.
+    pub fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = Arrived>) -> &Measured {
+        let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
+        for Arrived { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
+            // What a tunnel brought before it was first seen came in nobody knows how long.
+            let before = self.tunnels.get(&tunnel).copied().unwrap_or(bytes);
+            let sum = more.entry(cluster).or_default();
+            *sum = sum.saturating_add(bytes.saturating_sub(before));
+            tunnels.insert(tunnel, bytes);
+        }
+        self.tunnels = tunnels;
+        let seen: BTreeSet<String> = more.keys().cloned().collect();
+        for (cluster, meter) in &mut self.clusters {
+            meter.look(at, more.remove(cluster).unwrap_or(0));
+        }
+        let room = MAX_CLUSTERS.saturating_sub(self.clusters.len());
+        for (cluster, bytes) in more.into_iter().take(room) {
+            self.clusters.entry(cluster).or_default().look(at, bytes);
+        }
+        self.clusters.retain(|cluster, meter| meter.mbits().is_some() || seen.contains(cluster));
+        let best = self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.clone(), meter.mbits()?)));
+        let tell = |(cluster, mbits): (String, u64)| {
+            let told = self.told.get(&cluster).copied().filter(|told| !is_worth_telling(*told, mbits));
+            (cluster, told.unwrap_or(mbits))
+        };
+        self.told = best.map(tell).collect();
+        &self.told
+    }
+
+    /// The best rate of each cluster in Mbit/s, not rounded to what was published.
+    pub fn exact(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.as_str(), meter.mbits()?)))
+    }
+}
+
+fn is_worth_telling(told: u64, mbits: u64) -> bool {
+    let step = (told / 8).saturating_mul(WORTH_TELLING).max(1);
+    mbits.abs_diff(told) >= step
+}

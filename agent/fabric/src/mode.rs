@@ -1,0 +1,122 @@
+//! How packets enter and leave the tunnels, and who may use them.
+
+use std::collections::BTreeSet;
+
+use comity_agent_model::settings::InvalidSetting;
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+/// Default name of the device.
+const DEFAULT_DEVICE: &str = "comity0";
+/// WireGuard takes at most 80 bytes of a packet, and most paths carry 1500.
+const DEFAULT_MTU: u16 = 1420;
+/// IPv6 needs as much on every link.
+const SMALLEST_MTU: u16 = 1280;
+/// A path with jumbo frames of 9000 bytes.
+pub(crate) const LARGEST_MTU: u16 = 8920;
+/// A vxlan number has 24 bits.
+pub(crate) const MAX_VNI: u32 = 0x00ff_ffff;
+/// Default VNI and UDP port of the overlay.
+const DEFAULT_OVERLAY: u16 = 51_872;
+/// `IFNAMSIZ` of Linux, less its final zero.
+const LONGEST_NAME: usize = 15;
+/// Own networks that may be named beside those which the routing table shows.
+const MAX_OWN_NETWORKS: usize = 64;
+
+/// How packets enter and leave the tunnels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FabricMode {
+    /// TCP runs in this process: no privileges, and the tunnel carries the
+    /// donor's API only.
+    #[default]
+    Netstack,
+    /// A network device of this node: pods reach each other. Needs NET_ADMIN
+    /// and the program `nft`.
+    Tun(TunSettings),
+}
+
+/// The network device of mode `tun`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TunSettings {
+    /// The device's name.
+    pub name: String,
+    /// The largest packet inside the tunnel: 80 bytes less than the path
+    /// carries (60 where WireGuard itself goes over IPv4).
+    pub mtu: u16,
+    /// Networks of this cluster that are not in the node's routing table, such
+    /// as Services: other clusters' pods must not have addresses in them.
+    pub own_networks: Vec<Ipv4Net>,
+    /// The way to this cluster's other nodes.
+    pub overlay: OverlaySettings,
+}
+
+/// The vxlan between the gateway and its cluster's other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OverlaySettings {
+    /// False where other nodes have a way to the gateway of their own.
+    pub enabled: bool,
+    /// Its number.
+    pub vni: u32,
+    /// Its UDP port, on every node.
+    pub port: u16,
+}
+
+impl Default for OverlaySettings {
+    fn default() -> Self {
+        Self { enabled: true, vni: u32::from(DEFAULT_OVERLAY), port: DEFAULT_OVERLAY }
+    }
+}
+
+impl Default for TunSettings {
+    fn default() -> Self {
+        Self {
+            name: DEFAULT_DEVICE.to_owned(),
+            mtu: DEFAULT_MTU,
+            own_networks: Vec::new(),
+            overlay: OverlaySettings::default(),
+        }
+    }
+}
+
+impl TunSettings {
+    /// Refuses the first invalid value.
+    pub fn check(&self) -> Result<(), InvalidSetting> {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        // The overlay's device has one letter more.
+        let longest = LONGEST_NAME - usize::from(self.overlay.enabled);
+        if self.name.is_empty() || self.name.len() > longest || !self.name.chars().all(plain) {
+            let reason = format!("want 1 to {longest} letters, digits, '-', '_' or '.', as in {DEFAULT_DEVICE}");
+            return Err(InvalidSetting::new("fabric.tun.name", self.name.clone(), reason));
+        }
+        if !(SMALLEST_MTU..=LARGEST_MTU).contains(&self.mtu) {
+            let reason =
+                format!("want {SMALLEST_MTU} to {LARGEST_MTU}: 80 less than the path to other clusters carries");
+            return Err(InvalidSetting::new("fabric.tun.mtu", self.mtu.to_string(), reason));
+        }
+        if self.overlay.vni == 0 || self.overlay.vni > MAX_VNI {
+            let reason = format!("want 1 to {MAX_VNI}, and none that another vxlan of the nodes has");
+            return Err(InvalidSetting::new("fabric.tun.overlay.vni", self.overlay.vni.to_string(), reason));
+        }
+        if self.overlay.port == 0 {
+            let reason = "want a UDP port that is free on every node".to_owned();
+            return Err(InvalidSetting::new("fabric.tun.overlay.port", self.overlay.port.to_string(), reason));
+        }
+        if self.own_networks.len() > MAX_OWN_NETWORKS {
+            let reason = format!("name at most {MAX_OWN_NETWORKS}; join neighbours into one");
+            return Err(InvalidSetting::new("fabric.tun.ownNetworks", self.own_networks.len().to_string(), reason));
+        }
+        Ok(())
+    }
+}
+
+/// Who may talk to whom through one tunnel, in either direction. What is not
+/// between `remote` and `local` is dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Addresses of the other cluster.
+    pub remote: BTreeSet<Ipv4Net>,
+    /// Addresses of this cluster.
+    pub local: BTreeSet<Ipv4Net>,
+}

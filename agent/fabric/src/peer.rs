@@ -1,0 +1,214 @@
+//! One peering of the fabric: its tunnel, and the task that drives it.
+
+pub(crate) mod config;
+pub(crate) mod handle;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::demux::Message;
+use super::error::FabricError;
+use super::netstack::Netstack;
+use super::path::Path;
+use super::tun::kernel_side::KernelSide;
+use super::tunnel::{Handshake, Next, Tunnel, TunnelKeys};
+use super::wire::Wire;
+use config::{PeerConfig, Role};
+
+/// The donor waits this long with its first initiation, so that the two do not
+/// cross; it still begins by itself when only it can reach the other.
+const DONOR_PATIENCE: Duration = Duration::from_secs(1);
+/// The driver never sleeps less, so that no rounding of timers makes it spin.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+struct Driven {
+    tunnel: Tunnel,
+    /// The time the driver sleeps to.
+    wakes_at: Instant,
+}
+
+/// The shared state of a peering.
+pub(super) struct Peer {
+    config: PeerConfig,
+    driven: Mutex<Driven>,
+    /// What is only there where the kernel's stack is used.
+    kernel: Option<KernelSide>,
+    kick: Notify,
+    handshake: watch::Sender<Option<Handshake>>,
+}
+
+impl Peer {
+    /// The seed is for the peering's own stack; without one it uses the kernel's.
+    pub(super) fn new(config: PeerConfig, number: u32, seed: Option<u64>, now: Instant) -> Self {
+        let first_attempt = match config.role {
+            Role::Donor => now + DONOR_PATIENCE,
+            Role::Origin => now,
+        };
+        let path = Path::new(config.endpoints.clone(), config.keepalive, first_attempt);
+        let keys =
+            TunnelKeys { local: &config.local_secret, remote: config.remote_public, preshared: &config.preshared };
+        let stack = seed.map(|seed| Netstack::new(config.local_address, config.remote_address, seed, now));
+        let kernel = stack.is_none().then(|| KernelSide::new(&config));
+        let tunnel = Tunnel::new(&keys, number, config.keepalive, path, stack, now);
+        Self {
+            config,
+            driven: Mutex::new(Driven { tunnel, wakes_at: now }),
+            kernel,
+            kick: Notify::new(),
+            handshake: watch::Sender::new(None),
+        }
+    }
+
+    pub(super) fn config(&self) -> &PeerConfig {
+        &self.config
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Driven> {
+        // A panic under the lock leaves at worst a broken tunnel, and TCP and
+        // WireGuard both recover from those.
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the tunnel and lets the driver look at what has changed.
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut Tunnel) -> R) -> R {
+        let result = change(&mut self.lock().tunnel);
+        self.kick.notify_one();
+        result
+    }
+
+    /// Uses the tunnel in a way that gives the driver nothing to do.
+    pub(super) fn peek<R>(&self, look: impl FnOnce(&mut Tunnel) -> R) -> R {
+        look(&mut self.lock().tunnel)
+    }
+
+    /// What belongs to the kernel's stack, where that is used.
+    pub(super) fn kernel(&self) -> Option<&KernelSide> {
+        self.kernel.as_ref()
+    }
+
+    pub(super) fn receive(&self, message: Message, datagram: &[u8], from: SocketAddr, wire: &impl Wire) -> bool {
+        let now = Instant::now();
+        let mut driven = self.lock();
+        let authentic = driven.tunnel.receive(message, datagram, from, now, wire, |stack, packet| {
+            stack.iter_mut().for_each(|stack| stack.receive(packet, now));
+            true
+        });
+        if authentic && message != Message::Data {
+            self.publish(&driven.tunnel);
+        }
+        authentic
+    }
+
+    /// Takes datagrams of one sender for the kernel's stack, under one lock.
+    pub(super) fn receive_run<'a>(
+        &self,
+        message: Message,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+        from: SocketAddr,
+        wire: &impl Wire,
+        mut deliver: impl FnMut(&[u8]) -> bool,
+    ) {
+        let now = Instant::now();
+        let mut driven = self.lock();
+        for datagram in datagrams {
+            driven.tunnel.receive(message, datagram, from, now, wire, |_, packet| deliver(packet));
+        }
+        self.publish(&driven.tunnel);
+    }
+
+    /// Seals packets of the kernel's, if there is a session: `work` is given
+    /// the tunnel and where sealed packets go.
+    pub(super) fn seal(&self, work: impl FnOnce(&mut Tunnel, SocketAddr)) {
+        let mut driven = self.lock();
+        if let Some(to) = driven.tunnel.outlet() {
+            work(&mut driven.tunnel, to);
+            driven.tunnel.path().sent(Instant::now());
+        }
+    }
+
+    /// Services the tunnel in place of the driver, after a batch of datagrams.
+    pub(super) fn respond(&self, wire: &impl Wire) {
+        let mut driven = self.lock();
+        let next = self.service(&mut driven, wire);
+        if next.blocked || next.at < driven.wakes_at {
+            self.kick.notify_one();
+        }
+    }
+
+    fn service(&self, driven: &mut Driven, wire: &impl Wire) -> Next {
+        let next = driven.tunnel.service(Instant::now(), wire);
+        self.publish(&driven.tunnel);
+        next
+    }
+
+    fn publish(&self, tunnel: &Tunnel) {
+        let live = tunnel.live_handshake();
+        self.handshake.send_if_modified(|known| std::mem::replace(known, live) != live);
+    }
+
+    /// Ends the tunnel: connections are reset, whoever waits is woken.
+    pub(super) fn close(&self) {
+        self.with(Tunnel::close);
+        self.kernel.iter().for_each(KernelSide::end);
+        // Even if it is what was known: waiters look whether this is the end.
+        self.handshake.send_replace(None);
+    }
+
+    /// Waits until a session is in force, at once if one is.
+    ///
+    /// # Errors
+    /// [`FabricError::HandshakeTimeout`] after `within`;
+    /// [`FabricError::Removed`] when the peering ends.
+    pub(super) async fn wait_handshake(&self, within: Duration) -> Result<Handshake, FabricError> {
+        let mut handshakes = self.handshake.subscribe();
+        let established = async {
+            loop {
+                if self.peek(|tunnel| tunnel.is_closed()) {
+                    return Err(self.removed());
+                }
+                if let Some(handshake) = *handshakes.borrow_and_update() {
+                    return Ok(handshake);
+                }
+                handshakes.changed().await.map_err(|_| self.removed())?;
+            }
+        };
+        tokio::time::timeout(within, established).await.unwrap_or_else(|_| {
+            Err(FabricError::HandshakeTimeout {
+                peering: self.config.peering.clone(),
+                waited: within,
+                endpoints: self.peek(|tunnel| tunnel.path().candidates().to_vec()),
+            })
+        })
+    }
+
+    pub(super) fn removed(&self) -> FabricError {
+        FabricError::Removed { peering: self.config.peering.clone() }
+    }
+}
+
+/// Services a tunnel until it is closed: after each change, at each timer, and
+/// when the socket has room again.
+pub(super) async fn drive(peer: Arc<Peer>, wire: Arc<impl Wire>) {
+    loop {
+        let next = {
+            let mut driven = peer.lock();
+            let closed = driven.tunnel.is_closed();
+            let mut next = peer.service(&mut driven, &*wire);
+            if closed {
+                // The resets have been sent.
+                return;
+            }
+            next.at = next.at.max(Instant::now() + SHORTEST_SLEEP);
+            driven.wakes_at = next.at;
+            next
+        };
+        tokio::select! {
+            () = peer.kick.notified() => {}
+            () = tokio::time::sleep_until(next.at.into()) => {}
+            _ = wire.writable(), if next.blocked => {}
+        }
+    }
+}

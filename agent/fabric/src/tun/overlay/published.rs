@@ -1,0 +1,200 @@
+//! The document that the gateway publishes and its cluster's other nodes follow. It contains nothing secret.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::str::FromStr;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use super::LEAST_MTU;
+use crate::mode::{LARGEST_MTU, MAX_VNI};
+
+/// Increased when older nodes could misread the document.
+const VERSION: u32 = 1;
+/// Largest document that is read.
+const MAX_BYTES: usize = 512 * 1024;
+/// Limits of the lists: 64 pod networks and one API server for every peering.
+const MAX_POD_NETWORKS: usize = 65_536;
+const MAX_API_SERVERS: usize = 1_024;
+
+/// The networks beyond the tunnels, and how a node reaches the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The gateway's InternalIP.
+    pub gateway: Ipv4Addr,
+    /// VXLAN network identifier of the overlay.
+    pub vni: u32,
+    /// UDP port of the overlay.
+    pub port: u16,
+    /// MTU of the gateway's end.
+    pub mtu: u16,
+    /// Pod networks of other clusters.
+    pub pod_networks: BTreeSet<Ipv4Net>,
+    /// API servers of donors.
+    pub api_servers: BTreeSet<SocketAddrV4>,
+}
+
+/// Why a document is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {value:?} is refused: {remedy}")]
+pub struct PublishedError {
+    /// Name of the invalid field.
+    pub field: &'static str,
+    /// Its value.
+    pub value: String,
+    /// How to correct it.
+    pub remedy: String,
+}
+
+fn refused(field: &'static str, value: impl Display, remedy: impl Into<String>) -> PublishedError {
+    let value: String = value.to_string().chars().take(100).collect();
+    PublishedError { field, value, remedy: remedy.into() }
+}
+
+/// The serialized form.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    version: u32,
+    generation: u64,
+    gateway: String,
+    vni: u32,
+    port: u16,
+    mtu: u16,
+    pod_networks: Vec<String>,
+    api_servers: Vec<String>,
+}
+
+impl Published {
+    /// Whether nothing is beyond the tunnels: nodes then need no overlay.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pod_networks.is_empty() && self.api_servers.is_empty()
+    }
+
+    /// The document as JSON.
+    #[must_use]
+    pub fn document(&self, generation: u64) -> String {
+        let document = Document {
+            version: VERSION,
+            generation,
+            gateway: self.gateway.to_string(),
+            vni: self.vni,
+            port: self.port,
+            mtu: self.mtu,
+            pod_networks: self.pod_networks.iter().map(ToString::to_string).collect(),
+            api_servers: self.api_servers.iter().map(ToString::to_string).collect(),
+        };
+        serde_json::to_string(&document).unwrap_or_default()
+    }
+
+    /// Reads a document, with its generation.
+    ///
+    /// # Errors
+    /// [`PublishedError`] for the first invalid field.
+    pub fn read(text: &str) -> Result<(Self, u64), PublishedError> {
+        let agent = "upgrade the agents of the gateway and of its nodes to one version";
+        if text.len() > MAX_BYTES {
+            return Err(refused("the document", format!("{} bytes", text.len()), format!("want at most {MAX_BYTES}")));
+        }
+        let document: Document = serde_json::from_str(text).map_err(|error| {
+            refused("the document", error, "the gateway's agent writes it again within a minute if it is deleted")
+        })?;
+        if document.version != VERSION {
+            return Err(refused("version", document.version, agent));
+        }
+        let gateway: Ipv4Addr = parse("gateway", &document.gateway, "want the gateway's IPv4 address")?;
+        if gateway.is_unspecified() || gateway.is_loopback() || gateway.is_multicast() || gateway.is_broadcast() {
+            return Err(refused("gateway", gateway, "want the gateway's InternalIP"));
+        }
+        if document.vni == 0 || document.vni > MAX_VNI {
+            return Err(refused("vni", document.vni, format!("want 1 to {MAX_VNI}")));
+        }
+        if document.port == 0 {
+            return Err(refused("port", document.port, "want a UDP port"));
+        }
+        if u32::from(document.mtu) < LEAST_MTU || document.mtu > LARGEST_MTU {
+            return Err(refused("mtu", document.mtu, format!("want {LEAST_MTU} to {LARGEST_MTU}")));
+        }
+        for (field, count, most) in [
+            ("podNetworks", document.pod_networks.len(), MAX_POD_NETWORKS),
+            ("apiServers", document.api_servers.len(), MAX_API_SERVERS),
+        ] {
+            if count > most {
+                return Err(refused(field, format!("{count} entries"), format!("want at most {most}")));
+            }
+        }
+        let mut pod_networks = BTreeSet::new();
+        for text in &document.pod_networks {
+            let net: Ipv4Net = parse("podNetworks", text, "want IPv4 networks, as in 10.2.0.0/16")?;
+            if net.prefix_len() == 0 || net.addr() != net.network() {
+                return Err(refused(
+                    "podNetworks",
+                    net,
+                    "want networks narrower than everything, without further bits",
+                ));
+            }
+            pod_networks.insert(net);
+        }
+        let mut api_servers = BTreeSet::new();
+        for text in &document.api_servers {
+            api_servers.insert(parse("apiServers", text, "want an IPv4 address and a port, as in 203.0.113.10:6443")?);
+        }
+        let (vni, port, mtu) = (document.vni, document.port, document.mtu);
+        Ok((Self { gateway, vni, port, mtu, pod_networks, api_servers }, document.generation))
+    }
+}
+
+fn parse<T: FromStr>(field: &'static str, text: &str, remedy: &str) -> Result<T, PublishedError> {
+    text.parse().map_err(|_| refused(field, text, remedy))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::tun::overlay) fn published() -> Published {
+        Published {
+            gateway: Ipv4Addr::new(198, 51, 100, 10),
+            vni: 51_872,
+            port: 51_872,
+            mtu: 1420,
+            pod_networks: BTreeSet::from(["10.2.0.0/16".parse().unwrap(), "10.3.0.0/16".parse().unwrap()]),
+            api_servers: BTreeSet::from(["203.0.113.10:6443".parse().unwrap()]),
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let text = published().document(7);
+        assert_eq!(Published::read(&text).unwrap(), (published(), 7));
+        assert!(!published().is_empty());
+        // A later version may add fields.
+        let more = text.replacen('{', "{\"more\":1,", 1);
+        assert_eq!(Published::read(&more).unwrap().1, 7);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let text = published().document(7);
+        for (from, to, field) in [
+            ("\"version\":1", "\"version\":2", "version \"2\""),
+            ("198.51.100.10", "gateway.example", "gateway \"gateway.example\""),
+            ("198.51.100.10", "127.0.0.1", "gateway \"127.0.0.1\""),
+            ("\"vni\":51872", "\"vni\":0", "vni \"0\""),
+            ("\"mtu\":1420", "\"mtu\":100", "mtu \"100\""),
+            ("10.2.0.0/16", "10.2.0.1/16", "podNetworks \"10.2.0.1/16\""),
+            ("10.2.0.0/16", "0.0.0.0/0", "podNetworks \"0.0.0.0/0\""),
+            ("10.2.0.0/16", "fd00::/8", "podNetworks \"fd00::/8\""),
+            ("203.0.113.10:6443", "api:6443", "apiServers \"api:6443\""),
+            ("\"gateway\"", "\"gate\"", "the document"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            let error = Published::read(&text.replace(from, to)).unwrap_err().to_string();
+            assert!(error.starts_with(field) && error.contains("is refused: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Calls to the Kubernetes API whose errors tell temporary from permanent failures.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use comity_agent_model::delivery_error::DeliveryError;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::{CallError, within_limit};
+
+/// Field manager of the agent's writes.
+pub const FIELD_MANAGER: &str = "comity-agent";
+/// Label of every object that the agent makes.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+
+/// Labels of an object that the agent makes: `more`, and [`MANAGED_BY`].
+pub fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    std::iter::once(MANAGED_BY).chain(more).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Parameters for creating an object as the agent's field manager.
+pub fn creating() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+/// Parameters for patching an object as the agent's field manager.
+pub fn patching() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Makes a call within its time limit.
+pub async fn call<T>(operation: &str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, DeliveryError> {
+    within_limit(call).await.map_err(|error| delivery_error(operation, error))
+}
+
+/// Makes a call; "not found" is `None`.
+pub async fn call_opt<T>(
+    operation: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<Option<T>, DeliveryError> {
+    match within_limit(call).await {
+        Err(CallError::Status(status)) if status.is_not_found() => Ok(None),
+        result => result.map(Some).map_err(|error| delivery_error(operation, error)),
+    }
+}
+
+/// Server-side apply: creates the object, or resets the given fields.
+pub async fn apply<K>(api: &Api<K>, object: &K) -> Result<K, DeliveryError>
+where
+    K: Resource + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+    K::DynamicType: Default,
+{
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    let name = object.meta().name.clone().unwrap_or_default();
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    call(&format!("apply {kind} {name}"), api.patch(&name, &parameters, &Patch::Apply(object))).await
+}
+
+fn delivery_error(operation: &str, error: CallError) -> DeliveryError {
+    let CallError::Status(status) = &error else { return DeliveryError::temporary(operation, error) };
+    // A namespace being deleted refuses new objects as forbidden.
+    let going_away = status.message.contains("being terminated");
+    match status.code {
+        403 if !going_away => DeliveryError::permanent(
+            "kubernetes-forbidden",
+            format!(
+                "cannot {operation}: {}; apply deploy/agent/rbac.yaml, or give the agent's user these rights",
+                status.message
+            ),
+        ),
+        400 | 422 => DeliveryError::permanent("kubernetes-refused", format!("cannot {operation}: {}", status.message)),
+        _ => DeliveryError::temporary(operation, error),
+    }
+}

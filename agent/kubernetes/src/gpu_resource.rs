@@ -1,0 +1,152 @@
+//! Names by which Kubernetes counts GPUs and other devices.
+
+use std::collections::BTreeSet;
+
+/// NVIDIA's whole GPUs.
+pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// The same, renamed where the device plugin shares them.
+pub const NVIDIA_GPU_SHARED: &str = "nvidia.com/gpu.shared";
+/// MIG instances where each profile has its own name: this and the profile.
+pub const NVIDIA_MIG_PREFIX: &str = "nvidia.com/mig-";
+/// What the devices of that kind are called in an offer; the broker adds "-" and the profile.
+pub const NVIDIA_MIG: &str = "nvidia.com/mig";
+/// AMD's GPUs.
+pub const AMD_GPU: &str = "amd.com/gpu";
+
+/// Names that count GPUs, or parts of them, whether or not a node has them now: a device plugin may be installed while
+/// a lease runs.
+const WELL_KNOWN: [&str; 18] = [
+    NVIDIA_GPU,
+    NVIDIA_GPU_SHARED,
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+    "nvidia.com/pgpu",
+    AMD_GPU,
+    "amd.com/gpumem",
+    "amd.com/gpucores",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "gpu.intel.com/i915_monitoring",
+    "gpu.intel.com/xe_monitoring",
+    "gpu.intel.com/millicores",
+    "gpu.intel.com/memory.max",
+    "gpu.intel.com/tiles",
+    "habana.ai/gaudi",
+    "aliyun.com/gpu-mem",
+];
+
+/// Profiles that NVIDIA's boards have; the mixed strategy counts each by its own name. Source: MIG User Guide.
+const MIG_PROFILES: [&str; 64] = [
+    "1g.5gb",
+    "1g.5gb.me",
+    "2g.10gb",
+    "3g.20gb",
+    "4g.20gb",
+    "7g.40gb",
+    "1g.10gb",
+    "1g.10gb.me",
+    "1g.20gb",
+    "2g.20gb",
+    "3g.40gb",
+    "4g.40gb",
+    "7g.79gb",
+    "7g.80gb",
+    "1g.6gb",
+    "1g.6gb.me",
+    "2g.12gb",
+    "2g.12gb.me",
+    "4g.24gb",
+    "1g.12gb",
+    "1g.12gb.me",
+    "1g.24gb",
+    "2g.24gb",
+    "3g.47gb",
+    "4g.47gb",
+    "7g.94gb",
+    "3g.48gb",
+    "4g.48gb",
+    "7g.96gb",
+    "1g.18gb",
+    "1g.18gb.me",
+    "1g.35gb",
+    "2g.35gb",
+    "3g.71gb",
+    "4g.71gb",
+    "7g.141gb",
+    "1g.23gb",
+    "1g.23gb.me",
+    "1g.45gb",
+    "2g.45gb",
+    "3g.90gb",
+    "4g.90gb",
+    "7g.180gb",
+    "1g.47gb",
+    "2g.47gb",
+    "3g.93gb",
+    "4g.93gb",
+    "7g.186gb",
+    "1g.34gb",
+    "1g.34gb.me",
+    "1g.67gb",
+    "2g.67gb",
+    "3g.135gb",
+    "4g.135gb",
+    "7g.269gb",
+    "1g.35gb.me",
+    "1g.70gb",
+    "2g.70gb",
+    "3g.139gb",
+    "4g.139gb",
+    "7g.278gb",
+    "1g.24gb.me",
+    "2g.48gb",
+    "4g.96gb",
+];
+
+/// Whether the name is an extended resource: a device that a plugin or an administrator counts.
+pub fn is_extended(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
+}
+
+/// Every name that a lease must be kept from unless it is what was leased: all that the nodes count, all the well-known
+/// ones.
+pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    let profiles = MIG_PROFILES.iter().flat_map(|profile| {
+        let name = format!("{NVIDIA_MIG_PREFIX}{profile}");
+        [format!("{name}.shared"), name]
+    });
+    let well_known = WELL_KNOWN.iter().map(|name| (*name).to_owned());
+    on_nodes.into_iter().filter(|name| is_extended(name)).map(str::to_owned).chain(well_known).chain(profiles).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_extended_resources_and_machine_parts_are_not() {
+        for name in
+            ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb.shared", "amd.com/cpx_nps4", "rdma/hca", "example.com/fpga"]
+        {
+            assert!(is_extended(name), "{name}");
+        }
+        for name in
+            ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "attachable-volumes-x.kubernetes.io/y"]
+        {
+            assert!(!is_extended(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_nodes_count_joins_the_well_known_names() {
+        let names = all_known(["cpu", "amd.com/cpx_nps4", "nvidia.com/gpu"]);
+        assert!(
+            names.contains("amd.com/cpx_nps4")
+                && names.contains("nvidia.com/mig-1g.10gb.shared")
+                && names.contains("nvidia.com/mig-3g.71gb")
+                && !names.contains("cpu")
+        );
+        assert!(names.len() < 256, "a quota has room for 512, some of which a cluster's own devices need");
+    }
+}

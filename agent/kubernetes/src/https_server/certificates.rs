@@ -1,0 +1,113 @@
+//! Certificates for the API server: a CA whose key is thrown away as soon as it has signed one server certificate.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use comity_runtime::SecretString;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// How long they are good.
+pub const LIFE: Duration = Duration::from_secs(90 * 86_400);
+/// Clocks of hosts may differ.
+const SKEW: Duration = Duration::from_secs(24 * 3_600);
+/// CA certificates that are told: this one and the one before.
+const TOLD_CAS: usize = 2;
+
+/// What the server shows, and what others know it by.
+pub struct Certificates {
+    /// CA certificates that others trust, PEM.
+    pub ca_pem: String,
+    /// The server's certificate chain, PEM.
+    pub chain_pem: String,
+    /// Its private key, PEM.
+    pub key_pem: SecretString,
+}
+
+/// A CA of its own, told beside the one before, and a certificate for `host`.
+pub fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
+    let validity = |params: &mut CertificateParams| {
+        (params.not_before, params.not_after) = ((now - SKEW).into(), (now + LIFE).into());
+    };
+    let mut ca = CertificateParams::default();
+    // Two CAs of one name would be confused with each other.
+    let made = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    ca.distinguished_name.push(DnType::CommonName, format!("comity-agent {made}"));
+    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    validity(&mut ca);
+    let ca_key = KeyPair::generate()?;
+    let ca_pem = ca.self_signed(&ca_key)?.pem();
+    let issuer = Issuer::new(ca, ca_key);
+
+    let key = KeyPair::generate()?;
+    let mut leaf = CertificateParams::new(vec![host.to_owned()])?;
+    leaf.distinguished_name.push(DnType::CommonName, "comity-agent");
+    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    validity(&mut leaf);
+    let chain_pem = leaf.signed_by(&key, &issuer)?.pem();
+    let begin = "-----BEGIN CERTIFICATE-----";
+    let told = old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(TOLD_CAS - 1);
+    let ca_pem = told.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
+    Ok(Certificates { ca_pem, chain_pem, key_pem: SecretString::new(key.serialize_pem()) })
+}
+
+/// TLS with `certificates`; clients show one of their own where there is a `verifier`.
+///
+/// # Errors
+/// What cannot be used of them.
+pub fn server_config(
+    certificates: &Certificates,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<Arc<rustls::ServerConfig>, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates.chain_pem.as_bytes()).collect();
+    let chain = chain.map_err(|error| format!("the certificate cannot be used: {error}"))?;
+    // What is wrong with a key is not said: it may be quoted.
+    let key = PrivateKeyDer::from_pem_slice(certificates.key_pem.expose().as_bytes())
+        .map_err(|_| "the private key cannot be used".to_owned())?;
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let config = match verifier {
+        Some(verifier) => config.with_client_cert_verifier(verifier),
+        None => config.with_no_client_auth(),
+    };
+    let config = config
+        .with_single_cert(chain, key)
+        .map_err(|_| "the certificate and the private key cannot be used together".to_owned())?;
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_ca_is_told_beside_the_one_before_and_no_others() {
+        let now = SystemTime::now();
+        let count = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
+        let first = make("agent.comity-system.svc", "", now).unwrap();
+        let second = make("agent.comity-system.svc", &first.ca_pem, now + LIFE / 2).unwrap();
+        let third = make("agent.comity-system.svc", &second.ca_pem, now + LIFE).unwrap();
+        assert_eq!([count(&first.ca_pem), count(&second.ca_pem), count(&third.ca_pem)], [1, 2, 2]);
+        assert!(second.ca_pem.contains(first.ca_pem.trim()) && !third.ca_pem.contains(first.ca_pem.trim()));
+    }
+
+    #[test]
+    fn a_key_that_is_not_the_certificate_s_is_refused() {
+        let now = SystemTime::now();
+        let good = make("agent.comity-system.svc", "", now).unwrap();
+        let other = make("agent.comity-system.svc", "", now).unwrap();
+        assert!(server_config(&good, None).is_ok());
+        let mixed = Certificates { key_pem: other.key_pem, ..good };
+        assert!(server_config(&mixed, None).unwrap_err().contains("together"));
+        let nonsense = Certificates { key_pem: SecretString::new("nonsense".to_owned()), ..mixed };
+        assert!(server_config(&nonsense, None).unwrap_err().contains("private key"));
+    }
+}

@@ -1,0 +1,14 @@
+//! The Kubernetes API as all parts of the agent use it: the connection, calls, watches, quantities and names.
+//!
+//! `api` connects and rotates credentials, `call` gives every call a deadline and an error, `watch_cache` keeps what a
+//! watch delivers. Nothing here knows what a lease is for.
+
+pub mod api;
+pub mod call;
+pub mod dns_label;
+pub mod failure_log;
+pub mod gpu_resource;
+pub mod https_server;
+pub mod pod_request;
+pub mod service_name;
+pub mod watch_cache;

@@ -1,0 +1,36 @@
+//! The leases in force, in the words of the policies: the ConfigMap's data.
+//!
+//! | key | value |
+//! |---|---|
+//! | `version` | of this table |
+//! | `peer.<consumer>` | while the consumer has a lease: how its control plane's certificate request must begin |
+//! | `slice.<consumer>.<slice>` | how the slice's certificate request must begin, one form for each kind of key |
+//! | `user.<credential>` | the consumer that the credential's name belongs to |
+//! | `selector.<credential>` | the lease's node selector: `key=value`, with commas between |
+//! | `resources.<credential>` | resource names of the lease that are devices, with commas between |
+
+use std::collections::BTreeMap;
+
+use crate::donor::csr::{slice_csr_beginnings, slice_user, tenant_csr_beginning};
+use crate::donor::grants::{Grants, MAX_GRANTS};
+
+/// Label by which Liqo, and the policies, know the namespaces of a consumer.
+pub(crate) const CONSUMER_NAMESPACE_LABEL: &str = crate::REMOTE_CLUSTER_LABEL;
+const VERSION: &str = "2";
+
+/// Data of the ConfigMap. Leases beyond [`MAX_GRANTS`] are left out: what is not in it is refused.
+pub(crate) fn terms(grants: &Grants) -> BTreeMap<String, String> {
+    let mut data = BTreeMap::from([("version".to_owned(), VERSION.to_owned())]);
+    for (slice, grant) in grants.0.iter().take(MAX_GRANTS) {
+        let consumer = &grant.origin_liqo_id;
+        let user = slice_user(slice, consumer);
+        let selector: Vec<String> = grant.node_selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let devices: Vec<&str> = grant.resources.keys().map(String::as_str).filter(|name| name.contains('/')).collect();
+        data.insert(format!("peer.{consumer}"), tenant_csr_beginning(consumer));
+        data.insert(format!("slice.{consumer}.{slice}"), slice_csr_beginnings(slice, consumer).join(" "));
+        data.insert(format!("selector.{user}"), selector.join(","));
+        data.insert(format!("resources.{user}"), devices.join(","));
+        data.insert(format!("user.{user}"), consumer.clone());
+    }
+    data
+}

@@ -1,0 +1,346 @@
+//! Writes and watches the admission policies, and publishes whether they are in force. Otherwise nothing may be lent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_kubernetes::api::{CallError, within_limit};
+use comity_agent_kubernetes::call::{FIELD_MANAGER, creating};
+use futures::{Stream, StreamExt as _};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::grants::Grants;
+use super::pace::Pace;
+use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
+use super::slice::is_empty;
+
+/// API servers look for changed policies once a second, and then compile them.
+const TAKES_EFFECT: Duration = Duration::from_secs(3);
+const POLICY: &str = "ValidatingAdmissionPolicy";
+const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+const TERMS: &str = "ConfigMap";
+
+type Health = Result<(), String>;
+/// Kind and name.
+type Key = (String, String);
+/// What a watch told: the kind, and the event.
+type Told = (&'static str, watcher::Result<Event<DynamicObject>>);
+
+/// The task that keeps the policies; ends when this is dropped.
+#[derive(Debug)]
+pub struct PolicyKeeper {
+    health: watch::Receiver<Health>,
+    in_force: watch::Receiver<Arc<Grants>>,
+    task: JoinHandle<()>,
+}
+
+impl PolicyKeeper {
+    /// Begins to write and watch. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn start(client: Client, settings: PolicySettings, grants: watch::Receiver<Arc<Grants>>) -> Self {
+        let (publish, health) = watch::channel(Err("the admission policies have not been looked at yet".to_owned()));
+        let (publish_in_force, in_force) = watch::channel(Arc::default());
+        let keeping = Keeping {
+            client,
+            settings,
+            publish,
+            publish_in_force,
+            seen: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            terms_written: None,
+            in_effect_at: None,
+            pace: Pace::default(),
+        };
+        Self { health, in_force, task: tokio::spawn(keeping.follow(grants)) }
+    }
+
+    /// Whether all policies are there, as they must be, and in effect. While not, this cluster offers no virtual nodes.
+    #[must_use]
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.clone()
+    }
+
+    /// The grants that the policies let in by now: a slice that comes before its grant is here is refused, and tried
+    /// again later.
+    #[must_use]
+    pub fn in_force(&self) -> watch::Receiver<Arc<Grants>> {
+        self.in_force.clone()
+    }
+}
+
+impl Drop for PolicyKeeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Keeping {
+    client: Client,
+    settings: PolicySettings,
+    publish: watch::Sender<Health>,
+    publish_in_force: watch::Sender<Arc<Grants>>,
+    /// What the API server has, and its version: events may tell of older ones than we have written since.
+    seen: BTreeMap<Key, (u64, Value)>,
+    /// Kinds whose list has been read.
+    listed: BTreeSet<&'static str>,
+    /// The ConfigMap as we last wrote it: what differs from it was not us.
+    terms_written: Option<Value>,
+    /// When the policies that were written last are in effect.
+    in_effect_at: Option<Instant>,
+    pace: Pace,
+}
+
+impl Keeping {
+    async fn follow(mut self, mut grants: watch::Receiver<Arc<Grants>>) {
+        let mut told = std::pin::pin!(self.watches());
+        let mut retry_at: Option<Instant> = None;
+        loop {
+            let wake = [retry_at, self.in_effect_at].into_iter().flatten().min();
+            tokio::select! {
+                event = told.next() => match event {
+                    Some((kind, event)) => self.take(kind, event),
+                    None => return,
+                },
+                changed = grants.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+            }
+            if self.listed.len() == [POLICY, BINDING, TERMS].len() {
+                let now = Arc::clone(&grants.borrow_and_update());
+                retry_at = self.settle(&now).await;
+            }
+        }
+    }
+
+    fn watches(&self) -> impl Stream<Item = Told> + Send + use<> {
+        let labels = format!("{}={}", PART_LABEL.0, PART_LABEL.1);
+        let ours = |kind: &'static str| {
+            let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
+            watcher::watcher(api, watcher::Config::default().labels(&labels))
+                .default_backoff()
+                .map(move |event| (kind, event))
+        };
+        let api = Api::namespaced_with(self.client.clone(), &self.settings.agent_namespace, &resource(TERMS));
+        let named = watcher::Config::default().fields(&format!("metadata.name={}", params_name()));
+        let terms = watcher::watcher(api, named).default_backoff().map(|event| (TERMS, event));
+        futures::stream::select(futures::stream::select(ours(POLICY), ours(BINDING)), terms)
+    }
+
+    fn take(&mut self, kind: &'static str, event: watcher::Result<Event<DynamicObject>>) {
+        match event {
+            Ok(Event::Init) => {
+                self.listed.remove(kind);
+                self.seen.retain(|(of, _), _| of != kind);
+            }
+            Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                self.remember((kind.to_owned(), object.name_any()), &object);
+            }
+            Ok(Event::InitDone) => {
+                self.listed.insert(kind);
+            }
+            Ok(Event::Delete(object)) => {
+                self.seen.remove(&(kind.to_owned(), object.name_any()));
+            }
+            Err(error) => {
+                tracing::warn!(kind, %error, "a watch of the admission policies failed and is begun again");
+                if self.publish.borrow().is_err() {
+                    let text = format!("cannot watch {kind}: {error}; apply deploy/agent/liqo-donor.yaml");
+                    self.publish.send_modify(|health| *health = Err(text));
+                }
+            }
+        }
+    }
+
+    fn remember(&mut self, key: Key, object: &DynamicObject) {
+        let version = version(object);
+        if self.seen.get(&key).is_none_or(|(known, _)| version >= *known) {
+            self.seen.insert(key, (version, content(object)));
+        }
+    }
+
+    /// Compares, says what is wrong, puts it right. Gives the time of the next attempt, if one is needed.
+    async fn settle(&mut self, grants: &Grants) -> Option<Instant> {
+        let wanted = policy_objects(&self.settings, grants);
+        let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.holds(object)).collect();
+        if wrong.is_empty() {
+            self.say_well(grants);
+            return None;
+        }
+        let broken: Vec<String> =
+            wrong.iter().filter(|object| !self.is_our_own_change(object)).map(|object| name(object)).collect();
+        if !broken.is_empty() {
+            self.say_ill(format!("missing or altered: {}; they are being restored", broken.join(", ")));
+        }
+        if let Some(due) = self.pace.due().filter(|due| *due > Instant::now() && !broken.is_empty()) {
+            return Some(due);
+        }
+        if !broken.is_empty() {
+            self.pace.attempt(Instant::now());
+        }
+        for object in wrong {
+            if let Err(error) = self.write(object).await {
+                let text = format!("cannot write {}: {error}; apply deploy/agent/liqo-donor.yaml", name(object));
+                self.say_ill(text);
+                self.pace.attempt(Instant::now());
+                return self.pace.due();
+            }
+        }
+        if self.in_effect_at.is_none() {
+            self.say_well(grants);
+        }
+        None
+    }
+
+    fn say_ill(&self, text: String) {
+        if *self.publish.borrow() != Err(text.clone()) {
+            tracing::error!(
+                reason = text,
+                "the admission policies are not in force; nothing is lent through Liqo until they are"
+            );
+            self.publish.send_modify(|health| *health = Err(text));
+        }
+    }
+
+    fn say_well(&mut self, grants: &Grants) {
+        if self.in_effect_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        self.in_effect_at = None;
+        self.publish.send_if_modified(|health| {
+            let changed = health.is_err();
+            *health = Ok(());
+            changed
+        });
+        self.publish_in_force.send_if_modified(|before| {
+            let first = grants.0.iter().take(super::grants::MAX_GRANTS);
+            let changed = !before.0.iter().eq(first.clone());
+            if changed {
+                let now = first.map(|(slice, grant)| (slice.clone(), grant.clone())).collect();
+                *before = Arc::new(Grants(now));
+            }
+            changed
+        });
+    }
+
+    fn holds(&self, wanted: &Value) -> bool {
+        self.seen.get(&key(wanted)).is_some_and(|(_, seen)| is_as_wanted(seen, wanted))
+    }
+
+    /// The ConfigMap is as we left it, only the leases are others now.
+    fn is_our_own_change(&self, wanted: &Value) -> bool {
+        kind(wanted) == TERMS
+            && self.seen.get(&key(wanted)).is_some_and(|(_, seen)| Some(seen) == self.terms_written.as_ref())
+    }
+
+    /// Applies; where that leaves in what somebody else added, replaces.
+    async fn write(&mut self, wanted: &Value) -> Result<(), CallError> {
+        let api = self.api(wanted);
+        let name = text(wanted, "/metadata/name");
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let mut written = within_limit(api.patch(name, &parameters, &Patch::Apply(wanted))).await?;
+        if !is_as_wanted(&content(&written), wanted) {
+            let mut whole: DynamicObject =
+                serde_json::from_value(wanted.clone()).map_err(|error| CallError::Connection(error.to_string()))?;
+            whole.metadata.resource_version = written.resource_version();
+            let parameters = creating();
+            written = within_limit(api.replace(name, &parameters, &whole)).await?;
+        }
+        tracing::info!(kind = kind(wanted), name, "wrote an object of the admission policies");
+        if kind(wanted) == TERMS {
+            self.terms_written = Some(content(&written));
+        } else {
+            self.in_effect_at = Some(Instant::now() + TAKES_EFFECT);
+        }
+        self.remember(key(wanted), &written);
+        Ok(())
+    }
+
+    fn api(&self, wanted: &Value) -> Api<DynamicObject> {
+        let resource = resource(kind(wanted));
+        match wanted.pointer("/metadata/namespace").and_then(Value::as_str) {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+}
+
+fn version(object: &DynamicObject) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+fn resource(kind: &str) -> ApiResource {
+    let (group, plural) = match kind {
+        TERMS => ("", "configmaps"),
+        POLICY => ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+        _ => ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    };
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn kind(object: &Value) -> &str {
+    text(object, "/kind")
+}
+
+fn name(object: &Value) -> String {
+    format!("{} {}", kind(object), text(object, "/metadata/name"))
+}
+
+fn key(object: &Value) -> Key {
+    (kind(object).to_owned(), text(object, "/metadata/name").to_owned())
+}
+
+/// The part of an object that counts.
+fn content(object: &DynamicObject) -> Value {
+    ["spec", "data"].iter().find_map(|part| object.data.get(*part)).cloned().unwrap_or_default()
+}
+
+/// Whether an object's content is what is wanted, and nothing besides: fields that are empty say nothing.
+fn is_as_wanted(seen: &Value, wanted: &Value) -> bool {
+    let wanted = wanted.get("spec").or_else(|| wanted.get("data"));
+    wanted.is_some_and(|wanted| without_empty(seen) == without_empty(wanted))
+}
+
+fn without_empty(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(name, value)| (name.clone(), without_empty(value)))
+                .filter(|(_, value)| !is_empty(value))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(without_empty).collect()),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn any_addition_or_change_counts_and_empty_fields_do_not() {
+        let wanted = json!({ "spec": { "failurePolicy": "Fail", "matchConstraints": { "namespaceSelector": {} }, "list": [{ "a": 1 }] } });
+        let seen = |text: Value| is_as_wanted(&text, &wanted);
+        assert!(seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1, "b": null }], "auditAnnotations": [] })));
+        assert!(!seen(json!({ "failurePolicy": "Ignore", "list": [{ "a": 1 }] })));
+        assert!(!seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }, { "a": 2 }] })));
+        assert!(!seen(
+            json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }], "matchConditions": [{ "expression": "false" }] })
+        ));
+        assert!(!is_as_wanted(&json!({}), &json!({})));
+    }
+}

@@ -1,0 +1,247 @@
+//! Removes leases and peerings in an order in which Liqo leaves no finalizer behind.
+//!
+//! A donor that does not answer would hold finalizers forever: after a bounded wait it is marked as gone, and its own
+//! agent cleans up there.
+
+use std::time::Duration;
+
+use comity_agent_kubernetes::call::{call, call_opt, patching};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
+use kube::core::DynamicObject;
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::objects::{self, HeldSlice};
+use super::{LiqoOrigin, check};
+use crate::{
+    LiqoPeer, PEERING_LABEL, foreign_cluster, identity, namespace_offloading, renew, resource_slice, virtual_node,
+    waiting::Waiting,
+};
+
+/// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
+const GONE: &str = "liqo.io/foreign-cluster-permanently-unreachable";
+/// How long objects may need to go after the donor confirmed, or was marked as gone: Liqo looks at the marked one's
+/// NamespaceOffloadings with growing pauses, 20 to 60 s were seen.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Pause between looks at the pods of a node, which is a list and not an object.
+const POLL: Duration = Duration::from_millis(250);
+
+/// Waits until an object is gone, whichever of its name it is.
+pub(super) async fn wait_gone<K>(api: &Api<K>, name: &str, what: &str, patience: Duration) -> Result<(), DeliveryError>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let operation = format!("wait for {what} {name} to be gone");
+    Waiting { operation: &operation, hint: "", patience }.gone(api, name, None).await
+}
+
+impl LiqoOrigin {
+    /// Ends a lease here and returns when nothing runs under it any more; idempotent, and also without the donor. An
+    /// empty virtual node may stay for the next lease of the same peering.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    pub async fn remove(&self, lease_id: &str) -> Result<(), DeliveryError> {
+        check_lease_id(lease_id)?;
+        let found = match self.slice_of(lease_id).await? {
+            Some(slice) => Some(slice),
+            // The slice went before this agent saw the rest go.
+            None => self.virtual_node_of(lease_id).await?,
+        };
+        let Some(held) = found.as_ref().map(HeldSlice::of) else { return Ok(()) };
+        let is_empty = self.drain(&held, lease_id).await?;
+        if is_empty && self.keep_idle(&held).await? {
+            return Ok(());
+        }
+        self.take_down(&held).await
+    }
+
+    /// Removes a slice with all that hangs on it.
+    async fn take_down(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
+        let offer_stays = match &held.target {
+            Some(target) => self.withdraw_offer(&held.slice, target, &held.donor).await?,
+            None => false,
+        };
+        self.let_go(held).await?;
+        if let Some(target) = held.target.as_deref().filter(|_| offer_stays) {
+            let offloadings = self.namespaced(target, &namespace_offloading());
+            wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", PATIENCE).await?;
+        }
+        self.unmark(&held.donor).await
+    }
+
+    async fn virtual_node_of(&self, lease_id: &str) -> Result<Option<DynamicObject>, DeliveryError> {
+        let nodes = self.cluster_wide(&virtual_node());
+        let of_lease = ListParams::default().labels(&format!("{LEASE_LABEL}={lease_id}")).limit(1);
+        Ok(call("list the VirtualNodes of leases", nodes.list(&of_lease)).await?.items.into_iter().next())
+    }
+
+    /// Deletes the slice; Liqo takes down what hangs on it.
+    async fn let_go(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
+        let (slice, tenant) = (held.slice.as_str(), held.tenant.as_str());
+        let slices = self.namespaced(tenant, &resource_slice());
+        self.delete(&slices, slice, "ResourceSlice", &held.donor).await?;
+        wait_gone(&self.namespaced(tenant, &virtual_node()), slice, "VirtualNode", PATIENCE).await?;
+        wait_gone(&Api::<Node>::all(self.client.clone()), slice, "Node", PATIENCE).await?;
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), tenant);
+        wait_gone(&deployments, &format!("vk-{slice}"), "Deployment", PATIENCE).await?;
+        let identities = self.namespaced(tenant, &identity());
+        wait_gone(&identities, &format!("resourceslice-{slice}"), "Identity", PATIENCE).await?;
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), tenant);
+        wait_gone(&secrets, &objects::slice_secret(slice), "Secret", PATIENCE).await
+    }
+
+    /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while:
+    /// what is left is evicted by Liqo. True if none is left.
+    async fn drain(&self, held: &HeldSlice, lease_id: &str) -> Result<bool, DeliveryError> {
+        let (name, donor) = (held.slice.as_str(), held.donor.as_str());
+        let nodes = self.namespaced(&held.tenant, &virtual_node());
+        let operation = format!("drain virtual node {name}");
+        let Some(node) = call_opt(&operation, nodes.get(name)).await? else { return Ok(true) };
+        if let Some(patch) = objects::drain_patch(&node, lease_id) {
+            let parameters = patching();
+            call_opt(&operation, nodes.patch(name, &parameters, &Patch::Merge(&patch))).await?;
+        }
+        let pods = Api::<Pod>::all(self.client.clone());
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={name}")).limit(1);
+        let began = tokio::time::Instant::now();
+        let mut patience = self.settings.drain_patience;
+        while !call(&operation, pods.list_metadata(&on_node)).await?.items.is_empty() {
+            if began.elapsed() >= patience {
+                tracing::info!(lease = lease_id, "pods are left on the virtual node; Liqo evicts them");
+                return Ok(false);
+            }
+            // Without the donor no pod can be seen to end.
+            if !self.answers(donor).await? {
+                patience = patience.min(self.settings.donor_patience);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(true)
+    }
+
+    /// Ends the peering on this side: leases that are left, the credential, the namespace, and Liqo's memory of the
+    /// donor.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    pub async fn remove_identity(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+        check::peer(peer, self.own_id().await?)?;
+        let tenant = peer.tenant_namespace();
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let operation = format!("read namespace {tenant}");
+        let found = call_opt(&operation, namespaces.get(&tenant)).await?;
+        // Not there, or another peering's, or made by hand: nothing of this peering is left.
+        let ours = |namespace: &Namespace| namespace.labels().get(PEERING_LABEL) == Some(&peer.peering);
+        if found.as_ref().is_some_and(|namespace| !ours(namespace)) {
+            return Ok(());
+        }
+        if found.is_some() {
+            for slice in self.slices(&format!("{PEERING_LABEL}={}", peer.peering)).await? {
+                let held = HeldSlice::of(&slice);
+                if let Some(lease_id) = slice.labels().get(LEASE_LABEL) {
+                    self.drain(&held, lease_id).await?;
+                }
+                self.take_down(&held).await?;
+            }
+            let name = objects::identity_name(peer);
+            self.delete(&self.namespaced(&tenant, &identity()), &name, "Identity", &peer.liqo_id).await?;
+            self.delete(&self.namespaced(&tenant, &renew()), &name, "Renew", &peer.liqo_id).await?;
+            let secrets = Api::<Secret>::namespaced(self.client.clone(), &tenant);
+            self.delete(&secrets, &objects::token_secret(peer), "Secret", &peer.liqo_id).await?;
+            self.delete(&namespaces, &tenant, "namespace", &peer.liqo_id).await?;
+        }
+        // Liqo never removes it; only after the namespace, for it is made again while that is there.
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let read = format!("read ForeignCluster {}", peer.liqo_id);
+        if let Some(cluster) = call_opt(&read, clusters.get(&peer.liqo_id)).await?
+            && is_consumer(&cluster)
+        {
+            // The same cluster borrows from this one: the other half of Liqo still needs it.
+            return self.unmark(&peer.liqo_id).await;
+        }
+        self.delete(&clusters, &peer.liqo_id, "ForeignCluster", &peer.liqo_id).await
+    }
+
+    /// Deletes an object and waits until it is gone, if need be without the donor.
+    pub(super) async fn delete<K>(&self, api: &Api<K>, name: &str, what: &str, donor: &str) -> Result<(), DeliveryError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        self.begin_delete(api, name, what).await?;
+        self.wait_gone_or_mark(api, name, what, donor).await
+    }
+
+    /// Asks for the deletion of an object, and does not wait.
+    pub(super) async fn begin_delete<K>(&self, api: &Api<K>, name: &str, what: &str) -> Result<(), DeliveryError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let operation = format!("delete {what} {name}");
+        let Some(found) = call_opt(&operation, api.get_metadata(name)).await? else { return Ok(()) };
+        if found.metadata.deletion_timestamp.is_none() {
+            let preconditions = Preconditions { uid: found.metadata.uid.clone(), resource_version: None };
+            let parameters = DeleteParams::background().preconditions(preconditions);
+            call_opt(&operation, api.delete(name, &parameters)).await?;
+        }
+        Ok(())
+    }
+
+    async fn wait_gone_or_mark<K>(&self, api: &Api<K>, name: &str, what: &str, donor: &str) -> Result<(), DeliveryError>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        // One that was marked before is not waited for again.
+        let patience = if self.is_marked(donor).await? { PATIENCE } else { self.settings.donor_patience };
+        let Err(waited) = wait_gone(api, name, what, patience).await else { return Ok(()) };
+        if self.answers(donor).await? {
+            return wait_gone(api, name, what, PATIENCE).await.map_err(|_| waited);
+        }
+        tracing::warn!(donor, object = what, name, "the donor does not answer; this cluster cleans up without it");
+        self.mark(donor).await?;
+        wait_gone(api, name, what, PATIENCE).await
+    }
+
+    /// Whether the donor's API server answers Liqo.
+    pub(super) async fn answers(&self, donor: &str) -> Result<bool, DeliveryError> {
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let found = call_opt(&format!("read ForeignCluster {donor}"), clusters.get(donor)).await?;
+        Ok(found.is_some_and(|cluster| {
+            let status = objects::condition(&cluster.data["status"]["conditions"], "APIServerStatus");
+            status.is_none_or(|(status, _)| status == "Established")
+        }))
+    }
+
+    async fn is_marked(&self, donor: &str) -> Result<bool, DeliveryError> {
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let found = call_opt(&format!("read ForeignCluster {donor}"), clusters.get_metadata(donor)).await?;
+        Ok(found.is_some_and(|cluster| cluster.annotations().get(GONE).is_some_and(|gone| gone == "true")))
+    }
+
+    pub(super) async fn mark(&self, donor: &str) -> Result<(), DeliveryError> {
+        self.annotate(donor, json!("true")).await
+    }
+
+    /// The donor may come back for new leases.
+    pub(super) async fn unmark(&self, donor: &str) -> Result<(), DeliveryError> {
+        if self.is_marked(donor).await? { self.annotate(donor, serde_json::Value::Null).await } else { Ok(()) }
+    }
+
+    async fn annotate(&self, donor: &str, value: serde_json::Value) -> Result<(), DeliveryError> {
+        let clusters = self.cluster_wide(&foreign_cluster());
+        let patch = json!({ "metadata": { "annotations": { GONE: value } } });
+        let parameters = patching();
+        let operation = format!("mark ForeignCluster {donor}");
+        call_opt(&operation, clusters.patch(donor, &parameters, &Patch::Merge(&patch))).await.map(drop)
+    }
+}
+
+/// Whether the cluster borrows from this one by Liqo.
+fn is_consumer(cluster: &DynamicObject) -> bool {
+    matches!(cluster.data["status"]["role"].as_str(), Some("Consumer" | "ConsumerAndProvider"))
+}

@@ -1,0 +1,20 @@
+//! Types and limits that the agent's crates share.
+//!
+//! Nothing here calls a broker or a cluster; the only I/O is for the salt of node ids. It depends on no other crate of
+//! the agent.
+
+pub mod api_port;
+pub mod delivery_error;
+pub mod delivery_kind;
+pub mod desired;
+pub mod forward_target;
+pub mod functions;
+pub mod lease_id;
+pub mod local_policy;
+pub mod node_id;
+pub mod node_service;
+pub mod nodes;
+pub mod object_id;
+pub mod settings;
+pub mod side;
+pub mod status_reasons;

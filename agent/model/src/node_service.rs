@@ -1,0 +1,55 @@
+//! Whether this cluster can lend and borrow virtual nodes now.
+
+use comity_proto::v1;
+use ipnet::Ipv4Net;
+
+/// How origins authenticate to a donor's API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authentication {
+    /// Whether new peerings use tokens instead of a key exchange; existing ones keep their method.
+    pub by_token: bool,
+    /// Rotation period of tokens, in milliseconds.
+    pub rotation_ms: u64,
+}
+
+impl Default for Authentication {
+    fn default() -> Self {
+        Self { by_token: false, rotation_ms: 2_400_000 }
+    }
+}
+
+/// Whether virtual nodes can be lent and borrowed now, or why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeService {
+    /// Donor's side.
+    pub lends: Result<(), String>,
+    /// Origin's side.
+    pub borrows: Result<(), String>,
+    /// As a donor: how origins authenticate.
+    pub authentication: Authentication,
+    /// Whether both fabrics must route pods.
+    pub needs_tun: bool,
+    /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
+    pub peer_networks: Vec<Ipv4Net>,
+}
+
+impl NodeService {
+    /// Neither lends nor borrows, for one reason.
+    #[must_use]
+    pub fn none(reason: &str) -> Self {
+        Self {
+            lends: Err(reason.to_owned()),
+            borrows: Err(reason.to_owned()),
+            authentication: Authentication::default(),
+            needs_tun: true,
+            peer_networks: Vec::new(),
+        }
+    }
+
+    /// Deliveries that an offer announces.
+    #[must_use]
+    pub fn deliveries(&self) -> Vec<v1::Delivery> {
+        let node = self.lends.is_ok().then_some(v1::Delivery::VirtualNode);
+        std::iter::once(v1::Delivery::Namespace).chain(node).collect()
+    }
+}

@@ -1,0 +1,10 @@
+//! What a desired state is about.
+
+/// A lease or a peering, by its id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectId {
+    /// "lease-N".
+    Lease(String),
+    /// "peer-N".
+    Peering(String),
+}

@@ -1,8 +1,0 @@
-//! HTTPS servers that the cluster's API server calls: the admission webhook and the API of pods' metrics. They share
-//! self-made certificates, and bounds on the number and life of connections.
-
-mod certificates;
-mod serve;
-
-pub(crate) use certificates::{Certificates, LIFE, make as make_certificates, server_config};
-pub(crate) use serve::{Called, listen, serve};

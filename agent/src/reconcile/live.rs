@@ -1,0 +1,35 @@
+//! What runs in this process, as a plan sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_agent_liqo::network::NetworkSeen;
+use comity_agent_model::object_id::ObjectId;
+use comity_agent_state::record::ReportKey;
+
+/// A lease that this process connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveLease {
+    /// Epoch of its credential.
+    pub epoch: u32,
+    /// Sequence of its credential.
+    pub sequence: u64,
+    /// Epoch of the tunnel that its port forwards into.
+    pub tunnel_epoch: u32,
+}
+
+/// State in memory: what runs in this process, and recent observations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Tunnels in the fabric, with their epochs.
+    pub tunnels: BTreeMap<String, u32>,
+    /// Leases whose forward and kubeconfig stand.
+    pub accepted: BTreeMap<String, LiveLease>,
+    /// Reports acknowledged just now, which the desired state may not show yet.
+    pub settling: BTreeSet<ReportKey>,
+    /// Leases under reclaim whose work is saved.
+    pub saved: BTreeSet<String>,
+    /// Networks between Liqos, by the peering that carries them.
+    pub networks: BTreeMap<String, NetworkSeen>,
+    /// Objects that the broker no longer wants, as [`Desired`](comity_agent_model::desired::Desired) confirmed.
+    pub unwanted: BTreeSet<ObjectId>,
+}

@@ -1,0 +1,116 @@
+//! Step `accept-credential`: the origin connects a lease. For a namespace it opens a local port into the tunnel and
+//! writes a kubeconfig for it; a virtual node is requested from the donor's Liqo.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use comity_agent_delivery::{ApiCredential, Credential, VirtualNodeGrant};
+use comity_agent_fabric::{FabricError, LocalForward, PeerHandle, forward_local};
+use comity_agent_state::store::Store;
+use comity_proto::v1;
+
+use super::report;
+use super::terms::{held_credential, origin_lease};
+use crate::reconcile::live::LiveLease;
+use crate::reconcile::parts::{Borrowed, Connected, Deliveries, Parts};
+use crate::reconcile::steps::epoch;
+use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::kind::Kind;
+
+/// Origin: opens the loopback port and writes the kubeconfig, or accepts the virtual node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AcceptCredential {
+    /// The lease.
+    pub lease: Box<v1::Lease>,
+}
+
+impl Kind for AcceptCredential {
+    const NAME: &'static str = "accept-credential";
+
+    fn object(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.lease.id)
+    }
+
+    fn traceparent(&self) -> &str {
+        &self.lease.traceparent
+    }
+
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    async fn run(&self, Parts { store, tunnels, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
+        let Self { lease } = self;
+        let (credential, held) = held_credential(store, &lease.id)?;
+        let handle = tunnels.fabric.peer(&lease.peering).ok_or(StepError::Gone("the tunnel"))?;
+        let tunnel_epoch = u32::try_from(handle.epoch()).unwrap_or(u32::MAX);
+        // A forward into an older tunnel is dropped; its port is bound again below.
+        let kept = connections.remove(&lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch);
+        let kept = kept.map(|connected| connected.borrowed);
+        let borrowed = match &credential {
+            Credential::Api(credential) => self.connect(store, deliveries, credential, &handle, kept).await,
+            Credential::VirtualNode(grant) => self.accept_node(store, deliveries, grant).await,
+        };
+        if let Some(borrowed) = report::or_fail(store, lease, borrowed).await? {
+            connections.insert(&lease.id, Connected { lease: LiveLease { tunnel_epoch, ..held }, borrowed });
+        }
+        Ok(())
+    }
+}
+
+impl AcceptCredential {
+    async fn accept_node(
+        &self,
+        store: &Store,
+        deliveries: &Deliveries,
+        grant: &VirtualNodeGrant,
+    ) -> Result<Borrowed, StepError> {
+        let peer = epoch::liqo_peer(store, &self.lease.peering)?;
+        let node = deliveries.virtual_nodes()?.origin.accept(&peer, &origin_lease(&self.lease), grant).await?;
+        // The reachability of the tunnel depends on it.
+        let (id, kept) = (self.lease.id.clone(), Some(node.clone()));
+        store.update(move |change| change.change_origin(&id, |record| record.node = kept)).await?;
+        Ok(Borrowed::VirtualNode { node })
+    }
+
+    async fn connect(
+        &self,
+        store: &Store,
+        deliveries: &Deliveries,
+        credential: &ApiCredential,
+        handle: &PeerHandle,
+        kept: Option<Borrowed>,
+    ) -> Result<Borrowed, StepError> {
+        let forward = match kept {
+            Some(Borrowed::Namespace { forward, .. }) => forward,
+            _ => self.open_forward(store, deliveries, handle, credential.server_port).await?,
+        };
+        let local_api = forward.local_addr();
+        let server = deliveries.access.server(local_api);
+        let accepted = deliveries.origin.accept(&origin_lease(&self.lease), credential, &server).await?;
+        let (id, port) = (self.lease.id.clone(), local_api.port());
+        store.update(move |change| change.change_origin(&id, |record| record.local_port = Some(port))).await?;
+        Ok(Borrowed::Namespace { forward, kubeconfig: accepted.kubeconfig })
+    }
+
+    /// Binds the port used before, so that copied kubeconfigs stay valid; another one if it is taken.
+    async fn open_forward(
+        &self,
+        store: &Store,
+        deliveries: &Deliveries,
+        handle: &PeerHandle,
+        server_port: u16,
+    ) -> Result<LocalForward, FabricError> {
+        let lease = self.lease.id.as_str();
+        let port = store.records().origins.get(lease).and_then(|record| record.local_port).unwrap_or(0);
+        let bind = |port| SocketAddr::from((deliveries.access.listen, port));
+        match forward_local(handle, bind(port), server_port).await {
+            Err(FabricError::LocalBind { source, .. }) if port != 0 => {
+                tracing::warn!(lease, port, %source, "the lease's port is taken; it gets another one");
+                forward_local(handle, bind(0), server_port).await
+            }
+            other => other,
+        }
+    }
+}

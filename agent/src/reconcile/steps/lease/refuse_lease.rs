@@ -1,0 +1,33 @@
+//! Step `refuse-lease`: reports that this side cannot serve a lease.
+
+use std::borrow::Cow;
+
+use super::report;
+use crate::reconcile::parts::Parts;
+use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::kind::Kind;
+
+/// Reports that this side cannot or will not serve a lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RefuseLease {
+    /// "lease-N".
+    pub lease: String,
+    /// Its fencing token.
+    pub fencing_token: u64,
+    /// Stable code.
+    pub code: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl Kind for RefuseLease {
+    const NAME: &'static str = "refuse-lease";
+
+    fn object(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.lease)
+    }
+
+    async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
+        report::fail(store, &self.lease, self.fencing_token, self.code, &self.message).await
+    }
+}

@@ -1,0 +1,113 @@
+//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its
+//! pods' calls of that API into it.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use comity_agent_fabric::{
+    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, lead_api,
+};
+use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::side::Side;
+use comity_agent_state::record::RemoteKeys;
+use ipnet::Ipv4Net;
+
+use crate::reconcile::parts::{Deliveries, Member, Parts};
+use crate::reconcile::steps::epoch;
+use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::kind::Kind;
+
+/// Brings the tunnel up; the donor exposes its API in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigureFabric {
+    /// "peer-N".
+    pub peering: String,
+    /// Epoch of the keys.
+    pub epoch: u32,
+}
+
+impl Kind for ConfigureFabric {
+    const NAME: &'static str = "configure-fabric";
+
+    fn object(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.peering)
+    }
+
+    async fn run(&self, parts: &Parts) -> Result<(), StepError> {
+        let Parts { member, store, tunnels, deliveries, .. } = parts;
+        let Self { peering, epoch } = self;
+        let record = epoch::record(store, peering, *epoch)?;
+        let remote = record.remote.as_ref().ok_or(StepError::Gone("the other side's keys"))?;
+        let preshared = record.preshared.as_ref().ok_or(StepError::Gone("the pre-shared key"))?;
+        let addresses = fabric_addresses(peering, u64::from(*epoch));
+        let (role, local_address, remote_address) = match record.side {
+            Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
+            Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
+        };
+        let (routes, remote_api) = tunnel_routes(member, deliveries, record.side, remote).await;
+        let config = PeerConfig {
+            peering: peering.clone(),
+            epoch: u64::from(*epoch),
+            local_secret: WireguardKey::from_bytes(*record.wireguard_secret.expose()),
+            remote_public: WireguardPublicKey::from_bytes(remote.wireguard_public),
+            preshared: PresharedKey::from_bytes(*preshared.expose()),
+            endpoints: resolve(remote).await,
+            local_address,
+            remote_address,
+            keepalive: tunnels.keepalive,
+            role,
+            remote_cluster: remote.cluster.clone(),
+            routes,
+            remote_api,
+        };
+        tunnels.set_up(config, *epoch, |handle| match record.side {
+            Side::Donor => expose(handle, API_PORT, deliveries.donor.api_target()).map(Some),
+            Side::Origin if handle.leads_pods() => lead_api(handle).map(Some),
+            Side::Origin => Ok(None),
+        })?;
+        Ok(())
+    }
+}
+
+/// Routes into the tunnel: the other side's pod networks, and on the origin the donor's API server; none if they
+/// overlap this cluster's own.
+async fn tunnel_routes(
+    member: &Member,
+    deliveries: &Deliveries,
+    side: Side,
+    remote: &RemoteKeys,
+) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
+    let allowed = deliveries.peer_networks();
+    let mut network = remote.network.clone();
+    if let (Side::Origin, false, None) = (side, network.api_server.is_empty(), network.api_address()) {
+        // Resolved as this node resolves it.
+        let found = tokio::net::lookup_host(remote.network.api_server.as_str()).await;
+        match found.map(|mut found| found.find(SocketAddr::is_ipv4)) {
+            Ok(found) => network.api_server = found.map(|found| found.to_string()).unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(name = network.api_server, %error, cluster = remote.cluster, "the donor's API server \
+                    does not resolve");
+            }
+        }
+    }
+    if let Err(reason) = network.check(member.network.as_ref(), &allowed) {
+        tracing::warn!(cluster = remote.cluster, reason, "no pods are routed to this cluster");
+        return (Vec::new(), None);
+    }
+    let remote_api = network.api_address().filter(|_| side == Side::Origin);
+    (network.pod_cidrs, remote_api)
+}
+
+/// The endpoint candidates as addresses, without names that do not resolve: the other side may still initiate.
+async fn resolve(remote: &RemoteKeys) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for endpoint in remote.endpoints.iter().take(8) {
+        match tokio::net::lookup_host(endpoint.as_str()).await {
+            Ok(found) => addresses.extend(found.take(2)),
+            Err(error) => {
+                tracing::warn!(%endpoint, %error, cluster = remote.cluster, "a fabric endpoint does not resolve")
+            }
+        }
+    }
+    addresses
+}

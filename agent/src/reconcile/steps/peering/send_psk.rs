@@ -1,0 +1,59 @@
+//! Step `send-psk`: the donor makes the pre-shared key of a tunnel and seals it for the origin.
+
+use std::borrow::Cow;
+
+use comity_agent_state::record::ReportKey;
+use comity_proto::v1;
+use comity_proto::v1::agent_message::Body;
+use zeroize::Zeroizing;
+
+use crate::keys::bundle::{self, Expected};
+use crate::reconcile::envelope::PSK;
+use crate::reconcile::parts::{Parts, Subject};
+use crate::reconcile::steps::epoch;
+use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::kind::Kind;
+
+/// Donor: verifies the origin's keys, makes the pre-shared key and seals it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SendPsk {
+    /// The expected sender of the bundle.
+    pub expected: Expected,
+    /// The origin's keys.
+    pub bundle: Box<v1::KeyBundle>,
+}
+
+impl Kind for SendPsk {
+    const NAME: &'static str = "send-psk";
+
+    fn object(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.expected.peering)
+    }
+
+    async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
+        let (peering, epoch) = (self.expected.peering.as_str(), self.expected.epoch);
+        let remote = match bundle::verify(&self.bundle, &self.expected, &member.pinned) {
+            Ok(remote) => remote,
+            Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
+        };
+        let mut record = epoch::record(store, peering, epoch)?;
+        let preshared = record.preshared.get_or_insert_with(|| member.secret()).clone();
+        let nonce = record.nonce.get_or_insert_with(|| member.secret()).clone();
+        record.sealed_sequence += 1;
+        let content = Zeroizing::new([preshared.expose().as_slice(), nonce.expose()].concat());
+        let sequence = record.sealed_sequence;
+        let subject = Subject { keys: &record, remote: &remote, lease: "", step: PSK, sequence };
+        let sealed = member.seal(subject, &content);
+        record.remote = Some(remote);
+        let envelope = match sealed {
+            Ok(envelope) => envelope,
+            Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
+        };
+        let key = ReportKey::Psk(peering.to_owned(), epoch);
+        let update = store.update(move |change| {
+            change.put_peering(record);
+            change.send(key, Body::Envelope(envelope));
+        });
+        Ok(update.await?)
+    }
+}

@@ -1,0 +1,339 @@
+//! The agent's records: keys of each peering and epoch, state of each lease, and the outbox to the broker.
+
+mod liqo;
+mod network;
+mod secret;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use comity_agent_liqo::donor::{Grant, Grants};
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_proto::v1;
+use comity_runtime::IdentityPublicKey;
+use serde::{Deserialize, Serialize};
+
+pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, SealedMessage};
+pub use network::RemoteNetwork;
+pub use secret::{SecretBlob, SecretKey};
+
+/// The other side's keys, after its bundle was verified.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteKeys {
+    /// Its cluster.
+    pub cluster: String,
+    /// WireGuard public key.
+    pub wireguard_public: [u8; 32],
+    /// HPKE public key.
+    pub hpke_public: [u8; 32],
+    /// Identity key that signed them.
+    pub identity_key: IdentityPublicKey,
+    /// Candidates of its fabric endpoint, "host:port".
+    pub endpoints: Vec<String>,
+    /// Its network.
+    #[serde(default)]
+    pub network: RemoteNetwork,
+}
+
+/// This side of one epoch of a peering.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeeringRecord {
+    /// "peer-N".
+    pub peering: String,
+    /// Epoch of the keys.
+    pub epoch: u32,
+    /// Which side this is.
+    pub side: Side,
+    /// WireGuard private key.
+    pub wireguard_secret: SecretKey,
+    /// HPKE private key.
+    pub hpke_secret: SecretKey,
+    /// The signed bundle as sent, encoded: another one in the same epoch would be refused.
+    pub bundle: Vec<u8>,
+    /// The other side's keys, once verified.
+    pub remote: Option<RemoteKeys>,
+    /// WireGuard pre-shared key, once made (donor) or opened (origin).
+    pub preshared: Option<SecretKey>,
+    /// Nonce that travels with it.
+    pub nonce: Option<SecretKey>,
+    /// Last sequence sealed for the step that this side sends (`psk` or `proof`).
+    pub sealed_sequence: u64,
+    /// Whether the broker accepted that envelope.
+    pub sealed_accepted: bool,
+    /// Donor: whether the proof was checked.
+    pub proven: bool,
+    /// Highest sequence opened, by "lease/step": none is opened twice.
+    pub opened: BTreeMap<String, u64>,
+}
+
+impl PeeringRecord {
+    /// A record with fresh keys and their bundle; nothing of the other side is known yet.
+    #[must_use]
+    pub fn new(bundle: &v1::KeyBundle, side: Side, wireguard_secret: SecretKey, hpke_secret: SecretKey) -> Self {
+        Self {
+            peering: bundle.peering.clone(),
+            epoch: bundle.epoch,
+            side,
+            wireguard_secret,
+            hpke_secret,
+            bundle: prost::Message::encode_to_vec(bundle),
+            remote: None,
+            preshared: None,
+            nonce: None,
+            sealed_sequence: 0,
+            sealed_accepted: false,
+            proven: false,
+            opened: BTreeMap::new(),
+        }
+    }
+
+    /// Whether it has all keys for a tunnel.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.remote.is_some() && self.preshared.is_some()
+    }
+
+    /// Key in `opened` for a kind of envelope.
+    #[must_use]
+    pub fn kind(lease: &str, step: &str) -> String {
+        format!("{lease}/{step}")
+    }
+
+    /// Whether an envelope of this kind and sequence was opened already, or is older than one that was.
+    #[must_use]
+    pub fn has_opened(&self, lease: &str, step: &str, sequence: u64) -> bool {
+        self.opened.get(&Self::kind(lease, step)).is_some_and(|opened| *opened >= sequence)
+    }
+}
+
+/// A credential that was sealed for the origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedCredential {
+    /// Epoch whose key it was sealed to.
+    pub epoch: u32,
+    /// Its sequence.
+    pub sequence: u64,
+    /// When it was made, in milliseconds since 1970.
+    pub issued_at_ms: u64,
+    /// When it ends, in milliseconds since 1970.
+    pub expires_at_ms: u64,
+    /// End of the lease that it was made for.
+    pub lease_end_ms: u64,
+}
+
+/// The donor's side of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DonorRecord {
+    /// "lease-N".
+    pub lease: String,
+    /// Fencing token under which it was admitted.
+    pub fencing_token: u64,
+    /// Thousandths of GPUs that it takes, by this agent's own count.
+    pub milli: u64,
+    /// When it was admitted, in milliseconds since 1970.
+    pub admitted_at_ms: u64,
+    /// Its delivery.
+    #[serde(default)]
+    pub delivery: DeliveryKind,
+    /// Namespace, once prepared.
+    pub namespace: Option<String>,
+    /// Grant of its virtual node, once prepared; in force until the lease is taken down.
+    #[serde(default)]
+    pub grant: Option<Grant>,
+    /// Name of the ResourceSlice that stands for it, once prepared: see [`slice`](Self::slice).
+    #[serde(default)]
+    pub slice: Option<String>,
+    /// Last sequence used for its credentials, in any epoch.
+    pub last_sequence: u64,
+    /// The newest credential that was sealed and not refused.
+    pub sealed: Option<SealedCredential>,
+    /// Whether it is taken down.
+    pub removed: bool,
+    /// Whether the broker acknowledged that.
+    pub clean_acked: bool,
+}
+
+impl DonorRecord {
+    /// A record of an admitted lease without objects yet.
+    #[must_use]
+    pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
+        Self {
+            lease: lease.to_owned(),
+            fencing_token,
+            milli: 0,
+            admitted_at_ms: 0,
+            delivery,
+            namespace: None,
+            grant: None,
+            slice: None,
+            last_sequence: 0,
+            sealed: None,
+            removed: false,
+            clean_acked: false,
+        }
+    }
+
+    /// Name of the ResourceSlice that stands for it: that of an earlier lease whose virtual node is idle, or the
+    /// lease's id.
+    #[must_use]
+    pub fn slice(&self) -> &str {
+        self.slice.as_deref().unwrap_or(&self.lease)
+    }
+}
+
+/// A credential as the origin holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldCredential {
+    /// Epoch in which it came.
+    pub epoch: u32,
+    /// Its sequence.
+    pub sequence: u64,
+    /// Its encoded form.
+    pub encoded: SecretBlob,
+}
+
+/// The origin's side of a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginRecord {
+    /// "lease-N".
+    pub lease: String,
+    /// Fencing token as last seen.
+    pub fencing_token: u64,
+    /// Its delivery.
+    #[serde(default)]
+    pub delivery: DeliveryKind,
+    /// The newest credential.
+    pub credential: Option<HeldCredential>,
+    /// Its virtual node, once there is one: see [`node`](Self::node).
+    #[serde(default)]
+    pub node: Option<String>,
+    /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
+    pub local_port: Option<u16>,
+    /// Whether it is taken down.
+    pub removed: bool,
+    /// Whether the broker acknowledged that.
+    pub clean_acked: bool,
+}
+
+impl OriginRecord {
+    /// A record of a lease without credential yet.
+    #[must_use]
+    pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
+        Self {
+            lease: lease.to_owned(),
+            fencing_token,
+            delivery,
+            credential: None,
+            node: None,
+            local_port: None,
+            removed: false,
+            clean_acked: false,
+        }
+    }
+    /// Name of the virtual node that stands for it: that of an earlier lease, or the lease's id.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.node.as_deref().unwrap_or(&self.lease)
+    }
+}
+
+/// Subject of a message in the outbox, which holds at most one of each.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReportKey {
+    /// The key bundle.
+    Keys(String, u32),
+    /// The `psk` envelope.
+    Psk(String, u32),
+    /// The `proof` envelope.
+    Proof(String, u32),
+    /// The donor checked the proof.
+    Authenticated(String, u32),
+    /// The tunnel is up.
+    Established(String, u32),
+    /// This epoch failed.
+    PeeringFailed(String, u32),
+    /// The peering is taken down.
+    Closed(String),
+    /// This side's envelope of a peering's Liqo exchange.
+    Liqo(String),
+    /// This side's envelope about the network between the two Liqos of a peering.
+    LiqoNetwork(String),
+    /// The `credential` envelope of a lease.
+    Credential(String),
+    /// This side of a lease is ready.
+    Ready(String),
+    /// This side of a lease failed.
+    LeaseFailed(String),
+    /// The work on a lease under reclaim is saved.
+    Checkpointed(String),
+    /// This side of a lease is taken down.
+    Clean(String),
+    /// An envelope may be deleted: peering, epoch, lease, step, sequence.
+    EnvelopeAck(String, u32, String, String, u64),
+}
+
+/// A message that the broker has not acknowledged yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    /// Its subject.
+    pub key: ReportKey,
+    /// The message, with its id.
+    pub message: v1::AgentMessage,
+}
+
+/// All records of an agent. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    /// By peering and epoch.
+    pub peerings: BTreeMap<(String, u32), Arc<PeeringRecord>>,
+    /// Lent leases.
+    pub donors: BTreeMap<String, Arc<DonorRecord>>,
+    /// Borrowed leases.
+    pub origins: BTreeMap<String, Arc<OriginRecord>>,
+    /// Liqo exchanges by peering.
+    pub liqo: BTreeMap<String, Arc<LiqoRecord>>,
+    /// Peerings reported as taken down, with their epochs.
+    pub closed: BTreeMap<String, u32>,
+    /// Unacknowledged messages by id.
+    pub outbox: BTreeMap<u64, Arc<Outgoing>>,
+    /// Highest admitted fencing token: an unknown lease without a higher one is stale.
+    pub fence: u64,
+}
+
+impl Records {
+    /// The peering that carries the network to a Liqo. Two clusters that lend to each other have two peerings but one
+    /// network between their Liqos; both sides choose the older peering.
+    #[must_use]
+    pub fn network_carrier(&self, liqo_id: &str) -> Option<&String> {
+        let number = |peering: &str| peering.strip_prefix("peer-").and_then(|number| number.parse::<u64>().ok());
+        let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.standing_network().is_some();
+        let carriers = self.liqo.iter().filter(|(_, record)| of_cluster(record)).map(|(peering, _)| peering);
+        carriers.min_by_key(|peering| (number(peering), *peering))
+    }
+
+    /// Grants of all leases in force by virtual node; the same after a restart.
+    #[must_use]
+    pub fn grants(&self) -> Grants {
+        let in_force = self.donors.values().filter(|record| !record.removed);
+        Grants(in_force.filter_map(|record| Some((record.slice().to_owned(), record.grant.clone()?))).collect())
+    }
+
+    /// The record of one epoch.
+    #[must_use]
+    pub fn peering(&self, peering: &str, epoch: u32) -> Option<&Arc<PeeringRecord>> {
+        self.peerings.get(&(peering.to_owned(), epoch))
+    }
+
+    /// All epochs of a peering, oldest first.
+    pub fn epochs<'a>(&'a self, peering: &'a str) -> impl DoubleEndedIterator<Item = &'a Arc<PeeringRecord>> {
+        self.peerings.range((peering.to_owned(), 0)..=(peering.to_owned(), u32::MAX)).map(|(_, record)| record)
+    }
+
+    /// Thousandths of GPUs lent out, by this agent's own count.
+    #[must_use]
+    pub fn lent_milli(&self) -> u64 {
+        self.donors.values().filter(|record| !record.removed).map(|record| record.milli).sum()
+    }
+}

@@ -1,0 +1,243 @@
+//! The agent's records on disk: one redb file in the state directory, readable by its owner only.
+//!
+//! Readers see a snapshot in memory. Writers change a copy, which is published once it is on disk, so that plans are
+//! made from exactly what a restart would read.
+
+mod change;
+mod tables;
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use comity_runtime::atomic_file;
+use redb::{Database, Durability, ReadableDatabase as _};
+use tokio::sync::watch;
+
+pub use change::Change;
+
+use crate::record::Records;
+use tables::{BLOBS, META};
+
+/// Most unacknowledged messages; the outbox holds only the newest of each subject.
+pub const MAX_OUTBOX: usize = 4_096;
+/// Version of the file's layout that is written. 2: peerings have a Liqo exchange, leases a delivery.
+const FORMAT: u64 = 2;
+/// Oldest layout that is read; what it lacks is what its time had.
+const OLDEST_FORMAT: u64 = 1;
+/// Message ids reserved on disk at once.
+const ID_BLOCK: u64 = 1 << 20;
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory or file cannot be made private.
+    #[error(transparent)]
+    File(#[from] atomic_file::FileError),
+    /// The database failed.
+    #[error(
+        "cannot {operation} {path}: {source}; check the disk, or move the file away to begin again (peerings then take \
+         fresh keys)"
+    )]
+    Database {
+        /// `open`, `read`, `write`.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What redb said.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// A record is not what this version writes.
+    #[error("{path}: record {record} cannot be read ({reason}); restore the file, or move it away to begin again")]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Which record.
+        record: String,
+        /// What is wrong with it; no content.
+        reason: String,
+    },
+    /// Another layout.
+    #[error(
+        "{path} has format {found}, this agent reads formats {OLDEST_FORMAT} to {FORMAT}: run the version that wrote it"
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// Too many messages wait.
+    #[error("{MAX_OUTBOX} messages wait for the broker group; nothing more is taken on until some are acknowledged")]
+    OutboxFull,
+    /// The task that writes ended.
+    #[error("the store's task ended: {0}")]
+    Task(String),
+}
+
+struct Inner {
+    path: PathBuf,
+    database: Database,
+    /// Next message id, and the first that is not taken from the disk yet. Held while writing: one writer at a time.
+    ids: Mutex<(u64, u64)>,
+    records: watch::Sender<Arc<Records>>,
+}
+
+/// The agent's store. Cheap to clone.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+impl Store {
+    /// Opens or makes the memory in a directory that only the owner can enter.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a damaged file is an error and not replaced.
+    pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        atomic_file::create_private_dir(directory)?;
+        let path = directory.join("agent.redb");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(atomic_file::PRIVATE);
+        let file = options.open(&path).map_err(|error| database("open", &path, redb::Error::Io(error)))?;
+        let database = redb::Builder::new().create_file(file).map_err(|error| database("open", &path, error))?;
+        let (records, ids) = tables::load(&path, &database)?;
+        let records = watch::Sender::new(Arc::new(records));
+        let store = Self(Arc::new(Inner { path, database, ids: Mutex::new((ids, ids)), records }));
+        Ok(store)
+    }
+
+    /// All records, as they are on disk.
+    #[must_use]
+    pub fn records(&self) -> Arc<Records> {
+        self.0.records.borrow().clone()
+    }
+
+    /// Follows the records.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Records>> {
+        self.0.records.subscribe()
+    }
+
+    /// Makes a change atomically, and returns once it is on disk.
+    ///
+    /// # Errors
+    /// [`StoreError`]; nothing is then changed.
+    pub async fn update<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Change<'_>) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let inner = Arc::clone(&self.0);
+        let span = tracing::Span::current();
+        let task = tokio::task::spawn_blocking(move || span.in_scope(|| inner.update(change)));
+        task.await.map_err(|error| StoreError::Task(error.to_string()))?
+    }
+
+    /// Reserves an id for a message that is not stored.
+    ///
+    /// # Errors
+    /// [`StoreError`] where ids cannot be taken from the disk.
+    pub async fn take_message_id(&self) -> Result<u64, StoreError> {
+        let inner = Arc::clone(&self.0);
+        let task = tokio::task::spawn_blocking(move || {
+            let mut ids = inner.ids.lock().unwrap_or_else(PoisonError::into_inner);
+            if ids.0 >= ids.1 {
+                inner.reserve(&mut ids)?;
+            }
+            ids.0 += 1;
+            Ok(ids.0 - 1)
+        });
+        task.await.map_err(|error| StoreError::Task(error.to_string()))?
+    }
+
+    /// Stores a blob by name without waiting for the disk; for data that a crash may lose.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn keep_soon(&self, name: &'static str, blob: Vec<u8>) -> Result<(), StoreError> {
+        self.keep_with(name, blob, Durability::None).await
+    }
+
+    /// Stores a blob by name; returns once it is on disk.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn keep(&self, name: &'static str, blob: Vec<u8>) -> Result<(), StoreError> {
+        self.keep_with(name, blob, Durability::Immediate).await
+    }
+
+    async fn keep_with(&self, name: &'static str, blob: Vec<u8>, durability: Durability) -> Result<(), StoreError> {
+        let inner = Arc::clone(&self.0);
+        let task = tokio::task::spawn_blocking(move || inner.keep(name, &blob, durability));
+        task.await.map_err(|error| StoreError::Task(error.to_string()))?
+    }
+
+    /// Reads a blob by name.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn kept(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let fail = |error| database("read", &self.0.path, error);
+        let read = || -> Result<_, redb::Error> {
+            let transaction = self.0.database.begin_read()?;
+            let table = transaction.open_table(BLOBS)?;
+            Ok(table.get(name)?.map(|blob| blob.value().to_vec()))
+        };
+        read().map_err(fail)
+    }
+}
+impl Inner {
+    fn update<T>(&self, change: impl FnOnce(&mut Change<'_>) -> T) -> Result<T, StoreError> {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next_id = ids.0;
+        let records = Records::clone(&self.records.borrow());
+        let mut pending = Change { records, dirty: BTreeSet::new(), next_id: &mut next_id, full: false };
+        let answer = change(&mut pending);
+        let Change { records, dirty, full, .. } = pending;
+        if full {
+            return Err(StoreError::OutboxFull);
+        }
+        if dirty.is_empty() {
+            return Ok(answer);
+        }
+        if next_id > ids.1 {
+            self.reserve(&mut ids)?;
+        }
+        tables::write(&self.database, &records, &dirty).map_err(|error| database("write", &self.path, error))?;
+        ids.0 = next_id;
+        self.records.send_replace(Arc::new(records));
+        Ok(answer)
+    }
+
+    fn reserve(&self, ids: &mut (u64, u64)) -> Result<(), StoreError> {
+        let reserved = ids.1 + ID_BLOCK;
+        let write = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_write()?;
+            transaction.open_table(META)?.insert("next-message-id", reserved)?;
+            transaction.commit()?;
+            Ok(())
+        };
+        write().map_err(|error| database("write", &self.path, error))?;
+        ids.1 = reserved;
+        Ok(())
+    }
+
+    fn keep(&self, name: &str, blob: &[u8], durability: Durability) -> Result<(), StoreError> {
+        let _writer = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let write = || -> Result<(), redb::Error> {
+            let mut transaction = self.database.begin_write()?;
+            transaction.set_durability(durability)?;
+            transaction.open_table(BLOBS)?.insert(name, blob)?;
+            transaction.commit()?;
+            Ok(())
+        };
+        write().map_err(|error| database("write", &self.path, error))
+    }
+}
+
+fn database(operation: &'static str, path: &Path, source: impl Into<redb::Error>) -> StoreError {
+    StoreError::Database { operation, path: path.to_owned(), source: Box::new(source.into()) }
+}
+
+#[cfg(test)]
+mod tests;

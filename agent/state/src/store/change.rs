@@ -1,0 +1,172 @@
+//! A transaction on a copy of the records, which tracks what it changed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use comity_proto::v1;
+
+use super::MAX_OUTBOX;
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey};
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Dirty {
+    Peering(String, u32),
+    Donor(String),
+    Origin(String),
+    Liqo(String),
+    Closed(String),
+    Outbox(u64),
+    Fence,
+}
+
+/// A transaction on a copy of the records.
+pub struct Change<'a> {
+    pub(super) records: Records,
+    pub(super) dirty: BTreeSet<Dirty>,
+    pub(super) next_id: &'a mut u64,
+    pub(super) full: bool,
+}
+
+impl Change<'_> {
+    /// The records within this transaction.
+    #[must_use]
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Inserts or replaces.
+    pub fn put_peering(&mut self, record: PeeringRecord) {
+        let key = (record.peering.clone(), record.epoch);
+        self.dirty.insert(Dirty::Peering(key.0.clone(), key.1));
+        self.records.peerings.insert(key, Arc::new(record));
+    }
+
+    /// Changes one that exists; false if it does not.
+    pub fn change_peering(&mut self, peering: &str, epoch: u32, change: impl FnOnce(&mut PeeringRecord)) -> bool {
+        let Some(mut record) = self.records.peering(peering, epoch).map(|record| PeeringRecord::clone(record)) else {
+            return false;
+        };
+        change(&mut record);
+        self.put_peering(record);
+        true
+    }
+
+    /// Removes one epoch.
+    pub fn drop_peering(&mut self, peering: &str, epoch: u32) {
+        if self.records.peerings.remove(&(peering.to_owned(), epoch)).is_some() {
+            self.dirty.insert(Dirty::Peering(peering.to_owned(), epoch));
+        }
+    }
+
+    /// Inserts or replaces.
+    pub fn put_donor(&mut self, record: DonorRecord) {
+        if record.fencing_token > self.records.fence {
+            self.records.fence = record.fencing_token;
+            self.dirty.insert(Dirty::Fence);
+        }
+        self.dirty.insert(Dirty::Donor(record.lease.clone()));
+        self.records.donors.insert(record.lease.clone(), Arc::new(record));
+    }
+
+    /// Changes one that exists; false if it does not.
+    pub fn change_donor(&mut self, lease: &str, change: impl FnOnce(&mut DonorRecord)) -> bool {
+        let Some(mut record) = self.records.donors.get(lease).map(|record| DonorRecord::clone(record)) else {
+            return false;
+        };
+        change(&mut record);
+        self.put_donor(record);
+        true
+    }
+
+    /// Inserts or replaces.
+    pub fn put_origin(&mut self, record: OriginRecord) {
+        self.dirty.insert(Dirty::Origin(record.lease.clone()));
+        self.records.origins.insert(record.lease.clone(), Arc::new(record));
+    }
+
+    /// Changes one that exists; false if it does not.
+    pub fn change_origin(&mut self, lease: &str, change: impl FnOnce(&mut OriginRecord)) -> bool {
+        let Some(mut record) = self.records.origins.get(lease).map(|record| OriginRecord::clone(record)) else {
+            return false;
+        };
+        change(&mut record);
+        self.put_origin(record);
+        true
+    }
+
+    /// Removes both sides of a lease. The fence stays.
+    pub fn drop_lease(&mut self, lease: &str) {
+        if self.records.donors.remove(lease).is_some() {
+            self.dirty.insert(Dirty::Donor(lease.to_owned()));
+        }
+        if self.records.origins.remove(lease).is_some() {
+            self.dirty.insert(Dirty::Origin(lease.to_owned()));
+        }
+    }
+
+    /// Inserts or replaces.
+    pub fn put_liqo(&mut self, record: LiqoRecord) {
+        self.dirty.insert(Dirty::Liqo(record.peering.clone()));
+        self.records.liqo.insert(record.peering.clone(), Arc::new(record));
+    }
+
+    /// Forgets Liqo's exchange of a peering.
+    pub fn drop_liqo(&mut self, peering: &str) {
+        if self.records.liqo.remove(peering).is_some() {
+            self.dirty.insert(Dirty::Liqo(peering.to_owned()));
+        }
+    }
+
+    /// Remembers that a peering was taken down and that the broker knows it.
+    pub fn put_closed(&mut self, peering: &str, epoch: u32) {
+        self.records.closed.insert(peering.to_owned(), epoch);
+        self.dirty.insert(Dirty::Closed(peering.to_owned()));
+    }
+
+    /// Forgets it.
+    pub fn drop_closed(&mut self, peering: &str) {
+        if self.records.closed.remove(peering).is_some() {
+            self.dirty.insert(Dirty::Closed(peering.to_owned()));
+        }
+    }
+
+    /// Puts a message into the outbox. It replaces an earlier one on the same subject, unless they are equal.
+    pub fn send(&mut self, key: ReportKey, body: v1::agent_message::Body) {
+        let earlier: Vec<u64> = self
+            .records
+            .outbox
+            .iter()
+            .filter(|(_, outgoing)| outgoing.key == key)
+            .map(|(id, outgoing)| (*id, outgoing.message.body.as_ref() == Some(&body)))
+            .filter_map(|(id, same)| (!same).then_some(id))
+            .collect();
+        let same = self
+            .records
+            .outbox
+            .values()
+            .any(|outgoing| outgoing.key == key && outgoing.message.body.as_ref() == Some(&body));
+        if same {
+            return;
+        }
+        for id in earlier {
+            self.unsend(id);
+        }
+        if self.records.outbox.len() >= MAX_OUTBOX {
+            self.full = true;
+            return;
+        }
+        let id = *self.next_id;
+        *self.next_id += 1;
+        let traceparent = comity_runtime::telemetry::current_traceparent().unwrap_or_default();
+        let message = v1::AgentMessage { message_id: id, body: Some(body), traceparent };
+        self.records.outbox.insert(id, Arc::new(Outgoing { key, message }));
+        self.dirty.insert(Dirty::Outbox(id));
+    }
+
+    /// Removes a message from the outbox.
+    pub fn unsend(&mut self, id: u64) -> Option<Arc<Outgoing>> {
+        let outgoing = self.records.outbox.remove(&id)?;
+        self.dirty.insert(Dirty::Outbox(id));
+        Some(outgoing)
+    }
+}

@@ -1,0 +1,196 @@
+//! Records as rows: one table a kind, JSON in most.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use comity_proto::v1;
+use prost::Message as _;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
+
+use super::change::Dirty;
+use super::{FORMAT, OLDEST_FORMAT, StoreError};
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey};
+
+pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+pub(super) const BLOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("blobs");
+const PEERINGS: TableDefinition<'_, (&str, u32), &[u8]> = TableDefinition::new("peerings");
+pub(super) const DONORS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("donor-leases");
+const ORIGINS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("origin-leases");
+const LIQO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("liqo-peerings");
+const CLOSED: TableDefinition<'_, &str, u32> = TableDefinition::new("closed-peerings");
+const OUTBOX: TableDefinition<'_, u64, (&[u8], &[u8])> = TableDefinition::new("outbox");
+
+/// Writes what a change touched, all of it or nothing.
+pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dirty>) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    for dirty in dirty {
+        match dirty {
+            Dirty::Peering(peering, epoch) => {
+                let mut table = transaction.open_table(PEERINGS)?;
+                match records.peering(peering, *epoch) {
+                    Some(record) => drop(table.insert((peering.as_str(), *epoch), encode(&**record).as_slice())?),
+                    None => drop(table.remove((peering.as_str(), *epoch))?),
+                }
+            }
+            Dirty::Donor(lease) => put(&transaction, DONORS, lease, records.donors.get(lease).map(|r| encode(&**r)))?,
+            Dirty::Origin(lease) => {
+                put(&transaction, ORIGINS, lease, records.origins.get(lease).map(|r| encode(&**r)))?;
+            }
+            Dirty::Liqo(peering) => {
+                put(&transaction, LIQO, peering, records.liqo.get(peering).map(|r| encode(&**r)))?;
+            }
+            Dirty::Closed(peering) => {
+                let mut table = transaction.open_table(CLOSED)?;
+                match records.closed.get(peering) {
+                    Some(epoch) => drop(table.insert(peering.as_str(), *epoch)?),
+                    None => drop(table.remove(peering.as_str())?),
+                }
+            }
+            Dirty::Outbox(id) => {
+                let mut table = transaction.open_table(OUTBOX)?;
+                match records.outbox.get(id) {
+                    Some(outgoing) => {
+                        let key = encode(&outgoing.key);
+                        let message = outgoing.message.encode_to_vec();
+                        table.insert(*id, (key.as_slice(), message.as_slice()))?;
+                    }
+                    None => drop(table.remove(*id)?),
+                }
+            }
+            Dirty::Fence => drop(transaction.open_table(META)?.insert("fence", records.fence)?),
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn put(
+    transaction: &redb::WriteTransaction,
+    table: TableDefinition<'static, &str, &[u8]>,
+    key: &str,
+    value: Option<Zeroizing<Vec<u8>>>,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(table)?;
+    match value {
+        Some(value) => drop(table.insert(key, value.as_slice())?),
+        None => drop(table.remove(key)?),
+    }
+    Ok(())
+}
+
+fn encode<T: Serialize>(record: &T) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(serde_json::to_vec(record).expect("records hold text, numbers and lists only"))
+}
+
+type Rows = Vec<(String, Zeroizing<Vec<u8>>)>;
+
+/// Makes the tables where they are not there, and reads everything; the next message id too.
+pub(super) fn load(path: &Path, database: &Database) -> Result<(Records, u64), StoreError> {
+    let fail = |error: redb::Error| super::database("read", path, error);
+    let bad = |record: String, reason: String| StoreError::Record { path: path.to_owned(), record, reason };
+    let (found, fence, next_id) = prepare(database).map_err(fail)?;
+    if !(OLDEST_FORMAT..=FORMAT).contains(&found) {
+        return Err(StoreError::Format { path: path.to_owned(), found });
+    }
+    let transaction = database.begin_read().map_err(|error| fail(error.into()))?;
+    let mut records = Records { fence, ..Records::default() };
+    for (name, bytes) in peerings(&transaction).map_err(fail)? {
+        let record: PeeringRecord = decode(&bytes).map_err(|reason| bad(name, reason))?;
+        records.peerings.insert((record.peering.clone(), record.epoch), Arc::new(record));
+    }
+    for (name, bytes) in rows(&transaction, DONORS).map_err(fail)? {
+        let record: DonorRecord = decode(&bytes).map_err(|reason| bad(name.clone(), reason))?;
+        records.donors.insert(name, Arc::new(record));
+    }
+    for (name, bytes) in rows(&transaction, ORIGINS).map_err(fail)? {
+        let record: OriginRecord = decode(&bytes).map_err(|reason| bad(name.clone(), reason))?;
+        records.origins.insert(name, Arc::new(record));
+    }
+    for (name, bytes) in rows(&transaction, LIQO).map_err(fail)? {
+        let record: LiqoRecord = decode(&bytes).map_err(|reason| bad(format!("{name}/liqo"), reason))?;
+        records.liqo.insert(name, Arc::new(record));
+    }
+    records.closed = closed(&transaction).map_err(fail)?;
+    for (id, key, message) in outbox(&transaction).map_err(fail)? {
+        let key: ReportKey = decode(&key).map_err(|reason| bad(format!("message {id}"), reason))?;
+        let message = v1::AgentMessage::decode(message.as_slice())
+            .map_err(|error| bad(format!("message {id}"), error.to_string()))?;
+        records.outbox.insert(id, Arc::new(Outgoing { key, message }));
+    }
+    Ok((records, next_id))
+}
+
+fn rows(
+    transaction: &redb::ReadTransaction,
+    table: TableDefinition<'static, &str, &[u8]>,
+) -> Result<Rows, redb::Error> {
+    let mut rows = Rows::new();
+    for entry in transaction.open_table(table)?.iter()? {
+        let (key, value) = entry?;
+        rows.push((key.value().to_owned(), Zeroizing::new(value.value().to_vec())));
+    }
+    Ok(rows)
+}
+
+fn peerings(transaction: &redb::ReadTransaction) -> Result<Rows, redb::Error> {
+    let mut rows = Rows::new();
+    for entry in transaction.open_table(PEERINGS)?.iter()? {
+        let (key, value) = entry?;
+        rows.push((format!("{}/{}", key.value().0, key.value().1), Zeroizing::new(value.value().to_vec())));
+    }
+    Ok(rows)
+}
+
+fn closed(transaction: &redb::ReadTransaction) -> Result<BTreeMap<String, u32>, redb::Error> {
+    let mut closed = BTreeMap::new();
+    for entry in transaction.open_table(CLOSED)?.iter()? {
+        let (key, value) = entry?;
+        closed.insert(key.value().to_owned(), value.value());
+    }
+    Ok(closed)
+}
+
+type Messages = Vec<(u64, Vec<u8>, Vec<u8>)>;
+
+fn outbox(transaction: &redb::ReadTransaction) -> Result<Messages, redb::Error> {
+    let mut messages = Messages::new();
+    for entry in transaction.open_table(OUTBOX)?.iter()? {
+        let (key, value) = entry?;
+        messages.push((key.value(), value.value().0.to_vec(), value.value().1.to_vec()));
+    }
+    Ok(messages)
+}
+
+/// Format found, fence and next message id. A file of an older format becomes one of this format: what it lacks has a
+/// default, and an older agent must not read what is written from now on.
+fn prepare(database: &Database) -> Result<(u64, u64, u64), redb::Error> {
+    let transaction = database.begin_write()?;
+    let facts = {
+        let mut meta = transaction.open_table(META)?;
+        let format = meta.get("format")?.map(|value| value.value());
+        if format.is_none_or(|format| (OLDEST_FORMAT..FORMAT).contains(&format)) {
+            meta.insert("format", FORMAT)?;
+        }
+        let fence = meta.get("fence")?.map_or(0, |value| value.value());
+        let next_id = meta.get("next-message-id")?.map_or(1, |value| value.value());
+        transaction.open_table(BLOBS)?;
+        transaction.open_table(PEERINGS)?;
+        transaction.open_table(DONORS)?;
+        transaction.open_table(ORIGINS)?;
+        transaction.open_table(LIQO)?;
+        transaction.open_table(CLOSED)?;
+        transaction.open_table(OUTBOX)?;
+        (format.unwrap_or(FORMAT), fence, next_id)
+    };
+    transaction.commit()?;
+    Ok(facts)
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    // The JSON error may quote content, so only its place is told.
+    serde_json::from_slice(bytes).map_err(|error| format!("not readable at column {}", error.column()))
+}

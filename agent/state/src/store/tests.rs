@@ -1,0 +1,202 @@
+//! The memory over restarts, when it is full, when it is damaged, and as an older agent wrote it.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::PermissionsExt;
+
+use comity_agent_liqo::LiqoPeer;
+use comity_agent_liqo::donor::{Grant, Grants};
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::side::Side;
+use comity_proto::v1;
+
+use super::tables::DONORS;
+use super::*;
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, ReportKey, SecretBlob};
+
+fn heartbeat() -> v1::agent_message::Body {
+    v1::agent_message::Body::Heartbeat(v1::Heartbeat {})
+}
+
+fn clean(token: u64) -> v1::agent_message::Body {
+    v1::agent_message::Body::LeaseReport(v1::LeaseReport {
+        lease: "lease-1".into(),
+        fencing_token: token,
+        outcome: None,
+    })
+}
+
+fn donor(lease: &str, token: u64) -> DonorRecord {
+    DonorRecord { milli: 1_000, admitted_at_ms: 5, ..DonorRecord::new(lease, token, DeliveryKind::Namespace) }
+}
+
+fn exchange() -> LiqoRecord {
+    let peer = LiqoPeer { peering: "peer-3".into(), cluster: "origin".into(), liqo_id: "liqo-2".into() };
+    LiqoRecord {
+        identity: Some(SecretBlob::new(b"identity".to_vec())),
+        ..LiqoRecord::new(Side::Donor, &peer, "liqo-1")
+    }
+}
+
+#[tokio::test]
+async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("state");
+    let store = Store::open(&directory).unwrap();
+    store
+        .update(|change| {
+            change.put_donor(donor("lease-1", 7));
+            change.put_origin(OriginRecord::new("lease-2", 3, DeliveryKind::VirtualNode));
+            change.put_liqo(exchange());
+            change.put_closed("peer-1", 2);
+            change.send(ReportKey::Clean("lease-1".into()), clean(7));
+        })
+        .await
+        .unwrap();
+    store.keep("brokers", b"a:1".to_vec()).await.unwrap();
+    let before = store.records();
+    drop(store);
+    let mode = std::fs::metadata(directory.join("agent.redb")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let store = Store::open(&directory).unwrap();
+    let after = store.records();
+    assert_eq!(after.donors, before.donors);
+    assert_eq!(after.origins, before.origins);
+    assert_eq!(after.liqo, before.liqo);
+    assert_eq!(after.liqo["peer-3"].identity.as_ref().unwrap().expose(), b"identity");
+    assert_eq!((after.fence, after.closed.get("peer-1")), (7, Some(&2)));
+    assert_eq!(after.outbox, before.outbox);
+    assert_eq!(store.kept("brokers").unwrap().unwrap(), b"a:1");
+}
+
+#[tokio::test]
+async fn message_ids_grow_over_restarts_and_over_messages_that_are_not_kept() {
+    let home = tempfile::tempdir().unwrap();
+    let mut last = 0;
+    for _ in 0..3 {
+        let store = Store::open(home.path()).unwrap();
+        let loose = store.take_message_id().await.unwrap();
+        store.update(|change| change.send(ReportKey::Clean("lease-1".into()), clean(loose_token()))).await.unwrap();
+        let kept = *store.records().outbox.keys().next_back().unwrap();
+        assert!(loose > last && kept > loose, "{last} {loose} {kept}");
+        store.update(move |change| drop(change.unsend(kept))).await.unwrap();
+        last = kept;
+    }
+}
+
+fn loose_token() -> u64 {
+    9
+}
+
+#[tokio::test]
+async fn one_message_of_a_kind_waits_and_the_newest_wins() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    let key = || ReportKey::Clean("lease-1".into());
+    store.update(move |change| change.send(key(), clean(1))).await.unwrap();
+    let first = store.records();
+    store.update(move |change| change.send(key(), clean(1))).await.unwrap();
+    assert_eq!(store.records().outbox, first.outbox, "the same again changes nothing");
+    store.update(move |change| change.send(key(), clean(2))).await.unwrap();
+    let records = store.records();
+    assert_eq!(records.outbox.len(), 1);
+    assert!(records.outbox.keys().next() > first.outbox.keys().next());
+}
+
+#[tokio::test]
+async fn a_full_outbox_refuses_and_changes_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    store
+        .update(|change| (0..MAX_OUTBOX).for_each(|n| change.send(ReportKey::Clean(format!("lease-{n}")), heartbeat())))
+        .await
+        .unwrap();
+    let refused = store
+        .update(|change| {
+            change.put_donor(donor("lease-1", 1));
+            change.send(ReportKey::Ready("lease-1".into()), heartbeat());
+        })
+        .await;
+    assert!(matches!(refused, Err(StoreError::OutboxFull)));
+    assert!(store.records().donors.is_empty());
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_named_and_not_quoted() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    let write = || -> Result<(), redb::Error> {
+        let transaction = store.0.database.begin_write()?;
+        transaction.open_table(DONORS)?.insert("lease-9", b"{\"secret\"".as_slice())?;
+        transaction.commit()?;
+        Ok(())
+    };
+    write().unwrap();
+    drop(store);
+    let error = Store::open(home.path()).err().unwrap().to_string();
+    assert!(error.contains("lease-9") && !error.contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn grants_follow_from_the_records_also_after_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let grant = Grant {
+        origin_liqo_id: "liqo-2".into(),
+        resources: [("nvidia.com/gpu".to_owned(), "2".to_owned())].into(),
+        node_selector: [("kubernetes.io/hostname".to_owned(), "a".to_owned())].into(),
+        node_labels: std::collections::BTreeMap::new(),
+    };
+    let record = |lease: &str, removed| DonorRecord {
+        grant: Some(grant.clone()),
+        removed,
+        ..DonorRecord::new(lease, 1, DeliveryKind::VirtualNode)
+    };
+    let (lent, gone) = (record("lease-1", false), record("lease-2", true));
+    let store = Store::open(home.path()).unwrap();
+    store
+        .update(move |change| {
+            change.put_donor(lent);
+            change.put_donor(gone);
+            change.put_donor(donor("lease-3", 1));
+        })
+        .await
+        .unwrap();
+    let before = store.records().grants();
+    assert_eq!(before.0.keys().collect::<Vec<_>>(), ["lease-1"]);
+    drop(store);
+    let store = Store::open(home.path()).unwrap();
+    assert_eq!(store.records().grants(), before);
+    store.update(|change| change.change_donor("lease-1", |record| record.grant = None)).await.unwrap();
+    assert_eq!(store.records().grants(), Grants::default());
+}
+
+#[tokio::test]
+async fn the_memory_of_an_older_agent_is_read_and_that_of_a_newer_one_is_not() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    // As the first format wrote it: without delivery and grant.
+    let old = br#"{"lease":"lease-9","fencing_token":4,"milli":1000,"admitted_at_ms":5,"namespace":"comity-lease-9","last_sequence":1,"sealed":null,"removed":false,"clean_acked":false}"#;
+    let write = |format: u64| -> Result<(), redb::Error> {
+        let transaction = store.0.database.begin_write()?;
+        transaction.open_table(DONORS)?.insert("lease-9", old.as_slice())?;
+        transaction.open_table(META)?.insert("format", format)?;
+        transaction.commit()?;
+        Ok(())
+    };
+    write(OLDEST_FORMAT).unwrap();
+    drop(store);
+    let store = Store::open(home.path()).unwrap();
+    let records = store.records();
+    let record = &records.donors["lease-9"];
+    assert_eq!((record.delivery, &record.grant), (DeliveryKind::Namespace, &None));
+    let newer = || -> Result<u64, redb::Error> {
+        let transaction = store.0.database.begin_write()?;
+        let before = transaction.open_table(META)?.insert("format", FORMAT + 1)?.map(|value| value.value());
+        transaction.commit()?;
+        Ok(before.unwrap_or(0))
+    };
+    assert_eq!(newer().unwrap(), FORMAT, "an older agent must not read it any more");
+    drop(store);
+    let error = Store::open(home.path()).err().unwrap().to_string();
+    assert!(error.contains("formats 1 to 2"), "{error}");
+}

@@ -1,0 +1,174 @@
+//! Converts the broker's messages to facts for the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_agent_state::record::Records;
+use comity_proto::v1;
+use comity_proto::v1::sharing::Mode;
+
+use crate::burst::facts::wishes::Wishes;
+use crate::burst::group::Purpose;
+use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
+
+/// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
+pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
+    if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched) {
+        return None;
+    }
+    let spec = request.spec.clone().unwrap_or_default();
+    let gpus = spec.gpus.clone().unwrap_or_default();
+    Some(RequestFacts {
+        namespace: spec.target_namespace.clone(),
+        tenant: spec.tenant.clone(),
+        class: gpus.class,
+        gpus: gpus.count,
+        cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
+        memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+        is_queued: request.state() == v1::RequestState::Queued,
+        lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
+        message: request.message.clone(),
+        short_since_ms: None,
+        kept_until_ms: 0,
+        wishes: Wishes::asked(&spec),
+        purpose: Purpose::parse(&spec.purpose).filter(|_| spec.delivery() == v1::Delivery::VirtualNode),
+    })
+}
+
+/// Own leases by virtual node; the records name their nodes.
+pub(super) fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseFacts> {
+    let own = state.leases.iter().filter(|lease| {
+        lease.origin == cluster
+            && lease.delivery() == v1::Delivery::VirtualNode
+            && lease.state() != v1::LeaseState::Ended
+    });
+    let node = |lease: &v1::Lease| records.origins.get(&lease.id).and_then(|record| record.node.clone());
+    own.map(|lease| (lease.id.clone(), LeaseFacts { node: node(lease), ..facts(lease) })).collect()
+}
+
+fn facts(lease: &v1::Lease) -> LeaseFacts {
+    let gpus = lease.gpus.clone().unwrap_or_default();
+    let placement = lease.placement.clone().unwrap_or_default();
+    LeaseFacts {
+        request: lease.request.clone(),
+        namespace: lease.target_namespace.clone(),
+        tenant: lease.tenant.clone(),
+        donor: placement.donor,
+        node: None,
+        class: gpus.class,
+        resource: placement.resource_name,
+        gpus: gpus.count,
+        cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
+        memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+        stage: match lease.state() {
+            v1::LeaseState::Active => LeaseStage::Active,
+            v1::LeaseState::Reclaiming => LeaseStage::Reclaiming,
+            v1::LeaseState::Ending | v1::LeaseState::Ended => LeaseStage::Ending,
+            // Suspect too: nothing new is sent to a silent side.
+            _ => LeaseStage::Coming,
+        },
+        expires_at_ms: lease.expires_at_ms,
+        hold_until_ms: lease.hold_until_ms,
+        idle_since_ms: None,
+    }
+}
+
+/// Whole devices that are healthy, that no local work uses and that are not lent, by node and resource.
+pub(super) fn local(nodes: &[v1::Node], state: Option<&v1::DesiredState>, cluster: &str) -> Vec<BTreeMap<String, u64>> {
+    let mut lent: BTreeSet<(&str, u32)> = BTreeSet::new();
+    for lease in state.into_iter().flat_map(|state| &state.leases) {
+        let Some(placement) = lease.placement.as_ref().filter(|placement| placement.donor == cluster) else { continue };
+        if lease.state() != v1::LeaseState::Ended {
+            let devices = placement
+                .nodes
+                .iter()
+                .flat_map(|node| node.devices.iter().map(|share| (node.node.as_str(), share.device)));
+            lent.extend(devices);
+        }
+    }
+    let free_on = |node: &v1::Node| {
+        let mut free = BTreeMap::new();
+        for device in &node.devices {
+            let mode = device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref());
+            let is_whole = matches!(mode, None | Some(Mode::Exclusive(_)));
+            let is_free = device.healthy && device.local_use_milli == 0 && !lent.contains(&(&node.id, device.index));
+            if is_whole && is_free {
+                *free.entry(device.resource_name.clone()).or_insert(0) += 1;
+            }
+        }
+        free
+    };
+    nodes.iter().filter(|node| node.schedulable).map(free_on).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use comity_agent_model::delivery_kind::DeliveryKind;
+    use comity_agent_state::record::OriginRecord;
+
+    use super::*;
+    use v1::{Delivery, LeaseState};
+
+    #[test]
+    fn lent_used_and_broken_devices_are_not_free() {
+        let device = |index: u32, healthy: bool, local_use_milli: u32| v1::Device {
+            index,
+            healthy,
+            local_use_milli,
+            resource_name: "nvidia.com/gpu".to_owned(),
+            ..v1::Device::default()
+        };
+        let devices = vec![device(0, true, 0), device(1, true, 1_000), device(2, false, 0), device(3, true, 0)];
+        let node = |id: &str, schedulable| v1::Node {
+            id: id.to_owned(),
+            schedulable,
+            devices: devices.clone(),
+            ..v1::Node::default()
+        };
+        let nodes = [node("a", true), node("b", false)];
+        assert_eq!(local(&nodes, None, "here"), [BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)])]);
+        let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1, mig_starts: Vec::new() };
+        let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
+        let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
+        let lease = v1::Lease { placement: Some(placement), state: LeaseState::Active.into(), ..v1::Lease::default() };
+        let state = v1::DesiredState { leases: vec![lease], ..v1::DesiredState::default() };
+        assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);
+    }
+
+    #[test]
+    fn only_own_virtual_nodes_are_room_for_pods() {
+        let lease = |id: &str, origin: &str, delivery: Delivery, state: LeaseState| v1::Lease {
+            id: id.to_owned(),
+            origin: origin.to_owned(),
+            delivery: delivery.into(),
+            state: state.into(),
+            ..v1::Lease::default()
+        };
+        let all = vec![
+            lease("lease-1", "here", Delivery::VirtualNode, LeaseState::Active),
+            lease("lease-2", "there", Delivery::VirtualNode, LeaseState::Active),
+            lease("lease-3", "here", Delivery::Namespace, LeaseState::Active),
+            lease("lease-4", "here", Delivery::VirtualNode, LeaseState::Suspect),
+            lease("lease-5", "here", Delivery::VirtualNode, LeaseState::Ended),
+        ];
+        let mut records = Records::default();
+        let record = OriginRecord::new("lease-4", 1, DeliveryKind::VirtualNode);
+        let record = OriginRecord { node: Some("lease-2".to_owned()), ..record };
+        records.origins.insert("lease-4".to_owned(), Arc::new(record));
+        let found = leases(&v1::DesiredState { leases: all, ..v1::DesiredState::default() }, "here", &records);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-4"]);
+        assert_eq!(found.get("lease-1").unwrap().node, None);
+        assert_eq!(found.get("lease-4").unwrap().node.as_deref(), Some("lease-2"));
+        assert_eq!(found.get("lease-4").unwrap().stage, LeaseStage::Coming);
+    }
+
+    #[test]
+    fn a_request_that_ended_has_no_room() {
+        let mut message = v1::Request { state: v1::RequestState::Queued.into(), ..v1::Request::default() };
+        assert!(request(&message).unwrap().is_queued);
+        message.state = v1::RequestState::Cancelled.into();
+        assert!(request(&message).is_none());
+    }
+}

@@ -1,0 +1,196 @@
+//! The section `burst` of the agent's configuration.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_agent_kubernetes::service_name::ServiceName;
+use comity_agent_model::settings::{InvalidSettings, SettingChecks};
+use serde::{Deserialize, Serialize};
+
+/// Longest that a Job's pods are waited for.
+const MAX_DEBOUNCE_MS: u64 = 5_000;
+/// Longest that an unused lease is kept, and that a pod is held: a day.
+const MAX_SECONDS: u64 = 86_400;
+/// The most that is asked for with each GPU: a thousand cores, 16 TiB.
+const MAX_CPU_MILLI: u64 = 1_000_000;
+const MAX_MEMORY_MIB: u64 = 16 << 20;
+/// Where the webhook listens. Not the fabric's port for APIs, which a gateway opens on addresses of the same node.
+const DEFAULT_PORT: u16 = 7483;
+
+/// How GPU pods of this cluster become requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BurstSettings {
+    /// Whether it is done at all.
+    pub enabled: bool,
+    /// The admission webhook that holds GPU pods by a scheduling gate; absent: only pending pods are rescued.
+    pub webhook: Option<WebhookSettings>,
+    /// How long the pods of one owner are gathered into one request.
+    pub debounce_milliseconds: u64,
+    /// How long an unused lease is kept, where the namespace does not say.
+    pub cooldown_seconds: u64,
+    /// How long a pod is held by the gate at most; it then waits as an ordinary pending pod.
+    pub hold_seconds: u64,
+    /// GPU class where neither pod nor namespace names one; empty: they must.
+    pub default_class: String,
+    /// Tenant where the namespace names none; empty: it must.
+    pub default_tenant: String,
+    /// Length of a lease where the namespace does not say; 0: the federation's default.
+    pub duration_seconds: u64,
+    /// GPUs that one namespace may hold at once, where it does not say.
+    pub max_gpus: u32,
+    /// Requests that one namespace may have at once, where it does not say.
+    pub max_requests: u32,
+    /// The least CPU asked for with each GPU, in thousandths of a core.
+    pub cpu_milli_per_gpu: u64,
+    /// The least memory asked for with each GPU, in MiB.
+    pub memory_mib_per_gpu: u64,
+}
+
+impl Default for BurstSettings {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            webhook: None,
+            debounce_milliseconds: 250,
+            cooldown_seconds: 60,
+            hold_seconds: 300,
+            default_class: String::new(),
+            default_tenant: String::new(),
+            duration_seconds: 0,
+            max_gpus: 64,
+            max_requests: 16,
+            cpu_milli_per_gpu: 100,
+            memory_mib_per_gpu: 128,
+        }
+    }
+}
+
+/// Where the API server finds the webhook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WebhookSettings {
+    /// Where HTTPS is served.
+    pub listen: SocketAddr,
+    /// `https://HOST:PORT/gate`, for an agent that is no pod. Either this or `service`.
+    pub url: Option<String>,
+    /// The Service in front of the agent's pod. Either this or `url`.
+    pub service: Option<ServiceName>,
+    /// Namespace of the Secret `comity-agent-webhook` with the webhook's certificates.
+    pub secret_namespace: String,
+}
+
+impl Default for WebhookSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
+            url: None,
+            service: None,
+            secret_namespace: "comity-system".to_owned(),
+        }
+    }
+}
+
+impl BurstSettings {
+    /// Says what cannot be.
+    ///
+    /// # Errors
+    /// [`InvalidSettings`], naming fields, values and remedies.
+    pub fn check(&self) -> Result<(), InvalidSettings> {
+        let mut checks = SettingChecks::default();
+        self.gather(&mut checks);
+        checks.finish()
+    }
+
+    /// Collects the invalid values.
+    pub fn gather(&self, checks: &mut SettingChecks) {
+        for (field, value, most) in [
+            ("burst.debounceMilliseconds", self.debounce_milliseconds, MAX_DEBOUNCE_MS),
+            ("burst.cooldownSeconds", self.cooldown_seconds, MAX_SECONDS),
+            ("burst.holdSeconds", self.hold_seconds, MAX_SECONDS),
+            ("burst.durationSeconds", self.duration_seconds, 90 * MAX_SECONDS),
+            ("burst.cpuMilliPerGpu", self.cpu_milli_per_gpu, MAX_CPU_MILLI),
+            ("burst.memoryMibPerGpu", self.memory_mib_per_gpu, MAX_MEMORY_MIB),
+        ] {
+            if value > most {
+                checks.refuse(field, value, format!("write at most {most}"));
+            }
+        }
+        for (field, value) in
+            [("burst.defaultClass", &self.default_class), ("burst.defaultTenant", &self.default_tenant)]
+        {
+            if !value.is_empty() && !is_dns_label(value) {
+                checks.refuse(field, value, "write a DNS label: lower-case letters, digits and '-'");
+            }
+        }
+        for (field, value) in [("burst.maxGpus", self.max_gpus), ("burst.maxRequests", self.max_requests)] {
+            if value == 0 {
+                checks.refuse(field, value, "write at least 1, or turn burst.enabled off");
+            }
+        }
+        if let Some(webhook) = &self.webhook {
+            webhook.gather(checks);
+        }
+    }
+}
+
+impl WebhookSettings {
+    fn gather(&self, checks: &mut SettingChecks) {
+        match (&self.url, &self.service) {
+            (Some(url), None) => {
+                let parsed = url.parse::<http::Uri>().ok();
+                let host = parsed.as_ref().filter(|uri| uri.scheme_str() == Some("https")).and_then(http::Uri::host);
+                if host.is_none() {
+                    checks.refuse("burst.webhook.url", url, "write https://HOST:PORT/gate");
+                }
+            }
+            (None, Some(service))
+                if is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0 => {}
+            (None, Some(service)) => {
+                let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
+                checks.refuse("burst.webhook.service", text, "write DNS labels and a port from 1 to 65535");
+            }
+            _ => {
+                let reason =
+                    "write either url, where the API server reaches this host, or service, in front of this pod";
+                checks.refuse("burst.webhook", "", reason);
+            }
+        }
+        if !is_dns_label(&self.secret_namespace) {
+            checks.refuse("burst.webhook.secretNamespace", &self.secret_namespace, "write a namespace");
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_pass_and_mistakes_are_named() {
+        BurstSettings::default().check().unwrap();
+        let refused = |change: &dyn Fn(&mut BurstSettings)| {
+            let mut settings = BurstSettings::default();
+            change(&mut settings);
+            settings.check().unwrap_err().to_string()
+        };
+        assert!(refused(&|s| s.debounce_milliseconds = 60_000).contains("burst.debounceMilliseconds \"60000\""));
+        assert!(refused(&|s| s.default_class = "Big".to_owned()).contains("burst.defaultClass \"Big\""));
+        assert!(refused(&|s| s.max_requests = 0).contains("burst.maxRequests"));
+        assert!(refused(&|s| s.webhook = Some(WebhookSettings::default())).contains("either url"));
+        let plain = WebhookSettings { url: Some("http://agent:7483".to_owned()), ..WebhookSettings::default() };
+        assert!(refused(&|s| s.webhook = Some(plain.clone())).contains("https://HOST:PORT"));
+        // A gateway has both on its node.
+        assert_ne!(WebhookSettings::default().listen.port(), comity_agent_model::api_port::API_PORT);
+    }
+
+    #[test]
+    fn a_section_of_the_configuration_is_read() {
+        let text = r#"{"enabled": true, "webhook": {"service": {"namespace": "comity-system", "name": "agent"}}}"#;
+        let settings: BurstSettings = serde_json::from_str(text).unwrap();
+        settings.check().unwrap();
+        assert_eq!(settings.webhook.unwrap().service.unwrap().port, 443);
+        assert!(serde_json::from_str::<BurstSettings>(r#"{"enable": true}"#).is_err());
+    }
+}

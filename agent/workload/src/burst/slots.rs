@@ -1,0 +1,200 @@
+//! Capacity of requests and leases for pods, and its use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::facts::demand::Shape;
+use super::facts::pod::PodFacts;
+use super::facts::wishes::Wishes;
+use super::group::Purpose;
+use super::snapshot::{BurstSnapshot, LeaseFacts, LeaseStage};
+
+/// Capacity of a request and its lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) tenant: &'a str,
+    pub(crate) class: &'a str,
+    pub(crate) gpus: u32,
+    pub(crate) used: u32,
+    cpu_milli_per_gpu: u64,
+    memory_mib_per_gpu: u64,
+    pub(crate) is_queued: bool,
+    pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
+    pub(crate) purpose: Option<&'a Purpose>,
+    /// Wishes in the request; `None` if only the lease is known.
+    wishes: Option<&'a Wishes>,
+    pub(crate) message: &'a str,
+    pub(crate) short_since_ms: Option<u64>,
+    pub(crate) kept_until_ms: u64,
+}
+
+impl Slot<'_> {
+    pub(crate) fn free(&self) -> u32 {
+        self.gpus.saturating_sub(self.used)
+    }
+
+    /// The lease, if pods can run on it now.
+    pub(crate) fn active(&self) -> Option<(&str, &LeaseFacts)> {
+        self.lease.filter(|(_, lease)| lease.stage == LeaseStage::Active)
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.lease.is_some_and(|(_, lease)| lease.stage == LeaseStage::Ending)
+    }
+
+    /// Whether pods of this shape, wishes and group could use it, regardless of free GPUs.
+    pub(crate) fn suits(&self, shape: &Shape, wishes: &Wishes, group: &str) -> bool {
+        // An ending lease has no capacity, unless its request waits for the next one.
+        if self.is_ending() && !self.is_queued {
+            return false;
+        }
+        let enough =
+            shape.cpu_milli_per_gpu <= self.cpu_milli_per_gpu && shape.memory_mib_per_gpu <= self.memory_mib_per_gpu;
+        // A request for single GPUs may spread over several nodes.
+        let together = self.purpose.is_none_or(|purpose| {
+            purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
+        });
+        let same_kind =
+            self.lease.is_none_or(|(_, lease)| lease.resource.is_empty() || lease.resource == shape.resource);
+        // A queued request serves its own group only; one that burst did not make serves pods once it has a lease.
+        let theirs = match self.purpose {
+            Some(purpose) if self.is_queued => purpose.group == group,
+            Some(_) => true,
+            None => self.lease.is_some(),
+        };
+        // Pods without wishes may use any lease that people requested.
+        let as_wished = self.wishes.is_some_and(|asked| wishes.are_met_by(asked))
+            || (self.purpose.is_none() && *wishes == Wishes::default());
+        enough && together && same_kind && theirs && as_wished
+    }
+}
+
+/// Capacity and use by request id.
+pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
+    let mut slots = BTreeMap::new();
+    for (id, request) in snapshot.requests.iter().flatten() {
+        slots.insert(
+            id.as_str(),
+            Slot {
+                namespace: &request.namespace,
+                tenant: &request.tenant,
+                class: &request.class,
+                gpus: request.gpus,
+                used: 0,
+                cpu_milli_per_gpu: request.cpu_milli_per_gpu,
+                memory_mib_per_gpu: request.memory_mib_per_gpu,
+                is_queued: request.is_queued,
+                lease: None,
+                purpose: request.purpose.as_ref(),
+                wishes: Some(&request.wishes),
+                message: &request.message,
+                short_since_ms: request.short_since_ms,
+                kept_until_ms: request.kept_until_ms,
+            },
+        );
+    }
+    for (id, lease) in snapshot.leases.iter().flatten() {
+        let slot = slots.entry(lease.request.as_str()).or_insert(Slot {
+            namespace: &lease.namespace,
+            tenant: &lease.tenant,
+            class: &lease.class,
+            gpus: lease.gpus,
+            used: 0,
+            cpu_milli_per_gpu: lease.cpu_milli_per_gpu,
+            memory_mib_per_gpu: lease.memory_mib_per_gpu,
+            is_queued: false,
+            lease: None,
+            purpose: None,
+            wishes: None,
+            message: "",
+            short_since_ms: None,
+            kept_until_ms: 0,
+        });
+        slot.is_queued &= lease.stage == LeaseStage::Ending;
+        // A request that is placed again has a lease that is being reclaimed, or ends, beside its next one.
+        if slot.lease.is_none_or(|(_, other)| lease.stage.rank() < other.stage.rank()) {
+            slot.lease = Some((id, lease));
+        }
+    }
+    for pod in &snapshot.pods {
+        let gpus = pod.facts.shape.as_ref().map_or(0, |shape| shape.gpus);
+        if let Some(slot) = request_of(snapshot, &pod.facts).and_then(|request| slots.get_mut(request)) {
+            slot.used = slot.used.saturating_add(gpus);
+        }
+    }
+    slots
+}
+
+/// The request whose capacity the pod uses.
+pub(crate) fn request_of<'a>(snapshot: &'a BurstSnapshot, pod: &'a PodFacts) -> Option<&'a str> {
+    if pod.is_finished || (pod.is_deleting && pod.node.is_none()) {
+        return None;
+    }
+    let leases = snapshot.leases.as_ref();
+    let of_lease = |id: &String| leases.and_then(|leases| leases.get(id)).map(|lease| lease.request.as_str());
+    if let Some(node) = &pod.node {
+        // Any other node is this cluster's own.
+        return pod.pinned.as_ref().and_then(of_lease).or_else(|| served_by(leases?, node));
+    }
+    pod.pinned.as_ref().or(pod.lease.as_ref()).and_then(of_lease).or_else(|| {
+        let request = pod.request.as_ref()?;
+        snapshot.requests.as_ref()?.get_key_value(request).map(|(id, _)| id.as_str())
+    })
+}
+
+/// The request whose lease has this virtual node. A node serves leases one after another: prefers the one not ending.
+fn served_by<'a>(leases: &'a BTreeMap<String, LeaseFacts>, node: &str) -> Option<&'a str> {
+    let on_node = |(id, lease): &(&String, &LeaseFacts)| lease.node.as_ref().unwrap_or(id) == node;
+    let (_, lease) = leases.iter().filter(on_node).min_by_key(|(_, lease)| lease.stage == LeaseStage::Ending)?;
+    Some(&lease.request)
+}
+
+/// Requests with free GPUs, and leases without pods.
+pub(crate) fn unused(snapshot: &BurstSnapshot) -> (BTreeSet<String>, BTreeSet<String>) {
+    let slots = slots(snapshot);
+    let short = slots.iter().filter(|(_, slot)| slot.free() > 0).map(|(request, _)| (*request).to_owned()).collect();
+    let idle = slots.values().filter(|slot| slot.used == 0);
+    (short, idle.filter_map(|slot| slot.lease.map(|(id, _)| id.to_owned())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::fixtures::lease;
+
+    #[test]
+    fn pods_of_a_request_that_moves_wait_for_its_next_lease() {
+        for (next, waits_for) in
+            [(None, "lease-9"), (Some(LeaseStage::Coming), "lease-10"), (Some(LeaseStage::Active), "lease-10")]
+        {
+            let mut leases = BTreeMap::from([("lease-9".to_owned(), lease("req-1", 1, LeaseStage::Reclaiming))]);
+            leases.extend(next.map(|stage| ("lease-10".to_owned(), lease("req-1", 1, stage))));
+            let snapshot = BurstSnapshot { leases: Some(leases), ..BurstSnapshot::default() };
+            let slots = slots(&snapshot);
+            assert_eq!(slots.get("req-1").and_then(|slot| slot.lease).map(|(id, _)| id), Some(waits_for));
+            let runs_on = (next == Some(LeaseStage::Active)).then_some("lease-10");
+            assert_eq!(
+                slots.get("req-1").and_then(Slot::active).map(|(id, _)| id),
+                runs_on,
+                "nothing new goes to lease-9"
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_serves_the_lease_that_took_it_over() {
+        let with = |request: &str, stage, node: Option<&str>| LeaseFacts {
+            node: node.map(str::to_owned),
+            ..lease(request, 1, stage)
+        };
+        let leases = BTreeMap::from([
+            ("lease-1".to_owned(), with("req-1", LeaseStage::Ending, None)),
+            ("lease-2".to_owned(), with("req-2", LeaseStage::Active, Some("lease-1"))),
+            ("lease-3".to_owned(), with("req-3", LeaseStage::Ending, None)),
+        ]);
+        assert_eq!(served_by(&leases, "lease-1"), Some("req-2"));
+        assert_eq!(served_by(&leases, "lease-3"), Some("req-3"), "its pods still end");
+        assert_eq!(served_by(&leases, "lease-2"), None, "no node is called so");
+        assert_eq!(served_by(&leases, "worker-1"), None);
+    }
+}

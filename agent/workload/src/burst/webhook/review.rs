@@ -1,0 +1,124 @@
+//! One review: whether a pod is given the gate.
+
+use comity_agent_kubernetes::pod_request::effective_request;
+use json_patch::Patch;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use serde_json::{Value, json};
+
+use super::super::facts::demand::shape;
+use super::super::facts::offload::obstacle;
+use super::super::{GATE, LEASE, OFFLOAD_LABEL};
+
+/// Answers a review. Every pod is let in; the answer only says whether it is gated, and none is unless `holds`.
+///
+/// # Errors
+/// A sentence, where the body is no review: the API server then lets the pod in unchanged.
+pub(super) fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<DynamicObject>, String> {
+    let review: AdmissionReview<Pod> =
+        serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
+    let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
+    let mut response = AdmissionResponse::from(&request);
+    if let Some(pod) = request.object.as_ref().filter(|pod| holds && wants_gate(pod)) {
+        response = response.with_patch(patch(pod)).map_err(|error| error.to_string())?;
+    }
+    Ok(response.into_review())
+}
+
+/// A pod that could go away and that nobody has placed yet.
+fn wants_gate(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let kept_here = [&pod.metadata.labels, &pod.metadata.annotations]
+        .into_iter()
+        .flatten()
+        .any(|map| map.get(OFFLOAD_LABEL).is_some_and(|text| text == "false"));
+    let is_placed = spec.node_name.as_ref().is_some_and(|node| !node.is_empty())
+        || spec.node_selector.as_ref().is_some_and(|selector| selector.contains_key(LEASE));
+    let is_gated = spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE);
+    let asks = matches!(shape(&effective_request(pod)), Some(Ok(_)));
+    asks && !kept_here && !is_placed && !is_gated && obstacle(pod).is_none()
+}
+
+fn patch(pod: &Pod) -> Patch {
+    let label = if pod.metadata.labels.is_some() {
+        let key = GATE.replace('/', "~1");
+        json!({ "op": "add", "path": format!("/metadata/labels/{key}"), "value": "true" })
+    } else {
+        json!({ "op": "add", "path": "/metadata/labels", "value": { GATE: "true" } })
+    };
+    let has_gates = pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_some());
+    let gate = json!({ "name": GATE });
+    let gate = if has_gates {
+        json!({ "op": "add", "path": "/spec/schedulingGates/-", "value": gate })
+    } else {
+        json!({ "op": "add", "path": "/spec/schedulingGates", "value": [gate] })
+    };
+    serde_json::from_value(Value::Array(vec![label, gate])).expect("both steps are steps of a JSON patch")
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn reviewed(pod: Value) -> (bool, Option<Value>) {
+        reviewed_where(pod, true)
+    }
+
+    fn reviewed_where(pod: Value, holds: bool) -> (bool, Option<Value>) {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "r", "operation": "CREATE", "name": "", "namespace": "team-a", "dryRun": false,
+                "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                "resource": { "group": "", "version": "v1", "resource": "pods" },
+                "userInfo": {}, "object": pod,
+            },
+        });
+        let response = answer(review.to_string().as_bytes(), holds).unwrap().response.unwrap();
+        (response.allowed, response.patch.map(|patch| serde_json::from_slice(&patch).unwrap()))
+    }
+
+    fn pod(metadata: Value, extra: Value) -> Value {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": { "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "1" } } }] },
+        });
+        for (key, value) in extra.as_object().unwrap() {
+            pod["spec"][key] = value.clone();
+        }
+        pod
+    }
+
+    #[test]
+    fn gpu_pods_get_gate_and_label() {
+        let (allowed, patch) = reviewed(pod(json!({ "generateName": "p-" }), json!({})));
+        assert!(allowed);
+        let mut object = pod(json!({ "generateName": "p-" }), json!({}));
+        json_patch::patch(&mut object, &serde_json::from_value::<Patch>(patch.unwrap()).unwrap()).unwrap();
+        assert_eq!(object["spec"]["schedulingGates"], json!([{ "name": GATE }]));
+        assert_eq!(object["metadata"]["labels"], json!({ GATE: "true" }));
+        let labelled = json!({ "name": "p", "labels": { "app": "x" } });
+        let (_, patch) = reviewed(pod(labelled, json!({ "schedulingGates": [{ "name": "other" }] })));
+        let paths: Vec<_> = patch.unwrap().as_array().unwrap().iter().map(|step| step["path"].clone()).collect();
+        assert_eq!(paths, ["/metadata/labels/comity.dev~1burst", "/spec/schedulingGates/-"]);
+    }
+
+    #[test]
+    fn pods_that_cannot_go_or_do_not_want_to_are_let_in_unchanged() {
+        for (metadata, extra) in [
+            (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "false" } }), json!({})),
+            (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "no" } }), json!({})),
+            (json!({ "name": "p" }), json!({ "hostNetwork": true })),
+            (json!({ "name": "p" }), json!({ "nodeName": "n" })),
+            (json!({ "name": "p" }), json!({ "nodeSelector": { LEASE: "lease-1" } })),
+            (json!({ "name": "p" }), json!({ "schedulingGates": [{ "name": GATE }] })),
+            (json!({ "name": "p" }), json!({ "containers": [{ "name": "c" }] })),
+        ] {
+            assert_eq!(reviewed(pod(metadata, extra)), (true, None));
+        }
+        assert_eq!(reviewed_where(pod(json!({ "name": "p" }), json!({})), false), (true, None));
+        assert!(answer(b"{}", true).is_err() && answer(b"nonsense", true).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! Answers to reviews.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use comity_agent_kubernetes::https_server::{Called, Certificates, server_config};
+use comity_agent_model::node_service::NodeService;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use rustls_pki_types::CertificateDer;
+use tokio::sync::watch;
+
+use super::review;
+
+/// A review carries one pod; etcd takes 1.5 MiB.
+const MOST_BYTES: usize = 4 << 20;
+const READ: Duration = Duration::from_secs(5);
+
+/// The webhook, with one certificate.
+pub(super) struct Webhook {
+    tls: Arc<rustls::ServerConfig>,
+    chain_pem: String,
+    service: watch::Receiver<NodeService>,
+}
+
+impl Webhook {
+    pub(super) fn new(certificates: &Certificates, service: watch::Receiver<NodeService>) -> Result<Self, String> {
+        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), service })
+    }
+
+    /// Whether this is the certificate that it shows.
+    pub(super) fn shows(&self, certificates: &Certificates) -> bool {
+        self.chain_pem == certificates.chain_pem
+    }
+}
+
+impl Called for Webhook {
+    const NAME: &'static str = "the webhook";
+
+    fn tls(&self) -> &Arc<rustls::ServerConfig> {
+        &self.tls
+    }
+
+    /// API servers have no client certificate by default, and the answer reveals only whether this cluster can borrow.
+    fn admits(&self, _client: Option<&CertificateDer<'_>>) -> bool {
+        true
+    }
+
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let holds = self.service.borrow().borrows.is_ok();
+        let (status, body) = match reviewed(request, holds).await {
+            Ok(body) => (StatusCode::OK, body),
+            Err((status, reason)) => (status, reason.into()),
+        };
+        let kind = if status == StatusCode::OK { "application/json" } else { "text/plain; charset=utf-8" };
+        let response = Response::builder().status(status).header(http::header::CONTENT_TYPE, kind);
+        response.body(Full::new(body)).unwrap_or_default()
+    }
+}
+
+async fn reviewed(request: Request<Incoming>, holds: bool) -> Result<Bytes, (StatusCode, String)> {
+    if request.method() != Method::POST {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
+    }
+    let reading = Limited::new(request.into_body(), MOST_BYTES).collect();
+    let body = tokio::time::timeout(READ, reading)
+        .await
+        .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
+        .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
+        .to_bytes();
+    let answer = review::answer(&body, holds).map_err(|reason| {
+        tracing::warn!(reason, "a review cannot be read; the pod is let in unchanged");
+        (StatusCode::BAD_REQUEST, reason)
+    })?;
+    serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}

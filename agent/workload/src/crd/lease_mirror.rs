@@ -1,0 +1,227 @@
+//! Converts a lease to its `GpuLease`. Pure.
+
+use comity_proto::v1;
+
+use super::condition::{Condition, condition, conditions, time};
+use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
+use super::{DeliveryKind, camel};
+use crate::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
+
+/// Namespace of `GpuLease`s without a target namespace here.
+const SYSTEM_NAMESPACE: &str = "comity-system";
+
+/// The mirror of a lease; `None` for one that is not this cluster's.
+pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, now_ms: u64) -> Option<GpuLease> {
+    let placement = lease.placement.clone().unwrap_or_default();
+    let (side, peer, namespace) = if lease.origin == cluster {
+        (Side::Origin, placement.donor.clone(), lease.target_namespace.as_str())
+    } else if placement.donor == cluster {
+        (Side::Donor, lease.origin.clone(), SYSTEM_NAMESPACE)
+    } else {
+        return None;
+    };
+    let namespace = if namespace.is_empty() { SYSTEM_NAMESPACE } else { namespace };
+    let mut object = GpuLease::new(
+        &lease.id,
+        GpuLeaseSpec {
+            lease: lease.id.clone(),
+            request: lease.request.clone(),
+            side,
+            peer,
+            tenant: lease.tenant.clone(),
+            gpus: lease.gpus.as_ref().map_or(0, |gpus| i64::from(gpus.count)),
+            functions: functions(&placement),
+            resource: placement.resource_name,
+            delivery: match lease.delivery() {
+                v1::Delivery::VirtualNode => DeliveryKind::VirtualNode,
+                _ => DeliveryKind::Namespace,
+            },
+        },
+    );
+    object.metadata.namespace = Some(namespace.to_owned());
+    let marks = [("app.kubernetes.io/managed-by", "comity-agent")];
+    object.metadata.labels = Some(marks.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    let reclaim = ReclaimNotice::of(lease);
+    object.metadata.annotations = reclaim.as_ref().map(|it| {
+        [(RECLAIM_AT, &it.at), (RECLAIM_REASON, &it.reason)].map(|(key, text)| (key.to_owned(), text.clone())).into()
+    });
+    let before = old.and_then(|old| old.status.as_ref()).map(|status| status.conditions.clone()).unwrap_or_default();
+    let state_now = state(lease.state());
+    let is_active = lease.state() == v1::LeaseState::Active;
+    let ready = |type_: &str, is_ready: bool| {
+        condition(type_, is_ready, if is_ready { "Ready" } else { "Waiting" }, "", now_ms)
+    };
+    object.status = Some(GpuLeaseStatus {
+        state: Some(state_now.to_owned()),
+        end_reason: end_reason(lease.end_reason()).map(str::to_owned),
+        expires_at: time(lease.expires_at_ms),
+        reclaim_at: reclaim.as_ref().map(|reclaim| reclaim.at.clone()),
+        message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
+        conditions: conditions(
+            &before,
+            vec![
+                ready("DonorReady", lease.donor_ready),
+                ready("OriginReady", lease.origin_ready),
+                condition("Active", is_active, state_now, &lease.message, now_ms),
+                reclaiming(reclaim.as_ref(), now_ms),
+            ],
+        ),
+    });
+    Some(object)
+}
+
+/// Virtual functions that pods must request besides GPUs.
+fn functions(placement: &v1::Placement) -> Vec<Functions> {
+    let of = |resource: &str| {
+        let on_nodes = placement.nodes.iter().flat_map(|node| &node.rdma).filter(|rdma| rdma.resource == resource);
+        on_nodes.map(|rdma| rdma.functions).min().unwrap_or(0)
+    };
+    let all = comity_agent_model::functions::functions(placement).into_iter().map(|(resource, count)| Functions {
+        resource: resource.to_owned(),
+        count: i64::try_from(count).unwrap_or(i64::MAX),
+        per_node: of(resource).into(),
+    });
+    all.collect()
+}
+
+/// The condition `Reclaiming`: reason, deadline and next lease.
+fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
+    let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
+        return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
+    };
+    let goes_on =
+        if moved_to.is_empty() { "another place is sought".to_owned() } else { format!("it goes on as {moved_to}") };
+    condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
+}
+
+/// The reclaim annotations of a `GpuLease`.
+pub(super) fn marks(object: &GpuLease) -> [Option<&String>; 2] {
+    let annotations = object.metadata.annotations.as_ref();
+    [RECLAIM_AT, RECLAIM_REASON].map(|key| annotations.and_then(|all| all.get(key)))
+}
+
+/// Whether an annotation of a `GpuLease` says that the work is saved.
+pub(super) fn is_answered(object: &GpuLease) -> bool {
+    let annotations = object.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(CHECKPOINTED)).is_some_and(|text| text == "true")
+}
+
+/// The state, as users read it.
+pub(super) fn state(state: v1::LeaseState) -> &'static str {
+    match state {
+        v1::LeaseState::Unspecified => "Unknown",
+        v1::LeaseState::Placed => "Placed",
+        v1::LeaseState::Connecting => "Connecting",
+        v1::LeaseState::Active => "Active",
+        v1::LeaseState::Suspect => "Suspect",
+        v1::LeaseState::Reclaiming => "Reclaiming",
+        v1::LeaseState::Ending => "Ending",
+        v1::LeaseState::Ended => "Ended",
+    }
+}
+
+fn end_reason(reason: v1::EndReason) -> Option<&'static str> {
+    match reason {
+        v1::EndReason::Unspecified => None,
+        v1::EndReason::Released => Some("Released"),
+        v1::EndReason::Expired => Some("Expired"),
+        v1::EndReason::Cancelled => Some("Cancelled"),
+        v1::EndReason::HoldExpired => Some("HoldExpired"),
+        v1::EndReason::DonorFailed => Some("DonorFailed"),
+        v1::EndReason::OriginFailed => Some("OriginFailed"),
+        v1::EndReason::Reclaimed => Some("Reclaimed"),
+        v1::EndReason::Preempted => Some("Preempted"),
+        v1::EndReason::NotNeeded => Some("NotNeeded"),
+        v1::EndReason::PartFailed => Some("PartFailed"),
+        v1::EndReason::DeviceLost => Some("DeviceLost"),
+        v1::EndReason::NodeLost => Some("NodeLost"),
+        v1::EndReason::DonorLost => Some("DonorLost"),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_the_lease_and_nobody_else_does() {
+        let lease = v1::Lease {
+            id: "lease-4".to_owned(),
+            origin: "here".to_owned(),
+            target_namespace: "team-a".to_owned(),
+            state: v1::LeaseState::Active.into(),
+            placement: Some(v1::Placement { donor: "there".to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        let origin = mirror(&lease, "here", None, 1_000).unwrap();
+        assert_eq!((origin.spec.side, origin.spec.peer.as_str()), (Side::Origin, "there"));
+        assert_eq!(origin.metadata.namespace.as_deref(), Some("team-a"));
+        let donor = mirror(&lease, "there", None, 1_000).unwrap();
+        assert_eq!((donor.spec.side, donor.metadata.namespace.as_deref()), (Side::Donor, Some("comity-system")));
+        assert!(mirror(&lease, "elsewhere", None, 1_000).is_none());
+        // Looked at again, nothing changes.
+        assert_eq!(mirror(&lease, "here", Some(&origin), 9_000).unwrap(), origin);
+        assert_eq!(marks(&origin), [None, None]);
+        assert_eq!(origin.status.unwrap().reclaim_at, None);
+    }
+
+    #[test]
+    fn pods_are_told_which_functions_to_ask_for() {
+        let node = |functions, gbits| v1::NodePlacement {
+            rdma: vec![v1::RdmaBandwidth {
+                network: "ib".to_owned(),
+                gbits,
+                resource: "nvidia.com/ib_vf".to_owned(),
+                functions,
+                local_functions: 0,
+            }],
+            ..Default::default()
+        };
+        let nodes = vec![node(3, 150), node(2, 200)];
+        let lease = v1::Lease {
+            id: "lease-4".to_owned(),
+            origin: "here".to_owned(),
+            placement: Some(v1::Placement { donor: "there".to_owned(), nodes, ..Default::default() }),
+            ..Default::default()
+        };
+        let shown = mirror(&lease, "here", None, 1_000).unwrap().spec.functions;
+        assert_eq!(shown, [Functions { resource: "nvidia.com/ib_vf".to_owned(), count: 5, per_node: 2 }]);
+        let silent =
+            serde_json::to_value(mirror(&v1::Lease { placement: None, ..lease }, "here", None, 1_000)).unwrap();
+        assert!(silent["spec"].get("functions").is_none(), "{silent}");
+    }
+
+    #[test]
+    fn a_reclaim_is_shown_with_its_reason_and_its_end() {
+        let mut lease = v1::Lease {
+            id: "lease-4".to_owned(),
+            origin: "here".to_owned(),
+            state: v1::LeaseState::Reclaiming.into(),
+            message: "reclaimed: the donor needs it for local work".to_owned(),
+            moved_to: "lease-9".to_owned(),
+            reclaim: Some(v1::Reclaim {
+                reason: v1::ReclaimReason::LocalNeed.into(),
+                deadline_ms: 86_400_000,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut shown = mirror(&lease, "here", None, 1_000).unwrap();
+        let at = "1970-01-02T00:00:00Z".to_owned();
+        assert_eq!(marks(&shown), [Some(&at), Some(&"local-need".to_owned())]);
+        let status = shown.status.clone().unwrap();
+        assert_eq!((status.state.as_deref(), status.reclaim_at.as_ref()), (Some("Reclaiming"), Some(&at)));
+        let condition = status.conditions.iter().find(|one| one.type_ == "Reclaiming").unwrap();
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "LocalNeed"));
+        for part in ["for local work", &at, "goes on as lease-9"] {
+            assert!(condition.message.contains(part), "{part}: {}", condition.message);
+        }
+        assert!(!is_answered(&shown));
+        shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
+        assert!(is_answered(&shown));
+        // What ends by its reclaim is no longer being reclaimed.
+        lease.set_state(v1::LeaseState::Ending);
+        assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
+    }
+}

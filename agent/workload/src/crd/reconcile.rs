@@ -1,0 +1,306 @@
+//! Converts a `GpuRequest` to a request, and a request to its status. Pure.
+
+use comity_proto::v1;
+use comity_proto::v1::share::{Kind, Whole};
+use k8s_openapi::jiff::Timestamp;
+
+use super::condition::{condition, conditions, time};
+use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
+use super::{Numa, NvLink};
+use crate::burst::{CLASS, TENANT_LABEL};
+use crate::reclaim::ReclaimNotice;
+
+/// Defaults for fields that a `GpuRequest` leaves out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Defaults {
+    /// This cluster.
+    pub(super) cluster: String,
+    /// Tenant of the namespace, or the agent's default; empty: none.
+    pub(super) tenant: String,
+    /// Class of the namespace, or the agent's default; empty: none.
+    pub(super) class: String,
+}
+
+/// Prefix of a request's purpose; the object's UID follows.
+const PURPOSE: &str = "GpuRequest ";
+
+/// The UID of the `GpuRequest` that a request was made for.
+pub(super) fn uid_in(purpose: &str) -> Option<&str> {
+    purpose.strip_prefix(PURPOSE)?.rsplit_once(" #").map(|(_, uid)| uid)
+}
+
+/// The idempotency key of its submission.
+pub(super) fn key(uid: &str) -> String {
+    format!("gpurequest-{uid}")
+}
+
+/// The request's specification.
+pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::RequestSpec, String> {
+    let (spec, metadata) = (&object.spec, &object.metadata);
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let tenant = match spec.tenant.as_deref() {
+        _ if defaults.tenant.is_empty() => {
+            return Err(format!("nobody is accounted for namespace {namespace}: label it {TENANT_LABEL}=TENANT"));
+        }
+        Some(tenant) if tenant != defaults.tenant => {
+            return Err(format!(
+                "spec.tenant is {tenant:?}, and namespace {namespace} is accounted to {:?}: leave spec.tenant out, or \
+                 use a namespace of that tenant",
+                defaults.tenant
+            ));
+        }
+        _ => defaults.tenant.clone(),
+    };
+    let class = spec.class.clone().unwrap_or_else(|| defaults.class.clone());
+    if class.is_empty() && spec.selector.is_none() {
+        return Err(format!("no GPU class: give spec.class or spec.selector, or {CLASS} on the namespace"));
+    }
+    let kind = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
+        (Some(milli), _, _) => Kind::Milli(u32::try_from(milli).unwrap_or(0)),
+        (None, Some(profile), _) => Kind::MigProfile(profile.clone()),
+        (None, None, Some(memory)) => Kind::MemoryMib(u64::try_from(memory).unwrap_or(0)),
+        (None, None, None) => Kind::Whole(Whole {}),
+    };
+    let duration_ms = match spec.duration.as_deref() {
+        None => 0,
+        Some(text) => crate::burst::duration_ms(text)
+            .ok_or_else(|| format!("spec.duration is {text:?}: write 90s, 30m, 2h or at most 90d"))?,
+    };
+    let window = spec.window.clone().unwrap_or_default();
+    let amount = |given: Option<i64>| u64::try_from(given.unwrap_or(0)).unwrap_or(0);
+    let delivery = match spec.delivery.unwrap_or_default() {
+        DeliveryKind::VirtualNode => v1::Delivery::VirtualNode,
+        DeliveryKind::Namespace => v1::Delivery::Namespace,
+    };
+    let name: String = metadata.name.as_deref().unwrap_or_default().chars().take(100).collect();
+    Ok(v1::RequestSpec {
+        tenant,
+        origin: defaults.cluster.clone(),
+        gpus: Some(v1::GpuDemand {
+            class: if spec.selector.is_some() { String::new() } else { class },
+            selector: spec.selector.clone().unwrap_or_default(),
+            share: Some(v1::Share { kind: Some(kind) }),
+            count: count(spec.gpus),
+            cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
+            memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
+        }),
+        topology: Some(topology(spec)),
+        members: spec.members.as_ref().map(|it| v1::Members { min: count(it.min), desired: count(it.desired) }),
+        spread_donors: spec.spread_donors.unwrap_or(false),
+        data: spec
+            .data
+            .iter()
+            .map(|it| v1::DataNeed { dataset: it.dataset.clone(), mib: amount(Some(it.mib)) })
+            .collect(),
+        priority: spec.priority_class.clone().unwrap_or_default(),
+        preemptible: spec.preemptible.as_ref().map(|it| v1::Preemptible {
+            grace_ms: u64::from(count(it.grace_seconds.unwrap_or(0))).saturating_mul(1_000),
+            checkpoint: it.checkpoint.unwrap_or(false),
+        }),
+        not_before_ms: unix_ms("spec.window.notBefore", window.not_before.as_deref())?,
+        start_by_ms: unix_ms("spec.window.startBy", window.start_by.as_deref())?,
+        duration_ms,
+        delivery: delivery.into(),
+        target_namespace: namespace,
+        purpose: format!("{PURPOSE}{name} #{}", metadata.uid.as_deref().unwrap_or_default()),
+        ..v1::RequestSpec::default()
+    })
+}
+
+/// The definition admits no negative count.
+fn count(given: i32) -> u32 {
+    u32::try_from(given).unwrap_or(0)
+}
+
+fn topology(spec: &GpuRequestSpec) -> v1::Topology {
+    let wished = spec.topology.clone().unwrap_or_default();
+    v1::Topology {
+        same_node: wished.same_node.or(spec.same_node).unwrap_or(false),
+        whole_node: wished.whole_node.unwrap_or(false),
+        nvlink: match wished.nvlink {
+            None => v1::NvLink::Unspecified,
+            Some(NvLink::Preferred) => v1::NvLink::Preferred,
+            Some(NvLink::Required) => v1::NvLink::Required,
+        }
+        .into(),
+        numa: match wished.numa {
+            None => v1::Numa::Unspecified,
+            Some(Numa::Aligned) => v1::Numa::Aligned,
+        }
+        .into(),
+        rdma_gbits: count(wished.rdma_gbits.unwrap_or(0)),
+        spread_nodes: wished.spread_nodes.unwrap_or(false),
+    }
+}
+
+/// A time of RFC 3339 in milliseconds since 1970; 0 for none.
+fn unix_ms(field: &str, given: Option<&str>) -> Result<u64, String> {
+    let Some(text) = given else { return Ok(0) };
+    let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_millisecond()).ok());
+    time.filter(|ms| *ms > 0).ok_or_else(|| format!("{field} is {text:?}: write a time such as 2026-03-01T20:00:00Z"))
+}
+
+/// A status without a request, with one sentence why.
+pub(super) fn refused(object: &GpuRequest, state: &str, reason: &str, message: &str, now_ms: u64) -> GpuRequestStatus {
+    let old = object.status.clone().unwrap_or_default();
+    let accepted = condition("Accepted", false, reason, message, now_ms);
+    GpuRequestStatus {
+        observed_generation: object.metadata.generation,
+        state: Some(state.to_owned()),
+        message: Some(message.to_owned()),
+        conditions: conditions(&old.conditions, vec![accepted]),
+        ..old
+    }
+}
+
+/// The status that follows from the request and its lease.
+pub(super) fn status(
+    object: &GpuRequest,
+    request: &v1::Request,
+    lease: Option<&v1::Lease>,
+    now_ms: u64,
+) -> GpuRequestStatus {
+    let old = object.status.clone().unwrap_or_default();
+    let lease = lease.filter(|lease| lease.id == request.lease);
+    let state = match (request.state(), lease) {
+        (v1::RequestState::Matched, Some(lease)) => super::lease_mirror::state(lease.state()),
+        (v1::RequestState::Matched, None) => "Placed",
+        (v1::RequestState::Completed, _) => "Completed",
+        (v1::RequestState::Cancelled, _) => "Cancelled",
+        (v1::RequestState::Failed, _) => "Failed",
+        (v1::RequestState::Queued | v1::RequestState::Unspecified, _) => "Queued",
+    };
+    let is_ready = lease.is_some_and(|lease| lease.state() == v1::LeaseState::Active) && state == "Active";
+    let message = match lease.filter(|lease| !lease.message.is_empty()) {
+        Some(lease) => lease.message.clone(),
+        None => request.message.clone(),
+    };
+    let placed = !request.lease.is_empty() && request.state() == v1::RequestState::Matched;
+    let fresh = vec![
+        condition("Accepted", true, "Submitted", &format!("it is {} at the broker", request.id), now_ms),
+        condition("Placed", placed, if placed { "Placed" } else { state }, &message, now_ms),
+        condition("Ready", is_ready, if is_ready { "Active" } else { state }, &message, now_ms),
+    ];
+    let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.clone());
+    GpuRequestStatus {
+        observed_generation: object.metadata.generation,
+        state: Some(state.to_owned()),
+        request: Some(request.id.clone()),
+        lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
+        leases: if request.leases.len() > 1 { request.leases.clone() } else { Vec::new() },
+        donor: donor.or(old.donor),
+        expires_at: lease.and_then(|lease| time(lease.expires_at_ms)),
+        reclaim_at: lease.and_then(ReclaimNotice::of).map(|reclaim| reclaim.at),
+        message: Some(message).filter(|message| !message.is_empty()),
+        conditions: conditions(&old.conditions, fresh),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::crd::{DataNeed, Members, Preemptible, Topology, Window};
+
+    fn object(spec: GpuRequestSpec) -> GpuRequest {
+        let mut object = GpuRequest::new("train", spec);
+        object.metadata.namespace = Some("team-a".to_owned());
+        object.metadata.uid = Some("u-1".to_owned());
+        object
+    }
+
+    fn defaults() -> Defaults {
+        Defaults { cluster: "here".to_owned(), tenant: "vision".to_owned(), class: "frontier".to_owned() }
+    }
+
+    #[test]
+    fn a_request_says_what_the_object_says() {
+        let given = GpuRequestSpec { gpus: 2, milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
+        let asked = spec(&object(given), &defaults()).unwrap();
+        assert_eq!((asked.tenant.as_str(), asked.origin.as_str(), asked.duration_ms), ("vision", "here", 7_200_000));
+        assert_eq!((asked.target_namespace.as_str(), asked.delivery()), ("team-a", v1::Delivery::VirtualNode));
+        let gpus = asked.gpus.unwrap();
+        assert_eq!((gpus.count, gpus.class.as_str()), (2, "frontier"));
+        assert_eq!(gpus.share.unwrap().kind, Some(Kind::Milli(250)));
+        assert_eq!(uid_in(&asked.purpose), Some("u-1"));
+        assert_eq!(uid_in("burst of job/x 1x nvidia.com/gpu #u-1"), None);
+    }
+
+    #[test]
+    fn a_request_says_how_and_when_as_the_object_does() {
+        let mut given = GpuRequestSpec {
+            gpus: 4,
+            same_node: Some(true),
+            topology: Some(Topology {
+                nvlink: Some(NvLink::Required),
+                numa: Some(Numa::Aligned),
+                rdma_gbits: Some(400),
+                whole_node: Some(true),
+                same_node: None,
+                spread_nodes: Some(true),
+            }),
+            members: Some(Members { min: 2, desired: 8 }),
+            spread_donors: Some(true),
+            data: vec![DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
+            priority_class: Some("urgent".to_owned()),
+            preemptible: Some(Preemptible { grace_seconds: Some(600), checkpoint: Some(true) }),
+            window: Some(Window { not_before: None, start_by: Some("2026-03-01T20:00:00Z".to_owned()) }),
+            ..Default::default()
+        };
+        let asked = spec(&object(given.clone()), &defaults()).unwrap();
+        let topology = asked.topology.unwrap();
+        assert!(topology.same_node && topology.whole_node && topology.rdma_gbits == 400 && topology.spread_nodes);
+        assert!(asked.spread_donors);
+        assert_eq!(asked.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
+        assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
+        assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));
+        assert_eq!(asked.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true }));
+        assert_eq!((asked.priority.as_str(), asked.not_before_ms), ("urgent", 0));
+        assert_eq!(asked.start_by_ms, 1_772_395_200_000);
+        given.window = Some(Window { not_before: Some("tonight".to_owned()), start_by: None });
+        let error = spec(&object(given), &defaults()).unwrap_err();
+        assert!(error.contains("spec.window.notBefore") && error.contains("tonight"), "{error}");
+    }
+
+    #[test]
+    fn a_namespace_cannot_be_accounted_to_somebody_else() {
+        let given = GpuRequestSpec { gpus: 1, tenant: Some("robotics".to_owned()), ..Default::default() };
+        let error = spec(&object(given.clone()), &defaults()).unwrap_err();
+        assert!(error.contains("robotics") && error.contains("vision"), "{error}");
+        let unknown = Defaults { tenant: String::new(), ..defaults() };
+        assert!(spec(&object(given), &unknown).unwrap_err().contains(TENANT_LABEL));
+        let classless = Defaults { class: String::new(), ..defaults() };
+        let given = GpuRequestSpec { gpus: 1, ..Default::default() };
+        assert!(spec(&object(given), &classless).unwrap_err().contains("spec.class"));
+    }
+
+    #[test]
+    fn the_status_follows_request_and_lease() {
+        let object = object(GpuRequestSpec { gpus: 1, ..Default::default() });
+        let mut request =
+            v1::Request { id: "req-3".to_owned(), state: 1, message: "no donor".to_owned(), ..Default::default() };
+        let queued = status(&object, &request, None, 1_000);
+        assert_eq!((queued.state.as_deref(), queued.message.as_deref()), (Some("Queued"), Some("no donor")));
+        assert_eq!(queued.conditions[2].status, "False");
+        request.state = v1::RequestState::Matched.into();
+        request.lease = "lease-3".to_owned();
+        request.leases = vec!["lease-3".to_owned()];
+        let lease = v1::Lease {
+            id: "lease-3".to_owned(),
+            state: v1::LeaseState::Active.into(),
+            expires_at_ms: 86_400_000,
+            placement: Some(v1::Placement { donor: "institute".to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        let active = status(&object, &request, Some(&lease), 2_000);
+        assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));
+        assert_eq!(active.expires_at.as_deref(), Some("1970-01-02T00:00:00Z"));
+        assert!(active.conditions.iter().all(|condition| condition.status == "True"));
+        assert!(active.leases.is_empty(), "one is told by its own field");
+        request.leases.push("lease-7".to_owned());
+        assert_eq!(status(&object, &request, Some(&lease), 2_000).leases, ["lease-3", "lease-7"]);
+        request.state = v1::RequestState::Completed.into();
+        let ended = status(&object, &request, None, 3_000);
+        assert_eq!((ended.state.as_deref(), ended.conditions[2].status.as_str()), (Some("Completed"), "False"));
+    }
+}

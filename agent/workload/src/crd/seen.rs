@@ -1,0 +1,73 @@
+//! State of the controller: watched objects, own writes and events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use kube::runtime::watcher::{self, Event};
+
+use super::copies::{Copies, Work};
+use super::remarks::Remarks;
+use super::{GpuLease, GpuRequest};
+
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) requests: WatchCache<GpuRequest>,
+    pub(super) leases: WatchCache<GpuLease>,
+    /// Leases as they were written last, until they have settled: each change of a lease is written once.
+    pub(super) written_leases: BTreeMap<String, GpuLease>,
+    /// When requests without an object were first seen.
+    pub(super) orphans: BTreeMap<String, u64>,
+    /// Requests that were written and whose watch has not told yet.
+    copies: Copies,
+    /// Events that were told.
+    pub(super) remarks: Remarks,
+    /// When the broker is asked again for objects that it refused, by UID.
+    asked_again_ms: BTreeMap<String, u64>,
+    /// Why objects wait, and when the broker was asked that, by UID.
+    why: BTreeMap<String, (String, u64)>,
+    /// What keeps objects, leases and requests from being brought on.
+    pub(super) failures: FailureLog,
+    /// A watch that fails is said once, not each time: the definitions may not be installed.
+    said: bool,
+}
+
+impl Seen {
+    pub(super) fn taken<K>(&mut self, what: &str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
+        event
+            .inspect_err(|error| {
+                if !std::mem::replace(&mut self.said, true) {
+                    tracing::warn!(what, %error, "cannot be watched and is tried again; apply deploy/crds and \
+                        deploy/agent/burst.yaml");
+                }
+            })
+            .ok()
+    }
+
+    pub(super) fn forget_what_is_gone(&mut self) {
+        self.copies.forget(self.requests.facts());
+        let there: BTreeSet<&str> = self.requests.facts().filter_map(|object| object.metadata.uid.as_deref()).collect();
+        self.remarks.forget(|uid| there.contains(uid));
+        self.asked_again_ms.retain(|uid, _| there.contains(uid.as_str()));
+        self.why.retain(|uid, _| there.contains(uid.as_str()));
+    }
+
+    /// Begins to work on an object.
+    pub(super) fn begin(&self, object: &GpuRequest) -> Work {
+        let mut work = self.copies.begin(object);
+        let uid = work.uid();
+        work.asked_again_ms = self.asked_again_ms.get(&uid).copied().unwrap_or(0);
+        work.why = self.why.get(&uid).cloned();
+        work
+    }
+
+    /// Takes in how an object was left.
+    pub(super) fn end(&mut self, work: Work) {
+        let uid = work.uid();
+        self.asked_again_ms.insert(uid.clone(), work.asked_again_ms);
+        if let Some(why) = &work.why {
+            self.why.insert(uid, why.clone());
+        }
+        self.copies.keep(work);
+    }
+}

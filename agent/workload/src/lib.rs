@@ -1,0 +1,8 @@
+//! What workloads of this cluster see of leases: pods that burst, custom resources, and notices of a reclaim.
+//!
+//! Each part has a pure plan and a shell that watches and executes it. It reads records, never writes them, and asks the
+//! brokers only through [`burst::Requests`].
+
+pub mod burst;
+pub mod crd;
+pub mod reclaim;

@@ -1,0 +1,301 @@
+//! The reclaim loop: takes a snapshot, plans, and writes notices.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_model::desired::Update;
+use comity_agent_state::record::Records;
+use comity_proto::v1;
+use comity_runtime::Clock;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
+use tokio_stream::StreamMap;
+use tokio_util::sync::CancellationToken;
+
+use super::notify::notify;
+use super::plan::{Notice, ReclaimPlan, plan};
+use super::pod::PodFacts;
+use super::saved::Saved;
+use super::snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
+use crate::burst::pod_client::{Outcome, PodClient};
+
+/// Concurrent calls to the API server.
+const AT_ONCE: usize = 16;
+/// How long a written notice counts before a watch shows it.
+const ASSUMED_FOR_MS: u64 = 5_000;
+/// Pause after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest pause; every relevant change wakes the loop.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Dependencies of the loop.
+pub struct ReclaimContext {
+    /// This cluster's id.
+    pub cluster: String,
+    /// Its API server.
+    pub kubernetes: KubernetesApi,
+    /// Desired state from the broker.
+    pub desired: watch::Receiver<Update>,
+    /// The agent's records: they name the virtual node of each lease.
+    pub records: watch::Receiver<Arc<Records>>,
+    /// Receives the leases whose work is saved.
+    pub saved: watch::Sender<Saved>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Runs until told to stop.
+pub async fn run(context: ReclaimContext, stop: CancellationToken) {
+    ReclaimLoop::new(context).run(stop).await;
+}
+
+type Watch = BoxStream<'static, watcher::Result<Event<Pod>>>;
+
+/// A pod with a notice that no watch has shown yet.
+struct AssumedPod {
+    before: PodFacts,
+    after: PodFacts,
+    until_ms: u64,
+}
+
+struct ReclaimLoop {
+    cluster: String,
+    kubernetes: KubernetesApi,
+    pod_client: PodClient,
+    desired: watch::Receiver<Update>,
+    records: watch::Receiver<Arc<Records>>,
+    saved: watch::Sender<Saved>,
+    clock: Arc<dyn Clock>,
+    events: StreamMap<String, Watch>,
+    /// Pods by node: of leases under reclaim, and of others until no pod carries a notice any more.
+    pods: BTreeMap<String, WatchCache<PodFacts>>,
+    assumed: BTreeMap<String, AssumedPod>,
+    /// By lease: start of the reclaim, and when this process first saw it.
+    noticed: BTreeMap<String, (u64, u64)>,
+    /// Leases that are not under reclaim, and whose pods carry no notice.
+    clear: BTreeSet<String>,
+}
+
+impl ReclaimLoop {
+    fn new(context: ReclaimContext) -> Self {
+        Self {
+            cluster: context.cluster,
+            pod_client: PodClient::new(context.kubernetes.client()),
+            kubernetes: context.kubernetes,
+            desired: context.desired,
+            records: context.records,
+            saved: context.saved,
+            clock: context.clock,
+            events: StreamMap::new(),
+            pods: BTreeMap::new(),
+            assumed: BTreeMap::new(),
+            noticed: BTreeMap::new(),
+            clear: BTreeSet::new(),
+        }
+    }
+
+    async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let sleep = self.turn().await;
+            loop {
+                let changed = tokio::select! {
+                    () = stop.cancelled() => return,
+                    Some((node, event)) = self.events.next(), if !self.events.is_empty() => self.take(&node, event),
+                    Ok(()) = self.desired.changed() => true,
+                    Ok(()) = self.records.changed() => true,
+                    () = self.clock.sleep(sleep) => true,
+                };
+                if changed {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, node: &str, event: watcher::Result<Event<Pod>>) -> bool {
+        match event {
+            Ok(event) => {
+                let key = |pod: &Pod| Some((pod.metadata.uid.clone()?, PodFacts::of(pod)));
+                self.pods.get_mut(node).is_some_and(|mirror| mirror.take(event, key))
+            }
+            Err(error) => {
+                tracing::debug!(node, %error, "the watch of a virtual node's pods broke; it begins again");
+                false
+            }
+        }
+    }
+
+    /// One round; returns how long to sleep if nothing changes.
+    async fn turn(&mut self) -> Duration {
+        let now = self.clock.unix_ms();
+        let Some(state) = self.desired.borrow_and_update().state.clone() else { return LONGEST_SLEEP };
+        let records = Arc::clone(&self.records.borrow_and_update());
+        let leases = leases(&state, &self.cluster, &records);
+        self.follow(&leases, now);
+        let snapshot = self.look(leases, now);
+        let ReclaimPlan { notices, saved, wake_at_ms } = plan(&snapshot);
+        let told: BTreeSet<&str> =
+            snapshot.pods.iter().filter(|pod| pod.is_told() && !pod.is_finished).map(|pod| pod.node.as_str()).collect();
+        let clear =
+            snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_none() && !told.contains(lease.node.as_str()));
+        self.clear.extend(clear.map(|(id, _)| id.clone()));
+        self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
+        let is_fine = self.tell(&snapshot, notices, now).await;
+        let due = wake_at_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
+        due.into_iter().chain((!is_fine).then_some(RETRY)).min().unwrap_or(LONGEST_SLEEP)
+    }
+
+    /// Watches pods of exactly the nodes that may need notices.
+    fn follow(&mut self, leases: &BTreeMap<String, LeaseView>, now: u64) {
+        self.clear.retain(|id| leases.get(id).is_some_and(|lease| lease.reclaim.is_none()));
+        self.noticed.retain(|id, (since, _)| {
+            leases.get(id).and_then(|lease| lease.reclaim.as_ref()).is_some_and(|it| it.since_ms == *since)
+        });
+        for (id, reclaim) in leases.iter().filter_map(|(id, lease)| Some((id, lease.reclaim.as_ref()?))) {
+            self.noticed.entry(id.clone()).or_insert((reclaim.since_ms, now));
+        }
+        let wanted: BTreeSet<&String> =
+            leases.iter().filter(|(id, _)| !self.clear.contains(*id)).map(|(_, lease)| &lease.node).collect();
+        self.pods.retain(|node, _| wanted.contains(node));
+        let gone: Vec<String> = self.events.keys().filter(|node| !wanted.contains(node)).cloned().collect();
+        for node in gone {
+            self.events.remove(&node);
+        }
+        for node in wanted {
+            if !self.pods.contains_key(node) {
+                let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+                let events = watcher::watcher(Api::<Pod>::all(self.kubernetes.client()), config);
+                self.events.insert(node.clone(), events.default_backoff().boxed());
+                self.pods.insert(node.clone(), WatchCache::default());
+            }
+        }
+    }
+
+    fn look(&mut self, leases: BTreeMap<String, LeaseView>, now: u64) -> ReclaimSnapshot {
+        let mut pods: BTreeMap<String, PodFacts> = self
+            .pods
+            .values()
+            .filter(|mirror| mirror.is_complete())
+            .flat_map(WatchCache::facts)
+            .map(|pod| (pod.pod.uid.clone(), pod.clone()))
+            .collect();
+        self.assumed.retain(|uid, assumed| {
+            let still = pods.get(uid).is_some_and(|current| *current == assumed.before) && assumed.until_ms > now;
+            if let (true, Some(current)) = (still, pods.get_mut(uid)) {
+                *current = assumed.after.clone();
+            }
+            still
+        });
+        let seen = |lease: &LeaseView| self.pods.get(&lease.node).is_some_and(WatchCache::is_complete);
+        let leases = leases
+            .into_iter()
+            .filter(|(_, lease)| seen(lease))
+            .map(|(id, lease)| {
+                let noticed_ms = self.noticed.get(&id).map_or(0, |(_, noticed)| *noticed);
+                (id, LeaseView { noticed_ms, ..lease })
+            })
+            .collect();
+        ReclaimSnapshot { now_ms: now, leases, pods: pods.into_values().collect() }
+    }
+
+    /// Writes notices; false if any failed.
+    async fn tell(&mut self, snapshot: &ReclaimSnapshot, notices: Vec<Notice>, now: u64) -> bool {
+        let pod_client = &self.pod_client;
+        let given = notices.into_iter().map(|notice| async move { (notify(pod_client, &notice).await, notice) });
+        let given: Vec<(Outcome, Notice)> = futures::stream::iter(given).buffer_unordered(AT_ONCE).collect().await;
+        let mut is_fine = true;
+        for (outcome, notice) in given {
+            let (namespace, pod) = (&notice.pod.namespace, &notice.pod.name);
+            match outcome {
+                Outcome::Failed(reason) => {
+                    is_fine = false;
+                    tracing::warn!(namespace, pod, reason, "a pod is not told of a reclaim yet");
+                }
+                Outcome::Outdated => is_fine = false,
+                Outcome::Done | Outcome::Changed(_) => {
+                    tracing::info!(namespace, pod, text = notice.note.text, "told");
+                    self.assume(snapshot, &notice, now);
+                }
+            }
+        }
+        is_fine
+    }
+
+    fn assume(&mut self, snapshot: &ReclaimSnapshot, notice: &Notice, now: u64) {
+        let Some(seen) = snapshot.pods.iter().find(|pod| pod.pod.uid == notice.pod.uid) else { return };
+        let (told_at, told_reason) = notice.marks.clone().unzip();
+        let after = PodFacts { told_at, told_reason, is_saved: false, ..seen.clone() };
+        let uid = notice.pod.uid.clone();
+        // The watch still shows the state from before the first assumption.
+        let before = self.assumed.remove(&uid).map_or_else(|| seen.clone(), |earlier| earlier.before);
+        self.assumed.insert(uid, AssumedPod { before, after, until_ms: now.saturating_add(ASSUMED_FOR_MS) });
+    }
+}
+
+/// Own leases by virtual node that are in force.
+fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseView> {
+    let is_in_force = |lease: &&v1::Lease| {
+        lease.origin == cluster
+            && lease.delivery() == v1::Delivery::VirtualNode
+            && matches!(lease.state(), v1::LeaseState::Active | v1::LeaseState::Suspect | v1::LeaseState::Reclaiming)
+    };
+    let snapshot = |lease: &v1::Lease| {
+        let node = records.origins.get(&lease.id).map_or(lease.id.as_str(), |record| record.node()).to_owned();
+        (lease.id.clone(), LeaseView { node, reclaim: ReclaimNotice::of(lease), noticed_ms: 0 })
+    };
+    state.leases.iter().filter(is_in_force).map(snapshot).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_agent_model::delivery_kind::DeliveryKind;
+    use comity_agent_state::record::OriginRecord;
+    use v1::{Delivery, LeaseState};
+
+    use super::*;
+
+    #[test]
+    fn own_virtual_nodes_in_force_are_looked_after() {
+        let lease = |id: &str, origin: &str, delivery: Delivery, state: LeaseState| v1::Lease {
+            id: id.to_owned(),
+            origin: origin.to_owned(),
+            delivery: delivery.into(),
+            state: state.into(),
+            message: "reclaimed: the donor needs it for local work".to_owned(),
+            reclaim: Some(v1::Reclaim {
+                reason: v1::ReclaimReason::LocalNeed.into(),
+                since_ms: 1_000,
+                deadline_ms: 1_772_366_400_000,
+                ..v1::Reclaim::default()
+            }),
+            ..v1::Lease::default()
+        };
+        let mut records = Records::default();
+        let record = OriginRecord::new("lease-1", 1, DeliveryKind::VirtualNode);
+        let record = OriginRecord { node: Some("lease-0".to_owned()), ..record };
+        records.origins.insert("lease-1".to_owned(), Arc::new(record));
+        let all = vec![
+            lease("lease-1", "here", Delivery::VirtualNode, LeaseState::Reclaiming),
+            lease("lease-2", "there", Delivery::VirtualNode, LeaseState::Reclaiming),
+            lease("lease-3", "here", Delivery::Namespace, LeaseState::Reclaiming),
+            lease("lease-4", "here", Delivery::VirtualNode, LeaseState::Ending),
+            lease("lease-5", "here", Delivery::VirtualNode, LeaseState::Suspect),
+        ];
+        let found = leases(&v1::DesiredState { leases: all, ..v1::DesiredState::default() }, "here", &records);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-5"]);
+        let first = &found["lease-1"];
+        assert_eq!(first.node, "lease-0");
+        let reclaim = first.reclaim.as_ref().unwrap();
+        assert_eq!((reclaim.at.as_str(), reclaim.reason.as_str()), ("2026-03-01T12:00:00Z", "local-need"));
+        assert!(found["lease-5"].reclaim.is_some(), "a silent side is being reclaimed all the same");
+    }
+}

@@ -1,0 +1,60 @@
+//! Input of the reclaim plan.
+
+use std::collections::BTreeMap;
+
+use comity_proto::v1;
+
+use super::pod::PodFacts;
+use super::{reason_word, reclaim_of};
+
+/// The reclaim of a lease: reason and deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReclaimNotice {
+    /// Deadline, RFC 3339.
+    pub at: String,
+    /// Reason, as in "local-need".
+    pub reason: String,
+    /// Reason, for people.
+    pub message: String,
+    /// The request's next lease; empty while it has none.
+    pub moved_to: String,
+    /// When notice was given, in milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+impl ReclaimNotice {
+    /// The reclaim of a lease; `None` for one that is not reclaimed.
+    #[must_use]
+    pub fn of(lease: &v1::Lease) -> Option<Self> {
+        let reclaim = reclaim_of(lease)?;
+        Some(Self {
+            at: crate::crd::time(reclaim.deadline_ms)?,
+            reason: reason_word(reclaim),
+            message: lease.message.clone(),
+            moved_to: lease.moved_to.clone(),
+            since_ms: reclaim.since_ms,
+        })
+    }
+}
+
+/// An own lease by virtual node that is in force and whose pods were listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// Its virtual node.
+    pub node: String,
+    /// Its reclaim.
+    pub reclaim: Option<ReclaimNotice>,
+    /// When this process first knew of the reclaim, in milliseconds since 1970; 0 where there is none.
+    pub noticed_ms: u64,
+}
+
+/// Cluster and desired state at one time.
+#[derive(Clone, Debug, Default)]
+pub struct ReclaimSnapshot {
+    /// Now, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// Leases by id.
+    pub leases: BTreeMap<String, LeaseView>,
+    /// Pods on the leases' nodes.
+    pub pods: Vec<PodFacts>,
+}

@@ -1,0 +1,61 @@
+//! How a lease ends.
+
+use crate::model::id::LeaseId;
+use crate::model::keys::Side;
+use crate::model::lease::{EndReason, LeaseState, SideState};
+use crate::state::transition::Transition;
+
+impl Transition<'_> {
+    /// Starts ending a lease; `reason` decides what happens to its request.
+    pub(crate) fn end_lease(&mut self, id: LeaseId, reason: EndReason, message: &str) {
+        let Some(lease) = self.state().leases.get(&id) else { return };
+        if !lease.state.may_become(LeaseState::Ending) {
+            return;
+        }
+        let (request, peering, was) = (lease.request, lease.peering, lease.state);
+        let (replaces, replaced_by) = (lease.moved_from, lease.moved_to);
+        let now = self.now();
+        self.change_lease(id, |lease| {
+            lease.state = LeaseState::Ending;
+            lease.end_reason = Some(reason);
+            lease.ending_at = Some(now);
+            message.clone_into(&mut lease.message);
+        });
+        self.drop_envelopes(peering, |key| key.lease == Some(id));
+        let next = replaced_by.filter(|next| self.takes_over(*next, reason));
+        self.detach_from_request(request, id, was, next, message);
+        self.unlink_from_chain(id, replaces, next);
+        if let Some(left) = replaced_by.filter(|_| next.is_none()) {
+            self.end_lease(left, reason, message);
+        }
+        self.end_if_both_clean(id);
+    }
+
+    /// Records that one side of a lease has removed everything.
+    pub(crate) fn report_clean(&mut self, id: LeaseId, side: Side) {
+        self.change_lease(id, |lease| match side {
+            Side::Origin => lease.origin_side = SideState::Clean,
+            Side::Donor => lease.donor_side = SideState::Clean,
+        });
+        self.end_if_both_clean(id);
+    }
+
+    fn end_if_both_clean(&mut self, id: LeaseId) {
+        let Some(lease) = self.state().leases.get(&id) else { return };
+        let clean = lease.donor_side == SideState::Clean && lease.origin_side == SideState::Clean;
+        if lease.state != LeaseState::Ending || !clean {
+            return;
+        }
+        let (peering, now) = (lease.peering, self.now());
+        self.change_lease(id, |lease| {
+            lease.state = LeaseState::Ended;
+            lease.ended_at = Some(now);
+        });
+        self.change_peering(peering, |peering| {
+            peering.leases.remove(&id);
+            if peering.leases.is_empty() {
+                peering.idle_since = Some(now);
+            }
+        });
+    }
+}

@@ -1,0 +1,152 @@
+//! How the start and the end of a lease affect its request.
+
+use crate::model::id::{LeaseId, RequestId};
+use crate::model::lease::{EndReason, LeaseState};
+use crate::model::limits::MAX_ATTEMPTS;
+use crate::model::reclaim::ReclaimReason;
+use crate::model::request::RequestState;
+use crate::state::gang::{self, Fate};
+use crate::state::transition::Transition;
+
+impl Transition<'_> {
+    /// Handles a lease that became active. All leases of a gang expire together: their common term starts when the last
+    /// of the initial leases is active, and later ones adopt it.
+    pub(crate) fn align_gang_terms(&mut self, id: LeaseId) {
+        let state = self.state();
+        let Some(lease) = state.leases.get(&id) else { return };
+        if let Some(old) = lease.moved_from
+            && let Some((reason, why)) = self.end_of_repaired(old)
+        {
+            self.end_lease(old, reason, &why);
+            return;
+        }
+        let state = self.state();
+        let Some(lease) = state.leases.get(&id) else { return };
+        let Some(request) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
+            return;
+        };
+        let late = lease.joins || lease.moved_from.is_some();
+        if request.leases().all(|own| own != id) || !late && !gang::has_started(state, request) {
+            return;
+        }
+        let others = gang::parts(state, request).filter(|(other, lease)| *other != id && lease.state.is_in_force());
+        let first_end = others.filter_map(|(_, lease)| lease.expires_at).min();
+        let ends = if late { first_end } else { Some(self.now().after(lease.term)) };
+        let all: Vec<LeaseId> = gang::parts(state, request)
+            .filter(|(other, lease)| if late { *other == id } else { lease.state.is_in_force() })
+            .map(|(id, _)| id)
+            .collect();
+        for part in all {
+            self.change_lease(part, |lease| lease.expires_at = ends.or(lease.expires_at));
+        }
+    }
+
+    /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is
+    /// not usable yet. Such a lease does not end.
+    pub(crate) fn must_outlast_repair(&self, id: LeaseId) -> bool {
+        let Some(lease) = self.state().leases.get(&id) else { return false };
+        let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
+        let usable = |next: LeaseId| self.state().leases.get(&next).is_some_and(|next| next.state.is_in_force());
+        let runs_out = lease.expires_at.is_some_and(|at| at <= self.now());
+        repair && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
+    }
+
+    /// The end of a lease that moved to make room, if its work was saved before its new place was usable.
+    fn end_of_repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
+        let lease = self.state().leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
+        let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
+        let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
+        saved.then(|| (reclaim.end_reason(), format!("reclaimed: {}; its work was saved", reclaim.reason)))
+    }
+
+    /// Detaches an ending lease from its request. The request continues, with `next` if that takes over, or ends too.
+    pub(crate) fn detach_from_request(
+        &mut self,
+        request: RequestId,
+        id: LeaseId,
+        was: LeaseState,
+        next: Option<LeaseId>,
+        message: &str,
+    ) {
+        let (Some(found), Some(lease)) = (self.state().requests.get(&request), self.state().leases.get(&id)) else {
+            return;
+        };
+        if found.state != RequestState::Matched {
+            return;
+        }
+        let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
+        if found.leases().all(|own| own != id) {
+            // The lease was to replace another one that is still in force.
+            if reason.retries() && !reason.was_served() {
+                self.change_request(request, |request| _ = request.failed_donors.insert(donor));
+            }
+            return;
+        }
+        let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
+        if let Some(next) = next {
+            let moved_whole = gang::moved_as_a_whole(self.state(), found, next);
+            self.change_request(request, |request| {
+                if request.lease == Some(id) {
+                    request.lease = Some(next);
+                } else {
+                    request.parts.remove(&id);
+                    request.parts.insert(next);
+                }
+                request.message = format!("moved to {next}");
+                if moved_whole {
+                    request.parts.clear();
+                }
+            });
+            if moved_whole {
+                let message = format!("its gang moved to {next}");
+                others.into_iter().for_each(|other| self.end_lease(other, EndReason::NotNeeded, &message));
+            }
+            return;
+        }
+        if gang::fate_of_request(self.state(), found, id, lease, was) == Fate::Continues {
+            let first = gang::first_lease_without(self.state(), found, id);
+            self.change_request(request, |request| {
+                request.lease = first;
+                request.parts.remove(&id);
+                first.iter().for_each(|first| _ = request.parts.remove(first));
+                request.message = format!("goes on without {id}: {message}");
+                if !reason.was_served() {
+                    request.failed_donors.insert(donor);
+                }
+            });
+            return;
+        }
+        let now = self.now();
+        self.change_request(request, |request| {
+            request.parts.clear();
+            message.clone_into(&mut request.message);
+            request.state = match reason {
+                EndReason::Released | EndReason::Expired | EndReason::NotNeeded => RequestState::Completed,
+                EndReason::Cancelled => RequestState::Cancelled,
+                EndReason::OriginFailed => RequestState::Failed,
+                EndReason::Reclaimed
+                | EndReason::Preempted
+                | EndReason::DeviceLost
+                | EndReason::NodeLost
+                | EndReason::DonorLost => {
+                    // The request was served before, so its count of attempts starts again.
+                    request.attempts = 0;
+                    if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
+                        request.message = format!("{message}, and it may not start again after its start_by");
+                        RequestState::Failed
+                    } else {
+                        RequestState::Queued
+                    }
+                }
+                EndReason::HoldExpired | EndReason::DonorFailed | EndReason::PartFailed => {
+                    request.failed_donors.insert(donor);
+                    if request.attempts < MAX_ATTEMPTS { RequestState::Queued } else { RequestState::Failed }
+                }
+            };
+        });
+        let why = format!("{id} of the same gang ends: {message}");
+        for other in others {
+            self.end_lease(other, gang::end_reason_of_other_parts(reason), &why);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A placement of the plan in progress.
+
+use comity_policy::LeaseUse;
+
+use crate::feasibility::donors::spread::Found;
+use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
+use crate::feasibility::verdict::FeasiblePlacement;
+use crate::model::amounts::Amounts;
+use crate::model::id::{LeaseId, RequestId};
+use crate::model::lease::Lease;
+use crate::model::placement::Placement;
+use crate::model::proposal::{Aim, ProposedPlacement};
+use crate::model::request::Request;
+use crate::model::time::Timestamp;
+use crate::scheduler::reserve::end_if_placed_now;
+
+/// Why a plan places something for a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose<'a> {
+    /// The request waits and has its turn.
+    Serve,
+    /// The request is overdue and jumps the queue.
+    ServeOverdue,
+    /// A lease of the request is under reclaim and needs a new place.
+    Replace(LeaseId, &'a Lease),
+    /// The request's gang runs and grows.
+    Join,
+}
+
+/// A placement of the plan in progress.
+pub(crate) struct Placed<'a> {
+    pub(crate) id: RequestId,
+    pub(crate) request: &'a Request,
+    /// The placement, at one donor or in parts at several.
+    pub(crate) parts: Found,
+    purpose: Purpose<'a>,
+    institution: &'a str,
+    end: Timestamp,
+}
+
+impl<'a> Placed<'a> {
+    pub(super) fn new(
+        snapshot: &Snapshot<'a>,
+        id: RequestId,
+        request: &'a Request,
+        parts: Found,
+        purpose: Purpose<'a>,
+    ) -> Self {
+        let tenant = snapshot.bundle.tenants.get(request.spec.tenant.as_str());
+        let institution = tenant.map_or("", |tenant| tenant.spec.institution.as_str());
+        let end = end_if_placed_now(snapshot.state, request.spec.duration);
+        Self { id, request, parts, purpose, institution, end }
+    }
+
+    pub(crate) fn serves(&self, request: &Request) -> bool {
+        std::ptr::eq(self.request, request)
+    }
+
+    pub(crate) fn placements(&self) -> impl Iterator<Item = &Placement> {
+        self.parts.iter().map(|part| &part.placement)
+    }
+
+    /// Total capacity that it takes.
+    pub(crate) fn amounts(&self) -> Amounts {
+        self.placements().map(Amounts::of).fold(Amounts::default(), Amounts::plus)
+    }
+
+    /// Number of shares of all parts.
+    pub(crate) fn units(&self) -> u64 {
+        self.placements().map(Placement::units).sum()
+    }
+
+    /// The parts with their latest end.
+    pub(crate) fn held(&self) -> impl Iterator<Item = HeldCapacity<'_>> {
+        self.parts.iter().map(|part| self.held_part(part))
+    }
+
+    fn held_part<'h>(&'h self, part: &'h FeasiblePlacement) -> HeldCapacity<'h> {
+        let counts = LeaseUse {
+            tenant: self.request.spec.tenant.as_str(),
+            institution: self.institution,
+            donor: part.placement.donor.as_str(),
+            class: part.class.as_str(),
+            agreement: part.agreement.as_deref(),
+            gpus_milli: part.placement.milli(),
+            replaced: false,
+        };
+        HeldCapacity { end: self.end, counts, placement: &part.placement }
+    }
+
+    /// Takes the parts in `snapshot`.
+    pub(super) fn take(&self, snapshot: &mut Snapshot<'_>) {
+        if let Purpose::Replace(_, lease) = self.purpose {
+            snapshot.mark_replaced(lease);
+        }
+        let tenant = self.request.spec.tenant.as_str();
+        for FeasiblePlacement { placement, class, agreement, .. } in &self.parts {
+            snapshot.take(tenant, class, agreement.as_deref(), placement);
+        }
+    }
+
+    /// Undoes [`take`](Self::take).
+    pub(super) fn give_back(&self, snapshot: &mut Snapshot<'_>) {
+        self.held().for_each(|held| snapshot.release(&held));
+        if let Purpose::Replace(_, lease) = self.purpose {
+            snapshot.unmark_replaced(lease);
+        }
+    }
+
+    /// The placement as `apply` gets it. `None` if there are no parts, which no search returns.
+    pub(super) fn proposal(&self) -> Option<ProposedPlacement> {
+        let mut parts = self.placements().cloned();
+        let placement = parts.next()?;
+        let aim = match self.purpose {
+            Purpose::Serve | Purpose::ServeOverdue => Aim::Serve,
+            Purpose::Replace(lease, _) => Aim::Replace(lease),
+            Purpose::Join => Aim::Join,
+        };
+        let overdue = matches!(self.purpose, Purpose::ServeOverdue);
+        Some(ProposedPlacement { request: self.id, placement, more: parts.collect(), aim, overdue })
+    }
+}

@@ -1,0 +1,125 @@
+//! The only way to change the state: primitive changes that keep indexes, revisions and the list of changes in step.
+
+mod clusters;
+mod group;
+mod health;
+mod housekeeping;
+mod illegal;
+mod leases;
+mod peerings;
+mod policy;
+mod rebase;
+mod requests;
+
+use std::collections::BTreeSet;
+
+use crate::model::reply::{Actor, Change, Reply};
+use crate::model::settings::Settings;
+use crate::model::time::Timestamp;
+use crate::state::{Records, State};
+
+pub use illegal::IllegalChange;
+
+/// The changes that one entry makes. A command reads through [`state`](Self::state) and changes through the other
+/// methods; nothing else can change the state.
+pub(crate) struct Transition<'a> {
+    state: &'a mut State,
+    now: Timestamp,
+    actor: &'a Actor,
+    traceparent: &'a str,
+    settings: Settings,
+    revision: u64,
+    changes: BTreeSet<Change>,
+    /// Whether anything was changed, including what no watcher needs to know.
+    touched: bool,
+    illegal: Option<String>,
+}
+
+impl<'a> Transition<'a> {
+    /// Advances log time to the entry's. It never goes back.
+    pub(crate) fn advance_log_time(state: &mut State, time: Timestamp) {
+        let shifted = time.shifted(state.time_shift_ms);
+        state.records.log_time = state.log_time.max(shifted);
+    }
+
+    pub(crate) fn begin(state: &'a mut State, actor: &'a Actor, traceparent: &'a str) -> Self {
+        Self {
+            now: state.log_time,
+            actor,
+            traceparent,
+            settings: state.settings(),
+            revision: state.revision + 1,
+            changes: BTreeSet::new(),
+            touched: false,
+            illegal: None,
+            state,
+        }
+    }
+
+    /// Ends the transition: numbers the revision and returns what changed.
+    ///
+    /// # Errors
+    ///
+    /// A record made a move that its kind does not allow, or the command refused after it had changed something. Both
+    /// are bugs; the state must not be used any more.
+    pub(crate) fn finish(self, reply: &Reply) -> Result<Vec<Change>, IllegalChange> {
+        let revision = self.revision;
+        if let Some(what) = self.illegal {
+            return Err(IllegalChange { revision, what });
+        }
+        if let (Err(refusal), true) = (reply, self.touched) {
+            let what = format!("the command was refused ({}) after it had changed {:?}", refusal.reason, self.changes);
+            return Err(IllegalChange { revision, what });
+        }
+        if !self.changes.is_empty() {
+            self.state.records.revision = revision;
+        }
+        Ok(self.changes.into_iter().collect())
+    }
+
+    /// The state so far.
+    pub(crate) fn state(&self) -> &State {
+        self.state
+    }
+
+    /// Log time of the entry.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Who proposed the entry.
+    pub(crate) fn actor(&self) -> &'a Actor {
+        self.actor
+    }
+
+    /// W3C traceparent of the entry; empty if none.
+    pub(crate) fn traceparent(&self) -> &'a str {
+        self.traceparent
+    }
+
+    /// The timeouts in force when the entry began.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The records, to change them.
+    fn records(&mut self) -> &mut Records {
+        self.touched = true;
+        &mut self.state.records
+    }
+
+    fn note(&mut self, change: Change) {
+        self.touched = true;
+        self.changes.insert(change);
+    }
+
+    /// Remembers the first illegal move; [`finish`](Self::finish) reports it.
+    fn check_move(&mut self, is_legal: bool, describe: impl FnOnce() -> String) {
+        if !is_legal && self.illegal.is_none() {
+            self.illegal = Some(describe());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Changes of clusters, their offers and their join tokens.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::model::cluster::{Cluster, Invite};
+use crate::model::id::{ClusterId, NodeId};
+use crate::model::inventory::{NodeMap, Offer};
+use crate::model::reply::Change;
+use crate::state::Records;
+use crate::state::timers::Due;
+use crate::state::transition::Transition;
+
+impl Transition<'_> {
+    /// Adds a member.
+    pub(crate) fn insert_cluster(&mut self, id: &ClusterId, mut cluster: Cluster) {
+        cluster.revision = self.revision;
+        self.records().clusters.insert(id.clone(), cluster);
+        self.note(Change::Cluster(id.clone()));
+    }
+
+    /// Changes an existing cluster, but not its offer.
+    pub(crate) fn change_cluster(&mut self, id: &ClusterId, change: impl FnOnce(&mut Cluster)) {
+        let revision = self.revision;
+        if let Some(cluster) = self.records().clusters.get_mut(id) {
+            change(cluster);
+            cluster.revision = revision;
+            self.note(Change::Cluster(id.clone()));
+        }
+    }
+
+    /// Replaces a cluster's offer and records the failures that the new one shows.
+    pub(crate) fn replace_offer(&mut self, id: &ClusterId, offer: &Offer) {
+        self.note_health_of_offer(id, offer);
+        self.change_cluster(id, |cluster| cluster.offer = Some(Arc::new(offer.clone())));
+        let Records { clusters, derived, policy, .. } = self.records();
+        if let Some(cluster) = clusters.get(id) {
+            derived.note_offer(id, cluster, policy.as_ref());
+        }
+    }
+
+    /// Changes and removes some nodes of a cluster's offer, and records the failures that this shows. Takes time
+    /// proportional to their number.
+    pub(crate) fn revise_offer(&mut self, id: &ClusterId, generation: u64, nodes: &NodeMap, gone: &BTreeSet<NodeId>) {
+        self.note_health_of_nodes(id, nodes);
+        let Records { clusters, derived, policy, .. } = self.records();
+        let Some(cluster) = clusters.get(id) else { return };
+        let held = |node: &NodeId| cluster.offer.as_ref().and_then(|offer| offer.nodes.get(node));
+        for (node, after) in nodes {
+            derived.note_node(id, node, held(node), Some(after), &cluster.health, policy.as_ref());
+        }
+        for node in gone {
+            derived.note_node(id, node, held(node), None, &cluster.health, policy.as_ref());
+        }
+        self.change_cluster(id, |cluster| {
+            let Some(offer) = cluster.offer.as_mut().map(Arc::make_mut) else { return };
+            offer.generation = generation;
+            for (id, node) in nodes {
+                let mut node = node.clone();
+                if let Some(held) = offer.nodes.get(id) {
+                    node.devices = node.devices.shared_with(&held.devices);
+                }
+                offer.nodes.insert(id.clone(), node);
+            }
+            for id in gone {
+                offer.nodes.remove(id);
+            }
+        });
+        self.note_gone_nodes(id, gone);
+    }
+
+    /// Stores a join token by the hash of its secret.
+    pub(crate) fn insert_invite(&mut self, secret_sha256: &str, invite: Invite) {
+        let due = Some(invite.expires_at);
+        let cluster = invite.cluster.clone();
+        let records = self.records();
+        records.derived.timers.set(Due::Invite(secret_sha256.to_owned()), due);
+        records.invites.insert(secret_sha256.to_owned(), invite);
+        self.note(Change::Invite(cluster));
+    }
+
+    /// Removes a join token that was used or has expired.
+    pub(crate) fn remove_invite(&mut self, secret_sha256: &str) {
+        let records = self.records();
+        records.derived.timers.set(Due::Invite(secret_sha256.to_owned()), None);
+        if let Some(invite) = records.invites.remove(secret_sha256) {
+            self.note(Change::Invite(invite.cluster));
+        }
+    }
+}

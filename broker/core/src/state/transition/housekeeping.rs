@@ -1,0 +1,73 @@
+//! Accounting of use, stored replies, and removal of old records.
+
+use crate::model::id::{LeaseId, PeeringId, RequestId};
+use crate::model::idempotency::{self, StoredReply};
+use crate::model::lease::LeaseState;
+use crate::model::limits::{MAX_ENDED_KEPT, MAX_IDEMPOTENCY_RECORDS};
+use crate::model::peering::PeeringState;
+use crate::model::reply::{Idempotency, Reply};
+use crate::model::work::WorkType;
+use crate::state::timers::Due;
+use crate::state::transition::Transition;
+use crate::state::{Records, State};
+
+impl Transition<'_> {
+    /// Accounts everybody's use until now.
+    pub(crate) fn account_all_use(&mut self) {
+        let half_life = self.state.settings().usage_half_life;
+        let Records { fairness, derived, log_time, .. } = self.records();
+        fairness.advance_all(*log_time, &derived.holdings, half_life);
+    }
+
+    /// Deletes a stored reply.
+    pub(crate) fn forget_reply(&mut self, name: &str) {
+        forget_reply(self.records(), name);
+    }
+
+    /// Stores the reply to a call, so that the call can be repeated.
+    pub(crate) fn remember_reply(state: &mut State, key: &Idempotency, reply: &Reply) {
+        let records = &mut state.records;
+        while records.idempotency.len() >= MAX_IDEMPOTENCY_RECORDS {
+            let Some(oldest) = records.derived.timers.oldest_answer().map(str::to_owned) else { break };
+            forget_reply(records, &oldest);
+        }
+        let name = idempotency::record_name(key);
+        let record = StoredReply { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: records.log_time };
+        let due = Some(record.at.after(idempotency::KEPT_FOR));
+        records.derived.timers.set(Due::Idempotency(name.clone()), due);
+        records.idempotency.insert(name, record);
+    }
+
+    /// Keeps the newest [`MAX_ENDED_KEPT`] ended records of each kind. Ids ascend, so the lowest are the oldest.
+    pub(crate) fn forget_ended(&mut self) {
+        let records = self.records();
+        let excess = records.leases.len().saturating_sub(records.derived.live_leases.len() + MAX_ENDED_KEPT);
+        let ended = records.leases.iter().filter(|(_, lease)| lease.state == LeaseState::Ended).map(|(id, _)| *id);
+        let old: Vec<LeaseId> = ended.take(excess).collect();
+        for id in old {
+            records.leases.remove(&id);
+        }
+        // Scan the requests only when there may be too many ended ones.
+        if records.requests.len() > 2 * MAX_ENDED_KEPT {
+            let ended = records.requests.iter().filter(|(_, request)| request.state.is_final()).map(|(id, _)| *id);
+            let ended: Vec<RequestId> = ended.collect();
+            for id in ended.iter().take(ended.len().saturating_sub(MAX_ENDED_KEPT)) {
+                if let Some(request) = records.requests.remove(id) {
+                    records.derived.work.remove(&WorkType::of(&request));
+                }
+            }
+        }
+        if records.peerings.len() > 2 * MAX_ENDED_KEPT {
+            let closed = records.peerings.iter().filter(|(_, peering)| peering.state == PeeringState::Closed);
+            let closed: Vec<PeeringId> = closed.map(|(id, _)| *id).collect();
+            for id in closed.iter().take(closed.len().saturating_sub(MAX_ENDED_KEPT)) {
+                records.peerings.remove(id);
+            }
+        }
+    }
+}
+
+fn forget_reply(records: &mut Records, name: &str) {
+    records.idempotency.remove(name);
+    records.derived.timers.set(Due::Idempotency(name.to_owned()), None);
+}

@@ -1,0 +1,55 @@
+//! Changes of requests.
+
+use crate::model::id::RequestId;
+use crate::model::reply::Change;
+use crate::model::request::Request;
+use crate::model::work::WorkType;
+use crate::state::gang;
+use crate::state::transition::Transition;
+
+impl Transition<'_> {
+    pub(crate) fn insert_request(&mut self, mut request: Request) -> RequestId {
+        request.revision = self.revision;
+        let records = self.records();
+        records.next_request += 1;
+        let id = RequestId(records.next_request);
+        records.derived.work.add(WorkType::of(&request), 1);
+        records.derived.note_request(id, &request, records.policy.as_ref());
+        records.requests.insert(id, request);
+        self.note(Change::Request(id));
+        id
+    }
+
+    pub(crate) fn change_request(&mut self, id: RequestId, change: impl FnOnce(&mut Request)) {
+        let revision = self.revision;
+        let records = self.records();
+        let Some(request) = records.requests.get_mut(&id) else { return };
+        let before = request.state;
+        change(request);
+        request.revision = revision;
+        let after = request.state;
+        records.derived.note_request(id, request, records.policy.as_ref());
+        self.check_move(before == after || before.may_become(after), || {
+            format!("{id} went from {before:?} to {after:?}")
+        });
+        self.note(Change::Request(id));
+        self.index_growing(id);
+    }
+
+    /// Records that an overdue request jumped the queue now.
+    pub(crate) fn note_overdue(&mut self) {
+        let now = self.now;
+        self.records().last_overdue = now;
+    }
+
+    /// Updates the index of gangs that more members may join.
+    pub(super) fn index_growing(&mut self, id: RequestId) {
+        let grows = self.state.requests.get(&id).is_some_and(|request| gang::joinable_members(self.state, request) > 0);
+        let growing = &mut self.records().derived.growing;
+        if grows {
+            growing.insert(id);
+        } else {
+            growing.remove(&id);
+        }
+    }
+}

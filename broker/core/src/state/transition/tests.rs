@@ -1,0 +1,49 @@
+use crate::model::broker_record::{BrokerRecord, BrokerRole};
+use crate::model::id::{ClusterId, PeeringId};
+use crate::model::peering::PeeringState;
+use crate::model::refusal::Refusal;
+use crate::model::reply::{Actor, ReplyBody};
+use crate::model::time::Timestamp;
+use crate::state::State;
+use crate::state::transition::Transition;
+
+const LEADER: Actor = Actor::Leader(1);
+
+fn proposed_peering(transition: &mut Transition<'_>) -> PeeringId {
+    let [origin, donor] = ["west", "north"].map(|name| ClusterId::parse(name, "cluster").unwrap());
+    transition.peering_for(&origin, &donor)
+}
+
+#[test]
+fn an_illegal_move_is_an_error_in_every_build() {
+    let mut state = State::default();
+    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    let id = proposed_peering(&mut transition);
+    transition.change_peering(id, |peering| peering.state = PeeringState::Closed);
+    let error = transition.finish(&Ok(ReplyBody::Done)).unwrap_err();
+    assert_eq!(error.to_string(), "revision 1 would break the state: peer-1 went from Proposed to Closed");
+}
+
+#[test]
+fn a_refusal_after_a_change_is_an_error() {
+    let refused = || Err(Refusal::not_found("lease", 7, "lease"));
+    let mut state = State::default();
+    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    proposed_peering(&mut transition);
+    let error = transition.finish(&refused()).unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
+
+    // The same for a change that watchers are not told.
+    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    let record = BrokerRecord {
+        role: BrokerRole::Voter,
+        raft_address: "a:1".into(),
+        client_address: "a:2".into(),
+        since: Timestamp(0),
+    };
+    transition.set_broker(1, record);
+    assert!(transition.finish(&refused()).is_err());
+
+    let transition = Transition::begin(&mut state, &LEADER, "");
+    assert!(transition.finish(&refused()).is_ok(), "a refusal alone is no error");
+}
