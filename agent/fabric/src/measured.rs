@@ -1,7 +1,7 @@
 //! Measures the best rate at which bytes arrive from other clusters through the tunnels: a lower bound of the
 //! bandwidth.
 //!
-//! Passive: it counts received traffic, because sent bytes may be lost. The result is lost at a restart.
+//! Passive: it counts received traffic, because sent bytes may be lost. A restart loses the result.
 
 mod meter;
 #[cfg(test)]
@@ -14,16 +14,16 @@ use meter::Meter;
 
 use crate::PeerHandle;
 
-/// A rate is published again when it differs by this many eighths from the published one: for each the offer is
-/// sent again.
+/// A rate is published again when it differs by this many eighths from the published one, because each time the whole
+/// offer is sent.
 const WORTH_TELLING: u64 = 2;
-/// Most clusters measured: as many as an offer may name, and a fabric may have tunnels.
+/// Most measured clusters: the limit of an offer, and of a fabric's tunnels.
 const MAX_CLUSTERS: usize = 1_024;
 
-/// Mbit/s from each cluster that sent enough to tell.
+/// Measured rate in Mbit/s from each cluster.
 pub type Measured = BTreeMap<String, u64>;
 
-/// What one tunnel has brought.
+/// The bytes received through one tunnel.
 pub struct Arrived {
     /// The tunnel: its peering and epoch.
     pub tunnel: (String, u64),
@@ -34,7 +34,7 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// The state of a tunnel now.
+    /// Reads a tunnel's counter.
     #[must_use]
     pub fn of(peer: &PeerHandle) -> Self {
         let tunnel = (peer.peering().to_owned(), peer.epoch());
@@ -51,11 +51,11 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// Counts what all tunnels have brought until `at`, a monotonic time. Returns the rates to publish.
+    /// Records the counters of all tunnels at `at`, a monotonic time; returns the rates to publish.
     pub fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = Arrived>) -> &Measured {
         let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
         for Arrived { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
-            // What a tunnel brought before it was first seen came in nobody knows how long.
+            // A tunnel's bytes before its first reading have no known duration.
             let before = self.tunnels.get(&tunnel).copied().unwrap_or(bytes);
             let sum = more.entry(cluster).or_default();
             *sum = sum.saturating_add(bytes.saturating_sub(before));
@@ -80,7 +80,7 @@ impl Meters {
         &self.told
     }
 
-    /// The best rate of each cluster in Mbit/s, not rounded to what was published.
+    /// The best rate of each cluster in Mbit/s, whether or not a change is worth publishing.
     pub fn exact(&self) -> impl Iterator<Item = (&str, u64)> {
         self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.as_str(), meter.mbits()?)))
     }

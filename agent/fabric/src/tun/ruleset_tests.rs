@@ -18,7 +18,7 @@ fn rules(peering: &str, peer: PeerRules) -> Rules {
     Rules { device: "comity0".to_owned(), peers: [(peering.to_owned(), peer)].into(), overlay: None }
 }
 
-/// `COMITY_BLESS=1` writes what is compared, to be read before it is committed.
+/// `COMITY_BLESS=1` rewrites the expected file; review it before you commit.
 fn compare(name: &str, script: &str) {
     let path = format!("{}/src/tun/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("COMITY_BLESS").is_some() {

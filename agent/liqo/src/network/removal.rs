@@ -22,7 +22,7 @@ impl LiqoNetwork {
     /// The caller ensures that [`tend`](Self::tend) applies nothing more for this peer.
     ///
     /// # Errors
-    /// [`DeliveryError`]: temporary, naming what is left, if it takes longer than the settings' patience.
+    /// [`DeliveryError`]: temporary, naming the remaining objects, if it takes longer than the settings' patience.
     pub async fn remove(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         // Waits for an apply in progress; none follows it.
         drop(self.tending.lock().await);

@@ -83,7 +83,7 @@ mod tests {
     use super::super::published::tests::published;
     use super::*;
 
-    /// `COMITY_BLESS=1` writes what is compared, to be read before it is committed.
+    /// `COMITY_BLESS=1` rewrites the expected file; review it before you commit.
     #[test]
     fn the_table_of_a_node() {
         let script = script("comity0v", &published());
