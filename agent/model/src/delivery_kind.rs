@@ -14,13 +14,21 @@ pub enum DeliveryKind {
     VirtualNode,
 }
 
-impl DeliveryKind {
-    /// The delivery of a lease; unspecified, by an old broker, means a namespace.
-    #[must_use]
-    pub fn of(lease: &v1::Lease) -> Self {
-        match lease.delivery() {
+impl From<v1::Delivery> for DeliveryKind {
+    /// Unspecified means a namespace.
+    fn from(delivery: v1::Delivery) -> Self {
+        match delivery {
             v1::Delivery::VirtualNode => Self::VirtualNode,
             v1::Delivery::Namespace | v1::Delivery::Unspecified => Self::Namespace,
+        }
+    }
+}
+
+impl From<DeliveryKind> for v1::Delivery {
+    fn from(kind: DeliveryKind) -> Self {
+        match kind {
+            DeliveryKind::VirtualNode => Self::VirtualNode,
+            DeliveryKind::Namespace => Self::Namespace,
         }
     }
 }

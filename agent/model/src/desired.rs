@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_proto::v1;
-
+use crate::desired_state::DesiredState;
 use crate::object_id::ObjectId;
 
 /// An object is unwanted once two desired states this far apart lack it.
@@ -18,7 +17,7 @@ const OLDER_IGNORED_FOR: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Update {
     /// The state; absent before the first.
-    pub state: Option<Arc<v1::DesiredState>>,
+    pub state: Option<Arc<DesiredState>>,
     /// Whether the stream that brought it is connected.
     pub is_live: bool,
     /// Counts the states received.
@@ -28,7 +27,7 @@ pub struct Update {
 /// The state in force.
 #[derive(Debug, Default)]
 pub struct Desired {
-    state: Arc<v1::DesiredState>,
+    state: Arc<DesiredState>,
     is_live: bool,
     number: u64,
     older_since: Option<Duration>,
@@ -39,7 +38,7 @@ pub struct Desired {
 impl Desired {
     /// Starts from the stored state, which never makes an object unwanted.
     #[must_use]
-    pub fn remembered(state: v1::DesiredState) -> Self {
+    pub fn remembered(state: DesiredState) -> Self {
         Self { state: Arc::new(state), ..Self::default() }
     }
 
@@ -69,9 +68,8 @@ impl Desired {
     /// Updates which objects are missing from the state, and since when.
     fn compare(&mut self, here: &BTreeSet<ObjectId>, now: Duration) {
         let leases = self.state.leases.iter().map(|lease| ObjectId::Lease(lease.id.clone()));
-        let peerings = self.state.peerings.iter().filter_map(|directive| directive.peering.as_ref());
-        let wanted: BTreeSet<ObjectId> =
-            leases.chain(peerings.map(|peering| ObjectId::Peering(peering.id.clone()))).collect();
+        let peerings = self.state.peerings.iter().map(|directive| ObjectId::Peering(directive.peering.id.clone()));
+        let wanted: BTreeSet<ObjectId> = leases.chain(peerings).collect();
         self.missing.retain(|object, _| here.contains(object) && !wanted.contains(object));
         for object in here.difference(&wanted) {
             self.missing.entry(object.clone()).or_insert(now);
@@ -83,7 +81,7 @@ impl Desired {
 
     /// The state in force.
     #[must_use]
-    pub fn state(&self) -> &Arc<v1::DesiredState> {
+    pub fn state(&self) -> &Arc<DesiredState> {
         &self.state
     }
 
@@ -112,12 +110,13 @@ impl Desired {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::Lease;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn update(number: u64, revision: u64, leases: &[&str]) -> Update {
-        let leases = leases.iter().map(|id| v1::Lease { id: (*id).to_owned(), ..v1::Lease::default() }).collect();
-        let state = v1::DesiredState { revision, leases, ..v1::DesiredState::default() };
+        let leases = leases.iter().map(|id| Lease { id: (*id).to_owned(), ..Lease::default() }).collect();
+        let state = DesiredState { revision, leases, ..DesiredState::default() };
         Update { state: Some(Arc::new(state)), is_live: true, number }
     }
 

@@ -1,7 +1,8 @@
 //! Whether this cluster can lend and borrow virtual nodes now.
 
-use comity_proto::v1;
 use ipnet::Ipv4Net;
+
+use crate::delivery_kind::DeliveryKind;
 
 /// How origins authenticate to a donor's API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +49,8 @@ impl NodeService {
 
     /// Deliveries that an offer announces.
     #[must_use]
-    pub fn deliveries(&self) -> Vec<v1::Delivery> {
-        let node = self.lends.is_ok().then_some(v1::Delivery::VirtualNode);
-        std::iter::once(v1::Delivery::Namespace).chain(node).collect()
+    pub fn deliveries(&self) -> Vec<DeliveryKind> {
+        let node = self.lends.is_ok().then_some(DeliveryKind::VirtualNode);
+        std::iter::once(DeliveryKind::Namespace).chain(node).collect()
     }
 }

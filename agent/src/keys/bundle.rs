@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_agent_model::side::Side;
 use comity_agent_state::record::{RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
@@ -99,7 +100,7 @@ pub struct Expected {
     /// The other cluster.
     pub cluster: String,
     /// Its side.
-    pub side: v1::Side,
+    pub side: Side,
     /// Identity key with which it joined, as the broker says.
     pub identity_key: String,
     /// Its institution, as the broker says.
@@ -167,7 +168,7 @@ pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&Ident
 /// # Errors
 /// [`BundleError`] with what is wrong; the peering must then not go on with these keys.
 pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) -> Result<RemoteKeys, BundleError> {
-    let side = i32::from(expected.side);
+    let side = i32::from(v1::Side::from(expected.side));
     for (field, found, want) in [
         ("peering", bundle.peering.clone(), expected.peering.clone()),
         ("epoch", bundle.epoch.to_string(), expected.epoch.to_string()),
@@ -306,7 +307,7 @@ mod tests {
             peering: "peer-1".into(),
             epoch: 2,
             cluster: "donor".into(),
-            side: v1::Side::Donor,
+            side: Side::Donor,
             identity_key: key.public().to_string(),
             institution: "poly".into(),
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::{Desired, Update};
+use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
@@ -101,12 +102,10 @@ impl Executor {
         tasks.shutdown().await;
     }
 
-    fn remembered(&self) -> comity_proto::v1::DesiredState {
+    fn remembered(&self) -> DesiredState {
         let kept = self.parts.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
-        let mut state: comity_proto::v1::DesiredState = prost::Message::decode(kept.as_slice()).unwrap_or_default();
         // Any state from a live stream is newer, also if the broker group was created again.
-        state.revision = 0;
-        state
+        DesiredState { revision: 0, ..DesiredState::decode(&kept) }
     }
 
     /// Plans and starts steps. Returns how long to sleep if nothing happens.
@@ -261,10 +260,9 @@ impl Executor {
         Ok(made)
     }
 
-    /// Stores the desired state for a restart without a broker, without envelopes: the broker sends them again.
+    /// Stores the desired state for a restart without a broker.
     async fn keep(&self, desired: &Desired) {
-        let state = comity_proto::v1::DesiredState { envelopes: Vec::new(), ..(**desired.state()).clone() };
-        if let Err(error) = self.parts.store.keep_soon(KEPT_AS, prost::Message::encode_to_vec(&state)).await {
+        if let Err(error) = self.parts.store.keep_soon(KEPT_AS, desired.state().encoded.clone()).await {
             tracing::warn!(%error, "cannot keep the desired state");
         }
     }

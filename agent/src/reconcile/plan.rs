@@ -18,9 +18,12 @@ mod peering;
 
 use std::collections::BTreeSet;
 
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::node_service::NodeService;
 use comity_agent_model::object_id::ObjectId;
+use comity_agent_model::peering::{PeeringDirective, PeeringState};
 use comity_agent_state::record::{Records, ReportKey};
 use comity_proto::v1;
 
@@ -40,7 +43,7 @@ pub struct Snapshot<'a> {
     /// This cluster.
     pub cluster: &'a str,
     /// Desired state from the broker.
-    pub desired: &'a v1::DesiredState,
+    pub desired: &'a DesiredState,
     /// Whether the stream that brought it is connected.
     pub is_live: bool,
     /// Own records.
@@ -75,14 +78,14 @@ impl Snapshot<'_> {
         }
     }
 
-    fn directive(&self, peering: &str) -> Option<&v1::PeeringDirective> {
-        self.desired.peerings.iter().find(|directive| directive.peering.as_ref().is_some_and(|p| p.id == peering))
+    fn directive(&self, peering: &str) -> Option<&PeeringDirective> {
+        self.desired.peerings.iter().find(|directive| directive.peering.id == peering)
     }
 
     /// The peering's current epoch, if its tunnel may carry credentials.
     fn usable_epoch(&self, peering: &str) -> Option<u32> {
-        let peering = self.directive(peering)?.peering.as_ref()?;
-        let stands = matches!(peering.state(), v1::PeeringState::Establishing | v1::PeeringState::Established);
+        let peering = &self.directive(peering)?.peering;
+        let stands = matches!(peering.state, PeeringState::Establishing | PeeringState::Established);
         let complete = self.records.peering(&peering.id, peering.epoch).is_some_and(|record| record.is_complete());
         (stands && complete).then_some(peering.epoch)
     }
@@ -96,7 +99,7 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
         peering::plan(snapshot, directive, &mut steps);
         liqo::plan(snapshot, directive, &mut steps);
     }
-    let mut leases: Vec<&v1::Lease> = snapshot.desired.leases.iter().collect();
+    let mut leases: Vec<&Lease> = snapshot.desired.leases.iter().collect();
     // In the order in which the broker granted them, so that the fence refuses only stale leases.
     leases.sort_by_key(|lease| lease.fencing_token);
     let mut lent_milli = snapshot.records.lent_milli();
@@ -115,29 +118,18 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
 }
 
 /// Whether a lease is past its end and the outage grace while no broker can be reached.
-fn is_past_grace(snapshot: &Snapshot<'_>, lease: &v1::Lease) -> bool {
+fn is_past_grace(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
     lease.expires_at_ms > 0
         && !snapshot.is_live
         && snapshot.now_ms > lease.expires_at_ms.saturating_add(snapshot.outage_grace_ms)
 }
 
-fn is_wanted(lease: &v1::Lease) -> bool {
-    matches!(
-        lease.state(),
-        v1::LeaseState::Placed
-            | v1::LeaseState::Connecting
-            | v1::LeaseState::Active
-            | v1::LeaseState::Suspect
-            | v1::LeaseState::Reclaiming
-    )
-}
-
 /// Discards envelopes of another epoch, of an unknown step, or for a lease that is gone: nobody will open them.
 fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     for envelope in &snapshot.desired.envelopes {
-        let epoch = snapshot.directive(&envelope.peering).and_then(|d| d.peering.as_ref()).map(|p| p.epoch);
+        let epoch = snapshot.directive(&envelope.peering).map(|directive| directive.peering.epoch);
         let lease_gone = !envelope.lease.is_empty()
-            && !snapshot.desired.leases.iter().any(|lease| lease.id == envelope.lease && is_wanted(lease));
+            && !snapshot.desired.leases.iter().any(|lease| lease.id == envelope.lease && lease.state.is_wanted());
         if epoch != Some(envelope.epoch) || lease_gone || !is_known(&envelope.step) {
             snapshot.discard(envelope, steps);
         }

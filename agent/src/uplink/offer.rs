@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_proto::v1;
 
 /// Content of a cluster's offer.
@@ -10,7 +11,7 @@ pub struct Offered {
     /// What it has.
     pub nodes: Arc<Vec<v1::Node>>,
     /// How it can deliver leases now.
-    pub deliveries: Vec<v1::Delivery>,
+    pub deliveries: Vec<DeliveryKind>,
     /// What data it holds.
     pub data: Option<v1::DataSite>,
 }
@@ -47,7 +48,7 @@ impl OfferState {
             cluster: cluster.to_owned(),
             generation: self.generation,
             nodes: offered.nodes.as_ref().clone(),
-            deliveries: offered.deliveries.iter().map(|delivery| i32::from(*delivery)).collect(),
+            deliveries: offered.deliveries.iter().map(|kind| v1::Delivery::from(*kind).into()).collect(),
             data: offered.data.clone(),
         }
     }
@@ -74,7 +75,7 @@ mod tests {
 
     fn nodes(id: &str) -> Offered {
         let nodes = Arc::new(vec![v1::Node { id: id.to_owned(), ..v1::Node::default() }]);
-        Offered { nodes, deliveries: vec![v1::Delivery::Namespace], data: None }
+        Offered { nodes, deliveries: vec![DeliveryKind::Namespace], data: None }
     }
 
     #[test]
@@ -106,7 +107,7 @@ mod tests {
         let mut state = OfferState::default();
         state.welcomed(0);
         state.next("c", &nodes("a"), 7);
-        let both = Offered { deliveries: vec![v1::Delivery::Namespace, v1::Delivery::VirtualNode], ..nodes("a") };
+        let both = Offered { deliveries: vec![DeliveryKind::Namespace, DeliveryKind::VirtualNode], ..nodes("a") };
         assert!(state.is_due(&both));
         assert_eq!(state.next("c", &both, 8).deliveries, [1, 2]);
         assert!(!state.is_due(&both) && state.is_due(&nodes("a")));

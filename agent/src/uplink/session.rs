@@ -190,7 +190,7 @@ impl Session<'_> {
             Some(FromBroker::Desired(state)) => {
                 let number = self.shared.received.fetch_add(1, Ordering::SeqCst) + 1;
                 let is_live = self.welcomed;
-                self.shared.desired.send_replace(Update { state: Some(Arc::new(state)), is_live, number });
+                self.shared.desired.send_replace(Update { state: Some(Arc::new(state.into())), is_live, number });
             }
             // A later broker may say things that this agent does not know.
             None => tracing::debug!("a message of an unknown kind"),

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_agent_workload::burst::{RequestError, Requests};
 use comity_proto::v1;
 use futures::future::BoxFuture;
@@ -12,7 +15,7 @@ use tokio::sync::watch;
 #[derive(Default)]
 struct State {
     requests: BTreeMap<String, v1::Request>,
-    leases: BTreeMap<String, v1::Lease>,
+    leases: BTreeMap<String, Lease>,
     keys: BTreeMap<String, (v1::RequestSpec, String)>,
     submissions: usize,
     is_silent: bool,
@@ -41,7 +44,7 @@ impl Broker {
         self.desired.send_modify(|update| {
             update.number += 1;
             update.is_live = true;
-            let state = v1::DesiredState { revision: update.number, leases, ..v1::DesiredState::default() };
+            let state = DesiredState { revision: update.number, leases, ..DesiredState::default() };
             update.state = Some(Arc::new(state));
         });
     }
@@ -77,7 +80,8 @@ impl Broker {
             request.set_state(v1::RequestState::Matched);
             request.lease.clone_from(&lease_id);
             let spec = request.spec.clone().unwrap();
-            let lease = v1::Lease {
+            let lease = Lease {
+                delivery: spec.delivery().into(),
                 id: lease_id.clone(),
                 request: id.to_owned(),
                 tenant: spec.tenant,
@@ -87,14 +91,13 @@ impl Broker {
                     resource_name: "nvidia.com/gpu".to_owned(),
                     ..v1::Placement::default()
                 }),
-                state: v1::LeaseState::Active.into(),
+                state: LeaseState::Active,
                 expires_at_ms: 4_000_000_000_000,
                 donor_ready: true,
                 origin_ready: true,
                 target_namespace: spec.target_namespace,
                 gpus: spec.gpus,
-                delivery: spec.delivery,
-                ..v1::Lease::default()
+                ..Lease::default()
             };
             state.leases.insert(lease_id.clone(), lease);
         }
@@ -104,15 +107,15 @@ impl Broker {
 
     /// Lends without a request; the lease is active at once.
     pub(crate) fn lend(&self, lease: &str, namespace: &str) {
-        let lease = v1::Lease {
+        let lease = Lease {
             id: lease.to_owned(),
             request: lease.replace("lease-", "req-"),
             origin: "polytechnic".to_owned(),
             placement: Some(v1::Placement { donor: "institute".to_owned(), ..v1::Placement::default() }),
-            state: v1::LeaseState::Active.into(),
+            state: LeaseState::Active,
             target_namespace: namespace.to_owned(),
-            delivery: v1::Delivery::VirtualNode.into(),
-            ..v1::Lease::default()
+            delivery: DeliveryKind::VirtualNode,
+            ..Lease::default()
         };
         self.state().leases.insert(lease.id.clone(), lease);
         self.publish();
@@ -127,7 +130,7 @@ impl Broker {
                 deadline_ms,
                 ..v1::Reclaim::default()
             });
-            lease.set_state(if deadline_ms.is_some() { v1::LeaseState::Reclaiming } else { v1::LeaseState::Active });
+            lease.state = if deadline_ms.is_some() { LeaseState::Reclaiming } else { LeaseState::Active };
             lease.message =
                 deadline_ms.map_or_else(String::new, |_| "reclaimed: the donor needs it for local work".to_owned());
         }

@@ -18,6 +18,7 @@ mod pod;
 mod saved;
 mod snapshot;
 
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_proto::v1;
 
 pub use control_loop::{ReclaimContext, run};
@@ -35,9 +36,9 @@ pub const CHECKPOINTED: &str = "comity.dev/checkpointed";
 
 /// The reclaim of a lease that is in force; `None` for one that is not reclaimed.
 #[must_use]
-pub fn reclaim_of(lease: &v1::Lease) -> Option<&v1::Reclaim> {
+pub fn reclaim_of(lease: &Lease) -> Option<&v1::Reclaim> {
     // A suspect lease may be under reclaim too.
-    let is_in_force = matches!(lease.state(), v1::LeaseState::Reclaiming | v1::LeaseState::Suspect);
+    let is_in_force = matches!(lease.state, LeaseState::Reclaiming | LeaseState::Suspect);
     lease.reclaim.as_ref().filter(|_| is_in_force)
 }
 

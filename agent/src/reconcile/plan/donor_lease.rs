@@ -1,17 +1,17 @@
 //! Steps of a lease that this cluster lends.
 
 use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LeaseTerms;
 use comity_agent_model::side::Side;
 use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
-use comity_proto::v1;
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
 use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, SealCredential};
 
-pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
+pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
     if record.is_some_and(|record| lease.fencing_token < record.fencing_token) {
         // A stale directive: its sender has not seen the later one.
@@ -28,17 +28,17 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, lent_milli: &mut 
 }
 
 /// Size of the placement in thousandths of GPUs.
-fn milli(lease: &v1::Lease) -> u64 {
+fn milli(lease: &Lease) -> u64 {
     let nodes = lease.placement.iter().flat_map(|placement| &placement.nodes);
     nodes.flat_map(|node| &node.devices).map(|device| u64::from(device.milli)).sum()
 }
 
-fn admit(snapshot: &Snapshot<'_>, lease: &v1::Lease, known: bool, lent_milli: &mut u64, steps: &mut Vec<Step>) {
+fn admit(snapshot: &Snapshot<'_>, lease: &Lease, known: bool, lent_milli: &mut u64, steps: &mut Vec<Step>) {
     if !snapshot.is_live || (!known && lease.fencing_token <= snapshot.records.fence) {
         // Unknown, and older than a lease that was admitted: it ended here before.
         return;
     }
-    let delivery = DeliveryKind::of(lease);
+    let delivery = lease.delivery;
     if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, &snapshot.service.lends) {
         let message = format!("this cluster lends no virtual nodes now: {reason}");
         steps.push(refuse(lease, "virtual-node-unavailable", message));
@@ -58,7 +58,7 @@ fn admit(snapshot: &Snapshot<'_>, lease: &v1::Lease, known: bool, lent_milli: &m
     }
 }
 
-fn serve(snapshot: &Snapshot<'_>, lease: &v1::Lease, record: &DonorRecord, steps: &mut Vec<Step>) {
+fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, steps: &mut Vec<Step>) {
     let mut ends_at_ms = match lease.expires_at_ms {
         // Not active yet: the term begins within the hold.
         0 => lease.hold_until_ms.saturating_add(lease.term_ms),

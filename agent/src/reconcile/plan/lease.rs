@@ -1,10 +1,10 @@
 //! Planning that both sides of a lease share: its end, and a refusal.
 
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_agent_model::side::Side;
 use comity_agent_state::record::ReportKey;
-use comity_proto::v1;
 
-use super::{Snapshot, Step, is_past_grace, is_wanted};
+use super::{Snapshot, Step, is_past_grace};
 use crate::reconcile::steps::lease::{RefuseLease, RemoveLease};
 
 /// How far a side has taken a lease down, by its records.
@@ -20,20 +20,20 @@ pub(super) struct TakeDown {
 /// nothing else for the lease.
 pub(super) fn ends(
     snapshot: &Snapshot<'_>,
-    lease: &v1::Lease,
+    lease: &Lease,
     side: Side,
     held: Option<TakeDown>,
     steps: &mut Vec<Step>,
 ) -> bool {
     let remove = |report| -> Step { RemoveLease { lease: lease.id.clone(), side: Some(side), report }.into() };
-    if lease.state() == v1::LeaseState::Ending {
+    if lease.state == LeaseState::Ending {
         let known = held.is_some_and(|held| held.clean_acked);
         if !known && !snapshot.is_reported(&ReportKey::Clean(lease.id.clone())) {
             steps.push(remove(Some(lease.fencing_token)));
         }
         return true;
     }
-    if !is_wanted(lease) || snapshot.is_reported(&ReportKey::LeaseFailed(lease.id.clone())) {
+    if !lease.state.is_wanted() || snapshot.is_reported(&ReportKey::LeaseFailed(lease.id.clone())) {
         return true;
     }
     if !is_past_grace(snapshot, lease) {
@@ -46,6 +46,6 @@ pub(super) fn ends(
 }
 
 /// The step that reports to the broker that this side cannot serve the lease.
-pub(super) fn refuse(lease: &v1::Lease, code: &'static str, message: String) -> Step {
+pub(super) fn refuse(lease: &Lease, code: &'static str, message: String) -> Step {
     RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }.into()
 }

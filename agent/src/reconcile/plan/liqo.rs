@@ -29,12 +29,13 @@
 use comity_agent_liqo::network::{NetworkStanding, NetworkState};
 use comity_agent_liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
 use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::lease::Lease;
+use comity_agent_model::peering::{PeeringDirective, PeeringState};
 use comity_agent_model::side::Side;
 use comity_agent_state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
 use comity_proto::v1;
-use comity_proto::v1::PeeringState;
 
-use super::{Snapshot, Step, is_wanted};
+use super::{Snapshot, Step};
 use crate::reconcile::steps::liqo::{
     LiqoAdmit, LiqoAnswer, LiqoChallenge, LiqoIdentity, LiqoMint, LiqoNetwork, LiqoRemove,
 };
@@ -44,12 +45,10 @@ const RETRY_AFTER_MS: u64 = 60_000;
 /// Shortest pause between two tokens, should the broker refuse one.
 const MINT_PAUSE_MS: u64 = 10_000;
 
-pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
-    let Some(peering) = &directive.peering else { return };
-    let stands = matches!(
-        peering.state(),
-        PeeringState::Authenticating | PeeringState::Establishing | PeeringState::Established
-    );
+pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &PeeringDirective, steps: &mut Vec<Step>) {
+    let peering = &directive.peering;
+    let stands =
+        matches!(peering.state, PeeringState::Authenticating | PeeringState::Establishing | PeeringState::Established);
     let keys = snapshot.records.peering(&peering.id, peering.epoch);
     if let (true, Some(keys)) = (stands, keys) {
         exchange(snapshot, keys, steps);
@@ -69,8 +68,7 @@ pub(super) enum ExchangeState {
 
 /// Whether a virtual node can be made over a peering.
 pub(super) fn exchange_state(snapshot: &Snapshot<'_>, peering: &str) -> ExchangeState {
-    let epoch =
-        snapshot.directive(peering).and_then(|directive| directive.peering.as_ref()).map(|peering| peering.epoch);
+    let epoch = snapshot.directive(peering).map(|directive| directive.peering.epoch);
     let keys = epoch.and_then(|epoch| snapshot.records.peering(peering, epoch));
     if let Some(reason) = keys.and_then(|keys| impossible(snapshot, keys)) {
         return ExchangeState::Impossible("peer-cannot", reason);
@@ -138,14 +136,13 @@ fn failure<'a>(snapshot: &Snapshot<'_>, record: &'a LiqoRecord) -> Option<&'a st
 }
 
 /// This side's leases by virtual node over a peering; on the donor only those that it admitted.
-fn wanting<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord) -> impl Iterator<Item = &'a v1::Lease> {
-    let ours = |lease: &&v1::Lease| match keys.side {
+fn wanting<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord) -> impl Iterator<Item = &'a Lease> {
+    let ours = |lease: &&Lease| match keys.side {
         Side::Donor => snapshot.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
         Side::Origin => lease.origin == snapshot.cluster,
     };
-    let over_it =
-        |lease: &&v1::Lease| lease.peering == keys.peering && DeliveryKind::of(lease) == DeliveryKind::VirtualNode;
-    snapshot.desired.leases.iter().filter(over_it).filter(|lease| is_wanted(lease)).filter(ours)
+    let over_it = |lease: &&Lease| lease.peering == keys.peering && lease.delivery == DeliveryKind::VirtualNode;
+    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.state.is_wanted()).filter(ours)
 }
 
 fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {

@@ -1,6 +1,7 @@
 //! Steps of a lease that this cluster borrows.
 
 use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::lease::Lease;
 use comity_agent_model::side::Side;
 use comity_agent_state::record::{OriginRecord, ReportKey};
 use comity_agent_workload::reclaim::reclaim_of;
@@ -13,7 +14,7 @@ use crate::reconcile::envelope::CREDENTIAL;
 use crate::reconcile::live::LiveLease;
 use crate::reconcile::steps::lease::{AcceptCredential, OpenCredential, Probe, ReportCheckpointed};
 
-pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
+pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>) {
     let record = snapshot.records.origins.get(&lease.id);
     let held = record.map(|record| TakeDown { removed: record.removed, clean_acked: record.clean_acked });
     if ends(snapshot, lease, Side::Origin, held, steps) {
@@ -25,7 +26,7 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<S
         steps.push(refuse(lease, "credential-lost", message));
         return;
     }
-    if DeliveryKind::of(lease) == DeliveryKind::VirtualNode && !lease.origin_ready {
+    if lease.delivery == DeliveryKind::VirtualNode && !lease.origin_ready {
         let reason = match (&snapshot.service.borrows, exchange_state(snapshot, &lease.peering)) {
             (Err(reason), _) => {
                 Some(("virtual-node-unavailable", format!("this cluster borrows no virtual nodes now: {reason}")))
@@ -48,7 +49,7 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<S
     }
 }
 
-fn open(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
+fn open(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>) {
     let ours = |e: &&v1::Envelope| e.lease == lease.id && e.step == CREDENTIAL && e.peering == lease.peering;
     for envelope in snapshot.desired.envelopes.iter().filter(ours) {
         let Some(record) = snapshot.records.peering(&envelope.peering, envelope.epoch) else { continue };
@@ -61,13 +62,11 @@ fn open(snapshot: &Snapshot<'_>, lease: &v1::Lease, steps: &mut Vec<Step>) {
     }
 }
 
-fn accept(snapshot: &Snapshot<'_>, lease: &v1::Lease, record: &OriginRecord, steps: &mut Vec<Step>) {
+fn accept(snapshot: &Snapshot<'_>, lease: &Lease, record: &OriginRecord, steps: &mut Vec<Step>) {
     let (Some(credential), Some(tunnel)) = (&record.credential, snapshot.live.tunnels.get(&lease.peering)) else {
         return;
     };
-    if DeliveryKind::of(lease) == DeliveryKind::VirtualNode
-        && exchange_state(snapshot, &lease.peering) != ExchangeState::Ready
-    {
+    if lease.delivery == DeliveryKind::VirtualNode && exchange_state(snapshot, &lease.peering) != ExchangeState::Ready {
         return;
     }
     let wanted = LiveLease { epoch: credential.epoch, sequence: credential.sequence, tunnel_epoch: *tunnel };

@@ -1,9 +1,9 @@
 //! Steps of one peering.
 
+use comity_agent_model::peering::{Peering, PeeringDirective, PeeringState};
 use comity_agent_model::side::Side;
 use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_proto::v1;
-use comity_proto::v1::PeeringState;
 
 use super::{Snapshot, Step};
 use crate::keys::bundle::Expected;
@@ -14,15 +14,15 @@ use crate::reconcile::steps::peering::{
     SendProof, SendPsk,
 };
 
-pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, steps: &mut Vec<Step>) {
-    let Some(peering) = &directive.peering else { return };
+pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &PeeringDirective, steps: &mut Vec<Step>) {
+    let peering = &directive.peering;
     let side = match snapshot.cluster {
         cluster if cluster == peering.donor => Side::Donor,
         cluster if cluster == peering.origin => Side::Origin,
         _ => return,
     };
     let this = OnePeering { snapshot, directive, peering, side };
-    match peering.state() {
+    match peering.state {
         PeeringState::Proposed
         | PeeringState::Keys
         | PeeringState::Authenticating
@@ -30,14 +30,14 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &v1::PeeringDirective, st
         | PeeringState::Established => this.handshake(steps),
         PeeringState::Draining => this.close(steps),
         PeeringState::Failed => this.restore(steps),
-        PeeringState::Closed | PeeringState::Unspecified => {}
+        PeeringState::Closed | PeeringState::Unknown => {}
     }
 }
 
 struct OnePeering<'a> {
     snapshot: &'a Snapshot<'a>,
-    directive: &'a v1::PeeringDirective,
-    peering: &'a v1::Peering,
+    directive: &'a PeeringDirective,
+    peering: &'a Peering,
     side: Side,
 }
 
@@ -89,11 +89,11 @@ impl OnePeering<'_> {
             Some(shown) if shown.network.as_ref() != self.snapshot.network => {
                 self.fail("network-changed", "this side's network is another one now", steps);
             }
-            Some(_) if self.peering.state() == PeeringState::Authenticating => match self.side {
+            Some(_) if self.peering.state == PeeringState::Authenticating => match self.side {
                 Side::Donor => self.authenticate_as_donor(record, steps),
                 Side::Origin => self.authenticate_as_origin(record, steps),
             },
-            Some(_) if matches!(self.peering.state(), PeeringState::Establishing | PeeringState::Established) => {
+            Some(_) if matches!(self.peering.state, PeeringState::Establishing | PeeringState::Established) => {
                 self.establish(record, steps);
             }
             Some(_) => self.restore(steps),
@@ -102,8 +102,8 @@ impl OnePeering<'_> {
 
     fn expected(&self) -> Option<(Expected, Box<v1::KeyBundle>)> {
         let (bundle, cluster, side) = match self.side {
-            Side::Donor => (&self.directive.origin_keys, &self.peering.origin, v1::Side::Origin),
-            Side::Origin => (&self.directive.donor_keys, &self.peering.donor, v1::Side::Donor),
+            Side::Donor => (&self.directive.origin_keys, &self.peering.origin, Side::Origin),
+            Side::Origin => (&self.directive.donor_keys, &self.peering.donor, Side::Donor),
         };
         let expected = Expected {
             peering: self.peering.id.clone(),
@@ -174,7 +174,7 @@ impl OnePeering<'_> {
         self.acknowledge_again(PSK, steps);
         self.acknowledge_again(PROOF, steps);
         let older = self.snapshot.records.epochs(&peering).any(|record| record.epoch < epoch);
-        if self.peering.state() == PeeringState::Established && older {
+        if self.peering.state == PeeringState::Established && older {
             steps.push(ForgetPeering { peering, before: Some(epoch) }.into());
         }
     }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::Grant;
 use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::lease::LeaseState;
 use comity_agent_model::node_service::Authentication;
+use comity_agent_model::peering::Peering;
 use comity_agent_model::side::Side;
 use comity_agent_state::record::{
     DonorRecord, HeldCredential, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord, RemoteKeys,
@@ -32,7 +34,7 @@ const NOW: u64 = 1_000_000;
 struct Sim {
     cluster: &'static str,
     side: Side,
-    desired: v1::DesiredState,
+    desired: DesiredState,
     records: Records,
     live: Live,
     policy: LocalPolicy,
@@ -51,7 +53,7 @@ impl Sim {
         Self {
             cluster,
             side,
-            desired: v1::DesiredState::default(),
+            desired: DesiredState::default(),
             records: Records::default(),
             live: Live::default(),
             policy: LocalPolicy::default(),
@@ -70,20 +72,13 @@ impl Sim {
         }
     }
 
-    fn peering(mut self, state: v1::PeeringState, epoch: u32, keys: bool) -> Self {
-        let mut peering = v1::Peering {
-            id: "peer-1".into(),
-            origin: "origin".into(),
-            donor: "donor".into(),
-            epoch,
-            ..v1::Peering::default()
-        };
-        peering.set_state(state);
-        self.desired.peerings = vec![v1::PeeringDirective {
-            peering: Some(peering),
+    fn peering(mut self, state: PeeringState, epoch: u32, keys: bool) -> Self {
+        let peering = Peering { id: "peer-1".into(), origin: "origin".into(), donor: "donor".into(), epoch, state };
+        self.desired.peerings = vec![PeeringDirective {
+            peering,
             origin_keys: keys.then(|| bundle("origin", Side::Origin)),
             donor_keys: keys.then(|| bundle("donor", Side::Donor)),
-            ..v1::PeeringDirective::default()
+            ..PeeringDirective::default()
         }];
         self
     }
@@ -153,7 +148,7 @@ fn connected_origin() -> Sim {
 }
 
 fn connected(side: Side) -> Sim {
-    let mut sim = Sim::new(side).peering(v1::PeeringState::Established, 1, true);
+    let mut sim = Sim::new(side).peering(PeeringState::Established, 1, true);
     sim.desired.peerings[0].reported_established = true;
     sim.change_peering(1, |record| {
         record.preshared = Some(SecretKey::new([5; 32]));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::node_service::NodeService;
 use comity_proto::v1;
 use comity_runtime::Clock;
@@ -167,7 +168,7 @@ impl Controller {
         &self,
         mut work: Work,
         live: Option<&[v1::Request]>,
-        desired: Option<&v1::DesiredState>,
+        desired: Option<&DesiredState>,
     ) -> (Work, Result<bool, WriteError>) {
         let result = self.reconcile_object(&mut work, live, desired).await;
         (work, result)
@@ -178,7 +179,7 @@ impl Controller {
         &self,
         work: &mut Work,
         live: Option<&[v1::Request]>,
-        desired: Option<&v1::DesiredState>,
+        desired: Option<&DesiredState>,
     ) -> Result<bool, WriteError> {
         let has_finalizer = work.object.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
         if work.object.metadata.deletion_timestamp.is_some() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_model::desired::Update;
-use comity_proto::v1;
+use comity_agent_model::lease::LeaseState;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _};
@@ -24,7 +24,7 @@ impl Controller {
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
-        for lease in state.leases.iter().filter(|lease| lease.state() != v1::LeaseState::Ended) {
+        for lease in state.leases.iter().filter(|lease| lease.state != LeaseState::Ended) {
             let named = |object: &&GpuLease| object.spec.lease == lease.id;
             let old = written.values().find(named).or_else(|| found.values().copied().find(named)).cloned();
             let Some(object) = lease_mirror::mirror(lease, &self.cluster, old.as_ref(), now) else { continue };

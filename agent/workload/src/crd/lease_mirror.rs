@@ -1,5 +1,7 @@
 //! Converts a lease to its `GpuLease`. Pure.
 
+use comity_agent_model::delivery_kind::DeliveryKind as Delivery;
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_proto::v1;
 
 use super::condition::{Condition, condition, conditions, time};
@@ -11,7 +13,7 @@ use crate::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
 const SYSTEM_NAMESPACE: &str = "comity-system";
 
 /// The mirror of a lease; `None` for one that is not this cluster's.
-pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, now_ms: u64) -> Option<GpuLease> {
+pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_ms: u64) -> Option<GpuLease> {
     let placement = lease.placement.clone().unwrap_or_default();
     let (side, peer, namespace) = if lease.origin == cluster {
         (Side::Origin, placement.donor.clone(), lease.target_namespace.as_str())
@@ -32,9 +34,9 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
             gpus: lease.gpus.as_ref().map_or(0, |gpus| i64::from(gpus.count)),
             functions: functions(&placement),
             resource: placement.resource_name,
-            delivery: match lease.delivery() {
-                v1::Delivery::VirtualNode => DeliveryKind::VirtualNode,
-                _ => DeliveryKind::Namespace,
+            delivery: match lease.delivery {
+                Delivery::VirtualNode => DeliveryKind::VirtualNode,
+                Delivery::Namespace => DeliveryKind::Namespace,
             },
         },
     );
@@ -46,14 +48,14 @@ pub(super) fn mirror(lease: &v1::Lease, cluster: &str, old: Option<&GpuLease>, n
         [(RECLAIM_AT, &it.at), (RECLAIM_REASON, &it.reason)].map(|(key, text)| (key.to_owned(), text.clone())).into()
     });
     let before = old.and_then(|old| old.status.as_ref()).map(|status| status.conditions.clone()).unwrap_or_default();
-    let state_now = state(lease.state());
-    let is_active = lease.state() == v1::LeaseState::Active;
+    let state_now = state(lease.state);
+    let is_active = lease.state == LeaseState::Active;
     let ready = |type_: &str, is_ready: bool| {
         condition(type_, is_ready, if is_ready { "Ready" } else { "Waiting" }, "", now_ms)
     };
     object.status = Some(GpuLeaseStatus {
         state: Some(state_now.to_owned()),
-        end_reason: end_reason(lease.end_reason()).map(str::to_owned),
+        end_reason: end_reason(lease.end_reason).map(str::to_owned),
         expires_at: time(lease.expires_at_ms),
         reclaim_at: reclaim.as_ref().map(|reclaim| reclaim.at.clone()),
         message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
@@ -107,16 +109,16 @@ pub(super) fn is_answered(object: &GpuLease) -> bool {
 }
 
 /// The state, as users read it.
-pub(super) fn state(state: v1::LeaseState) -> &'static str {
+pub(super) fn state(state: LeaseState) -> &'static str {
     match state {
-        v1::LeaseState::Unspecified => "Unknown",
-        v1::LeaseState::Placed => "Placed",
-        v1::LeaseState::Connecting => "Connecting",
-        v1::LeaseState::Active => "Active",
-        v1::LeaseState::Suspect => "Suspect",
-        v1::LeaseState::Reclaiming => "Reclaiming",
-        v1::LeaseState::Ending => "Ending",
-        v1::LeaseState::Ended => "Ended",
+        LeaseState::Unknown => "Unknown",
+        LeaseState::Placed => "Placed",
+        LeaseState::Connecting => "Connecting",
+        LeaseState::Active => "Active",
+        LeaseState::Suspect => "Suspect",
+        LeaseState::Reclaiming => "Reclaiming",
+        LeaseState::Ending => "Ending",
+        LeaseState::Ended => "Ended",
     }
 }
 
@@ -146,11 +148,11 @@ mod tests {
 
     #[test]
     fn both_sides_see_the_lease_and_nobody_else_does() {
-        let lease = v1::Lease {
+        let lease = Lease {
             id: "lease-4".to_owned(),
             origin: "here".to_owned(),
             target_namespace: "team-a".to_owned(),
-            state: v1::LeaseState::Active.into(),
+            state: LeaseState::Active,
             placement: Some(v1::Placement { donor: "there".to_owned(), ..Default::default() }),
             ..Default::default()
         };
@@ -179,7 +181,7 @@ mod tests {
             ..Default::default()
         };
         let nodes = vec![node(3, 150), node(2, 200)];
-        let lease = v1::Lease {
+        let lease = Lease {
             id: "lease-4".to_owned(),
             origin: "here".to_owned(),
             placement: Some(v1::Placement { donor: "there".to_owned(), nodes, ..Default::default() }),
@@ -187,17 +189,16 @@ mod tests {
         };
         let shown = mirror(&lease, "here", None, 1_000).unwrap().spec.functions;
         assert_eq!(shown, [Functions { resource: "nvidia.com/ib_vf".to_owned(), count: 5, per_node: 2 }]);
-        let silent =
-            serde_json::to_value(mirror(&v1::Lease { placement: None, ..lease }, "here", None, 1_000)).unwrap();
+        let silent = serde_json::to_value(mirror(&Lease { placement: None, ..lease }, "here", None, 1_000)).unwrap();
         assert!(silent["spec"].get("functions").is_none(), "{silent}");
     }
 
     #[test]
     fn a_reclaim_is_shown_with_its_reason_and_its_end() {
-        let mut lease = v1::Lease {
+        let mut lease = Lease {
             id: "lease-4".to_owned(),
             origin: "here".to_owned(),
-            state: v1::LeaseState::Reclaiming.into(),
+            state: LeaseState::Reclaiming,
             message: "reclaimed: the donor needs it for local work".to_owned(),
             moved_to: "lease-9".to_owned(),
             reclaim: Some(v1::Reclaim {
@@ -221,7 +222,7 @@ mod tests {
         shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
         assert!(is_answered(&shown));
         // What ends by its reclaim is no longer being reclaimed.
-        lease.set_state(v1::LeaseState::Ending);
+        lease.state = LeaseState::Ending;
         assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }
 }

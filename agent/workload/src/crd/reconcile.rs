@@ -1,5 +1,6 @@
 //! Converts a `GpuRequest` to a request, and a request to its status. Pure.
 
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
 use k8s_openapi::jiff::Timestamp;
@@ -157,20 +158,20 @@ pub(super) fn refused(object: &GpuRequest, state: &str, reason: &str, message: &
 pub(super) fn status(
     object: &GpuRequest,
     request: &v1::Request,
-    lease: Option<&v1::Lease>,
+    lease: Option<&Lease>,
     now_ms: u64,
 ) -> GpuRequestStatus {
     let old = object.status.clone().unwrap_or_default();
     let lease = lease.filter(|lease| lease.id == request.lease);
     let state = match (request.state(), lease) {
-        (v1::RequestState::Matched, Some(lease)) => super::lease_mirror::state(lease.state()),
+        (v1::RequestState::Matched, Some(lease)) => super::lease_mirror::state(lease.state),
         (v1::RequestState::Matched, None) => "Placed",
         (v1::RequestState::Completed, _) => "Completed",
         (v1::RequestState::Cancelled, _) => "Cancelled",
         (v1::RequestState::Failed, _) => "Failed",
         (v1::RequestState::Queued | v1::RequestState::Unspecified, _) => "Queued",
     };
-    let is_ready = lease.is_some_and(|lease| lease.state() == v1::LeaseState::Active) && state == "Active";
+    let is_ready = lease.is_some_and(|lease| lease.state == LeaseState::Active) && state == "Active";
     let message = match lease.filter(|lease| !lease.message.is_empty()) {
         Some(lease) => lease.message.clone(),
         None => request.message.clone(),
@@ -285,9 +286,9 @@ mod tests {
         request.state = v1::RequestState::Matched.into();
         request.lease = "lease-3".to_owned();
         request.leases = vec!["lease-3".to_owned()];
-        let lease = v1::Lease {
+        let lease = Lease {
             id: "lease-3".to_owned(),
-            state: v1::LeaseState::Active.into(),
+            state: LeaseState::Active,
             expires_at_ms: 86_400_000,
             placement: Some(v1::Placement { donor: "institute".to_owned(), ..Default::default() }),
             ..Default::default()

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_agent_state::record::Records;
-use comity_proto::v1;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -241,13 +243,13 @@ impl ReclaimLoop {
 }
 
 /// Own leases by virtual node that are in force.
-fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseView> {
-    let is_in_force = |lease: &&v1::Lease| {
+fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseView> {
+    let is_in_force = |lease: &&Lease| {
         lease.origin == cluster
-            && lease.delivery() == v1::Delivery::VirtualNode
-            && matches!(lease.state(), v1::LeaseState::Active | v1::LeaseState::Suspect | v1::LeaseState::Reclaiming)
+            && lease.delivery == DeliveryKind::VirtualNode
+            && matches!(lease.state, LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming)
     };
-    let snapshot = |lease: &v1::Lease| {
+    let snapshot = |lease: &Lease| {
         let node = records.origins.get(&lease.id).map_or(lease.id.as_str(), |record| record.node()).to_owned();
         (lease.id.clone(), LeaseView { node, reclaim: ReclaimNotice::of(lease), noticed_ms: 0 })
     };
@@ -257,19 +259,18 @@ fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMa
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_agent_model::delivery_kind::DeliveryKind;
     use comity_agent_state::record::OriginRecord;
-    use v1::{Delivery, LeaseState};
+    use comity_proto::v1;
 
     use super::*;
 
     #[test]
     fn own_virtual_nodes_in_force_are_looked_after() {
-        let lease = |id: &str, origin: &str, delivery: Delivery, state: LeaseState| v1::Lease {
+        let lease = |id: &str, origin: &str, delivery: DeliveryKind, state: LeaseState| Lease {
             id: id.to_owned(),
             origin: origin.to_owned(),
-            delivery: delivery.into(),
-            state: state.into(),
+            delivery,
+            state,
             message: "reclaimed: the donor needs it for local work".to_owned(),
             reclaim: Some(v1::Reclaim {
                 reason: v1::ReclaimReason::LocalNeed.into(),
@@ -277,20 +278,20 @@ mod tests {
                 deadline_ms: 1_772_366_400_000,
                 ..v1::Reclaim::default()
             }),
-            ..v1::Lease::default()
+            ..Lease::default()
         };
         let mut records = Records::default();
         let record = OriginRecord::new("lease-1", 1, DeliveryKind::VirtualNode);
         let record = OriginRecord { node: Some("lease-0".to_owned()), ..record };
         records.origins.insert("lease-1".to_owned(), Arc::new(record));
         let all = vec![
-            lease("lease-1", "here", Delivery::VirtualNode, LeaseState::Reclaiming),
-            lease("lease-2", "there", Delivery::VirtualNode, LeaseState::Reclaiming),
-            lease("lease-3", "here", Delivery::Namespace, LeaseState::Reclaiming),
-            lease("lease-4", "here", Delivery::VirtualNode, LeaseState::Ending),
-            lease("lease-5", "here", Delivery::VirtualNode, LeaseState::Suspect),
+            lease("lease-1", "here", DeliveryKind::VirtualNode, LeaseState::Reclaiming),
+            lease("lease-2", "there", DeliveryKind::VirtualNode, LeaseState::Reclaiming),
+            lease("lease-3", "here", DeliveryKind::Namespace, LeaseState::Reclaiming),
+            lease("lease-4", "here", DeliveryKind::VirtualNode, LeaseState::Ending),
+            lease("lease-5", "here", DeliveryKind::VirtualNode, LeaseState::Suspect),
         ];
-        let found = leases(&v1::DesiredState { leases: all, ..v1::DesiredState::default() }, "here", &records);
+        let found = leases(&DesiredState { leases: all, ..DesiredState::default() }, "here", &records);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-5"]);
         let first = &found["lease-1"];
         assert_eq!(first.node, "lease-0");

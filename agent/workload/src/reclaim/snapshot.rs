@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_proto::v1;
+use comity_agent_model::lease::Lease;
 
 use super::pod::PodFacts;
 use super::{reason_word, reclaim_of};
@@ -25,7 +25,7 @@ pub struct ReclaimNotice {
 impl ReclaimNotice {
     /// The reclaim of a lease; `None` for one that is not reclaimed.
     #[must_use]
-    pub fn of(lease: &v1::Lease) -> Option<Self> {
+    pub fn of(lease: &Lease) -> Option<Self> {
         let reclaim = reclaim_of(lease)?;
         Some(Self {
             at: crate::crd::time(reclaim.deadline_ms)?,

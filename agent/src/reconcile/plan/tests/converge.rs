@@ -29,10 +29,10 @@ proptest! {
         enabled in any::<bool>(),
     ) {
         let side = if donor { Side::Donor } else { Side::Origin };
-        let mut sim = Sim::new(side).peering(v1::PeeringState::try_from(peering).unwrap(), 1, keys);
+        let mut sim = Sim::new(side).peering(v1::PeeringState::try_from(peering).unwrap().into(), 1, keys);
         sim.policy.enabled = enabled;
         sim.is_live = is_live;
-        sim.desired.leases = vec![lease("lease-1", 5, v1::LeaseState::try_from(lease_state).unwrap())];
+        sim.desired.leases = vec![lease("lease-1", 5, v1::LeaseState::try_from(lease_state).unwrap().into())];
         let kinds = [("psk", ""), ("proof", ""), ("credential", "lease-1")];
         sim.desired.envelopes = envelopes.iter().map(|kind| envelope(kinds[*kind].0, kinds[*kind].1)).collect();
         if has_record {

@@ -59,10 +59,11 @@ pub(super) fn envelope(step: &str, lease: &str) -> v1::Envelope {
     }
 }
 
-pub(super) fn lease(id: &str, token: u64, state: v1::LeaseState) -> v1::Lease {
+pub(super) fn lease(id: &str, token: u64, state: LeaseState) -> Lease {
     let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1, mig_starts: Vec::new() }];
     let nodes = vec![v1::NodePlacement { node: "n".into(), devices, ..v1::NodePlacement::default() }];
-    let mut lease = v1::Lease {
+    Lease {
+        state,
         id: id.into(),
         origin: "origin".into(),
         placement: Some(v1::Placement { donor: "donor".into(), nodes, ..v1::Placement::default() }),
@@ -70,8 +71,6 @@ pub(super) fn lease(id: &str, token: u64, state: v1::LeaseState) -> v1::Lease {
         fencing_token: token,
         hold_until_ms: NOW + 120_000,
         term_ms: 3_600_000,
-        ..v1::Lease::default()
-    };
-    lease.set_state(state);
-    lease
+        ..Lease::default()
+    }
 }

@@ -6,14 +6,14 @@ use crate::reconcile::steps::lease::LeaseStep;
 #[test]
 fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
     let mut sim = connected_donor();
-    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
     sim.records.outbox.clear();
     sim.desired.leases[0].donor_ready = true;
     assert_eq!(sim.settle(), [""; 0]);
     sim.restart();
     assert_eq!(sim.settle(), ["configure-fabric"], "a restart needs the tunnel and nothing else");
-    sim.desired.leases[0].set_state(v1::LeaseState::Ending);
+    sim.desired.leases[0].state = LeaseState::Ending;
     assert_eq!(sim.settle(), ["remove-lease"]);
     sim.records.outbox.clear();
     let record = DonorRecord { clean_acked: true, ..DonorRecord::clone(&sim.records.donors["lease-1"]) };
@@ -27,7 +27,7 @@ fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
 #[test]
 fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
     let mut sim = connected_origin();
-    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     assert_eq!(sim.settle(), [""; 0]);
     sim.desired.envelopes = vec![envelope("credential", "lease-1")];
     assert_eq!(sim.settle(), ["open-credential", "accept-credential", "probe"]);
@@ -37,17 +37,17 @@ fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
     let again = sim.settle();
     assert!(again.contains(&"accept-credential") && !again.contains(&"open-credential"), "{again:?}");
     sim.desired.envelopes.clear();
-    sim.desired.leases[0].set_state(v1::LeaseState::Ending);
+    sim.desired.leases[0].state = LeaseState::Ending;
     assert_eq!(sim.settle(), ["remove-lease"]);
 }
 
 #[test]
 fn saved_work_is_reported_once_and_only_where_it_was_asked_for() {
     let mut sim = connected_origin();
-    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Active)];
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
     sim.live.saved = BTreeSet::from(["lease-1".to_owned()]);
     assert_eq!(sim.settle(), [""; 0], "nobody asked");
-    sim.desired.leases[0].set_state(v1::LeaseState::Reclaiming);
+    sim.desired.leases[0].state = LeaseState::Reclaiming;
     sim.desired.leases[0].reclaim = Some(v1::Reclaim::default());
     assert_eq!(sim.settle(), ["report-checkpointed"]);
     // Acknowledged, and the desired state does not show it yet.
@@ -61,7 +61,7 @@ fn saved_work_is_reported_once_and_only_where_it_was_asked_for() {
 #[test]
 fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new_epoch() {
     let mut sim = connected_donor();
-    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     sim.settle();
     sim.records.outbox.clear();
     sim.desired.leases[0].donor_ready = true;
@@ -74,7 +74,7 @@ fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new
         record.preshared = Some(SecretKey::new([5; 32]));
         record.remote = Some(remote());
     });
-    sim = sim.peering(v1::PeeringState::Established, 2, true);
+    sim = sim.peering(PeeringState::Established, 2, true);
     sim.desired.peerings[0].reported_established = true;
     let done = sim.settle();
     assert!(done.contains(&"seal-credential") && done.contains(&"configure-fabric"), "{done:?}");
@@ -84,7 +84,7 @@ fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new
 fn the_donor_keeps_its_own_limits_and_its_fence() {
     let mut sim = connected_donor();
     sim.policy.max_lent_gpus = Some(1);
-    sim.desired.leases = vec![lease("lease-2", 8, v1::LeaseState::Placed), lease("lease-1", 7, v1::LeaseState::Placed)];
+    sim.desired.leases = vec![lease("lease-2", 8, LeaseState::Placed), lease("lease-1", 7, LeaseState::Placed)];
     let steps = sim.plan();
     assert!(
         steps.iter().any(|step| matches!(step, Step::Lease(LeaseStep::AdmitLease(admit)) if admit.lease == "lease-1")),
@@ -98,17 +98,17 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     // What comes later with an older token is of the past, whoever says it.
     let mut sim = connected_donor();
     sim.records.fence = 9;
-    sim.desired.leases = vec![lease("lease-1", 9, v1::LeaseState::Active)];
+    sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Active)];
     assert_eq!(sim.names(), [""; 0]);
     sim.put_donor("lease-1", 10, |_| {});
-    sim.desired.leases = vec![lease("lease-1", 9, v1::LeaseState::Ending)];
+    sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Ending)];
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
 }
 
 #[test]
 fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
     let mut sim = connected_donor();
-    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Active)];
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
     sim.desired.leases[0].donor_ready = true;
     sim.desired.leases[0].expires_at_ms = NOW + 10_000;
     sim.settle();
@@ -138,7 +138,7 @@ fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
     assert_eq!(sim.names(), [""; 0]);
     sim.is_live = true;
     assert_eq!(sim.names(), ["remove-lease"]);
-    sim.desired.leases = vec![lease("lease-8", 1, v1::LeaseState::Ending)];
+    sim.desired.leases = vec![lease("lease-8", 1, LeaseState::Ending)];
     assert!(
         sim.plan()
             .iter()

@@ -146,10 +146,8 @@ fn network_state(number: u8) -> NetworkState {
     }
 }
 
-fn node_lease() -> v1::Lease {
-    let mut lease = lease("lease-1", 7, v1::LeaseState::Connecting);
-    lease.set_delivery(v1::Delivery::VirtualNode);
-    lease
+fn node_lease() -> Lease {
+    Lease { delivery: DeliveryKind::VirtualNode, ..lease("lease-1", 7, LeaseState::Connecting) }
 }
 
 fn in_epoch(epoch: u32, sequence: u64, step: &str) -> v1::Envelope {
@@ -169,7 +167,7 @@ fn exchanged_donor() -> Sim {
 
 /// The next epoch, with verified keys of both sides.
 fn next_epoch(sim: Sim, epoch: u32) -> Sim {
-    let mut sim = sim.peering(v1::PeeringState::Established, epoch, true);
+    let mut sim = sim.peering(PeeringState::Established, epoch, true);
     sim.desired.peerings[0].reported_established = true;
     sim.desired.envelopes.clear();
     sim.change_peering(epoch, |record| {
@@ -212,10 +210,10 @@ fn the_exchange_goes_step_by_step_on_the_origin() {
 
 #[test]
 fn it_begins_with_the_keys_and_does_not_wait_for_the_tunnel() {
-    let mut sim = Sim::new(Side::Donor).peering(v1::PeeringState::Keys, 1, false).with_node_lease();
+    let mut sim = Sim::new(Side::Donor).peering(PeeringState::Keys, 1, false).with_node_lease();
     assert!(!sim.settle().contains(&"liqo-challenge"));
     let mut sim = Sim { records: sim.records, ..Sim::new(Side::Donor) }
-        .peering(v1::PeeringState::Authenticating, 1, true)
+        .peering(PeeringState::Authenticating, 1, true)
         .with_node_lease();
     sim.acknowledged();
     sim.carry_out(&sim.plan().into_iter().find(|step| step.name() == "send-psk").unwrap());
@@ -227,7 +225,7 @@ fn it_begins_with_the_keys_and_does_not_wait_for_the_tunnel() {
 fn namespaces_need_no_liqo() {
     let mut sim = connected_donor();
     sim.service = NodeService::none("not installed");
-    sim.desired.leases = vec![lease("lease-1", 7, v1::LeaseState::Connecting)];
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
     assert!(sim.records.liqo.is_empty() && sim.records.donors["lease-1"].grant.is_none());
 }
@@ -345,9 +343,9 @@ fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
 #[test]
 fn closing_takes_liqo_down_first() {
     for sim in [exchanged_donor(), connected_origin()] {
-        let mut sim = Sim { desired: v1::DesiredState::default(), ..sim };
+        let mut sim = Sim { desired: DesiredState::default(), ..sim };
         sim.change_liqo(|record| record.done = true);
-        let mut sim = sim.peering(v1::PeeringState::Draining, 1, true);
+        let mut sim = sim.peering(PeeringState::Draining, 1, true);
         assert_eq!(sim.settle(), ["liqo-remove", "close-peering"]);
         sim.change_liqo(|_| {});
         sim.desired.peerings.clear();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use comity_agent_delivery::{ApiCredential, Credential, VirtualNodeGrant};
 use comity_agent_fabric::{FabricError, LocalForward, PeerHandle, forward_local};
+use comity_agent_model::lease::Lease;
 use comity_agent_state::store::Store;
-use comity_proto::v1;
 
 use super::report;
 use super::terms::{held_credential, origin_lease};
@@ -22,7 +22,7 @@ use crate::reconcile::steps::kind::Kind;
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcceptCredential {
     /// The lease.
-    pub lease: Box<v1::Lease>,
+    pub lease: Box<Lease>,
 }
 
 impl Kind for AcceptCredential {

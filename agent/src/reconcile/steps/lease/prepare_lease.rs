@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use comity_agent_delivery::LentNode;
 use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::lease::Lease;
 use comity_agent_state::record::Records;
 use comity_agent_state::store::{Change, Store};
-use comity_proto::v1;
 
 use super::report;
 use super::terms::donor_lease;
@@ -20,7 +20,7 @@ use crate::reconcile::steps::kind::Kind;
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareLease {
     /// The lease.
-    pub lease: Box<v1::Lease>,
+    pub lease: Box<Lease>,
     /// When it ends at the latest, in milliseconds since 1970.
     pub ends_at_ms: u64,
 }
@@ -61,7 +61,7 @@ impl PrepareLease {
     /// The namespace on this cluster, and a virtual node's grant, which takes effect when it is stored.
     async fn prepare(&self, store: &Store, deliveries: &Deliveries) -> Result<(String, Option<LentNode>), StepError> {
         let wanted = donor_lease(&self.lease, self.ends_at_ms)?;
-        match DeliveryKind::of(&self.lease) {
+        match self.lease.delivery {
             DeliveryKind::Namespace => Ok((deliveries.donor.prepare(&wanted).await?.namespace, None)),
             DeliveryKind::VirtualNode => {
                 let peer = epoch::liqo_peer(store, &self.lease.peering)?;

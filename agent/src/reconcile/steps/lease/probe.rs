@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use comity_agent_delivery::Credential;
+use comity_agent_model::lease::Lease;
 use comity_agent_state::store::{Change, Store};
-use comity_proto::v1;
 
 use super::report;
 use super::terms::{held_credential, origin_lease};
@@ -18,7 +18,7 @@ use crate::reconcile::steps::kind::Kind;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// The lease.
-    pub lease: Box<v1::Lease>,
+    pub lease: Box<Lease>,
 }
 
 impl Kind for Probe {

@@ -1,6 +1,7 @@
 //! Reports about one side of a lease.
 
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease::Lease;
 use comity_agent_state::record::ReportKey;
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
@@ -31,7 +32,7 @@ pub(super) async fn fail(
 /// The result of work; `None` if it failed for good, which is then reported.
 pub(super) async fn or_fail<T>(
     store: &Store,
-    lease: &v1::Lease,
+    lease: &Lease,
     result: Result<T, StepError>,
 ) -> Result<Option<T>, StepError> {
     match result {

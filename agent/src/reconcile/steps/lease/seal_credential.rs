@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use comity_agent_delivery::{Credential, VirtualNodeGrant};
 use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::lease::Lease;
 use comity_agent_state::record::{ReportKey, SealedCredential};
 use comity_agent_state::store::Store;
 use comity_proto::v1;
@@ -24,7 +25,7 @@ const RENEWAL: &str = "renew-credential";
 #[derive(Clone, Debug, PartialEq)]
 pub struct SealCredential {
     /// The lease.
-    pub lease: Box<v1::Lease>,
+    pub lease: Box<Lease>,
     /// When it ends at the latest, in milliseconds since 1970.
     pub ends_at_ms: u64,
     /// Epoch to whose key it is sealed.

@@ -1,14 +1,14 @@
 //! A lease as the deliveries need it, and its credential.
 
 use comity_agent_delivery::{Credential, DonorLease, OriginLease};
+use comity_agent_model::lease::Lease;
 use comity_agent_state::store::Store;
-use comity_proto::v1;
 
 use crate::reconcile::live::LiveLease;
 use crate::reconcile::steps::error::StepError;
 
 /// A lease for the donor's side.
-pub(super) fn donor_lease(lease: &v1::Lease, ends_at_ms: u64) -> Result<DonorLease, StepError> {
+pub(super) fn donor_lease(lease: &Lease, ends_at_ms: u64) -> Result<DonorLease, StepError> {
     Ok(DonorLease {
         lease_id: lease.id.clone(),
         tenant: lease.tenant.clone(),
@@ -21,7 +21,7 @@ pub(super) fn donor_lease(lease: &v1::Lease, ends_at_ms: u64) -> Result<DonorLea
 }
 
 /// A lease for the origin's side.
-pub(super) fn origin_lease(lease: &v1::Lease) -> OriginLease {
+pub(super) fn origin_lease(lease: &Lease) -> OriginLease {
     OriginLease {
         lease_id: lease.id.clone(),
         tenant: lease.tenant.clone(),

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lease::{Lease, LeaseState};
 use comity_agent_state::record::Records;
 use comity_proto::v1;
 use comity_proto::v1::sharing::Mode;
@@ -35,17 +38,15 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
 }
 
 /// Own leases by virtual node; the records name their nodes.
-pub(super) fn leases(state: &v1::DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseFacts> {
+pub(super) fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseFacts> {
     let own = state.leases.iter().filter(|lease| {
-        lease.origin == cluster
-            && lease.delivery() == v1::Delivery::VirtualNode
-            && lease.state() != v1::LeaseState::Ended
+        lease.origin == cluster && lease.delivery == DeliveryKind::VirtualNode && lease.state != LeaseState::Ended
     });
-    let node = |lease: &v1::Lease| records.origins.get(&lease.id).and_then(|record| record.node.clone());
+    let node = |lease: &Lease| records.origins.get(&lease.id).and_then(|record| record.node.clone());
     own.map(|lease| (lease.id.clone(), LeaseFacts { node: node(lease), ..facts(lease) })).collect()
 }
 
-fn facts(lease: &v1::Lease) -> LeaseFacts {
+fn facts(lease: &Lease) -> LeaseFacts {
     let gpus = lease.gpus.clone().unwrap_or_default();
     let placement = lease.placement.clone().unwrap_or_default();
     LeaseFacts {
@@ -59,10 +60,10 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
         gpus: gpus.count,
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
-        stage: match lease.state() {
-            v1::LeaseState::Active => LeaseStage::Active,
-            v1::LeaseState::Reclaiming => LeaseStage::Reclaiming,
-            v1::LeaseState::Ending | v1::LeaseState::Ended => LeaseStage::Ending,
+        stage: match lease.state {
+            LeaseState::Active => LeaseStage::Active,
+            LeaseState::Reclaiming => LeaseStage::Reclaiming,
+            LeaseState::Ending | LeaseState::Ended => LeaseStage::Ending,
             // Suspect too: nothing new is sent to a silent side.
             _ => LeaseStage::Coming,
         },
@@ -73,11 +74,11 @@ fn facts(lease: &v1::Lease) -> LeaseFacts {
 }
 
 /// Whole devices that are healthy, that no local work uses and that are not lent, by node and resource.
-pub(super) fn local(nodes: &[v1::Node], state: Option<&v1::DesiredState>, cluster: &str) -> Vec<BTreeMap<String, u64>> {
+pub(super) fn local(nodes: &[v1::Node], state: Option<&DesiredState>, cluster: &str) -> Vec<BTreeMap<String, u64>> {
     let mut lent: BTreeSet<(&str, u32)> = BTreeSet::new();
     for lease in state.into_iter().flat_map(|state| &state.leases) {
         let Some(placement) = lease.placement.as_ref().filter(|placement| placement.donor == cluster) else { continue };
-        if lease.state() != v1::LeaseState::Ended {
+        if lease.state != LeaseState::Ended {
             let devices = placement
                 .nodes
                 .iter()
@@ -105,12 +106,9 @@ pub(super) fn local(nodes: &[v1::Node], state: Option<&v1::DesiredState>, cluste
 mod tests {
     use std::sync::Arc;
 
-    use comity_agent_model::delivery_kind::DeliveryKind;
     use comity_agent_state::record::OriginRecord;
 
     use super::*;
-    use v1::{Delivery, LeaseState};
-
     #[test]
     fn lent_used_and_broken_devices_are_not_free() {
         let device = |index: u32, healthy: bool, local_use_milli: u32| v1::Device {
@@ -132,32 +130,32 @@ mod tests {
         let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1, mig_starts: Vec::new() };
         let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
         let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
-        let lease = v1::Lease { placement: Some(placement), state: LeaseState::Active.into(), ..v1::Lease::default() };
-        let state = v1::DesiredState { leases: vec![lease], ..v1::DesiredState::default() };
+        let lease = Lease { placement: Some(placement), state: LeaseState::Active, ..Lease::default() };
+        let state = DesiredState { leases: vec![lease], ..DesiredState::default() };
         assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);
     }
 
     #[test]
     fn only_own_virtual_nodes_are_room_for_pods() {
-        let lease = |id: &str, origin: &str, delivery: Delivery, state: LeaseState| v1::Lease {
+        let lease = |id: &str, origin: &str, delivery: DeliveryKind, state: LeaseState| Lease {
             id: id.to_owned(),
             origin: origin.to_owned(),
-            delivery: delivery.into(),
-            state: state.into(),
-            ..v1::Lease::default()
+            delivery,
+            state,
+            ..Lease::default()
         };
         let all = vec![
-            lease("lease-1", "here", Delivery::VirtualNode, LeaseState::Active),
-            lease("lease-2", "there", Delivery::VirtualNode, LeaseState::Active),
-            lease("lease-3", "here", Delivery::Namespace, LeaseState::Active),
-            lease("lease-4", "here", Delivery::VirtualNode, LeaseState::Suspect),
-            lease("lease-5", "here", Delivery::VirtualNode, LeaseState::Ended),
+            lease("lease-1", "here", DeliveryKind::VirtualNode, LeaseState::Active),
+            lease("lease-2", "there", DeliveryKind::VirtualNode, LeaseState::Active),
+            lease("lease-3", "here", DeliveryKind::Namespace, LeaseState::Active),
+            lease("lease-4", "here", DeliveryKind::VirtualNode, LeaseState::Suspect),
+            lease("lease-5", "here", DeliveryKind::VirtualNode, LeaseState::Ended),
         ];
         let mut records = Records::default();
         let record = OriginRecord::new("lease-4", 1, DeliveryKind::VirtualNode);
         let record = OriginRecord { node: Some("lease-2".to_owned()), ..record };
         records.origins.insert("lease-4".to_owned(), Arc::new(record));
-        let found = leases(&v1::DesiredState { leases: all, ..v1::DesiredState::default() }, "here", &records);
+        let found = leases(&DesiredState { leases: all, ..DesiredState::default() }, "here", &records);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-4"]);
         assert_eq!(found.get("lease-1").unwrap().node, None);
         assert_eq!(found.get("lease-4").unwrap().node.as_deref(), Some("lease-2"));
