@@ -17,8 +17,8 @@ use super::*;
 use crate::delivery::{Authentication, Grant};
 use crate::liqo::LiqoPeer;
 use crate::state::record::{
-    DonorRecord, HeldCredential, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord, RemoteKeys,
-    RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
+    DonorRecord, HeldCredential, HpkePublicKey, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord,
+    RemoteKeys, RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
 };
 
 const NOW: u64 = 1_000_000;

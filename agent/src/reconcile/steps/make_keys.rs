@@ -44,7 +44,7 @@ fn make(context: &Context, peering: &str, epoch: u32, side: Side) -> PeeringReco
         cluster: context.cluster.clone(),
         side: v1::Side::from(side).into(),
         wireguard_public: WireguardKey::from_bytes(*wireguard_secret.expose()).public().to_bytes().to_vec(),
-        hpke_public: hpke_public(&hpke_secret).to_vec(),
+        hpke_public: hpke_public(&hpke_secret).as_bytes().to_vec(),
         endpoints: context.endpoints.clone(),
         network: context.network.clone(),
         ..v1::KeyBundle::default()
