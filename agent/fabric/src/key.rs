@@ -72,8 +72,9 @@ impl fmt::Debug for WireguardKey {
     }
 }
 
-/// The symmetric key that both sides of a peering mix into the handshake, so
-/// that a recording cannot be opened later by breaking X25519 alone.
+/// The symmetric key that both sides of a peering mix into the handshake. A
+/// recording of the tunnel cannot be opened later by breaking X25519 alone: the
+/// envelope that carries this key is sealed with ML-KEM as well.
 #[derive(Clone)]
 pub struct PresharedKey(Zeroizing<[u8; KEY_BYTES]>);
 

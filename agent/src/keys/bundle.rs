@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::side::Side;
-use comity_agent_state::record::{RemoteKeys, RemoteNetwork};
+use comity_agent_state::record::{HpkePublicKey, RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
 use ipnet::Ipv4Net;
 
-/// What bundles are signed for; the number is that of their canonical form.
-const SIGNED_AS: &str = "key-bundle-2";
-/// What agents sign bundles for that know no network: told apart to say so, never believed.
-const FORMERLY_SIGNED_AS: &str = "key-bundle";
+use crate::keys::seal::SUITE;
+
+/// What bundles are signed for.
+const SIGNED_AS: &str = "key-bundle";
 /// Pod CIDRs of one cluster.
 const MAX_POD_CIDRS: usize = 8;
 /// Widest of them: a cluster that says it is half the internet is led nowhere.
@@ -62,15 +62,6 @@ pub enum BundleError {
         /// What is wrong.
         reason: &'static str,
     },
-    /// The agent that made it is too old.
-    #[error(
-        "the key bundle of {cluster} comes from an agent that does not sign its network yet, which this one cannot \
-         peer with: upgrade that cluster's agent"
-    )]
-    OldAgent {
-        /// Whose bundle.
-        cluster: String,
-    },
     /// Not signed by the identity key with which the cluster joined.
     #[error("the key bundle of {cluster} is not signed by the identity key it joined with: it was changed on its way")]
     Signature {
@@ -107,39 +98,19 @@ pub struct Expected {
     pub institution: String,
 }
 
-/// Canonical bytes of fields 1 to 8 and 11: texts and lists with their length in 8 bytes before them, numbers
-/// big-endian. An absent network is one in which everything is empty.
+/// Canonical bytes: HPKE's suite, then fields 1 to 8 and 11. Texts and lists have their length in 8 bytes before them,
+/// numbers are big-endian. An absent network is one in which everything is empty.
+///
+/// No message carries the suite. A bundle signed for another suite does not verify, so nobody on the way can make two
+/// agents use a weaker one.
 #[must_use]
 pub fn canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
-    let mut bytes = formerly_canonical(bundle);
-    let mut part = |part: &[u8]| {
-        bytes.extend((part.len() as u64).to_be_bytes());
-        bytes.extend(part);
-    };
-    let nothing = v1::ClusterNetwork::default();
-    let network = bundle.network.as_ref().unwrap_or(&nothing);
-    part(&(network.pod_cidrs.len() as u64).to_be_bytes());
-    for cidr in &network.pod_cidrs {
-        part(cidr.as_bytes());
-    }
-    part(network.api_server.as_bytes());
-    part(network.liqo_cluster_id.as_bytes());
-    part(network.liqo_version.as_bytes());
-    part(&[u8::from(network.tun)]);
-    // Omitted if false, so that bundles of older agents stay valid.
-    if network.liqo_network {
-        part(&[1]);
-    }
-    bytes
-}
-
-/// Fields 1 to 8 alone.
-fn formerly_canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut part = |part: &[u8]| {
         bytes.extend((part.len() as u64).to_be_bytes());
         bytes.extend(part);
     };
+    part(&SUITE);
     part(bundle.peering.as_bytes());
     part(&bundle.epoch.to_be_bytes());
     part(bundle.cluster.as_bytes());
@@ -151,6 +122,17 @@ fn formerly_canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
         part(endpoint.as_bytes());
     }
     part(bundle.identity_key.as_bytes());
+    let nothing = v1::ClusterNetwork::default();
+    let network = bundle.network.as_ref().unwrap_or(&nothing);
+    part(&(network.pod_cidrs.len() as u64).to_be_bytes());
+    for cidr in &network.pod_cidrs {
+        part(cidr.as_bytes());
+    }
+    part(network.api_server.as_bytes());
+    part(network.liqo_cluster_id.as_bytes());
+    part(network.liqo_version.as_bytes());
+    part(&[u8::from(network.tun)]);
+    part(&[u8::from(network.liqo_network)]);
     bytes
 }
 
@@ -184,12 +166,9 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
     let malformed = |field| BundleError::Form { cluster: cluster(), field };
     let identity_key: IdentityPublicKey = bundle.identity_key.parse().map_err(|_| malformed("identity_key"))?;
     let signature = IdentitySignature::from_bytes(&bundle.signature).map_err(|_| malformed("signature"))?;
-    identity_key.verify(SIGNED_AS, &[&canonical(bundle)], &signature).map_err(|_| {
-        match identity_key.verify(FORMERLY_SIGNED_AS, &[&formerly_canonical(bundle)], &signature) {
-            Ok(()) => BundleError::OldAgent { cluster: cluster() },
-            Err(_) => BundleError::Signature { cluster: cluster() },
-        }
-    })?;
+    identity_key
+        .verify(SIGNED_AS, &[&canonical(bundle)], &signature)
+        .map_err(|_| BundleError::Signature { cluster: cluster() })?;
     if let Some(keys) = pinned.get(&expected.institution) {
         let not_vouched = || BundleError::NotVouched { cluster: cluster(), institution: expected.institution.clone() };
         let voucher = IdentitySignature::from_bytes(&bundle.voucher).map_err(|_| not_vouched())?;
@@ -201,7 +180,7 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
     Ok(RemoteKeys {
         cluster: cluster(),
         wireguard_public: bundle.wireguard_public.as_slice().try_into().map_err(|_| malformed("wireguard_public"))?,
-        hpke_public: bundle.hpke_public.as_slice().try_into().map_err(|_| malformed("hpke_public"))?,
+        hpke_public: HpkePublicKey::from_bytes(&bundle.hpke_public).ok_or_else(|| malformed("hpke_public"))?,
         identity_key,
         endpoints: bundle.endpoints.clone(),
         network: match &bundle.network {
@@ -290,7 +269,7 @@ mod tests {
             cluster: "donor".into(),
             side: v1::Side::Donor.into(),
             wireguard_public: vec![1; 32],
-            hpke_public: vec![2; 32],
+            hpke_public: vec![2; HpkePublicKey::BYTES],
             endpoints: vec!["10.0.0.1:51871".into(), "a:1".into()],
             network: Some(v1::ClusterNetwork {
                 pod_cidrs: vec!["10.44.0.0/16".into(), "10.45.0.0/16".into()],
@@ -383,14 +362,36 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_of_an_older_agent_is_refused_with_the_remedy() {
+    fn a_key_of_the_wrong_form_is_refused_and_named() {
         let key = IdentityKey::generate(&SystemEntropy);
         let (bundle, expected) = parts(None);
-        let mut bundle = v1::KeyBundle { network: None, identity_key: key.public().to_string(), ..bundle };
-        bundle.signature = key.sign(FORMERLY_SIGNED_AS, &[&formerly_canonical(&bundle)]).as_bytes().to_vec();
-        let expected = Expected { identity_key: bundle.identity_key.clone(), ..expected };
-        let error = verify(&bundle, &expected, &PinnedKeys::new()).unwrap_err();
-        assert!(error.to_string().contains("upgrade"), "{error}");
+        let expected = Expected { identity_key: key.public().to_string(), ..expected };
+        let refused = |change: &dyn Fn(&mut v1::KeyBundle)| {
+            let mut bundle = bundle.clone();
+            change(&mut bundle);
+            verify(&sign(bundle, &key, None), &expected, &PinnedKeys::new()).unwrap_err()
+        };
+        let malformed = |field| BundleError::Form { cluster: "donor".into(), field };
+        // 32 bytes are a key of X25519 alone; the last one has coefficients out of ML-KEM's range.
+        for hpke_public in [vec![2; 32], vec![2; HpkePublicKey::BYTES + 1], vec![0xff; HpkePublicKey::BYTES]] {
+            assert_eq!(refused(&|b| b.hpke_public.clone_from(&hpke_public)), malformed("hpke_public"));
+        }
+        assert_eq!(refused(&|b| b.wireguard_public = vec![1; 31]), malformed("wireguard_public"));
+    }
+
+    #[test]
+    fn a_bundle_signed_for_another_suite_is_refused() {
+        let key = IdentityKey::generate(&SystemEntropy);
+        let (bundle, expected) = parts(None);
+        let expected = Expected { identity_key: key.public().to_string(), ..expected };
+        let mut bundle = sign(bundle, &key, None);
+        let mut signed = canonical(&bundle);
+        // X25519 (0x0020) in place of X-Wing.
+        assert_eq!(signed[8..14], SUITE);
+        signed[8..10].copy_from_slice(&[0x00, 0x20]);
+        bundle.signature = key.sign(SIGNED_AS, &[&signed]).as_bytes().to_vec();
+        let refused = verify(&bundle, &expected, &PinnedKeys::new()).unwrap_err();
+        assert!(matches!(refused, BundleError::Signature { .. }), "{refused}");
     }
 
     #[test]

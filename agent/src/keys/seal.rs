@@ -1,19 +1,24 @@
-//! Sealing messages between two agents: HPKE (RFC 9180) in base mode with X25519-HKDF-SHA256 and ChaCha20-Poly1305.
+//! Sealing messages between two agents: HPKE (RFC 9180) in base mode with X-Wing, HKDF-SHA256 and ChaCha20-Poly1305.
+//!
+//! X-Wing combines X25519 and ML-KEM-768: whoever records an envelope has to break both to open it, and a quantum
+//! computer is known to break only the first. The suite is fixed; the receiver's key bundle names and signs it.
 //!
 //! The binding is associated data, so that no envelope can be replayed, moved or relabelled. Base mode does not
 //! authenticate the sender; so its identity key signs content and binding inside the seal, and a broker that knows all
 //! public keys cannot forge an envelope.
 
-use comity_agent_state::record::SecretKey;
+use comity_agent_state::record::{HpkePublicKey, SecretKey};
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
 use hpke::aead::ChaCha20Poly1305;
 use hpke::kdf::HkdfSha256;
-use hpke::kem::X25519HkdfSha256;
+use hpke::kem::XWing;
 use hpke::rand_core::{TryCryptoRng, TryRng};
-use hpke::{Deserializable as _, Kem as _, OpModeR, OpModeS, Serializable as _};
+use hpke::{Deserializable as _, Kem, OpModeR, OpModeS, Serializable as _};
 use zeroize::Zeroizing;
 
+/// The only suite, as HPKE writes one: the ids of KEM (X-Wing), KDF (HKDF-SHA256) and AEAD (ChaCha20-Poly1305).
+pub const SUITE: [u8; 6] = [0x64, 0x7a, 0x00, 0x01, 0x00, 0x03];
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity envelope v1";
 /// What the sender signs an envelope for.
@@ -117,11 +122,11 @@ impl Binding {
     }
 }
 
-/// Public half of an HPKE key; the private half is derived from 32 random bytes as RFC 9180 says.
+/// Public half of an HPKE key; `DeriveKeyPair` makes the private half of 32 random bytes.
 #[must_use]
-pub fn hpke_public(secret: &SecretKey) -> [u8; 32] {
-    let (_, public) = X25519HkdfSha256::derive_keypair(secret.expose());
-    public.to_bytes().as_slice().try_into().expect("an X25519 public key has 32 bytes")
+pub fn hpke_public(secret: &SecretKey) -> HpkePublicKey {
+    let (_, public) = XWing::derive_keypair(secret.expose());
+    HpkePublicKey::from_bytes(&public.to_bytes()).expect("a derived key is valid")
 }
 
 /// Seals content to the receiver's key, signed by the sender's.
@@ -131,7 +136,7 @@ pub fn hpke_public(secret: &SecretKey) -> [u8; 32] {
 pub fn seal(
     binding: &Binding,
     content: &[u8],
-    receiver: &[u8; 32],
+    receiver: &HpkePublicKey,
     signer: &IdentityKey,
     entropy: &dyn Entropy,
 ) -> Result<v1::Envelope, SealError> {
@@ -139,11 +144,11 @@ pub fn seal(
         return Err(SealError::TooLarge { bytes: content.len() });
     }
     let bad_key = || SealError::BadKey { cluster: binding.to.clone() };
-    let receiver = <X25519HkdfSha256 as hpke::Kem>::PublicKey::from_bytes(receiver).map_err(|_| bad_key())?;
+    let receiver = <XWing as Kem>::PublicKey::from_bytes(receiver.as_bytes()).map_err(|_| bad_key())?;
     let associated = binding.bytes();
     let signature = signer.sign(SIGNED_AS, &[&associated, content]);
     let plain = Zeroizing::new([signature.as_bytes().as_slice(), content].concat());
-    let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, X25519HkdfSha256>(
+    let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, XWing>(
         &OpModeS::Base,
         &receiver,
         INFO,
@@ -182,10 +187,10 @@ pub fn open(
         from: envelope.from.clone(),
     };
     let associated = Binding::of(federation, envelope).bytes();
-    let (private, _) = X25519HkdfSha256::derive_keypair(secret.expose());
-    let encapsulated = <X25519HkdfSha256 as hpke::Kem>::EncappedKey::from_bytes(&envelope.encapsulated_key)
-        .map_err(|_| does_not_open())?;
-    let plain = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, X25519HkdfSha256>(
+    let (private, _) = XWing::derive_keypair(secret.expose());
+    let encapsulated =
+        <XWing as Kem>::EncappedKey::from_bytes(&envelope.encapsulated_key).map_err(|_| does_not_open())?;
+    let plain = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, XWing>(
         &OpModeR::Base,
         &private,
         &encapsulated,
@@ -236,6 +241,9 @@ mod tests {
 
     use super::*;
 
+    /// Length of ML-KEM-768's ciphertext, the first half of an encapsulated key.
+    const ML_KEM_BYTES: usize = 1088;
+
     fn binding() -> Binding {
         Binding {
             federation: "dev.test".into(),
@@ -275,7 +283,7 @@ mod tests {
             |e| e.from = "other".into(),
             |e| e.to = "other".into(),
             |e| e.ciphertext[0] ^= 1,
-            |e| e.encapsulated_key[0] ^= 1,
+            |e| e.encapsulated_key.truncate(32),
         ];
         for change in changes {
             let mut changed = envelope.clone();
@@ -314,14 +322,40 @@ mod tests {
         );
     }
 
-    /// RFC 9180, appendix A.2.1: the key pair that skRm's input key material gives.
     #[test]
-    fn derives_keys_as_the_standard_says() {
-        let ikm: [u8; 32] = hex::decode("1ac01f181fdf9f352797655161c58b75c656a6cc2716dcb66372da835542e1df")
+    fn both_halves_of_the_encapsulated_key_must_be_unchanged() {
+        let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
+        let envelope = sealed(&signer, &secret);
+        assert_eq!(envelope.encapsulated_key.len(), ML_KEM_BYTES + 32);
+        // First and last byte of ML-KEM's ciphertext, and of X25519's key. X25519 itself ignores the highest bit of its
+        // key, X-Wing does not.
+        for (at, bit) in [(0, 1), (ML_KEM_BYTES - 1, 1), (ML_KEM_BYTES, 1), (ML_KEM_BYTES + 31, 0x80)] {
+            let mut changed = envelope.clone();
+            changed.encapsulated_key[at] ^= bit;
+            let opened = open("dev.test", &changed, &secret, &signer.public());
+            assert!(matches!(opened, Err(SealError::DoesNotOpen { .. })), "byte {at}: {opened:?}");
+        }
+    }
+
+    #[test]
+    fn the_signed_suite_is_the_one_in_use() {
+        let ids =
+            [XWing::KEM_ID, <HkdfSha256 as hpke::kdf::Kdf>::KDF_ID, <ChaCha20Poly1305 as hpke::aead::Aead>::AEAD_ID];
+        assert_eq!(ids.map(u16::to_be_bytes).concat(), SUITE);
+    }
+
+    /// The HPKE working group's public test vector for this suite: the key pair that `ikmR` gives. The crate x-wing is
+    /// tested with the vectors of the X-Wing draft.
+    #[test]
+    fn derives_keys_as_the_draft_says() {
+        let ikm: [u8; 32] = hex::decode("b86e76a59fabfc87b30cd7b1f7aaa28a834eb64e7a261c197b9a842893fbce56")
             .unwrap()
             .try_into()
             .unwrap();
         let public = hpke_public(&SecretKey::new(ikm));
-        assert_eq!(hex::encode(public), "4310ee97d88cc1f088a5576c77ab0cf5c3ac797f3d95139c6c84b5429c59662a");
+        let (ml_kem, x25519) = public.as_bytes().split_at(HpkePublicKey::BYTES - 32);
+        let first = hex::encode(&ml_kem[..32]);
+        assert_eq!(first, "f5fb01a5db909ac907ecc9524de9b9eaf4997dac7d22c961267c964403825160");
+        assert_eq!(hex::encode(x25519), "f571686619612d7bc8206650c1d2fc9072220e7f4d4f557f15b33dcf32e5c837");
     }
 }

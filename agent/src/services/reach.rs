@@ -219,14 +219,14 @@ mod tests {
 
     use super::*;
     use comity_agent_liqo::LiqoPeer;
-    use comity_agent_state::record::{LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
+    use comity_agent_state::record::{HpkePublicKey, LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
     use comity_proto::v1;
 
     fn records(side: Side, exchange: bool) -> Records {
         let remote = RemoteKeys {
             cluster: "other".into(),
             wireguard_public: [3; 32],
-            hpke_public: [4; 32],
+            hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
             identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
             endpoints: Vec::new(),
             network: RemoteNetwork { pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()], ..RemoteNetwork::default() },

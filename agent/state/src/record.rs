@@ -2,6 +2,7 @@
 
 mod liqo;
 mod network;
+mod public_key;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, SealedMessage};
 pub use network::RemoteNetwork;
+pub use public_key::HpkePublicKey;
 pub use secret::{SecretBlob, SecretKey};
 
 /// The other side's keys, after its bundle was verified.
@@ -26,7 +28,7 @@ pub struct RemoteKeys {
     /// WireGuard public key.
     pub wireguard_public: [u8; 32],
     /// HPKE public key.
-    pub hpke_public: [u8; 32],
+    pub hpke_public: HpkePublicKey,
     /// Identity key that signed them.
     pub identity_key: IdentityPublicKey,
     /// Candidates of its fabric endpoint, "host:port".

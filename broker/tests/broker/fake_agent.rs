@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
@@ -191,7 +192,7 @@ impl FakeAgent {
                     cluster: self.cluster.clone(),
                     side: if donor { v1::Side::Donor } else { v1::Side::Origin }.into(),
                     wireguard_public: vec![1; 32],
-                    hpke_public: vec![2; 32],
+                    hpke_public: vec![2; HPKE_PUBLIC_BYTES],
                     endpoints: vec!["192.0.2.1:51871".to_owned()],
                     identity_key: self.identity_key.clone(),
                     voucher: Vec::new(),
@@ -263,7 +264,7 @@ impl FakeAgent {
             sequence: 1,
             from: self.cluster.clone(),
             to: to.to_owned(),
-            encapsulated_key: vec![4; 32],
+            encapsulated_key: vec![4; HPKE_ENCAPSULATED_BYTES],
             ciphertext: vec![5; 80],
             expires_at_ms: u64::MAX,
         }

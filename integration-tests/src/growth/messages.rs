@@ -71,7 +71,7 @@ fn keys(cluster: &str, identity_key: &str, peering: &v1::Peering) -> v1::KeyBund
         cluster: cluster.to_owned(),
         side: side.into(),
         wireguard_public: vec![1; 32],
-        hpke_public: vec![2; 32],
+        hpke_public: vec![2; 1_216],
         endpoints: vec!["192.0.2.1:51871".to_owned()],
         identity_key: identity_key.to_owned(),
         voucher: Vec::new(),
@@ -154,7 +154,7 @@ fn envelope(from: &str, to: &str, peering: (&str, u32), lease: &str, step: &str)
         sequence: 1,
         from: from.to_owned(),
         to: to.to_owned(),
-        encapsulated_key: vec![4; 32],
+        encapsulated_key: vec![4; 1_120],
         ciphertext: vec![5; if lease.is_empty() { 80 } else { 2_500 }],
         expires_at_ms: u64::MAX,
     }

@@ -54,6 +54,10 @@ pub const MAX_SELECTOR_BYTES: usize = 1_024;
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
 /// Idempotency records to keep; the oldest go first.
 pub const MAX_IDEMPOTENCY_RECORDS: usize = 100_000;
+/// Bytes of a public HPKE key: ML-KEM-768's 1184 and X25519's 32, together X-Wing's.
+pub const HPKE_PUBLIC_BYTES: usize = 1_216;
+/// Bytes of an encapsulated HPKE key: ML-KEM-768's ciphertext of 1088 and X25519's 32.
+pub const HPKE_ENCAPSULATED_BYTES: usize = 1_120;
 /// Bytes of an envelope's ciphertext.
 pub const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 /// Envelopes that wait for one receiver.

@@ -8,6 +8,7 @@ use comity_core::demand::Share;
 use comity_core::envelope::{Envelope, EnvelopeKey, Step};
 use comity_core::keys::{KeyBundle, Side};
 use comity_core::lease::{EndReason, LeaseState};
+use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_core::network::ClusterNetwork;
 use comity_core::peering::PeeringState;
 use comity_core::refusal::Code;
@@ -23,7 +24,7 @@ pub(crate) fn keys(peering: PeeringId, epoch: u32, name: &str, side: Side) -> Ke
         cluster: cluster(name),
         side,
         wireguard_public: blob(32, 1),
-        hpke_public: blob(32, 2),
+        hpke_public: blob(HPKE_PUBLIC_BYTES, 2),
         endpoints: vec!["127.0.0.1:51871".into()],
         identity_key: format!("ed25519:{name}"),
         voucher: blob(0, 0),
@@ -46,7 +47,7 @@ pub(crate) fn envelope(peering: PeeringId, epoch: u32, ends: Ends<'_>, lease: Op
     Envelope {
         key: EnvelopeKey { to: cluster(ends.to), peering, epoch, lease, step, sequence: 1 },
         from: cluster(ends.from),
-        encapsulated_key: blob(32, 4),
+        encapsulated_key: blob(HPKE_ENCAPSULATED_BYTES, 4),
         ciphertext: blob(100, 5),
         expires_at: Timestamp(u64::MAX),
     }

@@ -290,6 +290,8 @@ fn envelope_to_proto(envelope: &Envelope) -> v1::Envelope {
 
 #[cfg(test)]
 mod tests {
+    use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
+
     use super::*;
 
     fn refused(body: Body) -> Refusal {
@@ -304,7 +306,7 @@ mod tests {
             cluster: "campus".into(),
             side: 1,
             wireguard_public: vec![1; 32],
-            hpke_public: vec![2; 32],
+            hpke_public: vec![2; HPKE_PUBLIC_BYTES],
             identity_key: "ed25519:x".into(),
             signature: vec![3; 64],
             network: Some(v1::ClusterNetwork {
@@ -326,6 +328,12 @@ mod tests {
             let parsed = key_bundle(bundle.clone(), &caller).expect("it is good");
             assert_eq!(key_bundle_to_proto(&parsed), bundle);
         }
+    }
+
+    #[test]
+    fn a_key_of_x25519_alone_is_refused() {
+        let refusal = refused(Body::KeyBundle(v1::KeyBundle { hpke_public: vec![2; 32], ..keys() }));
+        assert_eq!((refusal.field.as_str(), refusal.remedy.as_str()), ("key_bundle.hpke_public", "send 1216 bytes"));
     }
 
     #[test]
@@ -358,7 +366,7 @@ mod tests {
             peering: "peer-1".into(),
             step: "psk".into(),
             sequence: 1,
-            encapsulated_key: vec![0; 32],
+            encapsulated_key: vec![0; HPKE_ENCAPSULATED_BYTES],
             ciphertext: vec![0; 64],
             ..Default::default()
         };
@@ -374,6 +382,10 @@ mod tests {
             (Body::KeyBundle(keys), "key_bundle.wireguard_public"),
             (Body::Envelope(v1::Envelope { from: "centre".into(), ..envelope.clone() }), "envelope.from"),
             (Body::Envelope(v1::Envelope { step: "password".into(), ..envelope.clone() }), "envelope.step"),
+            (
+                Body::Envelope(v1::Envelope { encapsulated_key: vec![0; 32], ..envelope.clone() }),
+                "envelope.encapsulated_key",
+            ),
             (
                 Body::Envelope(v1::Envelope { ciphertext: vec![0; MAX_ENVELOPE_BYTES + 1], ..envelope }),
                 "envelope.ciphertext",

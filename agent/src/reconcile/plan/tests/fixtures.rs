@@ -34,7 +34,7 @@ pub(super) fn remote() -> RemoteKeys {
     RemoteKeys {
         cluster: "other".into(),
         wireguard_public: [3; 32],
-        hpke_public: [4; 32],
+        hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
         identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
         endpoints: vec!["127.0.0.1:1".into()],
         network: RemoteNetwork {

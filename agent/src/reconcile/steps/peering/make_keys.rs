@@ -63,7 +63,7 @@ impl MakeKeys {
             cluster: member.cluster.clone(),
             side: v1::Side::from(self.side).into(),
             wireguard_public: WireguardKey::from_bytes(*wireguard_secret.expose()).public().to_bytes().to_vec(),
-            hpke_public: hpke_public(&hpke_secret).to_vec(),
+            hpke_public: hpke_public(&hpke_secret).as_bytes().to_vec(),
             endpoints: member.endpoints.clone(),
             network: member.network.clone(),
             ..v1::KeyBundle::default()

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::model::blob::Blob;
 use crate::model::id::{ClusterId, LeaseId, PeeringId};
 use crate::model::keys::Side;
-use crate::model::limits::MAX_ENVELOPE_BYTES;
+use crate::model::limits::{HPKE_ENCAPSULATED_BYTES, MAX_ENVELOPE_BYTES};
 use crate::model::peering::PeeringState;
 use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;
@@ -163,7 +163,7 @@ pub struct Envelope {
     pub key: EnvelopeKey,
     /// Sender.
     pub from: ClusterId,
-    /// HPKE encapsulated key.
+    /// HPKE encapsulated key (X-Wing), [`HPKE_ENCAPSULATED_BYTES`] bytes.
     pub encapsulated_key: Blob,
     /// HPKE ciphertext.
     pub ciphertext: Blob,
@@ -174,12 +174,12 @@ pub struct Envelope {
 impl Envelope {
     /// Checks form and bounds.
     pub fn check(&self) -> Result<(), Refusal> {
-        if self.encapsulated_key.len() != 32 {
+        if self.encapsulated_key.len() != HPKE_ENCAPSULATED_BYTES {
             return Err(Refusal::invalid(
                 "envelope.encapsulated_key",
                 format!("{} bytes", self.encapsulated_key.len()),
                 "has the wrong length",
-                "send 32 bytes",
+                format!("send {HPKE_ENCAPSULATED_BYTES} bytes"),
             ));
         }
         if self.ciphertext.is_empty() || self.ciphertext.len() > MAX_ENVELOPE_BYTES {

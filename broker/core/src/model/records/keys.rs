@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::blob::Blob;
 use crate::model::id::{ClusterId, PeeringId};
-use crate::model::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS};
+use crate::model::limits::{HPKE_PUBLIC_BYTES, MAX_ENDPOINT_BYTES, MAX_ENDPOINTS};
 use crate::model::network::ClusterNetwork;
 use crate::model::refusal::Refusal;
 
@@ -31,7 +31,7 @@ pub struct KeyBundle {
     pub side: Side,
     /// WireGuard public key, 32 bytes.
     pub wireguard_public: Blob,
-    /// HPKE public key (X25519), 32 bytes.
+    /// HPKE public key (X-Wing), [`HPKE_PUBLIC_BYTES`] bytes.
     pub hpke_public: Blob,
     /// "host:port" candidates of its fabric endpoint.
     pub endpoints: Vec<String>,
@@ -50,7 +50,7 @@ impl KeyBundle {
     pub fn check(&self) -> Result<(), Refusal> {
         for (field, blob, len) in [
             ("key_bundle.wireguard_public", &self.wireguard_public, 32),
-            ("key_bundle.hpke_public", &self.hpke_public, 32),
+            ("key_bundle.hpke_public", &self.hpke_public, HPKE_PUBLIC_BYTES),
             ("key_bundle.signature", &self.signature, 64),
         ] {
             if blob.len() != len {
