@@ -17,7 +17,7 @@ use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::{EndReason, Lease, LeaseState};
 use crate::model::limits::MAX_PARTS;
-use crate::model::proposal::{Aim, ProposedPlacement};
+use crate::model::proposal::{PlacementKind, ProposedPlacement};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::request::{Request, RequestState};
 use crate::state::State;
@@ -191,12 +191,12 @@ pub(crate) fn moved_as_a_whole(state: &State, request: &Request, next: LeaseId) 
 pub(crate) fn role(state: &State, request: &Request, proposed: &ProposedPlacement) -> Result<Role, Refusal> {
     let refused = |reason: String| Refusal::new(Code::WrongState, reason, "plan again");
     let id = proposed.request;
-    match (&proposed.aim, request.state) {
-        (Aim::Serve, RequestState::Queued) => Ok(Role::Starts),
-        (Aim::Serve, _) => Err(refused(format!("{id} does not wait"))),
-        (Aim::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
-        (Aim::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
-        (Aim::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),
-        (Aim::Join, _) => Err(refused(format!("no members of {id} are missing, or it does not run"))),
+    match (&proposed.kind, request.state) {
+        (PlacementKind::Serve, RequestState::Queued) => Ok(Role::Starts),
+        (PlacementKind::Serve, _) => Err(refused(format!("{id} does not wait"))),
+        (PlacementKind::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
+        (PlacementKind::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
+        (PlacementKind::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),
+        (PlacementKind::Join, _) => Err(refused(format!("no members of {id} are missing, or it does not run"))),
     }
 }

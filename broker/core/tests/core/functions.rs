@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_core::demand::{RequestSpec, Topology};
 use comity_core::explain;
 use comity_core::inventory::{Node, NodeWiring, RdmaFunctions};
-use comity_core::proposal::{Aim, ProposedPlacement};
+use comity_core::proposal::{PlacementKind, ProposedPlacement};
 use comity_core::{LeaseId, scheduler};
 use proptest::prelude::*;
 
@@ -83,7 +83,7 @@ fn apply_believes_no_functions_that_are_not_so() {
             Some(count) => part.rdma_functions.get_mut("ib").unwrap().count = count,
             None => part.rdma_functions.clear(),
         }
-        ProposedPlacement { request, placement, more: Vec::new(), aim: Aim::Serve, overdue: false }
+        ProposedPlacement { request, placement, more: Vec::new(), kind: PlacementKind::Serve, overdue: false }
     };
     for forged in [forge(120, Some(3)), forge(150, Some(2)), forge(150, None), forge(200, Some(4))] {
         let refused = refusal(&mut federation, forged);

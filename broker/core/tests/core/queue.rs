@@ -295,7 +295,7 @@ fn windows_open_and_close_by_log_time() {
             plan.placements[0].placement.clone()
         },
         more: Vec::new(),
-        aim: comity_core::proposal::Aim::Serve,
+        kind: comity_core::proposal::PlacementKind::Serve,
         overdue: false,
     };
     let refusal = feasibility::check(&federation.state, late, &early.placement).unwrap_err();

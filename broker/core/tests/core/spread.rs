@@ -7,7 +7,7 @@ use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::explain;
 use comity_core::inventory::Sharing;
 use comity_core::lease::{EndReason, LeaseState};
-use comity_core::proposal::{Aim, ProposedPlacement};
+use comity_core::proposal::{PlacementKind, ProposedPlacement};
 use comity_core::request::RequestState;
 use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, scheduler};
 use proptest::prelude::*;
@@ -196,7 +196,7 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
     assert_eq!(good.more.len(), 1);
     let alone = ProposedPlacement { more: Vec::new(), ..good.clone() };
     let twice = ProposedPlacement { more: vec![good.placement.clone()], ..good.clone() };
-    let joins = ProposedPlacement { aim: Aim::Join, more: Vec::new(), ..good.clone() };
+    let joins = ProposedPlacement { kind: PlacementKind::Join, more: Vec::new(), ..good.clone() };
     for forged in [alone, twice, joins] {
         let placements = vec![forged];
         match federation.ok(Command::PlaceRequests(PlaceRequests { placements })).reply {

@@ -5,7 +5,7 @@ use comity_core::command::PlaceRequests;
 use comity_core::demand::{Members, NvLink, RequestSpec, Topology};
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts};
 use comity_core::placement::NodePlacement;
-use comity_core::proposal::{Aim, ProposedPlacement};
+use comity_core::proposal::{PlacementKind, ProposedPlacement};
 use comity_core::scheduler;
 
 use super::boxes::{
@@ -80,7 +80,7 @@ fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
         request,
         placement: federation.state.leases.values().last().unwrap().placement.clone(),
         more: Vec::new(),
-        aim: Aim::Serve,
+        kind: PlacementKind::Serve,
         overdue: false,
     };
     let part = forged.placement.nodes.iter_mut().next().unwrap().1;

@@ -17,16 +17,16 @@ pub struct ProposedPlacement {
     /// Further parts of a gang, at other donors. Apply creates all parts or none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<Placement>,
-    /// Its purpose.
-    pub aim: Aim,
+    /// Its kind.
+    pub kind: PlacementKind,
     /// Whether the request is overdue and jumped the queue.
     pub overdue: bool,
 }
 
-/// Purpose of a placement.
+/// Kinds of placements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Aim {
+pub enum PlacementKind {
     /// Starts a waiting request.
     Serve,
     /// Replaces this lease, which is under reclaim.
@@ -39,7 +39,7 @@ impl ProposedPlacement {
     /// Serves a whole request at one donor, in queue order.
     #[must_use]
     pub fn alone(request: RequestId, placement: Placement) -> Self {
-        Self { request, placement, more: Vec::new(), aim: Aim::Serve, overdue: false }
+        Self { request, placement, more: Vec::new(), kind: PlacementKind::Serve, overdue: false }
     }
 
     /// All parts of the placement.

@@ -9,7 +9,7 @@ use crate::model::amounts::Amounts;
 use crate::model::id::{LeaseId, RequestId};
 use crate::model::lease::Lease;
 use crate::model::placement::Placement;
-use crate::model::proposal::{Aim, ProposedPlacement};
+use crate::model::proposal::{PlacementKind, ProposedPlacement};
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::reserve::end_if_placed_now;
@@ -111,12 +111,12 @@ impl<'a> Placed<'a> {
     pub(super) fn proposal(&self) -> Option<ProposedPlacement> {
         let mut parts = self.placements().cloned();
         let placement = parts.next()?;
-        let aim = match self.purpose {
-            Purpose::Serve | Purpose::ServeOverdue => Aim::Serve,
-            Purpose::Replace(lease, _) => Aim::Replace(lease),
-            Purpose::Join => Aim::Join,
+        let kind = match self.purpose {
+            Purpose::Serve | Purpose::ServeOverdue => PlacementKind::Serve,
+            Purpose::Replace(lease, _) => PlacementKind::Replace(lease),
+            Purpose::Join => PlacementKind::Join,
         };
         let overdue = matches!(self.purpose, Purpose::ServeOverdue);
-        Some(ProposedPlacement { request: self.id, placement, more: parts.collect(), aim, overdue })
+        Some(ProposedPlacement { request: self.id, placement, more: parts.collect(), kind, overdue })
     }
 }
