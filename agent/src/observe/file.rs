@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use comity_policy::quantity;
 use comity_agent_model::node_id::NodeSalt;
+use comity_policy::quantity;
 use comity_proto::v1;
 use serde::Deserialize;
 use serde_saphyr::Spanned;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::pod_request::{Amounts, CPU};
 use comity_agent_kubernetes::gpu_resource;
+use comity_agent_kubernetes::pod_request::{Amounts, CPU};
 use comity_policy::quantity;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use comity_policy::quantity;
 use comity_agent_model::node_id::NodeSalt;
+use comity_policy::quantity;
 use comity_proto::v1::{Device, NumaAmounts, RdmaBandwidth};
 use serde::Deserialize;
 

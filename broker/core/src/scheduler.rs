@@ -20,7 +20,7 @@
 //! re-cut on demand, `cutting` chooses the slots and looks ahead at the requests behind.
 
 pub(crate) mod batch;
-pub(crate) mod find_repair;
+pub(crate) mod find_migration;
 pub(crate) mod grow;
 pub(crate) mod head_batch;
 pub(crate) mod lookahead;

@@ -27,6 +27,8 @@ mod handshake;
 mod matching;
 #[path = "core/mig.rs"]
 mod mig;
+#[path = "core/migration.rs"]
+mod migration;
 #[path = "core/near.rs"]
 mod near;
 #[path = "core/queue.rs"]
@@ -39,8 +41,6 @@ mod reclaim;
 mod reclaims;
 #[path = "core/refusals.rs"]
 mod refusals;
-#[path = "core/repair.rs"]
-mod repair;
 #[path = "core/revisions.rs"]
 mod revisions;
 #[path = "core/spread.rs"]

@@ -10,7 +10,7 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`, `repair`, `device-failed`, `node-failed`, `donor-silent`; `unknown`
+    /// `local-need`, `policy-changed`, `preempted`, `migration`, `device-failed`, `node-failed`, `donor-silent`; `unknown`
     /// if this version of `comity` does not know it.
     pub reason: &'static str,
     /// Code of the policy denial, for `policy-changed`.
@@ -32,7 +32,7 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::LocalNeed => "local-need",
             v1::ReclaimReason::PolicyChanged => "policy-changed",
             v1::ReclaimReason::Preempted => "preempted",
-            v1::ReclaimReason::Repair => "repair",
+            v1::ReclaimReason::Migration => "migration",
             v1::ReclaimReason::DeviceFailed => "device-failed",
             v1::ReclaimReason::NodeFailed => "node-failed",
             v1::ReclaimReason::DonorSilent => "donor-silent",

@@ -35,9 +35,9 @@ const STEP: u64 = 10 * MINUTE;
 const SETTLING: u64 = 24 * HOUR;
 /// A request gives up after this time in the queue.
 const PATIENCE: u64 = 4 * HOUR;
-/// The broker's bound on repairs: leases that may move for one request.
+/// The broker's bound on migrations: leases that may move for one request.
 pub const MOST_MOVES: u64 = 2;
-/// The broker's bound on repairs: milliseconds for which a lease is safe from a move after it started or moved.
+/// The broker's bound on migrations: milliseconds for which a lease is safe from a move after it started or moved.
 pub const IN_PLACE_FOR: u64 = HOUR;
 
 /// How the broker serves requests.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt, patching};
-use comity_policy::quantity::nano as quantity_nano;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id};
+use comity_policy::quantity::nano as quantity_nano;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{ListParams, Patch};
 use kube::core::DynamicObject;

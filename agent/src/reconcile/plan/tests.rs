@@ -20,8 +20,8 @@ use comity_agent_model::node_service::Authentication;
 use comity_agent_model::peering::Peering;
 use comity_agent_model::side::Side;
 use comity_agent_state::record::{
-    DonorRecord, HeldCredential, HpkePublicKey, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord, RemoteKeys,
-    RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
+    DonorRecord, HeldCredential, HpkePublicKey, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord,
+    RemoteKeys, RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
 };
 use fixtures::{bundle, envelope, lease, network, peering_record, remote};
 

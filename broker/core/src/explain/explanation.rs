@@ -15,7 +15,7 @@ use crate::feasibility::verdict::{DonorVerdict, FeasiblePlacement, Fitter, ask_d
 use crate::model::demand::{Members, RequestSpec};
 use crate::model::id::{ClusterId, RequestId};
 use crate::model::request::RequestState;
-use crate::scheduler::find_repair::{Repair, repair_for};
+use crate::scheduler::find_migration::{Migration, migration_for};
 use crate::scheduler::reserve::Reserved;
 use crate::state::State;
 
@@ -37,7 +37,7 @@ pub(crate) fn explain_beside(state: &State, spec: &RequestSpec, reclaims: Option
     let mut explanation = explain_donors(&snapshot, spec);
     match reclaims {
         Some(reclaims) => reclaims.add_to(&mut explanation),
-        None => explain_repair(&snapshot, spec, &mut explanation),
+        None => explain_migration(&snapshot, spec, &mut explanation),
     }
     explanation
 }
@@ -96,11 +96,11 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
 }
 
 /// If the request fits nowhere, tells whether it would after moving leases that have another place.
-fn explain_repair(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
+fn explain_migration(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
     if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
         return;
     }
-    let Some(Repair { donor, moves, .. }) = repair_for(snapshot, spec, &BTreeSet::new()) else { return };
+    let Some(Migration { donor, moves, .. }) = migration_for(snapshot, spec, &BTreeSet::new()) else { return };
     let moves: Vec<String> = moves.iter().map(|(id, _)| id.to_string()).collect();
     let moves = moves.join(" and ");
     let verdict = explanation.donors.iter_mut().find(|verdict| verdict.donor == *donor);

@@ -75,7 +75,7 @@ impl Reclaims {
         leases.sort_by_key(|(id, ..)| *id);
         let (_, first, reason) = leases.first()?;
         let donor = first.placement.donor.clone();
-        let move_aside = matches!(reason, ReclaimReason::Repair { .. });
+        let move_aside = matches!(reason, ReclaimReason::Migration { .. });
         let given = stage == Stage::Given;
         let told = |(id, lease, reason): &(LeaseId, &Lease, ReclaimReason)| {
             let request = state.requests.get(&lease.request);

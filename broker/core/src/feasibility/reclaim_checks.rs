@@ -3,10 +3,10 @@
 pub(crate) mod check_reclaims;
 pub(crate) mod failed;
 pub(crate) mod limit;
+pub(crate) mod migration;
 pub(crate) mod need;
 pub(crate) mod pool;
 pub(crate) mod preemption;
-pub(crate) mod repair;
 pub(crate) mod terms;
 
 pub use check_reclaims::{check_reclaims, is_still_needed, spared};

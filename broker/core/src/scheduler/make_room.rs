@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::feasibility::reclaim_checks::migration::migration_holds;
 use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases, may_preempt};
-use crate::feasibility::reclaim_checks::repair::repair_holds;
 use crate::feasibility::release::fits_when_gone;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::Lease;
@@ -15,7 +15,7 @@ use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
-use crate::scheduler::find_repair::{Repair, repair_for};
+use crate::scheduler::find_migration::{Migration, migration_for};
 use crate::scheduler::plan::Plan;
 use crate::scheduler::plan_state::Holding;
 use crate::scheduler::plan_state::misses::{Search, SearchBudget};
@@ -81,7 +81,7 @@ impl<'a> Planning<'a, '_> {
         }
     }
 
-    /// Proposes reclaims for a request that fits nowhere, by repair or preemption. Returns true if reclaims are
+    /// Proposes reclaims for a request that fits nowhere, by migration or preemption. Returns true if reclaims are
     /// proposed, or are in progress already.
     pub(crate) fn reclaim_for(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
         let state = self.state();
@@ -93,21 +93,22 @@ impl<'a> Planning<'a, '_> {
             return true;
         }
         let may_preempt = may_preempt(state, request);
-        let may_repair = self.has_waited(request, 1);
+        let may_migration = self.has_waited(request, 1);
         let search = Search::Room(id, budget);
-        if !(may_preempt || may_repair) || !self.plan_state.misses.may_search(&search) {
+        if !(may_preempt || may_migration) || !self.plan_state.misses.may_search(&search) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
         let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
-        // A repair costs nobody anything, so it comes before preemption.
-        let repair = if may_repair { repair_for(self.plan_state.snapshot(), &request.spec, &busy) } else { None };
-        let repair = repair.filter(|repair| repair.moves.len() <= left);
+        // A migration costs nobody anything, so it comes before preemption.
+        let migration =
+            if may_migration { migration_for(self.plan_state.snapshot(), &request.spec, &busy) } else { None };
+        let migration = migration.filter(|migration| migration.moves.len() <= left);
         let room =
             || cheapest_room(self.plan_state.snapshot(), request, &busy).filter(|room| room.set.victims.len() <= left);
-        let (victims, reason): (Vec<LeaseId>, _) = if let Some(Repair { moves, places, .. }) = repair {
-            let (at, reason) = (state.log_time, ReclaimReason::Repair { by: id });
+        let (victims, reason): (Vec<LeaseId>, _) = if let Some(Migration { moves, places, .. }) = migration {
+            let (at, reason) = (state.log_time, ReclaimReason::Migration { by: id });
             let starts_by = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);
             self.plan_state.reserve(request, Start { at, found: vec![places.requested] }, starts_by);
             for (moved, found) in places.moved {
@@ -130,18 +131,18 @@ impl<'a> Planning<'a, '_> {
         true
     }
 
-    /// Drops repairs that later placements of this plan have invalidated.
-    pub(crate) fn drop_invalid_repairs(&self, plan: &mut Plan) {
+    /// Drops migrations that later placements of this plan have invalidated.
+    pub(crate) fn drop_invalid_migrations(&self, plan: &mut Plan) {
         let state = self.state();
-        let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Repair { .. }));
+        let asked = plan.reclaims.iter().filter(|reclaim| matches!(reclaim.reason, ReclaimReason::Migration { .. }));
         let by: BTreeSet<RequestId> = asked.filter_map(|reclaim| reclaim.reason.for_request()).collect();
         for by in by {
-            let reason = ReclaimReason::Repair { by };
+            let reason = ReclaimReason::Migration { by };
             let moves = plan.reclaims.iter().filter(|reclaim| reclaim.reason == reason);
             let moves: Vec<(LeaseId, &Lease)> =
                 moves.filter_map(|reclaim| Some((reclaim.lease, state.leases.get(&reclaim.lease)?))).collect();
             let donor = moves.first().map(|(_, lease)| &lease.placement.donor);
-            if !donor.is_some_and(|donor| repair_holds(self.plan_state.snapshot(), by, donor, &moves)) {
+            if !donor.is_some_and(|donor| migration_holds(self.plan_state.snapshot(), by, donor, &moves)) {
                 plan.reclaims.retain(|reclaim| reclaim.reason != reason);
             }
         }

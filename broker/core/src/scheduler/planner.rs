@@ -92,7 +92,7 @@ impl<'a> Planning<'a, '_> {
         self.replace_reclaimed(limit);
         self.serve_in_order(plan, limit, &mut order, &served);
         self.grow_gangs(limit);
-        self.drop_invalid_repairs(plan);
+        self.drop_invalid_migrations(plan);
         plan.placements = self.plan_state.proposals();
     }
 

@@ -50,7 +50,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         ReclaimReason::LocalNeed => (v1::ReclaimReason::LocalNeed, String::new(), String::new()),
         ReclaimReason::PolicyChanged { code } => (v1::ReclaimReason::PolicyChanged, code.clone(), String::new()),
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
-        ReclaimReason::Repair { by } => (v1::ReclaimReason::Repair, String::new(), by.to_string()),
+        ReclaimReason::Migration { by } => (v1::ReclaimReason::Migration, String::new(), by.to_string()),
         ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),
         ReclaimReason::NodeFailed { .. } => (v1::ReclaimReason::NodeFailed, String::new(), String::new()),
         ReclaimReason::DonorSilent => (v1::ReclaimReason::DonorSilent, String::new(), String::new()),

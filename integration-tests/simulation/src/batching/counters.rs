@@ -84,13 +84,13 @@ impl Counters {
         Some(submitted.lasts)
     }
 
-    /// Counts proposed reclaims that break the broker's bound: no repair, or too soon after the lease started or moved.
+    /// Counts proposed reclaims that break the broker's bound: no migration, or too soon after the lease started or moved.
     pub(super) fn proposed(&mut self, state: &State, reclaims: &[ProposedReclaim]) {
         for reclaim in reclaims {
             let since = state.leases.get(&reclaim.lease).and_then(|lease| lease.active_at);
             let in_place = since.map_or(0, |since| state.log_time.since(since).0);
-            let is_repair = matches!(reclaim.reason, ReclaimReason::Repair { .. });
-            self.figures.beyond_the_bound += f64::from(u8::from(!is_repair || in_place < IN_PLACE_FOR));
+            let is_migration = matches!(reclaim.reason, ReclaimReason::Migration { .. });
+            self.figures.beyond_the_bound += f64::from(u8::from(!is_migration || in_place < IN_PLACE_FOR));
         }
     }
 

@@ -50,7 +50,7 @@ pub struct Figures {
     /// Maximum number of leases that moved for one request.
     pub most_moved_for_one: f64,
     /// Moves that break the broker's bound: too many for one request, too soon after the lease started or moved, or for
-    /// another reason than a repair. Must be 0.
+    /// another reason than a migration. Must be 0.
     pub beyond_the_bound: f64,
     /// Leases that were reclaimed and got no new place. Must be 0.
     pub stopped: f64,
@@ -68,7 +68,7 @@ pub struct StrategyReport {
     pub mean: Figures,
 }
 
-/// The broker's bound on repairs, and whether it held.
+/// The broker's bound on migrations, and whether it held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundOnMoves {
     /// Maximum number of leases that move for one request.
@@ -97,7 +97,7 @@ pub struct BatchingReport {
     /// The results of each strategy.
     #[serde(rename = "ways")]
     pub strategies: Vec<StrategyReport>,
-    /// The broker's bound on repairs.
+    /// The broker's bound on migrations.
     pub bound: BoundOnMoves,
 }
 
@@ -147,13 +147,13 @@ impl BatchingReport {
 }
 
 impl BatchingReport {
-    /// One sentence on the broker's bound on repairs and whether it held.
+    /// One sentence on the broker's bound on migrations and whether it held.
     #[must_use]
     pub fn conclusion(&self) -> String {
         let (moves, hours) = (self.bound.most_moves, self.bound.hours_in_place);
         let verdict = if self.bound.holds { "held in all runs" } else { "was VIOLATED" };
         format!(
-            "bound on repairs: at most {moves} leases move per request, none within {hours} h of its start or last move, \
+            "bound on migrations: at most {moves} leases move per request, none within {hours} h of its start or last move, \
              none without a new place; it {verdict}"
         )
     }

@@ -129,7 +129,7 @@ impl GroundTruth {
             ReclaimReason::LocalNeed
             | ReclaimReason::PolicyChanged { .. }
             | ReclaimReason::Preempted { .. }
-            | ReclaimReason::Repair { .. } => false,
+            | ReclaimReason::Migration { .. } => false,
         }
     }
 }

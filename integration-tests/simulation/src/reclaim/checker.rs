@@ -83,7 +83,7 @@ impl<'s> Donor<'s> {
     /// Leases that end, and leases being reclaimed for a request or for other reasons, as `for_a_request` says.
     fn going(&self, for_a_request: bool) -> BTreeSet<LeaseId> {
         let waits = |lease: &Lease| match lease.reclaim.as_ref().map(|reclaim| &reclaim.reason) {
-            Some(ReclaimReason::Preempted { by } | ReclaimReason::Repair { by }) => {
+            Some(ReclaimReason::Preempted { by } | ReclaimReason::Migration { by }) => {
                 self.state.requests.get(by).is_some_and(|request| request.waits() && request.room_at.is_some())
             }
             _ => false,

@@ -180,7 +180,7 @@ impl Federation {
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
             // This simulation has no failures.
             ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {}
-            ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. } => {
+            ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
             }

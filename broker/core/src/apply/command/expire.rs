@@ -51,7 +51,7 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         LeaseState::Active | LeaseState::Suspect => {
             transition.end_lease(id, EndReason::Expired, "its term ran out");
         }
-        LeaseState::Reclaiming if transition.must_outlast_repair(id) => {
+        LeaseState::Reclaiming if transition.must_outlast_migration(id) => {
             // The lease was to move to make room for another request, but has no new place.
             transition.cancel_reclaim(id);
             refresh_suspicion(transition, id);

@@ -15,7 +15,7 @@ impl Transition<'_> {
         let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
         if let Some(old) = lease.moved_from
-            && let Some((reason, why)) = self.end_of_repaired(old)
+            && let Some((reason, why)) = self.end_of_migrated(old)
         {
             self.end_lease(old, reason, &why);
             return;
@@ -43,18 +43,18 @@ impl Transition<'_> {
 
     /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is
     /// not usable yet. Such a lease does not end.
-    pub(crate) fn must_outlast_repair(&self, id: LeaseId) -> bool {
+    pub(crate) fn must_outlast_migration(&self, id: LeaseId) -> bool {
         let Some(lease) = self.state().leases.get(&id) else { return false };
-        let repair = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Repair { .. }));
+        let migration = lease.reclaim.as_ref().is_some_and(|it| matches!(it.reason, ReclaimReason::Migration { .. }));
         let usable = |next: LeaseId| self.state().leases.get(&next).is_some_and(|next| next.state.is_in_force());
         let runs_out = lease.expires_at.is_some_and(|at| at <= self.now());
-        repair && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
+        migration && lease.state == LeaseState::Reclaiming && !runs_out && !lease.moved_to.is_some_and(usable)
     }
 
     /// The end of a lease that moved to make room, if its work was saved before its new place was usable.
-    fn end_of_repaired(&self, old: LeaseId) -> Option<(EndReason, String)> {
+    fn end_of_migrated(&self, old: LeaseId) -> Option<(EndReason, String)> {
         let lease = self.state().leases.get(&old).filter(|lease| lease.state == LeaseState::Reclaiming)?;
-        let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Repair { .. }))?;
+        let reclaim = lease.reclaim.as_ref().filter(|it| matches!(it.reason, ReclaimReason::Migration { .. }))?;
         let saved = lease.checkpointed_at.is_some_and(|at| at >= reclaim.since);
         saved.then(|| (reclaim.end_reason(), format!("reclaimed: {}; its work was saved", reclaim.reason)))
     }

@@ -8,7 +8,7 @@ use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority,
 };
 use crate::feasibility::reclaim_checks::terms::withdrawal_code;
-use crate::feasibility::reclaim_checks::{limit, repair};
+use crate::feasibility::reclaim_checks::{limit, migration};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::id::{ClusterId, LeaseId, RequestId};
@@ -54,11 +54,11 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 proposed_count == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
             }
-            ReclaimReason::Repair { by } => {
+            ReclaimReason::Migration { by } => {
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 let snapshot = Snapshot::new(state);
                 proposed_count == set.len()
-                    && snapshot.is_some_and(|snapshot| repair::repair_holds(&snapshot, *by, donor, &set))
+                    && snapshot.is_some_and(|snapshot| migration::migration_holds(&snapshot, *by, donor, &set))
             }
         };
         if holds { Ok(()) } else { Err(not_needed(proposed)) }
@@ -98,8 +98,8 @@ fn freed_before(
     reason: &ReclaimReason,
 ) -> BTreeSet<LeaseId> {
     let comes_before = |other: &ReclaimReason| match (other, reason) {
-        (ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }, _)
-        | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Repair { .. }) => false,
+        (ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. }, _)
+        | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. }) => false,
         (other, reason) if other.is_failure() || reason.is_failure() => !reason.is_failure(),
         (ReclaimReason::PolicyChanged { code }, _) => code != limit::CODE,
         (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code }) => code == limit::CODE,
@@ -171,7 +171,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             };
             fits(None) && !fits(Some(id))
         }
-        ReclaimReason::Repair { by } => repair::repair_still_needed(state, *by, id, lease),
+        ReclaimReason::Migration { by } => migration::migration_still_needed(state, *by, id, lease),
     }
 }
 

@@ -38,7 +38,7 @@ pub enum ReclaimReason {
         by: RequestId,
     },
     /// A blocked request fits if this lease moves, and the lease has another place to go.
-    Repair {
+    Migration {
         /// The blocked request.
         by: RequestId,
     },
@@ -70,7 +70,7 @@ impl ReclaimReason {
             Self::LocalNeed => "local-need",
             Self::PolicyChanged { .. } => "policy-changed",
             Self::Preempted { .. } => "preempted",
-            Self::Repair { .. } => "repair",
+            Self::Migration { .. } => "migration",
             Self::DeviceFailed { .. } => "device-failed",
             Self::NodeFailed { .. } => "node-failed",
             Self::DonorSilent => "donor-silent",
@@ -81,7 +81,7 @@ impl ReclaimReason {
     #[must_use]
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
-            Self::Preempted { by } | Self::Repair { by } => Some(*by),
+            Self::Preempted { by } | Self::Migration { by } => Some(*by),
             Self::LocalNeed
             | Self::PolicyChanged { .. }
             | Self::DeviceFailed { .. }
@@ -106,7 +106,7 @@ impl ReclaimReason {
     #[must_use]
     pub fn ends_at_once(&self) -> EndReason {
         match self {
-            Self::LocalNeed | Self::PolicyChanged { .. } | Self::Repair { .. } => EndReason::Reclaimed,
+            Self::LocalNeed | Self::PolicyChanged { .. } | Self::Migration { .. } => EndReason::Reclaimed,
             Self::Preempted { .. } => EndReason::Preempted,
             Self::DeviceFailed { .. } => EndReason::DeviceLost,
             Self::NodeFailed { .. } => EndReason::NodeLost,
@@ -121,7 +121,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::LocalNeed => f.write_str("the donor needs it for local work"),
             Self::PolicyChanged { code } => write!(f, "policy does not allow it any more ({code})"),
             Self::Preempted { by } => write!(f, "{by} of higher priority needs its place"),
-            Self::Repair { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
+            Self::Migration { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
             Self::DeviceFailed { node, device, class } => {
                 let how = match class {
                     FaultClass::Lost => "is gone",

@@ -37,7 +37,7 @@ impl CheckpointLease {
 pub(crate) fn record_checkpoint(transition: &mut Transition<'_>, id: LeaseId) {
     let now = transition.now();
     transition.change_lease(id, |lease| lease.checkpointed_at = Some(now));
-    if transition.must_outlast_repair(id) {
+    if transition.must_outlast_migration(id) {
         return;
     }
     let reclaim = transition.state().leases.get(&id).and_then(|lease| lease.reclaim.as_ref());

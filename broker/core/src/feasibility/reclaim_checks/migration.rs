@@ -1,10 +1,10 @@
-//! Repair: moves leases aside so that a request fits that only fragmentation keeps out.
+//! Migration: moves leases aside so that a request fits that only fragmentation keeps out.
 //!
-//! Its cost is bounded. At most [`MAX_REPAIR_MOVES`] leases move for a request. Each is preemptible, saves checkpoints,
+//! Its cost is bounded. At most [`MAX_MIGRATION_MOVES`] leases move for a request. Each is preemptible, saves checkpoints,
 //! has been active for [`MIN_MOVE_INTERVAL`] since it began or last moved, and has no higher priority than the request.
 //! Each has its new place, alongside that of the request, before it is reclaimed; it ends only once that place is
 //! usable, and nobody else gets that place until then. A request qualifies once it has waited for `reserve_after`, and
-//! only where total free capacity suffices. A donor repairs for one request at a time.
+//! only where total free capacity suffices. A donor migrates leases for one request at a time.
 
 use crate::feasibility::donors::best::best;
 use crate::feasibility::donors::promise::unknown_promises;
@@ -23,18 +23,18 @@ use crate::model::time::Millis;
 use crate::state::{State, gang};
 
 /// Leases moved per request.
-pub(crate) const MAX_REPAIR_MOVES: usize = 2;
+pub(crate) const MAX_MIGRATION_MOVES: usize = 2;
 /// A lease moves at most once in this time.
 pub(crate) const MIN_MOVE_INTERVAL: Millis = Millis::from_hours(1);
 
 /// The places of a request and of the leases that move for it.
-pub(crate) struct RepairPlacements<'a> {
+pub(crate) struct MigrationPlacements<'a> {
     pub(crate) requested: FeasiblePlacement,
     pub(crate) moved: Vec<(&'a Request, Found)>,
 }
 
 /// Whether request `by` has waited long enough, and whether moving these leases is permitted and makes it fit.
-pub(crate) fn repair_holds(
+pub(crate) fn migration_holds(
     snapshot: &Snapshot<'_>,
     by: RequestId,
     donor: &ClusterId,
@@ -48,14 +48,14 @@ pub(crate) fn repair_holds(
     waited
         && !busy
         && request.spec.allows(donor)
-        && moves.len() <= MAX_REPAIR_MOVES
+        && moves.len() <= MAX_MIGRATION_MOVES
         && moves.iter().all(|(_, lease)| may_be_moved(state, lease, value))
         && has_enough_free(snapshot, &request.spec, donor)
         && plan_moves(snapshot, &request.spec, donor, moves).is_some()
 }
 
 /// Whether `lease`, which is being reclaimed for `by`, still is in its way and has a place to go.
-pub(crate) fn repair_still_needed(state: &State, by: RequestId, id: LeaseId, lease: &Lease) -> bool {
+pub(crate) fn migration_still_needed(state: &State, by: RequestId, id: LeaseId, lease: &Lease) -> bool {
     let request = state.requests.get(&by).filter(|request| request.waits() && request.room_at.is_some());
     let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
     let donor = &lease.placement.donor;
@@ -111,7 +111,7 @@ pub(crate) fn plan_moves<'a>(
     spec: &RequestSpec,
     donor: &ClusterId,
     moves: &[(LeaseId, &Lease)],
-) -> Option<RepairPlacements<'a>> {
+) -> Option<MigrationPlacements<'a>> {
     let requested = placement_without(snapshot, spec, donor, moves)?;
     let needed = |(id, _): &(LeaseId, &Lease)| {
         let rest: Vec<(LeaseId, &Lease)> = moves.iter().filter(|(other, _)| other != id).copied().collect();
@@ -121,7 +121,7 @@ pub(crate) fn plan_moves<'a>(
         return None;
     }
     let moved = places_for_moved(snapshot, spec, &requested, moves)?;
-    Some(RepairPlacements { requested, moved })
+    Some(MigrationPlacements { requested, moved })
 }
 
 /// New places for `moves`, found while each still holds its old place and `candidate` is taken; `None` if any has none.

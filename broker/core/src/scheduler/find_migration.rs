@@ -1,12 +1,12 @@
-//! Finds repairs: leases that move aside so that a request fits.
+//! Finds migrations: leases that move aside so that a request fits.
 
 use std::collections::BTreeSet;
 
 use crate::feasibility::donors::promise::donors;
-use crate::feasibility::reclaim_checks::preemption::is_making_room;
-use crate::feasibility::reclaim_checks::repair::{
-    RepairPlacements, has_enough_free, may_be_moved, placement_without, plan_moves, priority_value,
+use crate::feasibility::reclaim_checks::migration::{
+    MigrationPlacements, has_enough_free, may_be_moved, placement_without, plan_moves, priority_value,
 };
+use crate::feasibility::reclaim_checks::preemption::is_making_room;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::id::{ClusterId, LeaseId};
@@ -20,20 +20,20 @@ pub(crate) const MAX_ALONE: usize = 64;
 pub(crate) const MAX_PAIRED: usize = 12;
 
 /// Leases of one donor that move so that a request fits there.
-pub(crate) struct Repair<'a> {
+pub(crate) struct Migration<'a> {
     pub(crate) donor: &'a ClusterId,
     pub(crate) moves: Vec<(LeaseId, &'a Lease)>,
     /// The places of the request and of the moved leases.
-    pub(crate) places: RepairPlacements<'a>,
+    pub(crate) places: MigrationPlacements<'a>,
 }
 
-/// The smallest repair for `spec`; among equal ones, the one with the least work to lose. `None` if moving up to
-/// [`MAX_REPAIR_MOVES`](crate::feasibility::reclaim_checks::repair::MAX_REPAIR_MOVES) leases does not suffice.
-pub(crate) fn repair_for<'a>(
+/// The smallest migration for `spec`; among equal ones, the one with the least work to lose. `None` if moving up to
+/// [`MAX_MIGRATION_MOVES`](crate::feasibility::reclaim_checks::migration::MAX_MIGRATION_MOVES) leases does not suffice.
+pub(crate) fn migration_for<'a>(
     snapshot: &Snapshot<'a>,
     spec: &RequestSpec,
     busy: &BTreeSet<&ClusterId>,
-) -> Option<Repair<'a>> {
+) -> Option<Migration<'a>> {
     let state = snapshot.state;
     let value = priority_value(snapshot, spec);
     let mut candidates: Vec<(&'a ClusterId, Vec<Victim<'a>>)> = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn repair_for<'a>(
     for (donor, victim) in alone {
         let moves = vec![(victim.id, victim.lease)];
         if let Some(places) = plan_moves(snapshot, spec, donor, &moves) {
-            return Some(Repair { donor, moves, places });
+            return Some(Migration { donor, moves, places });
         }
     }
     for (donor, movable) in &candidates {
@@ -70,7 +70,7 @@ pub(crate) fn repair_for<'a>(
             for second in movable.iter().take(MAX_PAIRED).skip(at + 1) {
                 let moves = vec![(first.id, first.lease), (second.id, second.lease)];
                 if let Some(places) = plan_moves(snapshot, spec, donor, &moves) {
-                    return Some(Repair { donor, moves, places });
+                    return Some(Migration { donor, moves, places });
                 }
             }
         }

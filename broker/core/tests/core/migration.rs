@@ -64,7 +64,7 @@ impl Federation {
         request
     }
 
-    fn repairs(&self) -> Vec<ProposedReclaim> {
+    fn migrations(&self) -> Vec<ProposedReclaim> {
         Planner::default().plan(&self.state, 100).reclaims
     }
 
@@ -121,20 +121,20 @@ fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
     assert_eq!(federation.free().into_values().collect::<Vec<_>>(), [2, 2]);
     let request = federation.submit(on_one_node(4));
     federation.place();
-    assert!(federation.repairs().is_empty(), "it has not waited for long");
+    assert!(federation.migrations().is_empty(), "it has not waited for long");
     let summary = explain::explain_waiting(&federation.state, request).unwrap().explanation.summary;
     assert!(summary.contains("it would fit on north after moving lease-"), "{summary}");
     federation.now += HOUR;
     federation.ok(Command::Expire(comity_core::command::Expire {}));
-    let reclaims = federation.repairs();
+    let reclaims = federation.migrations();
     assert_eq!(reclaims.len(), 1);
-    assert_eq!(reclaims[0].reason, ReclaimReason::Repair { by: request });
+    assert_eq!(reclaims[0].reason, ReclaimReason::Migration { by: request });
     federation.carry_out(reclaims, request);
     // What has moved stays where it is for an hour, whoever asks.
     let moved = federation.state.live_leases().find(|(_, lease)| lease.moved_from.is_some()).unwrap().0;
     federation.ok(Command::ReleaseLease(ReleaseLease { lease: federation.state.requests[&request].lease.unwrap() }));
     let other = federation.submit(on_one_node(4));
-    let reclaims = vec![ProposedReclaim { lease: moved, reason: ReclaimReason::Repair { by: other } }];
+    let reclaims = vec![ProposedReclaim { lease: moved, reason: ReclaimReason::Migration { by: other } }];
     let command = Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims });
     assert!(matches!(federation.ok(command).reply, Ok(ReplyBody::Reclaimed { leases, .. }) if leases.is_empty()));
 }
@@ -145,7 +145,7 @@ fn one_that_finds_no_place_after_all_stays() {
     federation.give_back(running[1]);
     federation.give_back(running[2]);
     let request = federation.waits_long(on_one_node(4));
-    let reclaims = federation.repairs();
+    let reclaims = federation.migrations();
     let lease = reclaims[0].lease;
     federation.reclaim(reclaims);
     let next = federation.place()[0];
@@ -158,7 +158,7 @@ fn one_that_finds_no_place_after_all_stays() {
     // One whose request goes away meanwhile is spared.
     federation.stop(next);
     federation.now += 60_000;
-    let again = federation.repairs();
+    let again = federation.migrations();
     if let Some(reclaim) = again.first().cloned() {
         federation.reclaim(again);
         federation.ok(Command::CancelRequest(comity_core::command::CancelRequest { request }));
@@ -176,10 +176,10 @@ fn nobody_moves_for_one_of_lower_standing_or_without_having_said_so() {
         federation.give_back(running[1]);
         federation.give_back(running[2]);
         let request = federation.waits_long(asked);
-        assert!(federation.repairs().is_empty());
+        assert!(federation.migrations().is_empty());
         // Nor does apply believe who says otherwise.
         let lease = federation.state.requests[&running[0]].lease.unwrap();
-        let reclaims = vec![ProposedReclaim { lease, reason: ReclaimReason::Repair { by: request } }];
+        let reclaims = vec![ProposedReclaim { lease, reason: ReclaimReason::Migration { by: request } }];
         let command = Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims });
         assert!(matches!(federation.ok(command).reply, Ok(ReplyBody::Reclaimed { leases, .. }) if leases.is_empty()));
     }
@@ -196,7 +196,7 @@ proptest! {
     /// Where moving one lease lets a request in, found by trying all of them, one is moved; no more than two ever are;
     /// and what is proposed is believed by `apply`, finds its place at once, and lets the request in.
     #[test]
-    fn a_repair_by_one_move_is_found_wherever_there_is_one(
+    fn a_migration_by_one_move_is_found_wherever_there_is_one(
         nodes in 2..5_usize,
         leases in proptest::collection::vec(any_lease(), 1..12),
         count in 2..5_u32,
@@ -213,7 +213,7 @@ proptest! {
         let fits = federation.free().into_values().any(|free| free >= u64::from(count));
         prop_assume!(!fits);
         let request = federation.waits_long(on_one_node(count));
-        let (expected, found) = (federation.one_move(u64::from(count)), federation.repairs());
+        let (expected, found) = (federation.one_move(u64::from(count)), federation.migrations());
         if !expected.is_empty() {
             prop_assert_eq!(found.len(), 1, "one of {:?} would do", expected);
         }
