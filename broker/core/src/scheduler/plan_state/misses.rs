@@ -2,11 +2,13 @@
 //!
 //! A miss counts until something changes that could let the search succeed, and no longer than its time to live:
 //!
-//! | miss of             | counts until                                               | at most         |
-//! |---------------------|------------------------------------------------------------|-----------------|
-//! | [`Search::Place`]   | the plan gives room back; until then, its room only shrinks | one plan        |
-//! | [`Search::Start`]   | an offer, a connection or the policy changes               | one minute      |
-//! | [`Search::Room`]    | –                                                          | ten seconds     |
+//! | miss of           | counts until                                                                   | at most     |
+//! |-------------------|--------------------------------------------------------------------------------|-------------|
+//! | [`Search::Place`] | the plan gives room back                                                       | one plan    |
+//! | [`Search::Start`] | an offer, a connection or the policy changes, or a plan is not applied         | one minute  |
+//! | [`Search::Room`]  | –                                                                              | ten seconds |
+//!
+//! A re-base of log time ends all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
