@@ -1,4 +1,7 @@
 //! A cache of watched objects, reduced to the facts that are kept.
+//!
+//! `kube::runtime::reflector` keeps whole objects, and does not tell whether a change matters. A cluster has tens of
+//! thousands of pods, and nodes report every few seconds; so the facts are kept, and compared.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,7 @@
 //! Waits for controllers by watches, with a time limit.
+//!
+//! `kube::runtime::wait::await_condition` is no substitute: it ends at the first error of the watch, and it cannot tell
+//! what is still missing when the time is over.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -47,7 +50,7 @@ impl Waiting<'_> {
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let mut states = std::pin::pin!(watcher::watch_object(api.clone(), name));
+        let mut states = std::pin::pin!(watcher::watch_object(api.clone(), name).default_backoff());
         let mut missing = UNHEARD.to_owned();
         let wait = async {
             while let Some(state) = states.next().await {
@@ -56,10 +59,7 @@ impl Waiting<'_> {
                         Seen::Done(found) => return Ok(found),
                         Seen::NotYet(what) => missing = what,
                     },
-                    Err(error) => {
-                        missing = format!("the API server says: {error}");
-                        tokio::time::sleep(RETRY).await;
-                    }
+                    Err(error) => missing = format!("the API server says: {error}"),
                 }
             }
             std::future::pending().await
@@ -114,8 +114,6 @@ impl Waiting<'_> {
 
 /// What is said while no look told anything.
 const UNHEARD: &str = "the API server has not told of it";
-/// Pause after a failed watch.
-const RETRY: Duration = Duration::from_millis(500);
 
 async fn emptied<K>(events: impl Stream<Item = watcher::Result<Event<K>>>, left: &mut BTreeSet<String>)
 where

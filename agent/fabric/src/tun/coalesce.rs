@@ -3,6 +3,11 @@
 //!
 //! It joins only what the kernel's own receive offload would: consecutive segments that differ only in sequence number
 //! and identification, with correct checksums. Everything else passes unchanged, in order.
+//!
+//! `send_multiple` of tun-rs 2.8.16 does the same. In place of this file and `segment` it took 1.11 times the processor
+//! time per byte and 3 MiB more memory, at the same throughput: medians of six pairs of runs of `cargo run --release -p
+//! comity-agent --example fabric_tun -- --seconds 3` on a busy machine with two cores. Joining alone took three times as
+//! long.
 
 use super::checksum;
 use super::vnet::{VNET_BYTES, VnetHeader};

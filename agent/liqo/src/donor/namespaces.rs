@@ -1,17 +1,18 @@
 //! Sets Pod Security levels on consumers' remote namespaces: Liqo makes them without one, and the policies admit no
 //! pods until there is one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_kubernetes::api::within_limit;
+use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::patching;
+use comity_agent_kubernetes::failure_log::FailureLog;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::Patch;
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::controller::{Action, Config, Controller, Error};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
@@ -20,9 +21,12 @@ use crate::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// Levels that are enough.
 const LEVELS: [&str; 2] = ["baseline", "restricted"];
-/// How often a namespace is tried before the next change of it is waited for.
-const TRIES: u32 = 5;
-const RETRY: Duration = Duration::from_millis(200);
+/// Pause before a namespace is tried again: it takes no pods meanwhile.
+const RETRY: Duration = Duration::from_secs(1);
+/// Namespaces that are labelled at the same time.
+const AT_ONCE: u16 = 8;
+/// Key of the watch in the log of failures; no namespace has this name.
+const WATCH: &str = "";
 
 /// Labels remote namespaces.
 #[derive(Debug)]
@@ -31,21 +35,32 @@ pub struct NamespaceKeeper;
 impl NamespaceKeeper {
     /// Runs forever. A namespace without a label admits no pods, so nothing else depends on this task.
     pub async fn run(client: Client) {
-        let namespaces = Api::<Namespace>::all(client.clone());
-        let seen = Api::<PartialObjectMeta<Namespace>>::all(client);
+        let seen = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
         let selector = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
-        let mut events = std::pin::pin!(watcher::watcher(seen, selector).default_backoff());
-        let warned = AtomicBool::new(false);
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::InitApply(namespace) | Event::Apply(namespace)) if needs_label(&namespace) => {
-                    label(&namespaces, &namespace.name_any()).await;
+        let mut results = Controller::new(seen, selector)
+            .with_config(Config::default().concurrency(AT_ONCE))
+            .run(label, |_, _, _| Action::requeue(RETRY), Arc::new(Api::all(client)))
+            .boxed();
+        let mut failures = FailureLog::default();
+        while let Some(result) = results.next().await {
+            match result {
+                Ok((namespace, _)) => {
+                    failures.cleared(&namespace.name);
+                    failures.cleared(WATCH);
                 }
-                Ok(_) => warned.store(false, Ordering::Relaxed),
-                Err(error) if !warned.swap(true, Ordering::Relaxed) => {
-                    tracing::warn!(%error, "the watch of remote namespaces failed and is begun again");
+                Err(Error::ReconcilerFailed(error, namespace)) => {
+                    if failures.is_new(&namespace.name, &error.to_string()) {
+                        let namespace = namespace.name;
+                        tracing::warn!(namespace, %error, "cannot label a remote namespace; it takes no pods");
+                    }
                 }
-                Err(_) => {}
+                // It was deleted meanwhile.
+                Err(Error::ObjectNotFound(_)) => {}
+                Err(error) => {
+                    if failures.is_new(WATCH, &error.to_string()) {
+                        tracing::warn!(%error, "the watch of remote namespaces failed and is begun again");
+                    }
+                }
             }
         }
     }
@@ -58,16 +73,81 @@ fn needs_label(namespace: &PartialObjectMeta<Namespace>) -> bool {
     !is_tenant && namespace.metadata.deletion_timestamp.is_none() && !LEVELS.contains(&level)
 }
 
-async fn label(namespaces: &Api<Namespace>, name: &str) {
-    let labels = json!({ "metadata": { "labels": { ENFORCE: LEVELS[0] } } });
-    let parameters = patching();
-    for attempt in 1..=TRIES {
-        match within_limit(namespaces.patch(name, &parameters, &Patch::Merge(&labels))).await {
-            Ok(_) => return tracing::info!(namespace = name, "put a remote namespace under Pod Security baseline"),
-            Err(error) => {
-                tracing::warn!(namespace = name, attempt, %error, "cannot label a remote namespace; it takes no pods")
-            }
+async fn label(
+    namespace: Arc<PartialObjectMeta<Namespace>>,
+    namespaces: Arc<Api<Namespace>>,
+) -> Result<Action, CallError> {
+    if needs_label(&namespace) {
+        let name = namespace.name_any();
+        let labels = json!({ "metadata": { "labels": { ENFORCE: LEVELS[0] } } });
+        match within_limit(namespaces.patch(&name, &patching(), &Patch::Merge(&labels))).await {
+            Ok(_) => tracing::info!(namespace = name, "put a remote namespace under Pod Security baseline"),
+            Err(CallError::Status(status)) if status.is_not_found() => {}
+            Err(error) => return Err(error),
         }
-        tokio::time::sleep(RETRY * attempt).await;
+    }
+    Ok(Action::await_change())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::Value;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// An API server with two remote namespaces, one of them labelled. Its first answer to a patch is an error.
+    fn client(patches: mpsc::UnboundedSender<(String, Value)>) -> Client {
+        let mut failed = false;
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let patches = patches.clone();
+            let is_patch = request.method() == Method::PATCH;
+            let fails = is_patch && !failed;
+            failed |= fails;
+            async move {
+                let (head, body) = request.into_parts();
+                if head.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                    return std::future::pending().await;
+                }
+                let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+                let answer = if is_patch {
+                    let name = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+                    patches.send((name.clone(), serde_json::from_slice(&body)?)).map_err(std::io::Error::other)?;
+                    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
+                } else {
+                    let item = |name: &str, labels: Value| {
+                        json!({
+                            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                            "metadata": { "name": name, "labels": labels }
+                        })
+                    };
+                    json!({
+                        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                        "metadata": { "resourceVersion": "7" },
+                        "items": [item("bare", json!({})), item("done", json!({ ENFORCE: "restricted" }))]
+                    })
+                };
+                let code = if fails { 500 } else { 200 };
+                let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                answer.map_err(std::io::Error::other)
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_namespace_without_a_level_is_labelled_and_a_failure_repeated() {
+        let (tell, mut patches) = mpsc::unbounded_channel();
+        let keeper = tokio::spawn(NamespaceKeeper::run(client(tell)));
+        for _ in 0..2 {
+            let (name, patch) = tokio::time::timeout(Duration::from_secs(20), patches.recv()).await.unwrap().unwrap();
+            assert_eq!((name.as_str(), &patch["metadata"]["labels"][ENFORCE]), ("bare", &json!("baseline")));
+        }
+        assert!(tokio::time::timeout(RETRY * 2, patches.recv()).await.is_err(), "once it is labelled it is left alone");
+        keeper.abort();
     }
 }
