@@ -7,6 +7,7 @@ pub(crate) mod failure_log;
 pub(crate) mod gpu_resource;
 pub(crate) mod https_server;
 pub(crate) mod pod_request;
-pub(crate) mod quantity;
 pub mod service_name;
 pub(crate) mod watch_cache;
+
+pub(crate) use comity_policy::quantity;

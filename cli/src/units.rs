@@ -2,14 +2,12 @@
 
 mod amount;
 mod data;
-mod decimal;
 mod gpus;
 mod members;
 mod time;
 
-pub use amount::{format_cpu, format_memory, parse_cpu_milli, parse_gbits, parse_memory_mib};
+pub use amount::{format_cpu, format_memory, format_milli, parse_cpu_milli, parse_gbits, parse_memory_mib};
 pub use data::{DataAmount, parse_data};
-pub use decimal::format_milli;
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};
 pub use time::{age, format_duration, parse_duration_ms, parse_time_ms};

@@ -1,9 +1,15 @@
 //! Parses and shows durations, GPUs, credits and dates. Values are integers with a unit, never floating point.
 
+pub mod quantity;
+
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
 
+use self::quantity::plain_milli;
 use crate::limits::{MAX_DURATION_MS, MAX_GPUS_MILLI};
+
+/// One million credits.
+const MAX_CREDITS_MILLI: u64 = 1_000_000_000;
 
 /// Why an amount is invalid.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,48 +70,21 @@ pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, AmountError> {
     Ok(total)
 }
 
-/// Parses a decimal with at most three places to thousandths; `None` above `most` thousandths.
-fn parse_milli(text: &str, most: u64) -> Option<u64> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 3 || text.ends_with('.') {
-        return None;
-    }
-    let mut thousandths: u64 = 0;
-    for index in 0..3 {
-        thousandths = thousandths * 10 + u64::from(fraction.as_bytes().get(index).map_or(0, |digit| digit - b'0'));
-    }
-    let milli = whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(thousandths)?;
-    (milli <= most).then_some(milli)
-}
-
 /// Parses an amount of GPUs such as `8`, `0.5` or `250m` to milli-GPU.
 pub(crate) fn parse_gpus_milli(text: &str) -> Result<u64, AmountError> {
     const FORM: &str = "write GPUs like `8`, `0.25` or `250m` (milli-GPU), from 0 to ten million";
     if text.starts_with('-') {
         return invalid("an amount of GPUs cannot be negative", FORM);
     }
-    let milli = match text.strip_suffix('m') {
-        Some(milli) if !milli.is_empty() && milli.bytes().all(|b| b.is_ascii_digit()) => {
-            milli.parse::<u64>().ok().filter(|milli| *milli <= MAX_GPUS_MILLI)
-        }
-        Some(_) => None,
-        None => parse_milli(text, MAX_GPUS_MILLI),
-    };
+    let milli = plain_milli(text).filter(|milli| *milli <= MAX_GPUS_MILLI);
     milli.map_or_else(|| invalid("not an amount of GPUs", FORM), Ok)
 }
 
 /// Parses a price in credits such as `3` or `0.125` to milli-credits.
 pub(crate) fn parse_credits_milli(text: &str) -> Result<u64, AmountError> {
-    parse_milli(text, 1_000_000_000).map_or_else(
-        || {
-            invalid(
-                "not a price",
-                "write credits like `3` or `0.125`, from 0 to one million, with at most three decimals",
-            )
-        },
-        Ok,
-    )
+    const FORM: &str = "write credits like `3` or `0.125`, from 0 to one million, with at most three decimals";
+    let milli = plain_milli(text).filter(|milli| *milli <= MAX_CREDITS_MILLI && !text.ends_with('m'));
+    milli.map_or_else(|| invalid("not a price", FORM), Ok)
 }
 
 /// Parses a time, or a date as its first millisecond (UTC), to milliseconds since 1970.
@@ -197,23 +176,12 @@ mod tests {
 
     #[test]
     fn gpus_are_exact_thousandths() {
-        for (text, milli) in [("8", 8000), ("0.5", 500), ("0.1", 100), ("250m", 250), ("1.005", 1005), ("0", 0)] {
+        for (text, milli) in [("8", 8000), (".5", 500), ("0.1", 100), ("250m", 250), ("1.005", 1005), ("0", 0)] {
             assert_eq!(parse_gpus_milli(text), Ok(milli), "{text}");
         }
-        for bad in [
-            "",
-            "-1",
-            "1e3",
-            "0.0005",
-            ".5",
-            "5.",
-            "1,5",
-            "m",
-            "+1",
-            "99999999999999999999",
-            "10000001",
-            "99999999999999m",
-        ] {
+        for bad in
+            ["", "-1", "1e3", "0.0005", "5.", "1,5", "m", "+1", "99999999999999999999", "10000001", "99999999999999m"]
+        {
             assert!(parse_gpus_milli(bad).is_err(), "{bad}");
         }
     }

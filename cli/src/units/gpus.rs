@@ -1,6 +1,6 @@
 //! Amounts of GPUs: whole ones or equal shares.
 
-use super::decimal::parse_scaled;
+use comity_policy::quantity::plain_milli;
 
 const REMEDY: &str = "give whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)";
 const WHOLE_MILLI: u64 = 1_000;
@@ -27,11 +27,7 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
         Some((times, each)) => (Some(times), each),
         None => (None, text),
     };
-    let milli = match each.strip_suffix('m') {
-        Some(milli) => parse_scaled(milli, 0),
-        None => parse_scaled(each, 3),
-    }
-    .ok_or_else(|| fail("is not an amount of GPUs"))?;
+    let milli = plain_milli(each).ok_or_else(|| fail("is not an amount of GPUs"))?;
     let count = |number: u64| {
         u32::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| fail("is not a usable number of GPUs"))
     };
@@ -48,9 +44,8 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
         Some(_) if milli > WHOLE_MILLI => Err(fail("has shares of more than one GPU each")),
         _ if milli < MIN_MILLI => Err(fail("is less than 1/20 of a GPU")),
         _ => {
-            let times = times
-                .map_or(Some(1), |times| parse_scaled(times, 0))
-                .ok_or_else(|| fail("is not an amount of GPUs"))?;
+            let times =
+                times.map_or(Some(1), |times| times.parse().ok()).ok_or_else(|| fail("is not an amount of GPUs"))?;
             let milli = u32::try_from(milli).ok().filter(|_| !whole);
             Ok(GpuAmount { count: count(times)?, milli })
         }
@@ -59,13 +54,9 @@ pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
 
 /// Whether share and number are swapped, as in `0.25x4` for `4x0.25`.
 fn is_backwards(times: &str, milli: u64) -> bool {
-    let part = match times.strip_suffix('m') {
-        Some(milli) => parse_scaled(milli, 0),
-        None => parse_scaled(times, 3),
-    };
     milli >= WHOLE_MILLI
         && milli.is_multiple_of(WHOLE_MILLI)
-        && part.is_some_and(|part| (MIN_MILLI..WHOLE_MILLI).contains(&part))
+        && plain_milli(times).is_some_and(|part| (MIN_MILLI..WHOLE_MILLI).contains(&part))
 }
 
 #[cfg(test)]

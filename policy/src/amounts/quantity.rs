@@ -1,34 +1,54 @@
-//! Kubernetes quantities, as in "1500m", "2", "512Gi" and "1e3", as whole numbers.
+//! Kubernetes quantities, such as `1500m`, `2`, `512Gi` and `1e3`, as whole numbers.
+//!
+//! The crates kube_quantity 0.9 and k8s_quantity_parser 0.1 read the number as floating point, which is inexact and
+//! which this crate forbids.
 
-/// Billionths, the finest step that Kubernetes knows.
+/// Billionths per one. Kubernetes keeps no finer amounts.
 const NANO: u128 = 1_000_000_000;
+/// Billionths per thousandth.
+const NANO_PER_MILLI: u128 = 1_000_000;
 /// Digits after the point that Kubernetes keeps.
 const FRACTION_DIGITS: usize = 9;
-/// Longest text that is looked at; real ones have fewer than 20 characters.
+/// Length of the longest accepted text; real quantities have fewer than 20 characters.
 const MAX_TEXT: usize = 64;
 
 /// The amount in thousandths, rounded up: for requests.
-pub(crate) fn milli_ceil(text: &str) -> Option<u64> {
-    u64::try_from(nano(text)?.div_ceil(NANO / 1_000)).ok()
+#[must_use]
+pub fn milli_ceil(text: &str) -> Option<u64> {
+    u64::try_from(nano(text)?.div_ceil(NANO_PER_MILLI)).ok()
 }
 
 /// The amount in thousandths, rounded down: for capacity.
-pub(crate) fn milli_floor(text: &str) -> Option<u64> {
-    u64::try_from(nano(text)? / (NANO / 1_000)).ok()
+#[must_use]
+pub fn milli_floor(text: &str) -> Option<u64> {
+    u64::try_from(nano(text)? / NANO_PER_MILLI).ok()
 }
 
 /// The amount in ones, rounded up: for requests.
-pub(crate) fn ones_ceil(text: &str) -> Option<u64> {
+#[must_use]
+pub fn ones_ceil(text: &str) -> Option<u64> {
     u64::try_from(nano(text)?.div_ceil(NANO)).ok()
 }
 
 /// The amount in ones, rounded down: for capacity.
-pub(crate) fn ones_floor(text: &str) -> Option<u64> {
+#[must_use]
+pub fn ones_floor(text: &str) -> Option<u64> {
     u64::try_from(nano(text)? / NANO).ok()
 }
 
-/// The amount in billionths; `None` for what is negative, too large, or no quantity.
-pub(crate) fn nano(text: &str) -> Option<u128> {
+/// An amount that a person wrote, such as `8`, `0.25` or `250m`, in thousandths. `None` for all other notations, and for
+/// amounts that are not whole thousandths.
+#[must_use]
+pub fn plain_milli(text: &str) -> Option<u64> {
+    let number = text.strip_suffix('m').unwrap_or(text);
+    let is_plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.') && !number.ends_with('.');
+    let nano = nano(text).filter(|nano| is_plain && nano.is_multiple_of(NANO_PER_MILLI))?;
+    u64::try_from(nano / NANO_PER_MILLI).ok()
+}
+
+/// The amount in billionths; `None` for negative amounts, too large ones, and text that is no quantity.
+#[must_use]
+pub fn nano(text: &str) -> Option<u128> {
     let text = text.trim();
     if text.len() > MAX_TEXT {
         return None;
@@ -39,14 +59,14 @@ pub(crate) fn nano(text: &str) -> Option<u128> {
     scale(digits(number)?, suffix)
 }
 
-/// A plain decimal number in billionths.
+/// A decimal number without sign, in billionths.
 fn digits(number: &str) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return None;
     }
     let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // Finer digits than Kubernetes keeps round up, as it does.
+    // Kubernetes also rounds finer digits up.
     let kept: String = fraction.chars().chain(std::iter::repeat('0')).take(FRACTION_DIGITS).collect();
     let finer = fraction.get(FRACTION_DIGITS..).is_some_and(|rest| rest.bytes().any(|digit| digit != b'0'));
     let fraction: u128 = kept.parse().ok()?;
@@ -111,9 +131,43 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_rounds_down_and_what_is_asked_for_rounds_up() {
+    fn capacity_rounds_down_and_requests_round_up() {
         assert_eq!((milli_floor("1999u"), milli_ceil("1999u")), (Some(1), Some(2)));
         assert_eq!((ones_floor("1.5"), ones_ceil("1.5")), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn plain_amounts_are_whole_thousandths() {
+        for (text, milli) in
+            [("8", 8_000), ("0.5", 500), (".5", 500), ("1.500000", 1_500), ("250m", 250), ("1.005", 1_005), ("0", 0)]
+        {
+            assert_eq!(plain_milli(text), Some(milli), "{text}");
+        }
+        let most = "18446744073709551.615";
+        assert_eq!((plain_milli(most), plain_milli("18446744073709551.616")), (Some(u64::MAX), None));
+        for text in [
+            "",
+            ".",
+            "1.",
+            "m",
+            "-1",
+            "+1",
+            " 1",
+            "1e3",
+            "1k",
+            "1Ki",
+            "1u",
+            "0.0005",
+            "1.5m",
+            "1,5",
+            "1_000",
+            "٣",
+            "１",
+            "18446744073709551616",
+            "0.0000000001",
+        ] {
+            assert_eq!(plain_milli(text), None, "{text}");
+        }
     }
 
     #[test]
