@@ -1,10 +1,12 @@
 //! Parses and shows durations, GPUs, credits and dates. Values are integers with a unit, never floating point.
 
+pub mod quantity;
+
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
 
+use self::quantity::plain_milli;
 use crate::limits::{MAX_DURATION_MS, MAX_GPUS_MILLI};
-use crate::quantity::plain_milli;
 
 /// One million credits.
 const MAX_CREDITS_MILLI: u64 = 1_000_000_000;

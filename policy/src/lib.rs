@@ -28,7 +28,6 @@ mod kind;
 pub mod limits;
 mod mig_profile;
 mod problem;
-pub mod quantity;
 mod roles;
 mod selector;
 mod source;
@@ -36,7 +35,7 @@ mod suggest;
 mod warnings;
 mod yaml;
 
-pub use amounts::{show_duration, show_gpus};
+pub use amounts::{quantity, show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, UsageTable};
 pub use bundle::Bundle;
 pub use compile::{InvalidBundle, load};

@@ -1,5 +1,7 @@
 //! Interns values as dense ids.
 
+use hashbrown::HashTable;
+
 /// A 64-bit digest that is the same in every process. Tables depend on it only for speed; the planner uses it to break
 /// ties between equal costs.
 pub(crate) trait Digest {
@@ -23,27 +25,18 @@ impl Digest for [i32; 8] {
     }
 }
 
-/// One slot of the table: the upper half of the value's digest, which rules out nearly all other values without
-/// comparing them, and the value's id.
-type Slot = (u32, u32);
-/// Marks a free slot.
-const FREE: Slot = (0, u32::MAX);
-
-fn upper_half(digest: u64) -> u32 {
-    u32::try_from(digest >> 32).unwrap_or(u32::MAX)
-}
-
-/// Gives equal values the same dense id. Open addressing, at most half full.
+/// Gives equal values the same dense id.
 #[derive(Clone, Debug)]
 pub(crate) struct Interner<T> {
-    slots: Vec<Slot>,
+    /// Ids by the digests of their values.
+    ids: HashTable<u32>,
     values: Vec<T>,
     digests: Vec<u64>,
 }
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), values: Vec::new(), digests: Vec::new() }
+        Self { ids: HashTable::new(), values: Vec::new(), digests: Vec::new() }
     }
 }
 
@@ -51,7 +44,7 @@ impl<T: Digest + Eq> Interner<T> {
     /// The id of `value`; assigns a new id to a new value.
     pub(crate) fn intern(&mut self, value: T) -> u32 {
         let digest = value.digest();
-        self.find_or_grow(&value, digest).unwrap_or_else(|slot| self.insert_at(slot, digest, value))
+        self.find(&value, digest).unwrap_or_else(|| self.push(value, digest))
     }
 
     /// Like [`intern`](Self::intern), but clones the value only if it is new.
@@ -60,53 +53,24 @@ impl<T: Digest + Eq> Interner<T> {
         T: Clone,
     {
         let digest = value.digest();
-        self.find_or_grow(value, digest).unwrap_or_else(|slot| self.insert_at(slot, digest, value.clone()))
+        self.find(value, digest).unwrap_or_else(|| self.push(value.clone(), digest))
     }
 
     /// The id of `value`, if it was interned before.
     pub(crate) fn id_of(&self, value: &T) -> Option<u32> {
-        if self.slots.is_empty() { None } else { self.probe(value, value.digest()).ok() }
+        self.find(value, value.digest())
     }
 
-    /// The id of `value`, or the free slot where it belongs. A free slot always exists: the table is at most half full.
-    fn find_or_grow(&mut self, value: &T, digest: u64) -> Result<u32, usize> {
-        if self.slots.len() <= 2 * self.values.len() {
-            self.grow();
-        }
-        self.probe(value, digest)
+    fn find(&self, value: &T, digest: u64) -> Option<u32> {
+        self.ids.find(digest, |id| self.values[*id as usize] == *value).copied()
     }
 
-    fn probe(&self, value: &T, digest: u64) -> Result<u32, usize> {
-        let (mask, upper) = (self.slots.len() - 1, upper_half(digest));
-        let mut slot = usize::try_from(digest).unwrap_or(0) & mask;
-        while self.slots[slot] != FREE {
-            let (other, id) = self.slots[slot];
-            if other == upper && self.values[id as usize] == *value {
-                return Ok(id);
-            }
-            slot = (slot + 1) & mask;
-        }
-        Err(slot)
-    }
-
-    fn insert_at(&mut self, slot: usize, digest: u64, value: T) -> u32 {
+    fn push(&mut self, value: T, digest: u64) -> u32 {
         let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-        self.slots[slot] = (upper_half(digest), id);
         self.values.push(value);
         self.digests.push(digest);
+        self.ids.insert_unique(digest, id, |id| self.digests[*id as usize]);
         id
-    }
-
-    fn grow(&mut self) {
-        let slots = (4 * self.values.len()).next_power_of_two().max(64);
-        self.slots = vec![FREE; slots];
-        for (id, &digest) in (0..).zip(&self.digests) {
-            let mut slot = usize::try_from(digest).unwrap_or(0) & (slots - 1);
-            while self.slots[slot] != FREE {
-                slot = (slot + 1) & (slots - 1);
-            }
-            self.slots[slot] = (upper_half(digest), id);
-        }
     }
 
     pub(crate) fn get(&self, id: u32) -> &T {
