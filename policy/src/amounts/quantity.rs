@@ -1,7 +1,7 @@
 //! Kubernetes quantities, such as `1500m`, `2`, `512Gi` and `1e3`, as whole numbers.
 //!
-//! The crates kube_quantity 0.9 and k8s_quantity_parser 0.1 read the number as floating point, which is inexact and
-//! which this crate forbids.
+//! kube_quantity 0.9 reads the number as floating point, which is inexact and which this crate forbids;
+//! k8s_quantity_parser 0.1 needs k8s-openapi 0.14.
 
 /// Billionths per one. Kubernetes keeps no finer amounts.
 const NANO: u128 = 1_000_000_000;
