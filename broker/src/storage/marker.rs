@@ -34,6 +34,12 @@ pub(super) struct Marker {
     pub(super) replaces: Vec<GroupId>,
 }
 
+#[derive(Deserialize)]
+struct MarkerHead {
+    product: String,
+    format: u64,
+}
+
 impl Marker {
     /// A marker with a new incarnation.
     pub(super) fn fresh(broker: u64, group: Option<GroupId>) -> Self {
@@ -69,13 +75,16 @@ impl Marker {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let marker: Self = serde_json::from_slice(&text).map_err(|error| StorageError::damaged(&path, error))?;
-        if marker.product != PRODUCT {
-            return Err(StorageError::damaged(path, format!("it is of {:?}", marker.product)));
+        let damaged = |error| StorageError::damaged(&path, error);
+        // A later format may have other fields, so look at these two first.
+        let head: MarkerHead = serde_json::from_slice(&text).map_err(damaged)?;
+        if head.product != PRODUCT {
+            return Err(StorageError::damaged(path, format!("it is of {:?}", head.product)));
         }
-        if marker.format > FORMAT {
-            return Err(StorageError::FromTheFuture { path, found: marker.format, known: FORMAT });
+        if head.format > FORMAT {
+            return Err(StorageError::FromTheFuture { path, found: head.format, known: FORMAT });
         }
+        let marker: Self = serde_json::from_slice(&text).map_err(damaged)?;
         if marker.broker != id {
             return Err(StorageError::OtherBroker { path, found: marker.broker, wanted: id });
         }

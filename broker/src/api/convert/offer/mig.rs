@@ -124,7 +124,7 @@ mod tests {
             ..v1::Device::default()
         };
         let node = v1::Node { id: "n1".to_owned(), devices: vec![device], ..v1::Node::default() };
-        v1::Offer { cluster: "campus".to_owned(), generation: 1, nodes: vec![node], deliveries: Vec::new(), data: None }
+        v1::Offer { cluster: "campus".to_owned(), generation: 1, nodes: vec![node], deliveries: vec![1], data: None }
     }
 
     fn parsed(offer: v1::Offer) -> Result<Device, Refusal> {
