@@ -34,7 +34,6 @@ pub struct RemoteKeys {
     /// Candidates of its fabric endpoint, "host:port".
     pub endpoints: Vec<String>,
     /// Its network.
-    #[serde(default)]
     pub network: RemoteNetwork,
 }
 
@@ -136,15 +135,12 @@ pub struct DonorRecord {
     /// When it was admitted, in milliseconds since 1970.
     pub admitted_at_ms: u64,
     /// Its delivery.
-    #[serde(default)]
     pub delivery: DeliveryKind,
     /// Namespace, once prepared.
     pub namespace: Option<String>,
     /// Grant of its virtual node, once prepared; in force until the lease is taken down.
-    #[serde(default)]
     pub grant: Option<Grant>,
     /// Name of the ResourceSlice that stands for it, once prepared: see [`slice`](Self::slice).
-    #[serde(default)]
     pub slice: Option<String>,
     /// Last sequence used for its credentials, in any epoch.
     pub last_sequence: u64,
@@ -203,12 +199,10 @@ pub struct OriginRecord {
     /// Fencing token as last seen.
     pub fencing_token: u64,
     /// Its delivery.
-    #[serde(default)]
     pub delivery: DeliveryKind,
     /// The newest credential.
     pub credential: Option<HeldCredential>,
     /// Its virtual node, once there is one: see [`node`](Self::node).
-    #[serde(default)]
     pub node: Option<String>,
     /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
     pub local_port: Option<u16>,

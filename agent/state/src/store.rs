@@ -23,10 +23,8 @@ use tables::{BLOBS, META};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
-/// Version of the file's layout that is written. 2: peerings have a Liqo exchange, leases a delivery.
-const FORMAT: u64 = 2;
-/// Oldest layout that is read; what it lacks is what its time had.
-const OLDEST_FORMAT: u64 = 1;
+/// Version of the file's layout.
+const FORMAT: u64 = 1;
 /// Message ids reserved on disk at once.
 const ID_BLOCK: u64 = 1 << 20;
 
@@ -61,9 +59,7 @@ pub enum StoreError {
         reason: String,
     },
     /// Another layout.
-    #[error(
-        "{path} has format {found}, this agent reads formats {OLDEST_FORMAT} to {FORMAT}: run the version that wrote it"
-    )]
+    #[error("{path} has format {found}, this agent reads format {FORMAT}: run the version that wrote it")]
     Format {
         /// The file.
         path: PathBuf,

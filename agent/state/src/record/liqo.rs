@@ -71,10 +71,8 @@ pub struct LiqoRecord {
     /// What the origin's identity is made of, encoded: made (donor) or opened (origin).
     pub identity: Option<SecretBlob>,
     /// Donor: the newest token, where the origin comes by token and no keys are exchanged.
-    #[serde(default)]
     pub minted: Option<MintedToken>,
     /// The network of the two Liqos, where that carries their pods.
-    #[serde(default)]
     pub network: Option<NetworkRecord>,
     /// Whether this side's half is complete: the donor's tenant, or the origin's identity.
     pub done: bool,

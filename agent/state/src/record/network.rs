@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 /// A cluster's network, after its bundle was verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct RemoteNetwork {
     /// Addresses of its pods.
     pub pod_cidrs: Vec<Ipv4Net>,

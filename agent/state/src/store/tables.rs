@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 use super::change::Dirty;
-use super::{FORMAT, OLDEST_FORMAT, StoreError};
+use super::{FORMAT, StoreError};
 use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey};
 
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -93,7 +93,7 @@ pub(super) fn load(path: &Path, database: &Database) -> Result<(Records, u64), S
     let fail = |error: redb::Error| super::database("read", path, error);
     let bad = |record: String, reason: String| StoreError::Record { path: path.to_owned(), record, reason };
     let (found, fence, next_id) = prepare(database).map_err(fail)?;
-    if !(OLDEST_FORMAT..=FORMAT).contains(&found) {
+    if found != FORMAT {
         return Err(StoreError::Format { path: path.to_owned(), found });
     }
     let transaction = database.begin_read().map_err(|error| fail(error.into()))?;
@@ -165,14 +165,13 @@ fn outbox(transaction: &redb::ReadTransaction) -> Result<Messages, redb::Error> 
     Ok(messages)
 }
 
-/// Format found, fence and next message id. A file of an older format becomes one of this format: what it lacks has a
-/// default, and an older agent must not read what is written from now on.
+/// Format found, fence and next message id. A new file gets this format.
 fn prepare(database: &Database) -> Result<(u64, u64, u64), redb::Error> {
     let transaction = database.begin_write()?;
     let facts = {
         let mut meta = transaction.open_table(META)?;
         let format = meta.get("format")?.map(|value| value.value());
-        if format.is_none_or(|format| (OLDEST_FORMAT..FORMAT).contains(&format)) {
+        if format.is_none() {
             meta.insert("format", FORMAT)?;
         }
         let fence = meta.get("fence")?.map_or(0, |value| value.value());

@@ -28,7 +28,7 @@ impl Group {
         let amounts =
             [u64::from(shape.gpus), shape.cpu_milli_per_gpu, shape.memory_mib_per_gpu].map(|it| it.to_string());
         let wishes = self.wishes.name();
-        let mut parts = vec![
+        let parts = [
             "group",
             &self.namespace,
             &self.owner_uid,
@@ -37,9 +37,8 @@ impl Group {
             &amounts[0],
             &amounts[1],
             &amounts[2],
+            &wishes,
         ];
-        // Unchanged without wishes, for compatibility with agents from before there were any.
-        parts.extend(Some(wishes.as_str()).filter(|wishes| !wishes.is_empty()));
         digest(&parts)
     }
 }
