@@ -2,7 +2,7 @@
 //!
 //! - TCP to the donor's API server goes to this process, which sends it through the tunnel.
 //! - Only packets between the two sides of a `Reach` pass the tunnel, on new and old connections alike, so a removed
-//! address loses its connections at once.
+//!   address loses its connections at once.
 //! - The kubelet's port is closed whatever a `Reach` allows.
 //! - This node itself answers only echo requests and, on the donor, connections to its API.
 //! - Pods of other nodes use the overlay under the same rules; only those nodes may send to it.

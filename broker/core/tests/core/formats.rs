@@ -117,6 +117,7 @@ fn replay(log: &[LogEnvelope]) -> State {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the golden files are read, and written before the first release")]
 fn log_and_snapshot_of_format_1_give_the_same_state() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     if std::env::var_os("COMITY_WRITE_GOLDEN").is_some() {
