@@ -1,4 +1,4 @@
-//! The federation's state. Anyone may read it; only a [`Transition`](transition::Transition) changes it.
+//! The federation's state. Anyone may read it; only [`State::apply`] changes it, through a `Transition`.
 
 mod chains;
 pub(crate) mod cluster_sums;
