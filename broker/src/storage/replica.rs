@@ -141,3 +141,17 @@ impl Replica {
 fn next_index(last_applied: Option<LogId>) -> u64 {
     last_applied.map_or(0, |id| id.index.saturating_add(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_snapshot_is_made_of_a_broken_state() {
+        let mut replicated = Replicated::new(State::default(), None, StoredMembership::default());
+        assert!(replicated.copy_for_snapshot().is_ok());
+        let illegal = IllegalChange { revision: 1, what: "lease-1 went from Ended to Active".to_owned() };
+        replicated.broken = Some(illegal.clone());
+        assert_eq!(replicated.copy_for_snapshot().err(), Some(illegal));
+    }
+}

@@ -102,7 +102,7 @@ impl<'a> Transition<'a> {
         &self.settings
     }
 
-    /// The records, to change them.
+    /// The records, to change them. Counts as a change, so look up first what may be missing.
     fn records(&mut self) -> &mut Records {
         self.touched = true;
         &mut self.state.records

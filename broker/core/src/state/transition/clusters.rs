@@ -22,7 +22,7 @@ impl Transition<'_> {
     /// Changes an existing cluster, but not its offer.
     pub(crate) fn change_cluster(&mut self, id: &ClusterId, change: impl FnOnce(&mut Cluster)) {
         let revision = self.revision;
-        if let Some(cluster) = self.records().clusters.get_mut(id) {
+        if let Some(cluster) = self.state.records.clusters.get_mut(id) {
             change(cluster);
             cluster.revision = revision;
             self.note(Change::Cluster(id.clone()));
@@ -81,7 +81,7 @@ impl Transition<'_> {
 
     /// Removes a join token that was used or has expired.
     pub(crate) fn remove_invite(&mut self, secret_sha256: &str) {
-        let records = self.records();
+        let records = &mut self.state.records;
         records.derived.timers.set(Due::Invite(secret_sha256.to_owned()), None);
         if let Some(invite) = records.invites.remove(secret_sha256) {
             self.note(Change::Invite(invite.cluster));

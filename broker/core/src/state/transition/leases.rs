@@ -36,7 +36,7 @@ impl Transition<'_> {
     /// Changes a lease. Releases its capacity once it no longer occupies any.
     pub(crate) fn change_lease(&mut self, id: LeaseId, change: impl FnOnce(&mut Lease)) {
         let revision = self.revision;
-        let Records { leases, derived, .. } = self.records();
+        let Records { leases, derived, .. } = &mut self.state.records;
         let Some(lease) = leases.get_mut(&id) else { return };
         let before = lease.state;
         let (occupied, replaced) = (lease.occupies(), lease.moved_to.is_some());

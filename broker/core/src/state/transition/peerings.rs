@@ -22,7 +22,7 @@ impl Transition<'_> {
 
     pub(crate) fn change_peering(&mut self, id: PeeringId, change: impl FnOnce(&mut Peering)) {
         let (revision, idle) = (self.revision, self.settings.peering_idle);
-        let records = self.records();
+        let records = &mut self.state.records;
         let Some(peering) = records.peerings.get_mut(&id) else { return };
         let before = peering.state;
         change(peering);

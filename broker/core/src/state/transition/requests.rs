@@ -22,7 +22,7 @@ impl Transition<'_> {
 
     pub(crate) fn change_request(&mut self, id: RequestId, change: impl FnOnce(&mut Request)) {
         let revision = self.revision;
-        let records = self.records();
+        let records = &mut self.state.records;
         let Some(request) = records.requests.get_mut(&id) else { return };
         let before = request.state;
         change(request);

@@ -1,5 +1,5 @@
 use crate::model::broker_record::{BrokerRecord, BrokerRole};
-use crate::model::id::{ClusterId, PeeringId};
+use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
 use crate::model::peering::PeeringState;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Actor, ReplyBody};
@@ -46,4 +46,11 @@ fn a_refusal_after_a_change_is_an_error() {
 
     let transition = Transition::begin(&mut state, &LEADER, "");
     assert!(transition.finish(&refused()).is_ok(), "a refusal alone is no error");
+
+    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    transition.change_lease(LeaseId(7), |_| {});
+    transition.change_request(RequestId(7), |_| {});
+    transition.change_peering(PeeringId(7), |_| {});
+    transition.remove_invite("none");
+    assert!(transition.finish(&refused()).is_ok(), "neither is a look for records that do not exist");
 }
