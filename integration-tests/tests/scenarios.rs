@@ -29,6 +29,8 @@ mod inventories;
 mod liqo_network;
 #[path = "scenarios/lost_disk.rs"]
 mod lost_disk;
+#[path = "scenarios/manifests.rs"]
+mod manifests;
 #[path = "scenarios/near.rs"]
 mod near;
 #[path = "scenarios/nodes.rs"]

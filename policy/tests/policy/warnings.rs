@@ -1,7 +1,5 @@
 //! Warnings name line, field, value and remedy, and a bundle without mistakes has none.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::Path;
 
 use comity_policy::{Problem, ProblemCode, SourceFile, load, read_directory, render_problems};

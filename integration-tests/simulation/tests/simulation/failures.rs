@@ -1,5 +1,4 @@
 //! Random failures of devices, nodes and donors, checked against an independent list of failures.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_core::limits::MAX_REPLACED;
 use comity_simulation::failures::Failures;

@@ -1,6 +1,5 @@
 //! The manifests in `deploy/` are valid YAML, consistent, and grant only the documented rights. The scenario `pods`
 //! tests that they work.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 

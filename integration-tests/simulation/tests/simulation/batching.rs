@@ -1,5 +1,4 @@
 //! Batching on a campus of 64 GPUs: its effect, and the bound on migrations.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::batching::{
     BatchingReport, BatchingTest, Figures, MOST_MOVES, Strategy, StrategyReport, campus,

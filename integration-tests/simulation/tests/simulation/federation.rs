@@ -1,5 +1,4 @@
 //! Replays of a small trace divided among institutions.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 

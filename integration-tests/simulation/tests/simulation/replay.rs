@@ -1,5 +1,4 @@
 //! Replays of a small synthetic trace: 416 GPUs on 80 nodes of three kinds.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 

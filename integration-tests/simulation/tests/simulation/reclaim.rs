@@ -1,5 +1,4 @@
 //! Random reclaims of some dozen leases: with notice, no more than needed, and moved where possible.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::reclaim::Reclaims;
 

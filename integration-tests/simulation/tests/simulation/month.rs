@@ -1,5 +1,4 @@
 //! A few days of the simulated month: shares match entitlements, and lending pays.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::month::{Month, svg};
 

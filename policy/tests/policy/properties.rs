@@ -1,7 +1,5 @@
 //! Arbitrary input never panics: texts, YAML, changed examples and selectors.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::Path;
 
 use comity_policy::{DeviceFacts, SourceFile, load, read_directory};
