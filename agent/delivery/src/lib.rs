@@ -33,6 +33,8 @@ pub use virtual_node::{LentNode, NodeLender, VirtualNodeDonor, VirtualNodeOrigin
 
 /// Label with the tenant.
 pub(crate) const TENANT_LABEL: &str = "comity.dev/tenant";
+/// Namespace on the origin for leases whose request names none.
+const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 
 /// A lease as the donor's delivery needs it.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::KubernetesApi;
-use comity_agent_kubernetes::call::{apply, call, call_opt, creating};
+use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, apply, call, call_opt, creating};
 use comity_agent_kubernetes::gpu_resource;
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
@@ -45,9 +45,6 @@ const DEVICE_NAMES_AGE: Duration = Duration::from_secs(60);
 /// Patience with the quota controller to count a new quota; until then no pod is admitted.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(20);
 const QUOTA_POLL: Duration = Duration::from_millis(100);
-const PAGE: u32 = 500;
-/// Most pages of a list: two million objects.
-const MAX_PAGES: usize = 4_096;
 
 /// Delivers leases as namespaces.
 #[derive(Debug)]
@@ -166,7 +163,7 @@ impl NamespaceDelivery {
         }
         let nodes = Api::<Node>::all(self.api.client());
         let mut on_nodes = BTreeSet::new();
-        let mut page = ListParams::default().limit(PAGE);
+        let mut page = ListParams::default().limit(PAGE_SIZE);
         for _ in 0..MAX_PAGES {
             let list = call("list nodes", nodes.list(&page)).await?;
             for status in list.items.iter().filter_map(|node| node.status.as_ref()) {
@@ -259,7 +256,7 @@ impl NamespaceDelivery {
 
     async fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
         let namespaces = self.namespaces();
-        let mut page = ListParams::default().labels(LEASE_LABEL).limit(PAGE);
+        let mut page = ListParams::default().labels(LEASE_LABEL).limit(PAGE_SIZE);
         let mut leases = BTreeSet::new();
         for _ in 0..MAX_PAGES {
             let list = call("list the namespaces of leases", namespaces.list_metadata(&page)).await?;

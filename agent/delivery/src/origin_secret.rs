@@ -20,14 +20,14 @@ use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 
 use self::ledger::Ledger;
-use crate::{Accepted, ApiCredential, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig, probe};
+use crate::{
+    Accepted, ApiCredential, DEFAULT_TARGET_NAMESPACE, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig, probe,
+};
 
 /// Label with the lending cluster.
 const DONOR_LABEL: &str = "comity.dev/donor";
 /// Key in the Secret; tools for cluster access look for it.
 const KEY: &str = "kubeconfig";
-/// Where Secrets go when the request names no namespace.
-const DEFAULT_NAMESPACE: &str = "comity-leases";
 
 /// Writes kubeconfig Secrets.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl OriginSecret {
         server: &str,
     ) -> Result<Accepted, DeliveryError> {
         let namespace =
-            if lease.target_namespace.is_empty() { DEFAULT_NAMESPACE } else { lease.target_namespace.as_str() };
+            if lease.target_namespace.is_empty() { DEFAULT_TARGET_NAMESPACE } else { lease.target_namespace.as_str() };
         let name = namespace_name(&lease.lease_id);
         self.ensure_namespace(namespace).await?;
         let secrets = self.secrets(namespace);

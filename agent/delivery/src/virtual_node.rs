@@ -49,17 +49,21 @@ pub trait VirtualNodeDonor: Send + Sync {
         request: &'a TenantRequest,
     ) -> BoxFuture<'a, Result<IdentityParams, DeliveryError>>;
 
-    /// Issues a token for the origin, to be replaced after `rotation_ms`; the `first` of a peering also makes it a
-    /// tenant.
+    /// Makes the origin a tenant, and issues its first token, to be replaced after `rotation_ms`.
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn mint_token<'a>(
+    fn admit_by_token<'a>(
         &'a self,
         peer: &'a LiqoPeer,
-        first: bool,
         rotation_ms: u64,
     ) -> BoxFuture<'a, Result<Minted, DeliveryError>>;
+
+    /// Issues a token for an admitted origin, to be replaced after `rotation_ms`.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn mint_token<'a>(&'a self, peer: &'a LiqoPeer, rotation_ms: u64) -> BoxFuture<'a, Result<Minted, DeliveryError>>;
 
     /// Removes the tenant with all its objects, and returns when they are gone; idempotent, also if the origin is dead.
     ///

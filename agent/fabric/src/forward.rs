@@ -19,14 +19,12 @@ use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::{FabricError, PeerHandle, TunnelListener, TunnelStream};
+use super::{ACCEPT_RETRY_INTERVAL, FabricError, PeerHandle, TunnelListener, TunnelStream};
 
 /// Bytes on their way in one direction of one connection.
 const SPLICE_BYTES: usize = 32 * 1024;
 /// A target must accept a connection within this time.
 const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after `accept` fails, which it does when descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// One attempt to reach the donor: short, for TCP's own later ones are ever further apart.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -172,7 +170,7 @@ async fn serve_local(listener: TcpListener, peer: PeerHandle, tunnel_port: u16) 
                 Ok((stream, _)) => drop(connections.spawn(serve_client(stream, peer.clone(), tunnel_port))),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection for the tunnel");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 }
             },
             Some(_) = connections.join_next() => {}

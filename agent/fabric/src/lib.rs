@@ -66,7 +66,7 @@ pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, ov
 pub use tunnel::Handshake;
 
 use peer::Peer;
-use registry::{Added, SharedRegistry};
+use registry::{Added, SharedRegistry, TcpStack};
 use tun::TunEngine;
 use wire::{UdpWire, Wire};
 
@@ -77,6 +77,8 @@ pub const DEFAULT_FABRIC_PORT: u16 = 51871;
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// How long [`Fabric::shutdown`] waits for the last resets to leave.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after `accept` fails, as it does when file descriptors run out.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a fabric is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +126,7 @@ impl Fabric {
         options.set_send_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
         let drivers = Mutex::new(JoinSet::new());
         if let FabricMode::Tun(settings) = config.mode {
-            let registry = SharedRegistry::new(false);
+            let registry = SharedRegistry::new(TcpStack::Kernel);
             let engine = Engine::Tun(Box::new(TunEngine::start(socket, settings, registry.clone())?));
             return Ok(Self { registry, engine, drivers });
         }
@@ -133,7 +135,7 @@ impl Fabric {
         // this the first handshake would be lost.
         socket.writable().await.map_err(failed)?;
         let wire = Arc::new(UdpWire::new(socket).map_err(failed)?);
-        let registry = SharedRegistry::new(true);
+        let registry = SharedRegistry::new(TcpStack::Netstack);
         let receiver = tokio::spawn(receive::receive(Arc::clone(&wire), registry.clone()));
         Ok(Self { registry, engine: Engine::Netstack { wire, receiver }, drivers })
     }

@@ -24,7 +24,7 @@ const MAX_CLUSTERS: usize = 1_024;
 pub type Measured = BTreeMap<String, u64>;
 
 /// The bytes received through one tunnel.
-pub struct Arrived {
+pub struct ReceivedBytes {
     /// The tunnel: its peering and epoch.
     pub tunnel: (String, u64),
     /// Cluster at its other end.
@@ -33,7 +33,7 @@ pub struct Arrived {
     pub bytes: u64,
 }
 
-impl Arrived {
+impl ReceivedBytes {
     /// Reads a tunnel's counter.
     #[must_use]
     pub fn of(peer: &PeerHandle) -> Self {
@@ -52,9 +52,9 @@ pub struct Meters {
 
 impl Meters {
     /// Records the counters of all tunnels at `at`, a monotonic time; returns the rates to publish.
-    pub fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = Arrived>) -> &Measured {
+    pub fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = ReceivedBytes>) -> &Measured {
         let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
-        for Arrived { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
+        for ReceivedBytes { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
             // A tunnel's bytes before its first reading have no known duration.
             let before = self.tunnels.get(&tunnel).copied().unwrap_or(bytes);
             let sum = more.entry(cluster).or_default();

@@ -21,7 +21,7 @@ const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
 const LONGEST_NAME: usize = 15;
 /// Own networks that may be named beside those which the routing table shows.
-const MAX_OWN_NETWORKS: usize = 64;
+const MAX_CONFIGURED_NETWORKS: usize = 64;
 
 /// How packets enter and leave the tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,8 +103,8 @@ impl TunSettings {
             let reason = "want a UDP port that is free on every node".to_owned();
             return Err(InvalidSetting::new("fabric.tun.overlay.port", self.overlay.port.to_string(), reason));
         }
-        if self.own_networks.len() > MAX_OWN_NETWORKS {
-            let reason = format!("name at most {MAX_OWN_NETWORKS}; join neighbours into one");
+        if self.own_networks.len() > MAX_CONFIGURED_NETWORKS {
+            let reason = format!("name at most {MAX_CONFIGURED_NETWORKS}; join neighbours into one");
             return Err(InvalidSetting::new("fabric.tun.ownNetworks", self.own_networks.len().to_string(), reason));
         }
         Ok(())

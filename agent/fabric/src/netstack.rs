@@ -6,8 +6,8 @@
 //! buffers, is made for a connection only when its SYN arrives, so there is no
 //! backlog of listening sockets and one bound for everything.
 
-mod device;
 pub(super) mod inner_packet;
+mod tunnel_device;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
@@ -18,8 +18,8 @@ use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 
-use device::TunnelDevice;
 use inner_packet::Segment;
+use tunnel_device::TunnelDevice;
 
 /// Connections of one peering, in either direction and in every state.
 pub(super) const MAX_CONNECTIONS: usize = 256;
@@ -67,7 +67,7 @@ pub(super) enum OpenError {
 }
 
 #[derive(Default)]
-struct Listener {
+struct AcceptQueue {
     ready: VecDeque<Connection>,
     waker: Option<Waker>,
 }
@@ -83,7 +83,7 @@ pub(super) struct Netstack {
     device: TunnelDevice,
     sockets: SocketSet<'static>,
     open: BTreeMap<Ports, SocketHandle>,
-    listeners: BTreeMap<u16, Listener>,
+    listeners: BTreeMap<u16, AcceptQueue>,
     embryonic: Vec<Since>,
     orphans: Vec<Since>,
     local: Ipv6Addr,
@@ -308,7 +308,7 @@ impl Netstack {
         if self.listeners.contains_key(&port) {
             return false;
         }
-        self.listeners.insert(port, Listener::default());
+        self.listeners.insert(port, AcceptQueue::default());
         true
     }
 

@@ -32,22 +32,15 @@ impl NetstackStream {
     /// Resets the connection, so that the other side cannot take what it has
     /// received for everything.
     pub(super) fn abort(mut self) {
-        self.give_back(true);
+        if let Some(connection) = self.connection.take() {
+            self.peer.with(|tunnel| tunnel.stack().abort(connection, Instant::now()));
+        }
     }
 
     /// Looks at the socket without giving the driver anything to do.
     pub(super) fn with_socket<R>(&self, look: impl FnOnce(&mut Socket<'static>) -> R) -> R {
         let connection = self.connection.expect("only abort and drop take it, and they end the stream");
         self.peer.peek(|tunnel| look(tunnel.stack().socket(connection)))
-    }
-
-    fn give_back(&mut self, reset: bool) {
-        if let Some(connection) = self.connection.take() {
-            self.peer.with(|tunnel| match reset {
-                true => tunnel.stack().abort(connection, Instant::now()),
-                false => tunnel.stack().release(connection, Instant::now()),
-            });
-        }
     }
 
     fn kick(&self) {
@@ -57,7 +50,9 @@ impl NetstackStream {
 
 impl Drop for NetstackStream {
     fn drop(&mut self) {
-        self.give_back(false);
+        if let Some(connection) = self.connection.take() {
+            self.peer.with(|tunnel| tunnel.stack().release(connection, Instant::now()));
+        }
     }
 }
 

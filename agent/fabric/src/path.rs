@@ -88,9 +88,14 @@ impl Path {
         self.unanswered_since.get_or_insert(now);
     }
 
-    /// The address to send a handshake initiation to now, if one is due.
-    pub(super) fn attempt(&mut self, now: Instant, has_session: bool) -> Option<SocketAddr> {
-        if now < self.next_attempt || (has_session && !self.is_silent(now)) {
+    /// The address to send a handshake initiation to now, if one is due although there is a session: the peer is silent.
+    pub(super) fn attempt_if_silent(&mut self, now: Instant) -> Option<SocketAddr> {
+        if self.is_silent(now) { self.attempt(now) } else { None }
+    }
+
+    /// The address to send a handshake initiation to now, if one is due; for a path without a session.
+    pub(super) fn attempt(&mut self, now: Instant) -> Option<SocketAddr> {
+        if now < self.next_attempt {
             return None;
         }
         let known = self.endpoint.into_iter();
@@ -133,7 +138,7 @@ mod tests {
         let mut asked = Vec::new();
         for tick in 0..1200u32 {
             let now = start + Duration::from_millis(100) * tick;
-            asked.extend(path.attempt(now, false).map(|target| (tick, target.port())));
+            asked.extend(path.attempt(now).map(|target| (tick, target.port())));
         }
         let ports: Vec<_> = asked.iter().take(4).map(|(_, port)| *port).collect();
         assert_eq!(ports, [1, 2, 1, 2]);
@@ -148,7 +153,7 @@ mod tests {
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
         path.heard(address(9), start);
         assert_eq!(path.endpoint(), Some(address(9)));
-        assert_eq!(path.attempt(start + KEEPALIVE, true), None);
+        assert_eq!(path.attempt_if_silent(start + KEEPALIVE), None);
     }
 
     #[test]
@@ -157,21 +162,21 @@ mod tests {
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
         path.heard(address(9), start);
         path.sent(start);
-        assert_eq!(path.attempt(start + UNANSWERED, true), None);
+        assert_eq!(path.attempt_if_silent(start + UNANSWERED), None);
         let late = start + UNANSWERED + Duration::from_millis(1);
-        assert_eq!(path.attempt(late, true), Some(address(9)));
-        assert_eq!(path.attempt(late + FAST_RETRY, true), Some(address(1)));
+        assert_eq!(path.attempt_if_silent(late), Some(address(9)));
+        assert_eq!(path.attempt_if_silent(late + FAST_RETRY), Some(address(1)));
         path.heard(address(9), late + FAST_RETRY);
-        assert_eq!(path.attempt(late + FAST_RETRY * 2, true), None);
+        assert_eq!(path.attempt_if_silent(late + FAST_RETRY * 2), None);
     }
 
     #[test]
     fn a_silent_peer_is_asked_again_even_when_idle() {
         let start = Instant::now();
         let mut path = Path::new(Vec::new(), KEEPALIVE, start);
-        assert_eq!(path.attempt(start, false), None);
+        assert_eq!(path.attempt(start), None);
         path.heard(address(9), start);
-        assert_eq!(path.attempt(start + KEEPALIVE * 3, true), Some(address(9)));
+        assert_eq!(path.attempt_if_silent(start + KEEPALIVE * 3), Some(address(9)));
     }
 
     #[test]
@@ -179,7 +184,7 @@ mod tests {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
         path.asked(start);
-        assert_eq!(path.attempt(start + FAST_RETRY, false), None);
-        assert_eq!(path.attempt(start + GRACE, false), Some(address(1)));
+        assert_eq!(path.attempt(start + FAST_RETRY), None);
+        assert_eq!(path.attempt(start + GRACE), Some(address(1)));
     }
 }

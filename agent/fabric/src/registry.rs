@@ -16,11 +16,19 @@ const MAX_ENDPOINTS: usize = 16;
 /// Peer numbers have 24 bits; boringtun keeps the other 8 of an index.
 const NUMBER_MASK: u64 = 0x00ff_ffff;
 
+/// The TCP stack that peers use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TcpStack {
+    /// Each peer's own, in this process.
+    Netstack,
+    /// The kernel's.
+    Kernel,
+}
+
 struct Registry {
     demux: Demux<Arc<Peer>>,
     numbers: BTreeMap<String, u32>,
-    /// Whether peers have a TCP stack of their own.
-    netstack: bool,
+    stack: TcpStack,
 }
 
 /// The peerings, shared by the receive loop and the fabric's owner.
@@ -36,9 +44,8 @@ pub(super) enum Added {
 }
 
 impl SharedRegistry {
-    /// Peers have a TCP stack of their own, or use the kernel's.
-    pub(super) fn new(netstack: bool) -> Self {
-        Self(Arc::new(RwLock::new(Registry { demux: Demux::new(), numbers: BTreeMap::new(), netstack })))
+    pub(super) fn new(stack: TcpStack) -> Self {
+        Self(Arc::new(RwLock::new(Registry { demux: Demux::new(), numbers: BTreeMap::new(), stack })))
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Registry> {
@@ -75,7 +82,8 @@ impl SharedRegistry {
         let (number, seed) = registry.draw_number()?;
         let replaced = known.and_then(|number| registry.demux.remove(number));
         let (name, public) = (config.peering.clone(), config.local_secret.public());
-        let peer = Arc::new(Peer::new(config, number, registry.netstack.then_some(seed), now));
+        let seed = (registry.stack == TcpStack::Netstack).then_some(seed);
+        let peer = Arc::new(Peer::new(config, number, seed, now));
         registry.demux.insert(number, public, Arc::clone(&peer));
         registry.numbers.insert(name, number);
         Ok(Added::New { peer, replaced })

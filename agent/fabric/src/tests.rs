@@ -2,10 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod bandwidth;
 mod connections;
 mod handshake;
 mod lifecycle;
-mod measured;
 mod trust;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -12,7 +12,6 @@
 mod allowed;
 mod checksum;
 mod coalesce;
-mod device;
 mod firewall;
 pub(super) mod kernel_side;
 mod layout;
@@ -24,7 +23,9 @@ mod ruleset;
 mod segment;
 pub(super) mod sockets;
 mod sysctl;
+pub(super) mod tcp_header;
 mod threads;
+mod tun_device;
 mod udp;
 mod vnet;
 
@@ -48,12 +49,12 @@ use super::peer::Peer;
 use super::peer::config::{PeerConfig, Role};
 use super::registry::{Added, SharedRegistry};
 use allowed::{RouteTable, SharedRouteTable};
-use device::TunDevice;
 use layout::Layout;
 use netlink::Netlink;
 use overlay::GatewayOverlay;
 use ruleset::{OverlayRules, PeerRules, Rules};
 use threads::Shared;
+use tun_device::TunDevice;
 
 /// Networks that one side of a `Reach` may name.
 const MAX_REACH: usize = 4096;

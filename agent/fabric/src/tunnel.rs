@@ -283,10 +283,11 @@ impl Tunnel {
             self.next_tick = now + TICK;
             self.tick(now, wire);
         }
-        if !self.closed
-            && let Some(to) = self.path.attempt(now, self.has_session())
-        {
-            self.initiate(to, now, wire);
+        if !self.closed {
+            let target = if self.has_session() { self.path.attempt_if_silent(now) } else { self.path.attempt(now) };
+            if let Some(to) = target {
+                self.initiate(to, now, wire);
+            }
         }
         let mut next = Next { at: self.next_tick, blocked: false };
         let Some(endpoint) = self.path.endpoint().filter(|_| self.has_session()) else {

@@ -15,6 +15,10 @@ use crate::api::{CallError, within_limit};
 pub const FIELD_MANAGER: &str = "comity-agent";
 /// Label of every object that the agent makes.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+/// Objects requested in one page of a list.
+pub const PAGE_SIZE: u32 = 500;
+/// Most pages read of one list: two million objects.
+pub const MAX_PAGES: usize = 4_096;
 
 /// Labels of an object that the agent makes: `more`, and [`MANAGED_BY`].
 pub fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {

@@ -19,25 +19,25 @@ mod grants;
 mod installation;
 mod namespaces;
 mod pace;
+mod peer_account;
 mod peer_check;
 pub mod pod_metrics;
 mod policies;
 mod policy_keeper;
-mod removal;
 mod rights;
 mod server_name;
 mod slice;
 mod tenant;
-mod token;
+mod tenant_removal;
 
 pub use class_controller::ClassController;
 pub use csr::{slice_user, tenant_subject_is};
 pub use grants::{Grant, Grants, MAX_GRANTS};
 pub use installation::{Installation, InstallationSettings, check_installation};
 pub use namespaces::NamespaceKeeper;
+pub use peer_account::Minted;
 pub use policies::{POLICY_NAMES, PolicySettings, params_name, policy_objects};
 pub use policy_keeper::PolicyKeeper;
-pub use token::Minted;
 
 use std::time::Duration;
 

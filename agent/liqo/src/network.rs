@@ -11,10 +11,10 @@
 //! [`LiqoNetwork::tend`] resets all objects in every round. Objects that the agent did not make are left alone, and
 //! reported as obstacles.
 
+mod gateway_settings;
 mod installed;
-mod objects;
-mod removal;
-mod settings;
+mod network_objects;
+mod network_removal;
 mod state;
 
 use std::sync::Arc;
@@ -39,15 +39,15 @@ use crate::own_rights::TenantRole;
 use crate::version::Version;
 use crate::{LiqoPeer, PEERING_LABEL, configuration, connection, dynamic, gateway_client, gateway_server, public_key};
 
-pub use settings::{GatewayServiceType, GatewaySettings};
+pub use gateway_settings::{GatewayServiceType, GatewaySettings};
 pub use state::{GatewayEndpoint, NetworkState};
 
 /// The manifest that gives the rights used here.
-const MANIFEST: &str = "deploy/agent/liqo-network.yaml";
+const NETWORK_MANIFEST: &str = "deploy/agent/liqo-network.yaml";
 /// The agent's rights where gateways are.
-const RIGHTS: TenantRole = TenantRole {
+const NETWORK_RIGHTS: TenantRole = TenantRole {
     name: "comity-liqo-network-tenant",
-    manifest: MANIFEST,
+    manifest: NETWORK_MANIFEST,
     gives: ("patch", "networking.liqo.io", "gatewayservers"),
 };
 /// Label by which Liqo finds public keys of gateways.
@@ -224,8 +224,8 @@ impl Pass<'_> {
             return waits(format!("cluster {cluster} has not told its Liqo's networks yet"));
         };
         self.network.check_ranges(remote)?;
-        let object = self.ensure(&configuration(), objects::configuration(self.peer, remote)).await?;
-        if !objects::is_remapped(&object, remote) {
+        let object = self.ensure(&configuration(), network_objects::configuration(self.peer, remote)).await?;
+        if !network_objects::is_remapped(&object, remote) {
             let name = &self.peer.liqo_id;
             return waits(format!(
                 "Liqo has not remapped the networks in Configuration {namespace}/{name} yet; does liqo-ipam run?"
@@ -233,11 +233,13 @@ impl Pass<'_> {
         }
         let (kind, wanted, others) = match (self.side, &remote.endpoint) {
             (Side::Donor, _) => {
-                (gateway_server(), objects::server(self.peer, &self.network.settings), gateway_client())
+                (gateway_server(), network_objects::server(self.peer, &self.network.settings), gateway_client())
             }
-            (Side::Origin, Some(endpoint)) => {
-                (gateway_client(), objects::client(self.peer, &self.network.settings, endpoint), gateway_server())
-            }
+            (Side::Origin, Some(endpoint)) => (
+                gateway_client(),
+                network_objects::client(self.peer, &self.network.settings, endpoint),
+                gateway_server(),
+            ),
             (Side::Origin, None) => {
                 return waits(format!("cluster {cluster} has not told the endpoint of its gateway yet"));
             }
@@ -260,7 +262,7 @@ impl Pass<'_> {
     ) -> Result<NetworkStanding, DeliveryError> {
         let (namespace, name) = (self.peer.tenant_namespace(), &self.peer.liqo_id);
         if let Some(key) = &remote.public_key {
-            self.ensure(&public_key(), objects::public_key(self.peer, key)).await?;
+            self.ensure(&public_key(), network_objects::public_key(self.peer, key)).await?;
         }
         if local.public_key.is_none() {
             return waits(format!(
@@ -367,7 +369,7 @@ impl LiqoNetwork {
     /// What the other side must know of this side's gateway.
     async fn fill_in(&self, local: &mut NetworkState, gateway: &DynamicObject) -> Result<(), DeliveryError> {
         local.public_key = self.gateway_key(gateway).await?;
-        local.endpoint = objects::endpoint(gateway);
+        local.endpoint = network_objects::endpoint(gateway);
         Ok(())
     }
 
@@ -389,8 +391,8 @@ impl LiqoNetwork {
             }
             Some(_) => {}
         }
-        if !RIGHTS.is_in_force(&self.client, namespace).await? {
-            rights(RIGHTS.bind(&self.client, namespace).await)?;
+        if !NETWORK_RIGHTS.is_in_force(&self.client, namespace).await? {
+            rights(NETWORK_RIGHTS.bind(&self.client, namespace).await)?;
         }
         Ok(None)
     }
@@ -437,9 +439,10 @@ fn is_ours(object: &impl kube::Resource) -> bool {
 /// Adds to an error about missing rights the manifest that grants them.
 fn rights<T>(result: Result<T, DeliveryError>) -> Result<T, DeliveryError> {
     result.map_err(|error| match error {
-        DeliveryError::Permanent { code: "kubernetes-forbidden", message } => {
-            DeliveryError::permanent("kubernetes-forbidden", message.replace("deploy/agent/rbac.yaml", MANIFEST))
-        }
+        DeliveryError::Permanent { code: "kubernetes-forbidden", message } => DeliveryError::permanent(
+            "kubernetes-forbidden",
+            message.replace("deploy/agent/rbac.yaml", NETWORK_MANIFEST),
+        ),
         other => other,
     })
 }

@@ -12,13 +12,13 @@
 mod check;
 mod handshake;
 mod idle;
-mod network;
+mod lease_removal;
 mod objects;
 mod offer;
-mod removal;
+mod own_network;
 mod signing;
 pub mod tend;
-mod token;
+mod token_secret;
 mod virtual_nodes;
 mod vk_options;
 
@@ -35,8 +35,8 @@ use tokio::sync::{Mutex, OnceCell};
 
 use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
 
-pub use network::{OwnNetwork, own_network};
 pub use objects::SliceRequest;
+pub use own_network::{OwnNetwork, own_network};
 pub use tend::{Line, TendSettings};
 
 /// The ConfigMap with this cluster's Liqo id.
@@ -44,7 +44,7 @@ const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";
 const CLUSTER_ID_KEY: &str = "CLUSTER_ID";
 
 /// The agent's rights where credentials are.
-const RIGHTS: TenantRole =
+const ORIGIN_RIGHTS: TenantRole =
     TenantRole { name: ORIGIN_ROLE, manifest: "deploy/agent/liqo-origin.yaml", gives: ("watch", "", "secrets") };
 
 /// How a namespace is called on the donor.

@@ -15,7 +15,8 @@ use crate::own_user_name;
 /// Looks at the rights after binding them: a second in all, where some milliseconds were seen.
 const RIGHTS_LOOKS: usize = 50;
 const RIGHTS_POLL: Duration = Duration::from_millis(20);
-const RBAC: &str = "rbac.authorization.k8s.io";
+/// API group of roles and their bindings.
+pub(super) const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// A ClusterRole for tenant namespaces.
 pub(super) struct TenantRole {
@@ -34,7 +35,7 @@ impl TenantRole {
         let name = || self.name.to_owned();
         let binding = RoleBinding {
             metadata: ObjectMeta { name: Some(name()), labels: Some(own_labels([])), ..ObjectMeta::default() },
-            role_ref: RoleRef { api_group: RBAC.to_owned(), kind: "ClusterRole".to_owned(), name: name() },
+            role_ref: RoleRef { api_group: RBAC_GROUP.to_owned(), kind: "ClusterRole".to_owned(), name: name() },
             subjects: Some(vec![subject(&user)]),
         };
         apply(&Api::<RoleBinding>::namespaced(client.clone(), namespace), &binding).await?;
@@ -88,7 +89,7 @@ fn subject(user: &str) -> Subject {
             kind: "User".to_owned(),
             name: user.to_owned(),
             namespace: None,
-            api_group: Some(RBAC.to_owned()),
+            api_group: Some(RBAC_GROUP.to_owned()),
         },
     }
 }

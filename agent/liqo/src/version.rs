@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 
-/// First and last tested versions.
-const FIRST: Version = Version(1, 0, 3);
-const LAST_MINOR: (u32, u32) = (1, 2);
+/// Oldest tested version.
+const OLDEST_TESTED: Version = Version(1, 0, 3);
+/// Newest minor version tested.
+const NEWEST_TESTED_MINOR: (u32, u32) = (1, 2);
 /// As errors say it.
 pub(crate) const SUPPORTED: &str = "1.0.3 to 1.2.x";
 
@@ -34,7 +35,7 @@ impl Version {
 
     /// Whether it was tested with this agent.
     pub(crate) fn is_supported(self) -> bool {
-        self >= FIRST && (self.0, self.1) <= LAST_MINOR
+        self >= OLDEST_TESTED && (self.0, self.1) <= NEWEST_TESTED_MINOR
     }
 
     /// Whether virtual-kubelets take several `--local-podcidr`; before 1.2 the last one counts.

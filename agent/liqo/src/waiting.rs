@@ -14,6 +14,9 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+/// Hint of waits for Liqo's controller manager.
+pub(super) const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
+
 /// Result of a check of an object.
 pub(super) enum Seen<T> {
     /// The condition holds.

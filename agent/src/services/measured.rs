@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_fabric::measured::{Arrived, Measured, Meters};
+use comity_agent_fabric::measured::{ReceivedBytes, Measured, Meters};
 use comity_proto::v1;
 use comity_runtime::Clock;
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::reconcile::parts::Tunnels;
 
 /// Interval of the readings.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const READING_INTERVAL: Duration = Duration::from_secs(1);
 /// The offer's data section, with the measured rates.
 fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite> {
     if measured.is_empty() {
@@ -41,10 +41,10 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = clock.sleep(LOOK_EVERY) => {}
+            () = clock.sleep(READING_INTERVAL) => {}
         }
         let peerings: Vec<String> = tunnels.epochs().into_keys().collect();
-        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&tunnels.fabric.peer(peering)?)));
+        let arrived = peerings.iter().filter_map(|peering| Some(ReceivedBytes::of(&tunnels.fabric.peer(peering)?)));
         let told = meters.look(clock.elapsed(), arrived).clone();
         let gauge = &metrics.measured_mbits;
         for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {

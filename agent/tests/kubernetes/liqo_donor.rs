@@ -325,7 +325,7 @@ async fn a_consumer_by_token_is_held_as_well(lab: &Lab, keeper: &PolicyKeeper) {
     honest_use_works(lab, &consumer).await;
 
     lab.donor().kubectl(&["-n", TENANT_NAMESPACE, "delete", "serviceaccount", "comity-liqo-peer"]).await.unwrap();
-    let error = lab.liqo.mint_token(&lab.peer, false, lab::ROTATION_MS).await.unwrap_err();
+    let error = lab.liqo.mint_token(&lab.peer, lab::ROTATION_MS).await.unwrap_err();
     assert!(matches!(error, DeliveryError::Permanent { code: "liqo-token-revoked", .. }), "{error}");
     eventually("its token is refused", || async {
         consumer

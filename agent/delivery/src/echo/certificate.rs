@@ -12,7 +12,7 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 pub(super) const SERVER_NAME: &str = "echo.comity.internal";
 const KEY_FILE: &str = "ca.key";
 const CA_FILE: &str = "ca.pem";
-const MAX_BYTES: u64 = 64 << 10;
+const MAX_PEM_BYTES: u64 = 64 << 10;
 /// The CA is good for ten years: nothing but this host's agent uses it.
 const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 /// Clocks of the two clusters may differ.
@@ -40,7 +40,7 @@ pub(super) enum CertificateError {
 
 /// Opens or makes the CA in `dir` and issues the server's certificate.
 pub(super) fn open(dir: &Path, now: SystemTime) -> Result<EchoIdentity, CertificateError> {
-    let key = match atomic_file::read_bounded(&dir.join(KEY_FILE), MAX_BYTES) {
+    let key = match atomic_file::read_bounded(&dir.join(KEY_FILE), MAX_PEM_BYTES) {
         Ok(pem) => KeyPair::from_pem(&String::from_utf8_lossy(&pem))?,
         Err(error) if error.is_not_found() => {
             let key = KeyPair::generate()?;
@@ -49,7 +49,7 @@ pub(super) fn open(dir: &Path, now: SystemTime) -> Result<EchoIdentity, Certific
         }
         Err(error) => return Err(error.into()),
     };
-    let ca_pem = match atomic_file::read_bounded(&dir.join(CA_FILE), MAX_BYTES) {
+    let ca_pem = match atomic_file::read_bounded(&dir.join(CA_FILE), MAX_PEM_BYTES) {
         Ok(pem) => String::from_utf8_lossy(&pem).into_owned(),
         Err(error) if error.is_not_found() => {
             let mut parameters = CertificateParams::default();

@@ -18,8 +18,8 @@ use zeroize::Zeroizing;
 
 use crate::DonorLease;
 
-const FILE: &str = "leases.json";
-const MAX_BYTES: u64 = 4 << 20;
+const LEASES_FILE: &str = "leases.json";
+const MAX_LEASES_BYTES: u64 = 4 << 20;
 /// A host without Kubernetes lends few devices.
 const MAX_LEASES: usize = 1_024;
 /// Most valid tokens of one lease: a renewal overlaps with the token it replaces.
@@ -69,8 +69,8 @@ pub(super) struct Leases {
 impl Leases {
     /// Reads the file. Blocks.
     pub(super) fn open(dir: &Path, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Result<Self, DeliveryError> {
-        let path = dir.join(FILE);
-        let records = match atomic_file::read_bounded(&path, MAX_BYTES) {
+        let path = dir.join(LEASES_FILE);
+        let records = match atomic_file::read_bounded(&path, MAX_LEASES_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                 DeliveryError::permanent(
                     "damaged-state",

@@ -24,7 +24,7 @@ const NOTE: &str = "this is Comity's echo API; it stands in for a kube-apiserver
 /// Connections at the same time.
 const MAX_CONNECTIONS: usize = 256;
 /// The TLS handshake, and the head of a request, each.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection's whole life: nothing here streams.
 const CONNECTION_LIFE: Duration = Duration::from_secs(600);
 /// The pause after `accept` fails, which it does when descriptors run out.
@@ -59,11 +59,11 @@ pub(super) async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>,
 }
 
 async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> Result<(), String> {
-    let handshake = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await;
+    let handshake = tokio::time::timeout(CLIENT_TIMEOUT, acceptor.accept(stream)).await;
     let stream = handshake.map_err(|_| "no TLS handshake".to_owned())?.map_err(|error| error.to_string())?;
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(CLIENT_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await
         .map_err(|error| error.to_string())

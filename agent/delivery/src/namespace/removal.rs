@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use super::{NamespaceDelivery, check_owner, objects};
 
 /// How long one call waits for the namespace to go; the caller retries. Pods have half a minute to end.
-const PATIENCE: Duration = Duration::from_secs(90);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Grace period of a tenant's pods, whatever theirs is: the lease is over.
 const POD_GRACE_SECONDS: u32 = 30;
 const POLL: Duration = Duration::from_millis(250);
@@ -75,7 +75,7 @@ impl NamespaceDelivery {
             match call_opt(&operation, self.namespaces().get(&name)).await? {
                 None => return Ok(()),
                 Some(now) if now.uid() != namespace.uid() => return Ok(()),
-                Some(now) if self.clock.elapsed().saturating_sub(began) > PATIENCE => {
+                Some(now) if self.clock.elapsed().saturating_sub(began) > REMOVAL_TIMEOUT => {
                     return Err(DeliveryError::temporary(operation, what_is_left(&now)));
                 }
                 Some(_) => self.clock.sleep(POLL).await,
@@ -94,7 +94,7 @@ fn what_is_left(namespace: &Namespace) -> String {
         .filter_map(|condition| condition.message.as_deref())
         .collect();
     if left.is_empty() {
-        return format!("still there after {} s; is kube-controller-manager running?", PATIENCE.as_secs());
+        return format!("still there after {} s; is kube-controller-manager running?", REMOVAL_TIMEOUT.as_secs());
     }
     left.join("; ")
 }

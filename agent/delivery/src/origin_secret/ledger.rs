@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_runtime::atomic_file;
 
-const FILE: &str = "origin-secrets.json";
+const LEDGER_FILE: &str = "origin-secrets.json";
 /// Far more leases than one origin holds.
-const MAX_BYTES: u64 = 16 << 20;
+const MAX_LEDGER_BYTES: u64 = 16 << 20;
 const OPERATION: &str = "note where the Secret of a lease is";
 
 /// Namespace of each lease's Secret. Changes are on disk before they take effect.
@@ -22,8 +22,8 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Reads the ledger. Blocks.
     pub(super) fn open(state_dir: &Path) -> Result<Self, DeliveryError> {
-        let path = state_dir.join(FILE);
-        let namespaces = match atomic_file::read_bounded(&path, MAX_BYTES) {
+        let path = state_dir.join(LEDGER_FILE);
+        let namespaces = match atomic_file::read_bounded(&path, MAX_LEDGER_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                 let remedy = "restore it, or remove it together with the Secrets labelled comity.dev/lease";
                 DeliveryError::permanent(

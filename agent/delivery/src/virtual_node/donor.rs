@@ -65,13 +65,16 @@ impl VirtualNodeDonor for NodeLender {
         Box::pin(self.liqo.admit_tenant(peer, request))
     }
 
-    fn mint_token<'a>(
+    fn admit_by_token<'a>(
         &'a self,
         peer: &'a LiqoPeer,
-        first: bool,
         rotation_ms: u64,
     ) -> BoxFuture<'a, Result<Minted, DeliveryError>> {
-        Box::pin(self.liqo.mint_token(peer, first, rotation_ms))
+        Box::pin(self.liqo.admit_by_token(peer, rotation_ms))
+    }
+
+    fn mint_token<'a>(&'a self, peer: &'a LiqoPeer, rotation_ms: u64) -> BoxFuture<'a, Result<Minted, DeliveryError>> {
+        Box::pin(self.liqo.mint_token(peer, rotation_ms))
     }
 
     fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>> {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_agent_kubernetes::call::{call, call_opt, patching};
+use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
 use k8s_openapi::api::core::v1::Node;
@@ -28,9 +28,6 @@ const SHOWN_LABELS: [&str; 6] = [
     "nvidia.com/gpu.compute.minor",
     "nvidia.com/cuda.driver-version.full",
 ];
-const PAGE: u32 = 500;
-/// Pages of a list that are read: two million nodes.
-const MAX_PAGES: usize = 4_096;
 
 type Labels = BTreeMap<String, String>;
 
@@ -145,7 +142,7 @@ impl LeaseNodes {
 
     async fn list(&self, wanted: &ListParams) -> Result<Vec<PartialObjectMeta<Node>>, DeliveryError> {
         let nodes = self.nodes();
-        let mut page = wanted.clone().limit(PAGE);
+        let mut page = wanted.clone().limit(PAGE_SIZE);
         let mut found = Vec::new();
         for _ in 0..MAX_PAGES {
             let list = call("list nodes", nodes.list_metadata(&page)).await?;

@@ -8,10 +8,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use futures::future::BoxFuture;
 
 use super::VirtualNodeOrigin;
-use crate::{OriginLease, VirtualNodeGrant};
-
-/// Where pods may be offloaded from when the request names no namespace.
-const DEFAULT_NAMESPACE: &str = "comity-leases";
+use crate::{DEFAULT_TARGET_NAMESPACE, OriginLease, VirtualNodeGrant};
 
 impl VirtualNodeOrigin for LiqoOrigin {
     fn answer<'a>(
@@ -47,7 +44,7 @@ impl VirtualNodeOrigin for LiqoOrigin {
                 slice: grant.slice.clone(),
                 resources: grant.resources.clone(),
                 target_namespace: match lease.target_namespace.as_str() {
-                    "" => DEFAULT_NAMESPACE.to_owned(),
+                    "" => DEFAULT_TARGET_NAMESPACE.to_owned(),
                     name => name.to_owned(),
                 },
             };

@@ -2,8 +2,8 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn arrived(peering: &str, epoch: u64, cluster: &str, mib: u64) -> Arrived {
-    Arrived { tunnel: (peering.to_owned(), epoch), cluster: cluster.to_owned(), bytes: mib * MIB }
+fn arrived(peering: &str, epoch: u64, cluster: &str, mib: u64) -> ReceivedBytes {
+    ReceivedBytes { tunnel: (peering.to_owned(), epoch), cluster: cluster.to_owned(), bytes: mib * MIB }
 }
 
 fn seconds(seconds: u64) -> Duration {

@@ -2,12 +2,9 @@
 
 use std::net::Ipv6Addr;
 
+use crate::tun::tcp_header::{ACK, RST, SYN, TCP, TCP_HEADER_BYTES};
+
 const IPV6_HEADER_BYTES: usize = 40;
-const TCP_HEADER_BYTES: usize = 20;
-const TCP: u8 = 6;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
 
 /// What the stack must know of a segment before it processes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ const PORT: u16 = 6443;
 const STEP: Duration = Duration::from_millis(1);
 
 /// Each packet arrives one step after it was sent.
-struct Wire {
+struct StackPair {
     donor: Netstack,
     origin: Netstack,
     to_donor: Vec<Vec<u8>>,
@@ -16,7 +16,7 @@ struct Wire {
     now: Instant,
 }
 
-impl Wire {
+impl StackPair {
     fn new() -> Self {
         let now = Instant::now();
         let donor = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
@@ -80,7 +80,7 @@ fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
     const MORE: usize = 4 * SEND_BUFFER_BYTES;
     // Windows end in every place between two of their units.
     for odd in 1..=8 {
-        let mut wire = Wire::new();
+        let mut wire = StackPair::new();
         let (donor, origin) = wire.connect();
         // Nobody reads: both windows close and both send buffers are full.
         for _ in 0..200 {
@@ -101,7 +101,7 @@ fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
 
 #[test]
 fn everything_is_given_back_when_both_sides_have_closed() {
-    let mut wire = Wire::new();
+    let mut wire = StackPair::new();
     let (donor, origin) = wire.connect();
     wire.origin.release(origin, wire.now);
     wire.steps(50);
@@ -112,7 +112,7 @@ fn everything_is_given_back_when_both_sides_have_closed() {
 
 #[test]
 fn a_connection_whose_opener_vanishes_is_forgotten() {
-    let mut wire = Wire::new();
+    let mut wire = StackPair::new();
     wire.origin.connect(PORT).unwrap();
     wire.origin.transmit(wire.now);
     let syn = wire.origin.next_packet().unwrap();

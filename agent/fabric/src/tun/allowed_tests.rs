@@ -24,8 +24,12 @@ fn config(peering: &str, cluster: &str, routes: &[&str], api: Option<&str>) -> P
     }
 }
 
-fn own(net: &str, is_address: bool) -> OwnNetwork {
-    OwnNetwork { net: net.parse().unwrap(), what: "route over cni0".to_owned(), is_address }
+fn route(net: &str) -> OwnNetwork {
+    OwnNetwork { net: net.parse().unwrap(), what: "route over cni0".to_owned(), is_address: false }
+}
+
+fn address(net: &str) -> OwnNetwork {
+    OwnNetwork { is_address: true, ..route(net) }
 }
 
 #[test]
@@ -62,15 +66,15 @@ fn what_overlaps_with_this_node_is_refused_and_both_are_named() {
     let check = |config: &PeerConfig, own: &[OwnNetwork]| check(config, own, [].into_iter());
     let pods = config("p", "donor", &["10.2.0.0/16"], None);
     for net in ["10.2.3.0/24", "10.0.0.0/8", "10.2.0.0/16"] {
-        let error = check(&pods, &[own("172.16.0.0/12", false), own(net, false)]).unwrap_err().to_string();
+        let error = check(&pods, &[route("172.16.0.0/12"), route(net)]).unwrap_err().to_string();
         assert!(error.contains("pod network 10.2.0.0/16") && error.contains(net) && error.contains("cni0"), "{error}");
     }
-    check(&pods, &[own("10.1.0.0/16", false), own("fd00::/8", false)]).unwrap();
+    check(&pods, &[route("10.1.0.0/16"), route("fd00::/8")]).unwrap();
 
     let api = config("p", "donor", &[], Some("192.168.1.10:6443"));
     // Two clusters of one institution may have gateways in one network.
-    check(&api, &[own("192.168.1.0/24", false), own("192.168.1.11/32", true)]).unwrap();
-    let error = check(&api, &[own("192.168.1.10/32", true)]).unwrap_err().to_string();
+    check(&api, &[route("192.168.1.0/24"), address("192.168.1.11/32")]).unwrap();
+    let error = check(&api, &[address("192.168.1.10/32")]).unwrap_err().to_string();
     assert!(error.contains("API server 192.168.1.10:6443"), "{error}");
     for api in ["127.0.0.1:6443", "169.254.1.1:6443", "[::]:6443", "192.0.2.1:0"] {
         check(&config("p", "donor", &[], Some(api)), &[]).unwrap_err();

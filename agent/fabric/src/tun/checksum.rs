@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-const TCP: u8 = 6;
+use super::tcp_header::TCP;
 
 /// Adds bytes to a sum. The bytes before them must have an even length.
 pub(super) fn add(bytes: &[u8], mut sum: u64) -> u64 {

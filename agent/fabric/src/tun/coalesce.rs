@@ -10,12 +10,9 @@
 //! long.
 
 use super::checksum;
+use super::tcp_header::{ACK, PSH, TCP, TCP_CHECKSUM};
 use super::vnet::{VNET_BYTES, VnetHeader};
 
-const TCP: u8 = 6;
-const ACK: u8 = 0x10;
-const PSH: u8 = 0x08;
-const TCP_CHECKSUM: usize = 16;
 /// Largest value of the IPv4 length field.
 const LARGEST: usize = 65_535;
 /// Packets held before they are written.

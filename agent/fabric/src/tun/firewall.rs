@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use super::ruleset::REMOVE;
+use super::ruleset::REMOVE_TABLE;
 use crate::FabricError;
 
 /// Longest error message that is kept.
@@ -33,7 +33,7 @@ pub(super) fn exists(table: &str) -> bool {
 
 /// Removes the table, if it exists.
 pub(super) fn remove() {
-    if let Err(error) = load(REMOVE) {
+    if let Err(error) = load(REMOVE_TABLE) {
         tracing::warn!(%error, "the fabric's firewall table is left behind");
     }
 }

@@ -23,8 +23,8 @@ use super::allowed::OwnNetwork;
 /// Errno for a missing object.
 const GONE: [i32; 4] = [2, 3, 19, 99];
 const EXISTS: i32 = 17;
-/// Limit of this node's routes that are read.
-const MAX_OWN_NETWORKS: usize = 100_000;
+/// Most messages read of one answer; a node has far fewer routes.
+const MAX_ANSWERS: usize = 100_000;
 
 /// A connection to the kernel's network tables of one namespace.
 pub(super) struct Netlink {
@@ -67,7 +67,7 @@ impl Netlink {
                         Some(code) => return Err(io::Error::from_raw_os_error(code.get().abs())),
                         None => return Ok(answers),
                     },
-                    NetlinkPayload::InnerMessage(message) if answers.len() < MAX_OWN_NETWORKS => answers.push(message),
+                    NetlinkPayload::InnerMessage(message) if answers.len() < MAX_ANSWERS => answers.push(message),
                     _ => {}
                 }
             }

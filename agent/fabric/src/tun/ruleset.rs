@@ -48,7 +48,7 @@ pub(super) struct OverlayRules {
 }
 
 /// Removes the table, whether or not it exists.
-pub(super) const REMOVE: &str = "add table inet comity\ndelete table inet comity\n";
+pub(super) const REMOVE_TABLE: &str = "add table inet comity\ndelete table inet comity\n";
 
 impl Rules {
     /// The smallest free number.
@@ -58,7 +58,7 @@ impl Rules {
 
     /// The whole table; it replaces the existing one in one transaction.
     pub(super) fn script(&self) -> String {
-        let mut text = format!("{REMOVE}table inet comity {{\n");
+        let mut text = format!("{REMOVE_TABLE}table inet comity {{\n");
         for peer in self.peers.values() {
             peer.sets(&mut text);
         }

@@ -5,17 +5,12 @@
 //! unchanged, which IPv6 forbids: one such datagram in 65,536 would be lost. `coalesce` says what it costs.
 
 use super::checksum;
+use super::tcp_header::{CWR, FIN, PSH, TCP, TCP_CHECKSUM, TCP_HEADER_BYTES};
 use super::vnet::{Offload, VnetHeader};
 
-const TCP: u8 = 6;
 const UDP: u8 = 17;
-const TCP_HEADER: usize = 20;
-const UDP_HEADER: usize = 8;
-const TCP_CHECKSUM: usize = 16;
+const UDP_HEADER_BYTES: usize = 8;
 const UDP_CHECKSUM: usize = 6;
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-const CWR: u8 = 0x80;
 /// Space for a segment and its headers.
 pub(super) const SEGMENT_BYTES: usize = 9216;
 
@@ -54,7 +49,7 @@ pub(super) fn split(
     for (index, part) in payload.chunks(header.segment).enumerate() {
         scratch[headers..headers + part.len()].copy_from_slice(part);
         let segment = &mut scratch[..headers + part.len()];
-        first.adapt(segment, index, header.segment, index == last);
+        first.adapt(segment, Place { index, offset: index * header.segment, is_last: index == last });
         emit(segment);
     }
     Ok(())
@@ -77,12 +72,21 @@ fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malfor
 
 fn transport_header(offload: Offload, transport: &[u8]) -> Result<usize, Malformed> {
     match offload {
-        Offload::Udp => Ok(UDP_HEADER),
+        Offload::Udp => Ok(UDP_HEADER_BYTES),
         _ => {
             let length = usize::from(transport.get(12).ok_or(Malformed)? >> 4) * 4;
-            (length >= TCP_HEADER).then_some(length).ok_or(Malformed)
+            (length >= TCP_HEADER_BYTES).then_some(length).ok_or(Malformed)
         }
     }
+}
+
+/// Where a segment is among those of its packet.
+#[derive(Clone, Copy)]
+struct Place {
+    index: usize,
+    /// Payload bytes before it.
+    offset: usize,
+    is_last: bool,
 }
 
 /// The header fields that differ between segments, with the whole packet's values.
@@ -107,12 +111,12 @@ impl First {
         }
     }
 
-    /// Turns a copy of the headers with a part of the payload into segment `index`.
-    fn adapt(&self, segment: &mut [u8], index: usize, size: usize, last: bool) {
+    /// Turns a copy of the headers with a part of the payload into the segment at `place`.
+    fn adapt(&self, segment: &mut [u8], place: Place) {
         let length = segment.len();
         if segment[0] >> 4 == 4 {
             segment[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-            segment[4..6].copy_from_slice(&self.identification.wrapping_add(index as u16).to_be_bytes());
+            segment[4..6].copy_from_slice(&self.identification.wrapping_add(place.index as u16).to_be_bytes());
             segment[10..12].fill(0);
             let sum = checksum::add(&segment[..self.transport], 0);
             segment[10..12].copy_from_slice(&checksum::finish(sum));
@@ -129,10 +133,10 @@ impl First {
                 UDP_CHECKSUM
             }
             _ => {
-                let sequence = self.sequence.wrapping_add((index * size) as u32);
+                let sequence = self.sequence.wrapping_add(place.offset as u32);
                 transport[4..8].copy_from_slice(&sequence.to_be_bytes());
-                let only_last = if last { 0 } else { FIN | PSH };
-                let only_first = if index == 0 { 0 } else { CWR };
+                let only_last = if place.is_last { 0 } else { FIN | PSH };
+                let only_first = if place.index == 0 { 0 } else { CWR };
                 transport[13] = self.flags & !only_last & !only_first;
                 TCP_CHECKSUM
             }

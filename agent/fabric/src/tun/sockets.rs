@@ -16,12 +16,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::kernel_side::KernelSide;
+use crate::ACCEPT_RETRY_INTERVAL;
 use crate::error::FabricError;
 use crate::netstack::MAX_CONNECTIONS;
 use crate::peer::Peer;
 
-/// Pause after `accept` fails, as it does when file descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Idle time before TCP keepalive probes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
 /// Pause between keepalive probes; the third without an answer ends the connection.
@@ -183,7 +182,7 @@ impl KernelListener {
                     Ok((stream, _)) => break Ok((stream, permit)),
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection from the tunnel");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                     }
                 }
             }

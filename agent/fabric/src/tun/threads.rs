@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::allowed::{self, SharedRouteTable};
 use super::coalesce::Coalescer;
-use super::device::{READ_BYTES, TunDevice};
 use super::segment::{self, SEGMENT_BYTES};
+use super::tun_device::{READ_BYTES, TunDevice};
 use super::udp::{Inbox, Outbox, UdpLink};
 use super::vnet::{VNET_BYTES, VnetHeader};
 use crate::demux::{self, Message};

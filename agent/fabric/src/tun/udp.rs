@@ -101,7 +101,7 @@ pub(super) struct Inbox {
 }
 
 /// Datagrams of one sender, all of one size except the last.
-pub(super) struct Arrived<'a> {
+pub(super) struct ReceivedDatagrams<'a> {
     pub(super) from: SocketAddr,
     pub(super) bytes: &'a [u8],
     pub(super) size: usize,
@@ -121,9 +121,9 @@ impl Inbox {
     }
 
     /// The datagrams of the last call.
-    pub(super) fn arrived(&self, count: usize) -> impl Iterator<Item = Arrived<'_>> {
+    pub(super) fn arrived(&self, count: usize) -> impl Iterator<Item = ReceivedDatagrams<'_>> {
         let filled = self.meta.iter().zip(self.bytes.chunks(RECEIVE_BYTES)).take(count);
-        filled.map(|(meta, bytes)| Arrived {
+        filled.map(|(meta, bytes)| ReceivedDatagrams {
             from: SocketAddr::new(meta.addr.ip().to_canonical(), meta.addr.port()),
             bytes: &bytes[..meta.len.min(RECEIVE_BYTES)],
             size: meta.stride.max(1),

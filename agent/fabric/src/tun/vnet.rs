@@ -1,5 +1,7 @@
 //! The header before each packet of a network device with offloads: `virtio_net_hdr` of Linux, in native byte order.
 
+use super::tcp_header::TCP_CHECKSUM;
+
 /// Length of the header.
 pub(super) const VNET_BYTES: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
@@ -9,8 +11,6 @@ const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
 /// Flag beside a type: the flow uses explicit congestion notification.
 const GSO_ECN: u8 = 0x80;
-/// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM: u16 = 16;
 
 /// What a packet contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl VnetHeader {
         let mut bytes = [0; VNET_BYTES];
         bytes[0] = NEEDS_CHECKSUM;
         bytes[1] = if is_ipv6 { GSO_TCP6 } else { GSO_TCP4 };
-        let words = [headers as u16, segment as u16, transport as u16, TCP_CHECKSUM];
+        let words = [headers as u16, segment as u16, transport as u16, TCP_CHECKSUM as u16];
         for (place, word) in bytes[2..].as_chunks_mut::<2>().0.iter_mut().zip(words) {
             *place = word.to_ne_bytes();
         }

@@ -16,7 +16,7 @@ const CONTROL_PLANE: &str = "liqo.io";
 const PEM_BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----\n";
 /// Characters of a line of PEM.
 const PEM_LINE: usize = 64;
-const ORGANISATION: [u8; 3] = [0x55, 0x04, 0x0a];
+const ORGANISATION_OID: [u8; 3] = [0x55, 0x04, 0x0a];
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 
 /// The kinds of keys that Liqo makes.
@@ -95,7 +95,7 @@ fn subject(organisation: &str, common_name: &str) -> Vec<u8> {
         inner.extend(value.as_bytes());
         wrap(0x31, wrap(0x30, inner))
     };
-    let mut names = attribute(ORGANISATION, organisation);
+    let mut names = attribute(ORGANISATION_OID, organisation);
     names.extend(attribute(COMMON_NAME, common_name));
     wrap(0x30, names)
 }

@@ -10,9 +10,7 @@ use serde_json::Value;
 
 use super::rights::rights;
 use crate::version::{SUPPORTED, Version, version_of};
-use crate::{dynamic, vk_options_template};
-
-const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
+use crate::{CONTROLLER_MANAGER, dynamic, vk_options_template};
 
 /// Where Liqo is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,9 +22,9 @@ const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// Levels that are enough.
 const LEVELS: [&str; 2] = ["baseline", "restricted"];
 /// Pause before a namespace is tried again: it takes no pods meanwhile.
-const RETRY: Duration = Duration::from_secs(1);
+const LABEL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Namespaces that are labelled at the same time.
-const AT_ONCE: u16 = 8;
+const MAX_CONCURRENT_LABELS: u16 = 8;
 /// Key of the watch in the log of failures; no namespace has this name.
 const WATCH: &str = "";
 
@@ -38,8 +38,8 @@ impl NamespaceKeeper {
         let seen = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
         let selector = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
         let mut results = Controller::new(seen, selector)
-            .with_config(Config::default().concurrency(AT_ONCE))
-            .run(label, |_, _, _| Action::requeue(RETRY), Arc::new(Api::all(client)))
+            .with_config(Config::default().concurrency(MAX_CONCURRENT_LABELS))
+            .run(label, |_, _, _| Action::requeue(LABEL_RETRY_INTERVAL), Arc::new(Api::all(client)))
             .boxed();
         let mut failures = FailureLog::default();
         while let Some(result) = results.next().await {
@@ -147,7 +147,10 @@ mod tests {
             let (name, patch) = tokio::time::timeout(Duration::from_secs(20), patches.recv()).await.unwrap().unwrap();
             assert_eq!((name.as_str(), &patch["metadata"]["labels"][ENFORCE]), ("bare", &json!("baseline")));
         }
-        assert!(tokio::time::timeout(RETRY * 2, patches.recv()).await.is_err(), "once it is labelled it is left alone");
+        assert!(
+            tokio::time::timeout(LABEL_RETRY_INTERVAL * 2, patches.recv()).await.is_err(),
+            "once it is labelled it is left alone"
+        );
         keeper.abort();
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-const FIRST: Duration = Duration::from_millis(50);
+const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(30);
 /// After this long without a repair the next one is made at once again.
 const QUIET: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ impl Pace {
     /// An attempt is made now.
     pub(crate) fn attempt(&mut self, now: Instant) {
         let quiet = self.last.is_none_or(|last| now.saturating_duration_since(last) > QUIET);
-        self.pause = if quiet { FIRST } else { (self.pause * 2).clamp(FIRST, LONGEST) };
+        self.pause = if quiet { SHORTEST } else { (self.pause * 2).clamp(SHORTEST, LONGEST) };
         self.last = Some(now);
     }
 }
@@ -44,6 +44,6 @@ mod tests {
         }
         assert_eq!(pace.pause, LONGEST);
         pace.attempt(now + QUIET * 2);
-        assert_eq!(pace.pause, FIRST);
+        assert_eq!(pace.pause, SHORTEST);
     }
 }

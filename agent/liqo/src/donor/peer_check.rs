@@ -1,7 +1,7 @@
 //! Checks a consumer's Liqo id. Its certificates carry the id as user name and group, so a consumer with the id of a
 //! user or group of this cluster would have the same rights.
 
-use comity_agent_kubernetes::call::call;
+use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call};
 use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
@@ -16,9 +16,6 @@ use crate::{LiqoPeer, MAX_LIQO_ID};
 /// Roles that Liqo itself binds to consumers.
 const LIQOS_ROLES: [&str; 3] =
     ["liqo-remote-controlplane", "liqo-virtual-kubelet-remote", "liqo-virtual-kubelet-remote-clusterwide"];
-const PAGE: u32 = 500;
-/// Pages that are read: two million bindings.
-const MAX_PAGES: usize = 4_096;
 
 impl LiqoDonor {
     /// Refuses ids that are no labels, this cluster's own, or known to its RBAC.
@@ -64,7 +61,7 @@ impl LiqoDonor {
     {
         let api = Api::<K>::all(self.client.clone());
         let operation = format!("list {}s", K::kind(&()));
-        let mut page = ListParams::default().limit(PAGE);
+        let mut page = ListParams::default().limit(PAGE_SIZE);
         for _ in 0..MAX_PAGES {
             let list = rights(call(&operation, api.list(&page)).await)?;
             let found = list.items.iter().find(|binding| {

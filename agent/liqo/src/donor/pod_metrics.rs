@@ -8,9 +8,9 @@
 mod caller;
 mod counters;
 mod front_proxy;
+mod pod_metrics_settings;
 mod registration;
 mod server;
-mod settings;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Grants;
-pub use settings::PodMetricsSettings;
+pub use pod_metrics_settings::PodMetricsSettings;
 
 use front_proxy::FrontProxy;
 use server::{Answers, MetricsApi};
@@ -31,7 +31,7 @@ pub use registration::remove as remove_registration;
 
 /// How often certificates and registration are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_secs(5);
+const SERVE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Long before they end.
 const RENEW_AFTER: Duration = Duration::from_secs(LIFE.as_secs() / 3);
 
@@ -70,7 +70,7 @@ async fn keep_right(
             Ok(()) => LOOK_EVERY,
             Err(error) => {
                 tracing::warn!(error, "metrics of offloaded pods are not served yet");
-                RETRY
+                SERVE_RETRY_INTERVAL
             }
         };
         clock.sleep(pause).await;

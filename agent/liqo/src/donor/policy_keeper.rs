@@ -30,7 +30,7 @@ const TERMS: &str = "ConfigMap";
 
 type Health = Result<(), String>;
 /// Kind and name.
-type Key = (String, String);
+type ObjectKey = (String, String);
 /// What a watch told: the kind, and the event.
 type Told = (&'static str, watcher::Result<Event<DynamicObject>>);
 
@@ -88,7 +88,7 @@ struct Keeping {
     publish: watch::Sender<Health>,
     publish_in_force: watch::Sender<Arc<Grants>>,
     /// What the API server has, and its version: events may tell of older ones than we have written since.
-    seen: BTreeMap<Key, (u64, Value)>,
+    seen: BTreeMap<ObjectKey, (u64, Value)>,
     /// Kinds whose list has been read.
     listed: BTreeSet<&'static str>,
     /// The ConfigMap as we last wrote it: what differs from it was not us.
@@ -158,7 +158,7 @@ impl Keeping {
         }
     }
 
-    fn remember(&mut self, key: Key, object: &DynamicObject) {
+    fn remember(&mut self, key: ObjectKey, object: &DynamicObject) {
         let version = version(object);
         if self.seen.get(&key).is_none_or(|(known, _)| version >= *known) {
             self.seen.insert(key, (version, content(object)));
@@ -296,7 +296,7 @@ fn name(object: &Value) -> String {
     format!("{} {}", kind(object), text(object, "/metadata/name"))
 }
 
-fn key(object: &Value) -> Key {
+fn key(object: &Value) -> ObjectKey {
     (kind(object).to_owned(), text(object, "/metadata/name").to_owned())
 }
 

@@ -16,13 +16,12 @@ use super::{LiqoDonor, server_name};
 use crate::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL,
     TenantRequest, dynamic, tenant, tenant_namespace,
-    waiting::{Seen, Waiting},
+    waiting::{CONTROLLER_HINT, Seen, Waiting},
 };
 
 pub(super) const NONCE_SECRET: &str = "liqo-nonce";
 /// Longest field of a message, in characters of base64: an RSA key of 8192 bits fits many times.
 const MAX_FIELD: usize = 16 << 10;
-pub(super) const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
 
 impl LiqoDonor {
     /// The nonce that the origin has to sign; made if there is none.

@@ -7,9 +7,8 @@ use kube::Api;
 use kube::core::ApiResource;
 
 use super::{LiqoNetwork, NetworkSettings, rights};
-use crate::{gateway_client_template, gateway_server_template};
+use crate::{CONTROLLER_MANAGER, gateway_client_template, gateway_server_template};
 
-const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 /// The argument with which the chart enables the module.
 const ENABLED: &str = "--networking-enabled=";
 

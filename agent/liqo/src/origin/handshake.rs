@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt as _};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroize as _;
 
-use super::{LiqoOrigin, RIGHTS, check, objects, signing};
+use super::{LiqoOrigin, ORIGIN_RIGHTS, check, objects, signing};
 use crate::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, TenantRequest, dynamic, foreign_cluster,
     identity,
@@ -93,7 +93,7 @@ impl LiqoOrigin {
             Some(found) => {
                 check_namespace(&found, peer)?;
                 let has = |(key, value)| found.labels().get(key) == Some(value);
-                if wanted.labels().iter().all(has) && RIGHTS.is_in_force(&self.client, &name).await? {
+                if wanted.labels().iter().all(has) && ORIGIN_RIGHTS.is_in_force(&self.client, &name).await? {
                     return Ok(());
                 }
             }
@@ -109,7 +109,7 @@ impl LiqoOrigin {
             }
         }
         apply(&namespaces, &wanted).await?;
-        RIGHTS.bind(&self.client, &name).await
+        ORIGIN_RIGHTS.bind(&self.client, &name).await
     }
 }
 

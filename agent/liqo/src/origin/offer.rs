@@ -7,7 +7,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
-use super::removal::wait_gone;
+use super::lease_removal::wait_gone;
 use super::{LiqoOrigin, objects};
 use crate::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
 

@@ -15,7 +15,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::{Challenge, TenantRequest};
 
 /// Organisation that Liqo expects of a control plane's certificate.
-const ORGANISATION: &str = "liqo.io";
+const LIQO_ORGANISATION: &str = "liqo.io";
 /// Bytes of a nonce.
 const NONCE_BYTES: usize = 64;
 
@@ -25,7 +25,7 @@ pub(super) fn answer(challenge: &Challenge, pem_key: &[u8], own_id: &str) -> Res
     let key = LiqoKey::read(pem_key)?;
     let signature = key.signing.sign(&nonce);
     let mut subject = DistinguishedName::new();
-    subject.push(DnType::OrganizationName, ORGANISATION);
+    subject.push(DnType::OrganizationName, LIQO_ORGANISATION);
     subject.push(DnType::CommonName, own_id);
     let mut params = CertificateParams::default();
     params.distinguished_name = subject;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use comity_agent_kubernetes::call::{call, call_opt, patching};
+use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id};
 use comity_policy::quantity::nano as quantity_nano;
@@ -30,9 +30,6 @@ const OFFLOADING_PATIENCE: Duration = Duration::from_secs(20);
 const NODE_PATIENCE: Duration = Duration::from_secs(15);
 /// Attempts to patch a virtual node that Liqo writes at the same time.
 const PATCH_ATTEMPTS: usize = 8;
-const PAGE: u32 = 500;
-/// Pages of slices that are read: two million leases.
-const MAX_PAGES: usize = 4_096;
 
 impl LiqoOrigin {
     /// Creates or updates the virtual node of a lease and offers it to the lease's namespace. Returns when the donor
@@ -61,13 +58,12 @@ impl LiqoOrigin {
             None => check_new(request)?,
         }
         dynamic::apply(&slices, &objects::slice(peer, request)).await?;
-        // Between two leases the donor denies it.
-        let was_idle = request.slice != request.lease_id;
+        let denial = if request.slice == request.lease_id { Denial::Final } else { Denial::MayBeOld };
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
         // The namespace's offer depends on the slice alone, so it is written while the donor grants that.
         tokio::try_join!(
-            waiting.until(&slices, name, |slice| granted(slice, &request.resources, was_idle)),
+            waiting.until(&slices, name, |slice| granted(slice, &request.resources, denial)),
             self.offer_to_namespace(&request.target_namespace, None),
         )?;
         let before = found.as_ref().and_then(|found| found.annotations().get(objects::TARGET_LABEL));
@@ -115,7 +111,7 @@ impl LiqoOrigin {
     /// Slices that match a label selector, whatever donor they are for.
     pub(super) async fn slices(&self, selector: &str) -> Result<Vec<DynamicObject>, DeliveryError> {
         let api = self.cluster_wide(&resource_slice());
-        let mut page = ListParams::default().labels(selector).limit(PAGE);
+        let mut page = ListParams::default().labels(selector).limit(PAGE_SIZE);
         let mut slices = Vec::new();
         for _ in 0..MAX_PAGES {
             let list = call("list the ResourceSlices of leases", api.list(&page)).await?;
@@ -217,20 +213,31 @@ fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: &str) -> Result
     Err(DeliveryError::permanent("slice-not-ours", message))
 }
 
-/// Whether the donor granted exactly what was asked for. Of a slice that was idle a denial may be old.
+/// What a denied slice means.
+#[derive(Clone, Copy)]
+enum Denial {
+    /// The donor denies this lease.
+    Final,
+    /// The slice was idle: between two leases the donor denies it.
+    MayBeOld,
+}
+
+/// Whether the donor granted exactly what was asked for.
 fn granted(
     slice: Option<&DynamicObject>,
     wanted: &BTreeMap<String, String>,
-    was_idle: bool,
+    denial: Denial,
 ) -> Result<Seen<()>, DeliveryError> {
     let Some(slice) = slice else { return Ok(Seen::NotYet("the ResourceSlice is not there".to_owned())) };
     let status = &slice.data["status"];
     match objects::condition(&status["conditions"], "Resources") {
-        Some(("Denied", message)) if was_idle => Ok(Seen::NotYet(format!("the donor denies it: {message}"))),
-        Some(("Denied", message)) => Err(DeliveryError::permanent(
-            "slice-denied",
-            format!("the donor denies ResourceSlice {}: {message}", slice.name_any()),
-        )),
+        Some(("Denied", message)) => match denial {
+            Denial::MayBeOld => Ok(Seen::NotYet(format!("the donor denies it: {message}"))),
+            Denial::Final => Err(DeliveryError::permanent(
+                "slice-denied",
+                format!("the donor denies ResourceSlice {}: {message}", slice.name_any()),
+            )),
+        },
         Some(("Accepted", _)) => {
             let granted = amounts(&status["resources"]);
             let short = wanted
@@ -315,21 +322,21 @@ mod tests {
             let conditions = json!([{ "type": "Resources", "status": status, "message": "not leased" }]);
             slice(json!({ "conditions": conditions, "resources": { "memory": "1Gi", "nvidia.com/gpu": gpus } }))
         };
-        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), false).unwrap(), Seen::Done(())));
+        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), Denial::Final).unwrap(), Seen::Done(())));
         assert!(
-            matches!(granted(Some(&with("Accepted", "1")), &wanted(), false).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
+            matches!(granted(Some(&with("Accepted", "1")), &wanted(), Denial::Final).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
         );
-        let more = granted(Some(&with("Accepted", "4")), &wanted(), true).unwrap();
+        let more = granted(Some(&with("Accepted", "4")), &wanted(), Denial::MayBeOld).unwrap();
         assert!(matches!(more, Seen::NotYet(_)), "that is what an earlier lease had");
-        let denied = granted(Some(&with("Denied", "2")), &wanted(), true).unwrap();
+        let denied = granted(Some(&with("Denied", "2")), &wanted(), Denial::MayBeOld).unwrap();
         assert!(matches!(denied, Seen::NotYet(what) if what.contains("not leased")), "it may be old");
-        let Err(error) = granted(Some(&with("Denied", "2")), &wanted(), false) else { panic!("denied") };
+        let Err(error) = granted(Some(&with("Denied", "2")), &wanted(), Denial::Final) else { panic!("denied") };
         assert!(
             matches!(&error, DeliveryError::Permanent { code: "slice-denied", .. })
                 && error.to_string().contains("not leased")
         );
-        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), false).unwrap(), Seen::NotYet(_)));
-        assert!(matches!(granted(None, &wanted(), false).unwrap(), Seen::NotYet(_)));
+        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), Denial::Final).unwrap(), Seen::NotYet(_)));
+        assert!(matches!(granted(None, &wanted(), Denial::Final).unwrap(), Seen::NotYet(_)));
     }
 
     #[test]

@@ -51,8 +51,8 @@ impl LiqoOrigin {
             .filter_map(|argument| argument.as_str().map(str::to_owned))
             .collect();
         let version = Version::parse(&network.liqo_version);
-        let several = version.is_none_or(Version::takes_several_pod_networks);
-        if !several && network.pod_cidrs.len() > 1 {
+        let takes_several = version.is_none_or(Version::takes_several_pod_networks);
+        if !takes_several && network.pod_cidrs.len() > 1 {
             let text = format!(
                 "Liqo {} passes one pod network on, and this cluster has {}; set liqo.podCidrs to one network that \
                  holds them all, or install Liqo 1.2",
@@ -65,7 +65,8 @@ impl LiqoOrigin {
         let kept = if liqo_network { without_pod_networks(&now) } else { now.clone() };
         // Where addresses were passed on unchanged until now, so was the check left out.
         let unchecked = if !liqo_network { true } else { spec["disableNetworkCheck"] == true && kept == now };
-        let wanted = arguments(&kept, &network.pod_cidrs, several);
+        let foreign = if takes_several { ForeignNetworks::Keep } else { ForeignNetworks::Remove };
+        let wanted = arguments(&kept, &network.pod_cidrs, foreign);
         if wanted == now && spec["disableNetworkCheck"].as_bool().unwrap_or_default() == unchecked {
             return Ok(());
         }
@@ -101,15 +102,25 @@ fn without_pod_networks(now: &[String]) -> Vec<String> {
     now.iter().filter(|argument| !is_network(argument)).cloned().collect()
 }
 
-/// The arguments as they must be: what is there stays, but for what is wrong. With `several`, pod networks of others
-/// stay too.
-fn arguments(now: &[String], pod_cidrs: &[String], several: bool) -> Vec<String> {
+/// What becomes of pod networks in the arguments that are not this cluster's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ForeignNetworks {
+    /// They stay.
+    Keep,
+    /// They are removed: the virtual-kubelet takes one network.
+    Remove,
+}
+
+/// The arguments as they must be: what is there stays, but for what is wrong.
+fn arguments(now: &[String], pod_cidrs: &[String], foreign_networks: ForeignNetworks) -> Vec<String> {
     let is = |argument: &str, flag: &str| {
         argument == flag || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))
     };
     let demanded = |argument: &String| DEMANDED.iter().any(|(flag, _)| is(argument, flag));
     let foreign = |argument: &String| {
-        !several && is(argument, POD_CIDR) && !pod_cidrs.iter().any(|cidr| *argument == format!("{POD_CIDR}={cidr}"))
+        foreign_networks == ForeignNetworks::Remove
+            && is(argument, POD_CIDR)
+            && !pod_cidrs.iter().any(|cidr| *argument == format!("{POD_CIDR}={cidr}"))
     };
     let mut wanted: Vec<String> =
         now.iter().filter(|argument| !demanded(argument) && !foreign(argument)).cloned().collect();
@@ -155,8 +166,11 @@ mod tests {
     #[test]
     fn what_the_chart_writes_is_mended_and_what_the_operator_chose_stays() {
         let cidrs = list(&["10.1.0.0/24", "10.1.1.0/24"]);
-        let first =
-            arguments(&list(&["--enable-apiserver-support=true", "--v=4", "--node-ping-interval=7s"]), &cidrs, true);
+        let first = arguments(
+            &list(&["--enable-apiserver-support=true", "--v=4", "--node-ping-interval=7s"]),
+            &cidrs,
+            ForeignNetworks::Keep,
+        );
         assert_eq!(
             first,
             list(&[
@@ -170,16 +184,16 @@ mod tests {
                 "--local-podcidr=10.1.1.0/24",
             ])
         );
-        assert_eq!(arguments(&first, &cidrs, true), first);
+        assert_eq!(arguments(&first, &cidrs, ForeignNetworks::Keep), first);
         let mut reordered = first.clone();
         reordered.reverse();
-        assert_eq!(arguments(&reordered, &cidrs, true), reordered);
+        assert_eq!(arguments(&reordered, &cidrs, ForeignNetworks::Keep), reordered);
     }
 
     #[test]
     fn cidrs_of_others_stay_and_a_bare_flag_counts() {
         let now = list(&["--local-podcidr=10.9.0.0/16,10.1.0.0/24", "--enable-apiserver-support"]);
-        let then = arguments(&now, &list(&["10.1.0.0/24"]), true);
+        let then = arguments(&now, &list(&["10.1.0.0/24"]), ForeignNetworks::Keep);
         assert!(then.contains(&"--local-podcidr=10.9.0.0/16,10.1.0.0/24".to_owned()));
         assert_eq!(then.iter().filter(|argument| argument.starts_with(POD_CIDR)).count(), 1);
         assert!(!then.contains(&"--enable-apiserver-support".to_owned()), "{then:?}");
@@ -189,7 +203,7 @@ mod tests {
     #[test]
     fn with_liqos_network_no_address_is_passed_on_unchanged() {
         let now = list(&["--v=4", "--local-podcidr=10.9.0.0/16,10.1.0.0/24", "--local-podcidr=10.2.0.0/16"]);
-        let then = arguments(&without_pod_networks(&now), &[], true);
+        let then = arguments(&without_pod_networks(&now), &[], ForeignNetworks::Keep);
         assert!(then.contains(&"--v=4".to_owned()) && !then.iter().any(|argument| argument.starts_with(POD_CIDR)));
         assert_eq!(without_pod_networks(&then), then);
     }
@@ -197,10 +211,11 @@ mod tests {
     #[test]
     fn before_1_2_there_is_one_pod_network_and_it_is_this_clusters() {
         let cidrs = list(&["10.1.0.0/16"]);
-        let then = arguments(&list(&["--local-podcidr=10.9.0.0/16,10.1.0.0/16", "--v=4"]), &cidrs, false);
+        let then =
+            arguments(&list(&["--local-podcidr=10.9.0.0/16,10.1.0.0/16", "--v=4"]), &cidrs, ForeignNetworks::Remove);
         let networks: Vec<&String> = then.iter().filter(|argument| argument.starts_with(POD_CIDR)).collect();
         assert_eq!(networks, ["--local-podcidr=10.1.0.0/16"]);
         assert!(then.contains(&"--v=4".to_owned()));
-        assert_eq!(arguments(&then, &cidrs, false), then);
+        assert_eq!(arguments(&then, &cidrs, ForeignNetworks::Remove), then);
     }
 }

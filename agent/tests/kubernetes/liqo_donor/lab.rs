@@ -156,8 +156,8 @@ impl Lab {
 
     /// The exchange by token, twice: the second token differs and works as well.
     pub(crate) async fn admit_by_token(&self) -> Consumer {
-        let first = self.liqo.mint_token(&self.peer, true, ROTATION_MS).await.unwrap();
-        let second = self.liqo.mint_token(&self.peer, false, ROTATION_MS).await.unwrap();
+        let first = self.liqo.admit_by_token(&self.peer, ROTATION_MS).await.unwrap();
+        let second = self.liqo.mint_token(&self.peer, ROTATION_MS).await.unwrap();
         assert_ne!(first.params.credential, second.params.credential);
         assert_eq!(second.params.tenant_namespace, TENANT_NAMESPACE);
         let PeerCredential::Token(token) = &second.params.credential else { panic!("{second:?}") };

@@ -89,7 +89,7 @@ impl NodeOverlay {
         if self.running.take().is_none() && !firewall::exists("comity_node") {
             return;
         }
-        if let Err(error) = self.remove_links().and_then(|()| firewall::load(node_ruleset::REMOVE)) {
+        if let Err(error) = self.remove_links().and_then(|()| firewall::load(node_ruleset::REMOVE_NODE_TABLE)) {
             tracing::warn!(%error, "something of the overlay is left behind");
         }
     }

@@ -11,13 +11,14 @@ use super::super::ruleset::{KUBELET_PORT, disjoint, list};
 use super::Published;
 
 /// Removes the table, whether or not it exists.
-pub(super) const REMOVE: &str = "add table inet comity_node\ndelete table inet comity_node\n";
+pub(super) const REMOVE_NODE_TABLE: &str = "add table inet comity_node\ndelete table inet comity_node\n";
 
 /// The whole table; it replaces the existing one in one transaction.
 pub(super) fn script(device: &str, published: &Published) -> String {
     let Published { gateway, port, pod_networks, api_servers, .. } = published;
     let (enters, leaves) = (format!("iifname \"{device}\""), format!("oifname \"{device}\""));
-    let mut text = format!("{REMOVE}table inet comity_node {{\n\tset beyond {{\n\t\ttype ipv4_addr; flags interval;\n");
+    let mut text =
+        format!("{REMOVE_NODE_TABLE}table inet comity_node {{\n\tset beyond {{\n\t\ttype ipv4_addr; flags interval;\n");
     let nets = disjoint(pod_networks);
     // Writing to a string cannot fail.
     if !nets.is_empty() {

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// A pod not seen for this long is forgotten.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1_000;
 /// Metrics-servers leave out what is zero, so counters begin with a second.
-const FIRST: u128 = 1_000_000_000;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// Containers of one answer.
 const MOST: usize = 10_000;
 
@@ -27,11 +27,11 @@ pub(super) struct Sample {
     pub(super) at_ms: u64,
 }
 
-type Key = (String, String, String);
+type ContainerName = (String, String, String);
 
 /// The counters of all containers that were asked about lately.
 #[derive(Debug, Default)]
-pub(super) struct Counters(BTreeMap<Key, Counter>);
+pub(super) struct Counters(BTreeMap<ContainerName, Counter>);
 
 #[derive(Clone, Copy, Debug)]
 struct Counter {
@@ -74,13 +74,15 @@ impl Counters {
         for sample in samples.iter().take(MOST) {
             let Some(namespace) = home.get(&sample.namespace).filter(|name| is_plain(name)) else { continue };
             let key = (sample.namespace.clone(), sample.pod.clone(), sample.container.clone());
-            let counter = self.0.entry(key).or_insert(Counter { cpu_nano_seconds: FIRST, at_ms: sample.at_ms });
+            let counter =
+                self.0.entry(key).or_insert(Counter { cpu_nano_seconds: NANOS_PER_SECOND, at_ms: sample.at_ms });
             let passed = sample.at_ms.saturating_sub(counter.at_ms);
             counter.cpu_nano_seconds += sample.cpu_nano * u128::from(passed) / 1_000;
             counter.at_ms = counter.at_ms.max(sample.at_ms);
             let labels =
                 format!("{{container=\"{}\",namespace=\"{namespace}\",pod=\"{}\"}}", sample.container, sample.pod);
-            let (whole, rest) = (counter.cpu_nano_seconds / FIRST, counter.cpu_nano_seconds % FIRST);
+            let (whole, rest) =
+                (counter.cpu_nano_seconds / NANOS_PER_SECOND, counter.cpu_nano_seconds % NANOS_PER_SECOND);
             cpu.push_str(&format!("container_cpu_usage_seconds_total{labels} {whole}.{rest:09} {}\n", counter.at_ms));
             let bytes = sample.memory_bytes;
             memory.push_str(&format!("container_memory_working_set_bytes{labels} {bytes} {}\n", counter.at_ms));

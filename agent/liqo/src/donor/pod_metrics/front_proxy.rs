@@ -11,7 +11,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
 const NAMESPACE: &str = "kube-system";
-const NAME: &str = "extension-apiserver-authentication";
+const CONFIG_MAP: &str = "extension-apiserver-authentication";
 
 /// What the API server publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +25,9 @@ pub(super) struct FrontProxy {
 
 impl FrontProxy {
     pub(super) async fn read(client: &Client) -> Result<Self, String> {
-        let what = format!("ConfigMap {NAMESPACE}/{NAME}");
+        let what = format!("ConfigMap {NAMESPACE}/{CONFIG_MAP}");
         let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
-        let map = within_limit(api.get(NAME))
+        let map = within_limit(api.get(CONFIG_MAP))
             .await
             .map_err(|error| format!("{what} cannot be read: {error}; apply deploy/liqo/pod-metrics"))?;
         let data = map.data.unwrap_or_default();

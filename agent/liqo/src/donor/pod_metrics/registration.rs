@@ -10,7 +10,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-const NAME: &str = "v1beta1.metrics.liqo.io";
+const API_SERVICE: &str = "v1beta1.metrics.liqo.io";
 
 fn api(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("apiregistration.k8s.io", "v1", "APIService");
@@ -25,19 +25,19 @@ fn is_ours(object: &DynamicObject) -> bool {
 pub(super) async fn ensure(client: &Client, service: &ServiceName, ca_pem: &str) -> Result<(), String> {
     let api = api(client);
     let failed = |what: &str, error: CallError| {
-        format!("APIService {NAME} cannot be {what}: {error}; apply deploy/liqo/pod-metrics")
+        format!("APIService {API_SERVICE} cannot be {what}: {error}; apply deploy/liqo/pod-metrics")
     };
-    let found = within_limit(api.get_opt(NAME)).await.map_err(|error| failed("read", error))?;
+    let found = within_limit(api.get_opt(API_SERVICE)).await.map_err(|error| failed("read", error))?;
     if found.is_some_and(|found| !is_ours(&found)) {
         return Err(format!(
-            "APIService {NAME} is somebody else's, Liqo's metric-agent's probably: set its chart's metricAgent.enabled \
+            "APIService {API_SERVICE} is somebody else's, Liqo's metric-agent's probably: set its chart's metricAgent.enabled \
              to false"
         ));
     }
     let wanted = json!({
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
-        "metadata": { "name": NAME, "labels": { MANAGED_BY.0: MANAGED_BY.1 } },
+        "metadata": { "name": API_SERVICE, "labels": { MANAGED_BY.0: MANAGED_BY.1 } },
         "spec": {
             "group": "metrics.liqo.io",
             "version": "v1beta1",
@@ -48,7 +48,7 @@ pub(super) async fn ensure(client: &Client, service: &ServiceName, ca_pem: &str)
         },
     });
     let apply = PatchParams::apply(FIELD_MANAGER).force();
-    within_limit(api.patch(NAME, &apply, &Patch::Apply(&wanted)))
+    within_limit(api.patch(API_SERVICE, &apply, &Patch::Apply(&wanted)))
         .await
         .map(drop)
         .map_err(|error| failed("written", error))
@@ -58,16 +58,18 @@ pub(super) async fn ensure(client: &Client, service: &ServiceName, ca_pem: &str)
 /// namespaces.
 pub async fn remove(client: &Client) {
     let api = api(client);
-    let removed = match within_limit(api.get_opt(NAME)).await {
-        Ok(Some(found)) if is_ours(&found) => within_limit(api.delete(NAME, &DeleteParams::default())).await.map(drop),
+    let removed = match within_limit(api.get_opt(API_SERVICE)).await {
+        Ok(Some(found)) if is_ours(&found) => {
+            within_limit(api.delete(API_SERVICE, &DeleteParams::default())).await.map(drop)
+        }
         Ok(_) => return,
         Err(error) => Err(error),
     };
     match removed {
-        Ok(()) => tracing::info!(name = NAME, "metrics of offloaded pods are off: their API was removed"),
+        Ok(()) => tracing::info!(name = API_SERVICE, "metrics of offloaded pods are off: their API was removed"),
         Err(CallError::Status(status)) if status.code == 404 || status.code == 403 => {}
         Err(error) => {
-            tracing::warn!(name = NAME, %error, "metrics of offloaded pods are off, and their API cannot be removed")
+            tracing::warn!(name = API_SERVICE, %error, "metrics of offloaded pods are off, and their API cannot be removed")
         }
     }
 }

@@ -22,10 +22,8 @@ use super::super::Grants;
 use super::caller::{Question, Refusal, SCRAPE, question};
 use super::counters::{Counters, Sample, samples};
 use super::front_proxy::FrontProxy;
-use crate::REMOTE_CLUSTER_LABEL;
+use crate::{CREATOR_LABEL, REMOTE_CLUSTER_LABEL};
 
-/// Liqo's label with the user who made an offloaded pod; the policies hold consumers to their own name.
-const CREATOR: &str = "liqo.io/creator-user";
 /// Liqo's annotation with the name that a remote namespace has at home.
 const ORIGINAL_NAME: &str = "liqo.io/original-name";
 
@@ -119,7 +117,7 @@ impl Answers {
         let kind = ApiResource::from_gvk_with_plural(&kind, "pods");
         let metrics = Api::<DynamicObject>::all_with(self.client.clone(), &kind);
         let namespaces = Api::<Namespace>::all(self.client.clone());
-        let of_slice = ListParams::default().labels(&format!("{CREATOR}={}", question.user));
+        let of_slice = ListParams::default().labels(&format!("{CREATOR_LABEL}={}", question.user));
         let of_consumer = ListParams::default().labels(&format!("{REMOTE_CLUSTER_LABEL}={}", question.consumer));
         let (metrics, namespaces) = tokio::try_join!(
             within_limit(metrics.list(&of_slice)),

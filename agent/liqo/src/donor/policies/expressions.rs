@@ -1,7 +1,7 @@
 //! What each policy says, in CEL.
 
 use super::{Policy, PolicySettings, Validation};
-use crate::donor::token::ACCOUNT as PEER_ACCOUNT;
+use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
 
 /// Volumes that stay within the namespace: what Pod Security `restricted` allows.
 const VOLUMES: [&str; 8] =

@@ -12,13 +12,12 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 use zeroize::Zeroize as _;
 
+use crate::origin::token_secret::KUBECONFIG_KEY;
 use crate::origin::{LiqoOrigin, objects};
 use crate::tenant_namespace_of;
 
-/// Key in the Secrets that Liqo makes.
-const KUBECONFIG: &str = "kubeconfig";
 /// Longest that one question to a donor may take: a line that was cut is noticed within a second or two of its return.
-const PATIENCE: Duration = Duration::from_millis(1_500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl LiqoOrigin {
     /// A new connection, for one that broke with the line may hang for long.
@@ -31,7 +30,7 @@ impl LiqoOrigin {
             return Err(unusable);
         }
         config.proxy_url = None;
-        config.connect_timeout = Some(PATIENCE);
+        config.connect_timeout = Some(ANSWER_TIMEOUT);
         Client::try_from(config).map_err(|_| unusable)
     }
 
@@ -53,7 +52,7 @@ impl LiqoOrigin {
         // What is wrong with it is not told: it might quote it.
         let unusable = DeliveryError::temporary(format!("use Secret {namespace}/{name}"), "it is no kubeconfig");
         let data = secret.data.get_or_insert_default();
-        let kubeconfig = data.get(KUBECONFIG).and_then(|text| std::str::from_utf8(&text.0).ok());
+        let kubeconfig = data.get(KUBECONFIG_KEY).and_then(|text| std::str::from_utf8(&text.0).ok());
         let parsed = kubeconfig.and_then(|text| Kubeconfig::from_yaml(text).ok());
         data.values_mut().for_each(|value| value.0.zeroize());
         parsed.map(|kubeconfig| (kubeconfig, unusable.clone())).ok_or(unusable)
@@ -65,7 +64,7 @@ impl LiqoOrigin {
     /// [`DeliveryError`] when this cluster cannot tell.
     pub(super) async fn ask_donor(&self, node: &str, donor: &str) -> Result<bool, DeliveryError> {
         let client = self.donor_api(node, donor).await?;
-        let answer = timeout(PATIENCE, client.apiserver_version()).await;
+        let answer = timeout(ANSWER_TIMEOUT, client.apiserver_version()).await;
         Ok(answer.is_ok_and(|answer| answer.is_ok()))
     }
 }

@@ -32,7 +32,7 @@ const NODE_LEASES: &str = "kube-node-lease";
 /// Labels of a virtual-kubelet's pods.
 const KUBELET: &str = "offloading.liqo.io/component=virtual-kubelet,liqo.io/virtual-node";
 /// Between looks at a node that is in doubt.
-const TICK: Duration = Duration::from_secs(1);
+const DOUBT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between looks at the certificate: Liqo renews it when a third of its life is left, four months usually.
 const RENEWAL_TICK: Duration = Duration::from_secs(600);
 /// Pause after a watch broke.
@@ -79,7 +79,7 @@ impl Keeper {
         let mut renewals = pin!(watch_object(leases, &self.name));
         let mut last: Option<MicroTime> = None;
         let mut pulse = Pulse::default();
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(DOUBT_CHECK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal_tick = tokio::time::interval(RENEWAL_TICK);
         renewal_tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -27,13 +27,13 @@ use crate::{namespace_map, shadow_pod, tenant_namespace_of};
 /// Liqo's label of this cluster's pods that run elsewhere.
 const OFFLOADED: &str = "liqo.io/shadowPod=true";
 /// How often ages are looked at; room is made at once.
-const TICK: Duration = Duration::from_secs(5);
+const AGE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Before another attempt for the same pod.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Longest that one pod may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pods that are released at the same time.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_RELEASES: usize = 8;
 
 /// Releases finished pods as they are due.
 pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: watch::Receiver<Arc<Nodes>>) {
@@ -43,7 +43,7 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
     let mut mirror = WatchCache::default();
     let mut released: BTreeSet<String> = BTreeSet::new();
     let mut failed: BTreeMap<String, Instant> = BTreeMap::new();
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(AGE_CHECK_INTERVAL);
     let keep = i64::try_from(settings.keep_finished.as_secs()).unwrap_or(i64::MAX);
     loop {
         let changed = tokio::select! {
@@ -69,7 +69,7 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
         }
         let known: BTreeSet<&str> = mirror.facts().map(|pod: &PodFacts| pod.uid.as_str()).collect();
         released.retain(|uid| known.contains(uid.as_str()));
-        failed.retain(|uid, at| known.contains(uid.as_str()) && at.elapsed() < AGAIN);
+        failed.retain(|uid, at| known.contains(uid.as_str()) && at.elapsed() < RETRY_AFTER);
         let now = Timestamp::now().as_second();
         let here = Arc::clone(&nodes.borrow());
         let due = due(mirror.facts(), &here, now, keep, |uid| released.contains(uid));
@@ -78,17 +78,17 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
             let donor = here.get(&pod.node).map(|node| node.donor.clone()).unwrap_or_default();
             let origin = &origin;
             async move {
-                let released = tokio::time::timeout(PATIENCE, origin.release(&pod, &donor)).await;
+                let released = tokio::time::timeout(RELEASE_TIMEOUT, origin.release(&pod, &donor)).await;
                 let outcome = released.unwrap_or_else(|_| {
                     Err(DeliveryError::temporary(
                         format!("release pod {}", pod.name),
-                        format!("not done after {PATIENCE:?}"),
+                        format!("not done after {RELEASE_TIMEOUT:?}"),
                     ))
                 });
                 (pod, outcome)
             }
         }))
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(MAX_CONCURRENT_RELEASES)
         .collect::<Vec<_>>()
         .await;
         for (pod, outcome) in outcomes {

@@ -43,7 +43,11 @@ impl Kind for LiqoMint {
 /// The token is not stored: a lost one is replaced.
 async fn mint(exchange: &mut Exchange<'_>, rotation_ms: u64) -> Result<Option<Sent>, StepError> {
     let record = &mut exchange.record;
-    let minted = exchange.nodes.donor.mint_token(&record.peer(), record.minted.is_none(), rotation_ms).await?;
+    let (donor, peer) = (&exchange.nodes.donor, record.peer());
+    let minted = match record.minted {
+        None => donor.admit_by_token(&peer, rotation_ms).await?,
+        Some(_) => donor.mint_token(&peer, rotation_ms).await?,
+    };
     let at_ms = exchange.clock.unix_ms();
     // The API server may give a shorter life than was asked for.
     let life_ms = minted.expires_at_ms.saturating_sub(at_ms);

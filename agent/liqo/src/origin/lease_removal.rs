@@ -27,7 +27,7 @@ use crate::{
 const GONE: &str = "liqo.io/foreign-cluster-permanently-unreachable";
 /// How long objects may need to go after the donor confirmed, or was marked as gone: Liqo looks at the marked one's
 /// NamespaceOffloadings with growing pauses, 20 to 60 s were seen.
-const PATIENCE: Duration = Duration::from_secs(90);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Pause between looks at the pods of a node, which is a list and not an object.
 const POLL: Duration = Duration::from_millis(250);
 
@@ -70,7 +70,7 @@ impl LiqoOrigin {
         self.let_go(held).await?;
         if let Some(target) = held.target.as_deref().filter(|_| offer_stays) {
             let offloadings = self.namespaced(target, &namespace_offloading());
-            wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", PATIENCE).await?;
+            wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", REMOVAL_TIMEOUT).await?;
         }
         self.unmark(&held.donor).await
     }
@@ -86,14 +86,14 @@ impl LiqoOrigin {
         let (slice, tenant) = (held.slice.as_str(), held.tenant.as_str());
         let slices = self.namespaced(tenant, &resource_slice());
         self.delete(&slices, slice, "ResourceSlice", &held.donor).await?;
-        wait_gone(&self.namespaced(tenant, &virtual_node()), slice, "VirtualNode", PATIENCE).await?;
-        wait_gone(&Api::<Node>::all(self.client.clone()), slice, "Node", PATIENCE).await?;
+        wait_gone(&self.namespaced(tenant, &virtual_node()), slice, "VirtualNode", REMOVAL_TIMEOUT).await?;
+        wait_gone(&Api::<Node>::all(self.client.clone()), slice, "Node", REMOVAL_TIMEOUT).await?;
         let deployments = Api::<Deployment>::namespaced(self.client.clone(), tenant);
-        wait_gone(&deployments, &format!("vk-{slice}"), "Deployment", PATIENCE).await?;
+        wait_gone(&deployments, &format!("vk-{slice}"), "Deployment", REMOVAL_TIMEOUT).await?;
         let identities = self.namespaced(tenant, &identity());
-        wait_gone(&identities, &format!("resourceslice-{slice}"), "Identity", PATIENCE).await?;
+        wait_gone(&identities, &format!("resourceslice-{slice}"), "Identity", REMOVAL_TIMEOUT).await?;
         let secrets = Api::<Secret>::namespaced(self.client.clone(), tenant);
-        wait_gone(&secrets, &objects::slice_secret(slice), "Secret", PATIENCE).await
+        wait_gone(&secrets, &objects::slice_secret(slice), "Secret", REMOVAL_TIMEOUT).await
     }
 
     /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while:
@@ -197,14 +197,14 @@ impl LiqoOrigin {
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
         // One that was marked before is not waited for again.
-        let patience = if self.is_marked(donor).await? { PATIENCE } else { self.settings.donor_patience };
+        let patience = if self.is_marked(donor).await? { REMOVAL_TIMEOUT } else { self.settings.donor_patience };
         let Err(waited) = wait_gone(api, name, what, patience).await else { return Ok(()) };
         if self.answers(donor).await? {
-            return wait_gone(api, name, what, PATIENCE).await.map_err(|_| waited);
+            return wait_gone(api, name, what, REMOVAL_TIMEOUT).await.map_err(|_| waited);
         }
         tracing::warn!(donor, object = what, name, "the donor does not answer; this cluster cleans up without it");
         self.mark(donor).await?;
-        wait_gone(api, name, what, PATIENCE).await
+        wait_gone(api, name, what, REMOVAL_TIMEOUT).await
     }
 
     /// Whether the donor's API server answers Liqo.

@@ -25,7 +25,7 @@ use crate::version::Version;
 use crate::{BearerToken, IdentityParams, LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, foreign_cluster};
 
 /// Key in the Secret, as Liqo names it.
-const KUBECONFIG: &str = "kubeconfig";
+pub(super) const KUBECONFIG_KEY: &str = "kubeconfig";
 /// Label of the ForeignCluster: changes with each token, which makes Liqo's controller manager look at it again.
 const TOKEN_LABEL: &str = "comity.dev/token";
 /// Liqo's controller manager reads the Secret from a cache, which follows within moments.
@@ -91,7 +91,7 @@ fn secret(peer: &LiqoPeer, params: &IdentityParams, digest: &str, kubeconfig: Ve
             annotations: Some(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
             ..ObjectMeta::default()
         },
-        data: Some([(KUBECONFIG.to_owned(), ByteString(kubeconfig))].into()),
+        data: Some([(KUBECONFIG_KEY.to_owned(), ByteString(kubeconfig))].into()),
         type_: Some("Opaque".to_owned()),
         ..Secret::default()
     }
@@ -155,7 +155,7 @@ mod tests {
             secret(&peer, &params(token), token, text)
         };
         let user = |secret: &Secret| {
-            let text = &secret.data.as_ref().unwrap()[KUBECONFIG].0;
+            let text = &secret.data.as_ref().unwrap()[KUBECONFIG_KEY].0;
             let read = Kubeconfig::from_yaml(std::str::from_utf8(text).unwrap()).unwrap();
             assert_eq!(read.clusters[0].cluster.as_ref().unwrap().server.as_deref(), Some("https://10.0.0.1:6443"));
             assert_eq!(read.contexts[0].context.as_ref().unwrap().namespace.as_deref(), Some("liqo-tenant-south"));
@@ -170,7 +170,9 @@ mod tests {
             first.metadata.annotations.as_ref().unwrap()["liqo.io/remote-tenant-namespace"],
             "liqo-tenant-south"
         );
-        assert!(String::from_utf8_lossy(&first.data.as_ref().unwrap()[KUBECONFIG].0).contains(r#""token":"first""#));
+        assert!(
+            String::from_utf8_lossy(&first.data.as_ref().unwrap()[KUBECONFIG_KEY].0).contains(r#""token":"first""#)
+        );
         assert_ne!(user(&first).client_certificate_data, user(&second).client_certificate_data);
         let pem = STANDARD.decode(user(&second).client_certificate_data.unwrap()).unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();

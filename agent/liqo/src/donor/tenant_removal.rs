@@ -14,14 +14,14 @@ use super::csr::slice_user;
 use super::grants::Grant;
 use super::rights::rights;
 use super::slice::{is_denied, suits};
-use super::tenant::{CONTROLLER_HINT, NONCE_SECRET};
-use super::{LiqoDonor, token};
+use super::tenant::NONCE_SECRET;
+use super::{LiqoDonor, peer_account};
 use crate::{
-    LiqoPeer, MAX_IDLE_SLICES, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, dynamic, foreign_cluster,
-    identity, namespace_map, quota, resource_slice, shadow_pod, tenant, waiting::Waiting,
+    CREATOR_LABEL, LiqoPeer, MAX_IDLE_SLICES, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL, dynamic,
+    foreign_cluster, identity, namespace_map, quota, resource_slice, shadow_pod, tenant,
+    waiting::{CONTROLLER_HINT, Waiting},
 };
 
-const CREATOR: &str = "liqo.io/creator-user";
 /// Liqo's annotation of the namespaces that it makes: "NAMESPACE/NAME" of the NamespaceMap.
 const NAMESPACE_MAP_ANNOTATION: &str = "liqo.io/managed-by-namespace-map";
 /// Slices of one peer that are looked at: far more than its leases.
@@ -36,7 +36,7 @@ impl LiqoDonor {
     /// [`DeliveryError`].
     pub async fn drain_slice(&self, peer: &LiqoPeer, slice: &str) -> Result<(), DeliveryError> {
         let user = slice_user(slice, &peer.liqo_id);
-        let creator = format!("{CREATOR}={user}");
+        let creator = format!("{CREATOR_LABEL}={user}");
         let of_lease = ListParams::default().labels(&creator);
         let shadow_pods = Api::<DynamicObject>::all_with(self.client.clone(), &shadow_pod());
         let list = rights(call("list the ShadowPods of the lease", shadow_pods.list_metadata(&of_lease)).await)?;
@@ -91,7 +91,7 @@ impl LiqoDonor {
         let read = format!("read Tenant {}", peer.liqo_id);
         let found = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)?;
         match found.filter(|found| found.metadata.deletion_timestamp.is_none()) {
-            Some(found) if token::goes_by_token(&found) => self.has_account(peer).await,
+            Some(found) if peer_account::goes_by_token(&found) => self.has_account(peer).await,
             found => Ok(found.is_some()),
         }
     }

@@ -8,13 +8,12 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::core::ApiResource;
 use kube::{Api, ResourceExt as _};
 
-use super::{LiqoNetwork, RIGHTS, is_ours, rights};
+use super::{LiqoNetwork, NETWORK_RIGHTS, is_ours, rights};
 use crate::{
     LiqoPeer, REMOTE_CLUSTER_LABEL, configuration, gateway_client, gateway_server, ipam_network, public_key,
-    waiting::Waiting, wg_gateway_client, wg_gateway_server,
+    waiting::{CONTROLLER_HINT, Waiting},
+    wg_gateway_client, wg_gateway_server,
 };
-
-const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
 
 impl LiqoNetwork {
     /// Removes the objects of a peer, and returns when they and everything that Liqo made from them are gone. Gateways
@@ -31,8 +30,8 @@ impl LiqoNetwork {
         let found = rights(call_opt(&format!("read namespace {namespace}"), namespaces.get(&namespace)).await)?;
         // The deletion of a namespace deletes everything in it.
         let Some(_) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else { return Ok(()) };
-        if !RIGHTS.is_in_force(&self.client, &namespace).await? {
-            rights(RIGHTS.bind(&self.client, &namespace).await)?;
+        if !NETWORK_RIGHTS.is_in_force(&self.client, &namespace).await? {
+            rights(NETWORK_RIGHTS.bind(&self.client, &namespace).await)?;
         }
         for kind in [gateway_client(), gateway_server(), public_key(), configuration()] {
             self.delete_own(&kind, peer).await?;

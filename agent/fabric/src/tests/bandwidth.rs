@@ -1,7 +1,7 @@
 //! What tunnels carry is measured where it arrives.
 
 use super::*;
-use crate::measured::{Arrived, Meters};
+use crate::measured::{Meters, ReceivedBytes};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
@@ -22,8 +22,8 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
     let start = Instant::now();
     let measured = loop {
         let at = start.elapsed();
-        let told = at_donor.look(at, [Arrived::of(&pair.donor)]).clone();
-        let back = at_origin.look(at, [Arrived::of(&pair.origin)]);
+        let told = at_donor.look(at, [ReceivedBytes::of(&pair.donor)]).clone();
+        let back = at_origin.look(at, [ReceivedBytes::of(&pair.origin)]);
         assert!(back.is_empty(), "acknowledgements are no transfer: {back:?}");
         if let Some(measured) = told.get(pair.donor.remote_cluster()) {
             break *measured;

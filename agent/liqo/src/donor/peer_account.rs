@@ -14,12 +14,12 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams}
 use serde_json::{Value, json};
 
 use super::rights::rights;
-use super::tenant::CONTROLLER_HINT;
 use super::{LiqoDonor, server_name};
 use crate::{
     BearerToken, IdentityParams, LiqoPeer, ORIGIN_ROLE, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, dynamic,
+    own_rights::RBAC_GROUP,
     tenant,
-    waiting::{Seen, Waiting},
+    waiting::{CONTROLLER_HINT, Seen, Waiting},
 };
 
 /// Name of the ServiceAccount and of its RoleBinding.
@@ -28,7 +28,6 @@ pub(super) const ACCOUNT: &str = "comity-liqo-peer";
 const ROLE: &str = "liqo-remote-controlplane";
 /// Policy of a Tenant whose keys Liqo does not look at.
 const NO_KEYS: &str = "TolerateNoHandshake";
-const RBAC: &str = "rbac.authorization.k8s.io";
 /// The least that an API server gives a token, in seconds.
 const LEAST_LIFE: u64 = 600;
 
@@ -48,19 +47,24 @@ const fn life_seconds(rotation_ms: u64) -> u64 {
 }
 
 impl LiqoDonor {
-    /// Makes a token for an origin, to be replaced after `rotation_ms`. The `first` of a peering also makes the Tenant
-    /// and the ServiceAccount.
+    /// Admits an origin by its first token: makes the Tenant and the ServiceAccount, then the token.
+    ///
+    /// # Errors
+    /// As [`mint_token`](Self::mint_token).
+    pub async fn admit_by_token(&self, peer: &LiqoPeer, rotation_ms: u64) -> Result<Minted, DeliveryError> {
+        self.check_peer(peer).await?;
+        self.ensure_tenant_namespace(peer).await?;
+        self.admit_without_keys(peer).await?;
+        self.make_account(peer).await?;
+        self.mint_token(peer, rotation_ms).await
+    }
+
+    /// Makes a token for an admitted origin, to be replaced after `rotation_ms`.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent with code `liqo-token-revoked` if the ServiceAccount was deleted, otherwise as
     /// [`challenge`](Self::challenge) and [`admit_tenant`](Self::admit_tenant).
-    pub async fn mint_token(&self, peer: &LiqoPeer, first: bool, rotation_ms: u64) -> Result<Minted, DeliveryError> {
-        if first {
-            self.check_peer(peer).await?;
-            self.ensure_tenant_namespace(peer).await?;
-            self.admit_without_keys(peer).await?;
-            self.make_account(peer).await?;
-        }
+    pub async fn mint_token(&self, peer: &LiqoPeer, rotation_ms: u64) -> Result<Minted, DeliveryError> {
         let (token, expires_at_ms) = self.token(peer, life_seconds(rotation_ms)).await?;
         let params = IdentityParams {
             ca: STANDARD.encode(&self.settings.ca_pem),
@@ -105,7 +109,11 @@ impl LiqoDonor {
         rights(apply(&Api::<ServiceAccount>::namespaced(self.client.clone(), &namespace), &account).await)?;
         let binding = RoleBinding {
             metadata: metadata(),
-            role_ref: RoleRef { api_group: RBAC.to_owned(), kind: "ClusterRole".to_owned(), name: ROLE.to_owned() },
+            role_ref: RoleRef {
+                api_group: RBAC_GROUP.to_owned(),
+                kind: "ClusterRole".to_owned(),
+                name: ROLE.to_owned(),
+            },
             subjects: Some(vec![Subject {
                 kind: "ServiceAccount".to_owned(),
                 name: ACCOUNT.to_owned(),

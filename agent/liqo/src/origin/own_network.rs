@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_agent_kubernetes::call::{call, call_opt};
+use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt};
 use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
@@ -10,16 +10,12 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use super::{LiqoOrigin, OriginSettings, own_id};
+use crate::CONTROLLER_MANAGER;
 use crate::version::{Version, version_of};
 
-/// Nodes read at a time.
-const PAGE: u32 = 500;
-/// Pages read: two million nodes.
-const MAX_PAGES: usize = 4_096;
 /// CIDRs that fit a key bundle: one for each node of a large cluster would not, and is better given as one by the
 /// operator.
 const MAX_POD_CIDRS: usize = 64;
-const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 
 /// This cluster's side of `ClusterNetwork`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +65,7 @@ impl LiqoOrigin {
 
 async fn nodes_pod_cidrs(client: &Client) -> Result<BTreeSet<String>, DeliveryError> {
     let nodes = Api::<Node>::all(client.clone());
-    let mut page = ListParams::default().limit(PAGE);
+    let mut page = ListParams::default().limit(PAGE_SIZE);
     let mut cidrs = BTreeSet::new();
     for _ in 0..MAX_PAGES {
         let list = call("list nodes for their pod CIDRs", nodes.list(&page)).await?;
