@@ -15,8 +15,8 @@ use crate::tasks::MAX_POLICY_CHECK_INTERVAL;
 
 /// Batches changes: an offer changes with each pod that starts.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// A pass visits all devices of all donors and blocks apply. The pause is this many times as long as the pass, so passes
-/// take at most 1/10 of the time.
+/// A pass visits all devices of all donors and blocks apply. The pause is this many times as long as the pass, so
+/// passes take at most 1/10 of the time.
 const RECLAIM_PAUSE_FACTOR: u32 = 9;
 /// Minimum sleep while a need has not lasted long enough.
 const WATCHING: Duration = Duration::from_millis(500);

@@ -42,7 +42,8 @@ impl fmt::Display for Duplicate {
     }
 }
 
-/// Types, constants and files below the folder `src` that share a name. Each program in `src/bin` is a crate of its own.
+/// Types, constants and files below the folder `src` that share a name. Each program in `src/bin` is a crate of its
+/// own.
 ///
 /// Only the top level of files counts: two modules written out in one file may use the same name. So may two items of
 /// one file, of which the compiler takes one.
@@ -128,7 +129,7 @@ mod tests {
         }
         for text in ["const LIMIT: u8 = 1;", "pub static LIMIT: u8 = 1;"] {
             let limit = found(&[("a.rs", "pub(super) const LIMIT: u8 = 2;"), ("a/tests.rs", text)]);
-            assert_eq!(limit, ["constant LIMIT is in a.rs, a/tests.rs"], "{text}");
+            assert_eq!(limit, ["constant LIMIT is in a/tests.rs, a.rs"], "{text}");
         }
         let all = found(&[
             ("a/plan.rs", "struct Plan;"),
@@ -139,7 +140,7 @@ mod tests {
             all,
             [
                 "type Plan is in a/plan.rs, b/plan.rs",
-                "constant C is in b.rs, b/plan.rs",
+                "constant C is in b/plan.rs, b.rs",
                 "file plan.rs is in a/plan.rs, b/plan.rs",
             ]
         );

@@ -64,7 +64,7 @@ pub struct AgentHandlers {
 }
 
 /// After this long without a leader, agents and watchers are sent to another broker; elections take less.
-pub(super) const LEADERLESS_STREAM_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
@@ -136,7 +136,7 @@ impl AgentStream {
             () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
             // Without a leader, heartbeats of this agent are not reported.
-            () = self.context.group.without_leader_for(LEADERLESS_STREAM_TIMEOUT) => {
+            () = self.context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
                 Unavailable::NoLeader { broker: self.context.id }.into()
             }
             () = self.sender.closed() => End::Gone,

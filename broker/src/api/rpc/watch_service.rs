@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::api::authorize::{Rpc, Viewer};
 use crate::api::caller::Caller;
-use crate::api::rpc::agent_service::LEADERLESS_STREAM_TIMEOUT;
+use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
@@ -86,7 +86,7 @@ impl WatchHandlers {
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
                 // It would see nothing new here.
-                () = group.without_leader_for(LEADERLESS_STREAM_TIMEOUT) => Some(Unavailable::NoLeader { broker }.into()),
+                () = group.without_leader_for(LEADERLESS_TIMEOUT) => Some(Unavailable::NoLeader { broker }.into()),
             };
             if let Some(error) = ended {
                 // The queue may be full, which is why it ends; then the end of the stream has to say it.

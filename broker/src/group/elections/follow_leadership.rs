@@ -60,7 +60,7 @@ impl Judge {
     fn log_change(&self, before: Leadership, next: Leadership) {
         match next {
             Leadership::Leader(Tenure { term, .. }) => {
-                info!(term, "this broker leads: a majority of the voters answers")
+                info!(term, "this broker leads: a majority of the voters answers");
             }
             Leadership::Follower { leader: Some(leader) } => info!(leader, "following"),
             Leadership::Follower { leader: None } if before.is_leader() && self.is_waiting_for_quorum(next) => {
