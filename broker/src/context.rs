@@ -25,7 +25,7 @@ use crate::watch::WatchHub;
 use crate::watch::desired_pace::DesiredPace;
 
 /// How long a reply waits for this broker to apply a committed entry.
-const CATCH_UP: Duration = Duration::from_secs(5);
+const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Validity of issued certificates.
 #[derive(Debug, Clone, Copy)]
@@ -166,11 +166,11 @@ impl Context {
     async fn caught_up(&self, revision: u64) -> Result<(), RpcError> {
         let mut seen = self.group.revision();
         let caught_up = seen.wait_for(|seen| *seen >= revision);
-        match tokio::time::timeout(CATCH_UP, caught_up).await {
+        match tokio::time::timeout(APPLY_TIMEOUT, caught_up).await {
             Ok(Ok(_)) => Ok(()),
             // The command is committed: repeating it with the same key gives the same answer from another broker.
             Ok(Err(_)) => Err(RpcError::Stopping),
-            Err(_) => Err(Unavailable::ReadTimeout { waited: CATCH_UP }.into()),
+            Err(_) => Err(Unavailable::ReadTimeout { waited: APPLY_TIMEOUT }.into()),
         }
     }
 

@@ -117,7 +117,11 @@ impl Group {
     pub async fn start(config: GroupConfig, deps: GroupDeps) -> Result<Self, GroupError> {
         let raft_config = Arc::new(config.raft_config()?);
         let disk = storage::open(&config.data, config.id, deps.observer).await?;
-        let eligibility = Eligibility::new(disk.identity, Some(disk.peer_starts), disk.is_blank);
+        let eligibility = Eligibility::new(disk.identity, Some(disk.peer_starts));
+        if disk.is_blank {
+            // It has acknowledged nothing that could be lost.
+            eligibility.confirm();
+        }
         let peers = Peers::new(config.id, config.trust_domain.clone(), deps.tls, eligibility.clone());
         let raft = Raft::new(config.id, raft_config, peers.clone(), disk.log.clone(), disk.state_machine)
             .await

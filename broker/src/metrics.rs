@@ -215,8 +215,8 @@ impl Metrics {
     }
 
     /// Whether this broker leads.
-    pub fn set_leader(&self, leads: bool) {
-        self.leader.set(i64::from(leads));
+    pub fn set_leading(&self, leading: bool) {
+        self.leader.set(i64::from(leading));
     }
 
     /// Counts an agent's stream until dropped.

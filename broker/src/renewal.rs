@@ -10,7 +10,7 @@ use comity_runtime::spiffe::SpiffeId;
 use tokio_util::sync::CancellationToken;
 
 /// Interval of renewal checks; short, because clocks may be set.
-const EVERY: Duration = Duration::from_secs(30);
+const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Why a certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ impl Renewal {
     pub async fn run(self, source: IdentitySource, stop: CancellationToken) {
         loop {
             tokio::select! {
-                () = self.clock.sleep(EVERY) => {}
+                () = self.clock.sleep(RENEWAL_CHECK_INTERVAL) => {}
                 () = stop.cancelled() => return,
             }
             if !self.is_due(&source.current()) {

@@ -9,6 +9,8 @@ mod reclaimer;
 mod scheduler_loop;
 mod survey;
 
+use std::time::Duration;
+
 use comity_core::Command;
 use comity_core::reply::Applied;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +19,11 @@ use crate::context::Context;
 use crate::group::{Leadership, Tenure, Unavailable};
 use crate::replication::proposal::Proposal;
 
+/// Maximum interval of plans and of reclaim passes: policy has dates.
+const MAX_POLICY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of retries while the group does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Follows leadership until `stop`.
 pub async fn run(context: Context, stop: CancellationToken) {
     let survey = tokio::spawn(survey::run(context.clone(), stop.clone()));
@@ -24,7 +31,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
     let mut leading = None;
     loop {
         let now = *leadership.borrow_and_update();
-        context.metrics.set_leader(now.is_leader());
+        context.metrics.set_leading(now.is_leader());
         if let Leadership::Leader(tenure) = now {
             tracing::info!(term = tenure.term, "leading");
         }

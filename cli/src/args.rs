@@ -16,7 +16,7 @@ A platform team submits a request for GPUs. The broker checks it against policy,
 handshake between the two clusters. The lease is a namespace on the donor with exactly the requested GPUs; you \
 reach it through an encrypted tunnel, with its own kubeconfig.";
 
-const EXAMPLES: &str = "\
+const COMITY_EXAMPLES: &str = "\
 Examples:
   comity dev                                  try a whole federation on this machine
   comity offers                               list the GPUs that clusters lend
@@ -32,7 +32,7 @@ Examples:
     version,
     about = ABOUT,
     long_about = LONG_ABOUT,
-    after_help = format!("{EXAMPLES}\n{}", exit::help()),
+    after_help = format!("{COMITY_EXAMPLES}\n{}", exit::help()),
     max_term_width = 110,
     arg_required_else_help = true
 )]

@@ -18,6 +18,7 @@ mod pod_workload;
 mod timeline;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -31,7 +32,12 @@ use interrupt::Interrupt;
 use kubernetes_clusters::KubernetesClusters;
 use timeline::Timeline;
 
-const EXAMPLES: &str = "\
+/// Poll interval for what this process itself brings about.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Poll interval for what Kubernetes brings about.
+const KUBERNETES_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+const DEV_EXAMPLES: &str = "\
 Examples:
   comity dev                               start, demonstrate one lease, run until Ctrl-C
   comity dev --once                        demonstrate one lease, print each step's time, exit
@@ -46,7 +52,7 @@ the README). Ctrl-C stops everything and leaves nothing behind; a second Ctrl-C 
 
 /// `comity dev`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = DEV_EXAMPLES)]
 pub struct DevArgs {
     /// Demonstrate one lease from submission to release, then exit
     #[arg(long)]

@@ -33,7 +33,7 @@ pub use cluster_view::{Cluster, Invitation};
 pub use delivery::{Delivery, VirtualNode};
 pub use device::{Device, Node};
 pub use donor_verdict::DonorVerdict;
-pub use explanation_view::{Explanation, QueueStanding};
+pub use explanation_view::{Explanation, QueuePosition};
 pub use lease_view::{Lease, LeaseState};
 pub use list::{List, Row};
 pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};

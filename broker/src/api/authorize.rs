@@ -123,7 +123,7 @@ pub fn authorize(
             remedy: "call with the certificate of a user or cluster of this federation",
         });
     }
-    Err(denied(format!("{} may not call {rpc:?}", caller.name()), bundle.is_some()).into())
+    Err(denied(format!("{} may not call {rpc:?}", caller.name()), bundle).into())
 }
 
 /// Roles of a user; none for clusters and brokers.
@@ -135,11 +135,10 @@ pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
     }
 }
 
-fn denied(reason: String, policy_in_force: bool) -> Refusal {
-    let remedy = if policy_in_force {
-        "ask a maintainer to give this id the role in the policy bundle"
-    } else {
-        "no policy bundle is in force: a bootstrap admin applies one with `comity policy apply DIRECTORY`"
+fn denied(reason: String, bundle: Option<&Bundle>) -> Refusal {
+    let remedy = match bundle {
+        Some(_) => "ask a maintainer to give this id the role in the policy bundle",
+        None => "no policy bundle is in force: a bootstrap admin applies one with `comity policy apply DIRECTORY`",
     };
     Refusal::new(Code::PermissionDenied, reason, remedy)
 }
@@ -240,8 +239,7 @@ pub fn may_submit(
     if roles_of(caller, bundle).may_submit(tenant.as_str()) {
         return Ok(());
     }
-    Err(denied(format!("{} may not submit for tenant {tenant}", caller.name()), bundle.is_some())
-        .at("spec.tenant", tenant))
+    Err(denied(format!("{} may not submit for tenant {tenant}", caller.name()), bundle).at("spec.tenant", tenant))
 }
 
 /// Permits a cluster to act as origin for tenants of its institution.
@@ -258,7 +256,7 @@ fn may_act_from(
             .map_err(|refusal| refusal.at("spec.origin", origin));
     }
     let Some(bundle) = bundle else {
-        return Err(denied(format!("cluster {cluster} belongs to no institution"), false));
+        return Err(denied(format!("cluster {cluster} belongs to no institution"), None));
     };
     let Some(institution) = bundle.institution_of_cluster(cluster.as_str()) else {
         let reason = format!("no institution of the policy bundle has cluster {cluster}");
@@ -290,7 +288,7 @@ pub fn may_change(
     if own || roles.has_tenant_role(tenant.as_str(), TenantRole::Admin) {
         return Ok(());
     }
-    Err(denied(format!("{} is neither its owner nor an admin of tenant {tenant}", caller.name()), bundle.is_some()))
+    Err(denied(format!("{} is neither its owner nor an admin of tenant {tenant}", caller.name()), bundle))
 }
 
 /// Permits a user to quote a tenant's request.
@@ -298,7 +296,7 @@ pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &Tenant
     if roles_of(caller, bundle).may_view(tenant.as_str()) {
         return Ok(());
     }
-    Err(denied(format!("{} has no role in tenant {tenant}", caller.name()), bundle.is_some()).at("spec.tenant", tenant))
+    Err(denied(format!("{} has no role in tenant {tenant}", caller.name()), bundle).at("spec.tenant", tenant))
 }
 
 /// Permits a user to invite a cluster.
@@ -317,6 +315,6 @@ pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId)
     if bundle_says {
         return Ok(());
     }
-    Err(denied(format!("{} operates no institution that may enrol cluster {cluster}", caller.name()), bundle.is_some())
+    Err(denied(format!("{} operates no institution that may enrol cluster {cluster}", caller.name()), bundle)
         .at("cluster", cluster))
 }

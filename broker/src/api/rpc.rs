@@ -14,7 +14,7 @@ pub mod request_service;
 pub mod watch_service;
 
 /// Maximum bytes of a message from users: the largest policy bundle, with room to spare.
-pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
+pub const MAX_USER_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum bytes of a message from an agent: an offer of 10,000 nodes.
 pub const MAX_AGENT_MESSAGE_BYTES: usize = 20 << 20;
 

@@ -20,7 +20,7 @@ use tonic::transport::Server;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
 use crate::api::rpc::{
-    MAX_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
+    MAX_USER_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
     policy_service, raft_service, request_service, watch_service,
 };
 use crate::context::Context;
@@ -74,35 +74,35 @@ pub async fn serve_clients(
         .add_optional_service(reflection)
         .add_service(
             FederationServiceServer::new(federation_service::FederationHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             OfferServiceServer::new(offer_service::OfferHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             RequestServiceServer::new(request_service::RequestHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             LeaseServiceServer::new(lease_service::LeaseHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             PeeringServiceServer::new(peering_service::PeeringHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             PolicyServiceServer::new(policy_service::PolicyHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             WatchServiceServer::new(watch_service::WatchHandlers::new(context.clone()))
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(
             RaftServiceServer::new(raft_service::RaftHandlers { context: context.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(agent_service::AgentServer::new(agent_service::AgentHandlers { context }))
         .serve_with_incoming_shutdown(incoming(listener, tls, limits), stopping)

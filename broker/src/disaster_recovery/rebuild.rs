@@ -23,7 +23,7 @@ use crate::storage;
 use crate::transport::Peers;
 
 /// Timeout of one answer.
-const ANSWER: Duration = Duration::from_secs(3);
+const REBUILD_HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 /// Validity of the certificate for the queries.
 const QUERY_VALIDITY: Duration = Duration::from_secs(600);
 
@@ -108,7 +108,8 @@ pub(crate) async fn ask_members(
     to_ask.remove(&settings.id);
     // Answers name further members.
     while let Some((id, address)) = to_ask.pop_first() {
-        let answer = peers.hello(id, &address, hello.clone(), ANSWER).await.map_err(|error| error.to_string());
+        let answer =
+            peers.hello(id, &address, hello.clone(), REBUILD_HELLO_TIMEOUT).await.map_err(|error| error.to_string());
         if let Ok(answer) = &answer {
             let others = answer.members.iter().filter(|it| it.id != settings.id && !answers.contains_key(&it.id));
             to_ask.extend(others.filter(|it| it.id != id).map(|it| (it.id, address_of(it))));

@@ -11,17 +11,17 @@ use crate::group::{Group, MemberStatus};
 use crate::replication::member::MemberAddress;
 
 /// Check interval.
-const LOOK: Duration = Duration::from_secs(1);
+const MEMBERS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to write.
-const AGAIN: Duration = Duration::from_secs(30);
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Runs until it is told to stop.
 pub(crate) async fn run(group: Group, config: Config, stop: CancellationToken) {
     let mut settings = config.settings;
-    let mut pause = LOOK;
+    let mut pause = MEMBERS_CHECK_INTERVAL;
     loop {
         tokio::select! {
-            () = tokio::time::sleep(pause) => pause = LOOK,
+            () = tokio::time::sleep(pause) => pause = MEMBERS_CHECK_INTERVAL,
             () = stop.cancelled() => return,
         }
         let Some(members) = to_remember(&settings, &group.members()) else { continue };
@@ -31,7 +31,7 @@ pub(crate) async fn run(group: Group, config: Config, stop: CancellationToken) {
             Err(error) => {
                 tracing::warn!(%error, "the members are not written down; without its log this broker may not find \
                     them");
-                pause = AGAIN;
+                pause = WRITE_RETRY_INTERVAL;
             }
         }
     }

@@ -7,3 +7,9 @@ pub(crate) mod follow_leadership;
 pub(crate) mod leadership;
 pub(crate) mod slow_disk;
 mod wrong_clock;
+
+use std::time::Duration;
+
+/// Minimum interval between two times that a broker hands over leadership for the same reason: where all brokers have
+/// it, leadership must not go round and round.
+const HAND_OVER_INTERVAL: Duration = Duration::from_secs(30);

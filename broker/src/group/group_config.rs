@@ -15,7 +15,7 @@ pub(crate) const MAX_PROPOSALS_IN_FLIGHT: usize = 4_096;
 /// Entries in one message to a follower. Messages are also bounded in bytes, by the log.
 const MAX_ENTRIES_PER_MESSAGE: u64 = 512;
 /// Capacity of openraft's queues; callers wait when they are full.
-const QUEUE: u64 = 8_192;
+const RAFT_QUEUE_CAPACITY: u64 = 8_192;
 /// Timeout to transfer and install a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Silence of a leader without answers, in maximum election timeouts.
@@ -24,7 +24,7 @@ const SILENCE: u64 = 4;
 const BACKOFF: &str = "200ms";
 
 /// Longer than a prepared election; callers have less than 1 s in all.
-const PATIENCE: Duration = Duration::from_millis(700);
+const LEADERLESS_CALL_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Configuration of one broker in its group.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl GroupConfig {
             timing: Timing::default(),
             snapshot_every: 10_000,
             deadline: Duration::from_secs(5),
-            patience: PATIENCE,
+            patience: LEADERLESS_CALL_TIMEOUT,
         }
     }
 
@@ -81,8 +81,8 @@ impl GroupConfig {
             max_in_snapshot_log_to_keep: self.snapshot_every.saturating_mul(2),
             // A follower that lags by less than what is kept gets entries, which is cheaper than the whole state.
             replication_lag_threshold: self.snapshot_every.saturating_mul(2),
-            api_channel_size: Some(QUEUE),
-            notification_channel_size: Some(QUEUE),
+            api_channel_size: Some(RAFT_QUEUE_CAPACITY),
+            notification_channel_size: Some(RAFT_QUEUE_CAPACITY),
             enable_pre_vote: Some(true),
             // Until it is known that this broker may vote: see `eligibility`.
             enable_elect: false,

@@ -39,7 +39,7 @@ impl Heard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_leader(&self, leading: bool) {
+    pub(crate) fn set_leading(&self, leading: bool) {
         let mut table = self.table();
         if table.leading != leading {
             *table = Table { leading, ..Table::default() };

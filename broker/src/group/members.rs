@@ -5,3 +5,8 @@ pub(crate) mod eligibility;
 pub(crate) mod founding;
 pub(crate) mod hello;
 mod membership;
+
+use std::time::Duration;
+
+/// Timeout of a member's answer to a hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(1);

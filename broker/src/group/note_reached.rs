@@ -10,15 +10,15 @@ use tracing::warn;
 use crate::group::Inner;
 use crate::storage::LogPosition;
 
-/// Interval: each record costs an fsync; entries since the last one are unguarded.
-const EVERY: Duration = Duration::from_secs(2);
+/// Each record costs an fsync; entries since the last one are unguarded.
+const REACHED_WRITE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Runs until the group stops or its last handle is gone.
 pub(crate) async fn follow(group: Weak<Inner>, stop: CancellationToken) {
     let mut noted = None;
     loop {
         tokio::select! {
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(REACHED_WRITE_INTERVAL) => {}
             () = stop.cancelled() => return,
         }
         let Some(inner) = group.upgrade() else { return };

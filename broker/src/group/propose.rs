@@ -18,7 +18,7 @@ use crate::replication::types::Proposed;
 use crate::transport::{ForwardReply, ForwardRequest};
 
 /// Poll interval while no leadership change is notified.
-const PAUSE: Duration = Duration::from_millis(25);
+const LEADERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Grace for the answer of a replaced leader.
 const REPLACED_LEADER_GRACE: Duration = Duration::from_millis(300);
@@ -162,12 +162,12 @@ impl Inner {
         }
     }
 
-    /// Waits for a leadership change, at most for `PAUSE` or `at_most`.
+    /// Waits for a leadership change, at most for `LEADERSHIP_POLL_INTERVAL` or `at_most`.
     pub(crate) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
         let mut leadership = self.leadership.clone();
         let changed = leadership.wait_for(|now| *now != seen);
         // Whether it changed or not: the caller looks again.
-        let _ = tokio::time::timeout(PAUSE.min(at_most), changed).await;
+        let _ = tokio::time::timeout(LEADERSHIP_POLL_INTERVAL.min(at_most), changed).await;
     }
 
     /// Whether a call has waited for a leader for `patience`: another broker may know one.

@@ -11,7 +11,7 @@ use crate::group::propose::Deadline;
 use crate::group::{Group, Inner, Leadership};
 
 /// Timeout of one answer of the leader, before looking for the leader again.
-const ANSWER: Duration = Duration::from_secs(1);
+const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,7 +68,9 @@ impl Group {
 
 impl Inner {
     async fn read_index_here(&self, timeout: Duration) -> Result<Option<u64>, Unavailable> {
-        match tokio::time::timeout(timeout.min(ANSWER), self.raft.get_read_log_id(ReadPolicy::ReadIndex)).await {
+        match tokio::time::timeout(timeout.min(READ_INDEX_TIMEOUT), self.raft.get_read_log_id(ReadPolicy::ReadIndex))
+            .await
+        {
             Ok(Ok((read, _applied))) => Ok(Some(read.log_id().index)),
             Ok(Err(RaftError::Fatal(error))) => {
                 Err(Unavailable::Stopped { broker: self.config.id, reason: error.to_string() })
@@ -80,7 +82,7 @@ impl Inner {
 
     async fn read_index_of(&self, leader: u64, timeout: Duration) -> Option<u64> {
         let node = self.node_of(leader)?;
-        let index = self.peers.read_index(leader, &node, timeout.min(ANSWER)).await.ok()?;
+        let index = self.peers.read_index(leader, &node, timeout.min(READ_INDEX_TIMEOUT)).await.ok()?;
         // A leader knows of all that was committed: one that knows of less than this broker applied leads another log.
         (index >= self.replica.applied_index()).then_some(index)
     }

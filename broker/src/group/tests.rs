@@ -72,7 +72,7 @@ struct Federation {
     clocks: BTreeMap<u64, wall_clocks::WallClock>,
 }
 
-struct Broker {
+struct TestBroker {
     id: u64,
     group: Group,
     observer: Arc<Counting>,
@@ -120,7 +120,7 @@ impl Federation {
         self.dir.path().join(format!("broker-{id}"))
     }
 
-    async fn start(&self, id: u64) -> Broker {
+    async fn start(&self, id: u64) -> TestBroker {
         let me = SpiffeId::broker(self.domain(), id);
         // Longer than clocks are set ahead: a certificate that has ended is another test.
         let pem = self.ca.new_identity(&me, &[], Duration::from_secs(7 * 86_400), SystemTime::now()).unwrap();
@@ -148,10 +148,10 @@ impl Federation {
             let incoming = incoming(listener, tls, IncomingLimits::default());
             tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
         });
-        Broker { id, group, observer, server: Server(Some(runtime)) }
+        TestBroker { id, group, observer, server: Server(Some(runtime)) }
     }
 
-    async fn three(&self) -> Vec<Broker> {
+    async fn three(&self) -> Vec<TestBroker> {
         let brokers = vec![self.start(1).await, self.start(2).await, self.start(3).await];
         assert_eq!(brokers[0].group.found().await.unwrap(), Founded::Here);
         all_vote(&brokers).await;
@@ -170,7 +170,7 @@ async fn bind(address: SocketAddr) -> TcpListener {
     }
 }
 
-impl Broker {
+impl TestBroker {
     /// As its task of a leader does first.
     async fn begin_term(&self) -> Millis {
         let outage = self.group.outage().await.unwrap();
@@ -195,10 +195,10 @@ impl Broker {
 }
 
 /// Waits until exactly these brokers vote.
-async fn all_vote(brokers: &[Broker]) {
+async fn all_vote(brokers: &[TestBroker]) {
     eventually("all to vote", || async {
         // A change that is under way has two sets of voters.
-        let is_settled = |broker: &Broker| {
+        let is_settled = |broker: &TestBroker| {
             let members = broker.group.inner.raft.server_metrics().borrow_watched().membership_config.clone();
             members.voter_ids().count() == brokers.len() && members.membership().get_joint_config().len() == 1
         };
@@ -208,11 +208,11 @@ async fn all_vote(brokers: &[Broker]) {
     .await;
 }
 
-async fn leader(brokers: &[Broker]) -> usize {
+async fn leader(brokers: &[TestBroker]) -> usize {
     eventually("a leader", || async {
         let index = brokers.iter().position(|broker| broker.group.leadership().borrow().is_leader())?;
         let id = brokers[index].id;
-        let agree = |broker: &Broker| match *broker.group.leadership().borrow() {
+        let agree = |broker: &TestBroker| match *broker.group.leadership().borrow() {
             Leadership::Leader { .. } => broker.id == id,
             Leadership::Follower { leader } => leader == Some(id),
         };
@@ -278,7 +278,7 @@ async fn read_revision(group: &Group, consistency: Consistency) -> u64 {
 }
 
 /// Waits until all brokers have applied the same index, and checks that their states are equal.
-async fn same_everywhere(brokers: &[Broker]) -> (u64, String) {
+async fn same_everywhere(brokers: &[TestBroker]) -> (u64, String) {
     eventually("the same state everywhere", || async {
         let mut all = Vec::new();
         for broker in brokers {

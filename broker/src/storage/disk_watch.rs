@@ -86,8 +86,14 @@ impl DiskWatch {
 
     /// Blocks writes, like a hanging disk.
     #[cfg(test)]
-    pub(crate) fn stall(&self, stalled: bool) {
-        self.shared.stalled.store(stalled, std::sync::atomic::Ordering::SeqCst);
+    pub(crate) fn stall(&self) {
+        self.shared.stalled.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Lets writes pass again.
+    #[cfg(test)]
+    pub(crate) fn resume(&self) {
+        self.shared.stalled.store(false, std::sync::atomic::Ordering::SeqCst);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::storage::{marker, torn_end};
 /// Name prefix of directories with remains of earlier incarnations.
 const ASIDE: &str = "lost-";
 /// Number kept: two, because a crash during the move splits the remains.
-const KEPT: usize = 2;
+const MAX_REMAINS_KEPT: usize = 2;
 
 /// Describes a loss that shows before the log is opened: the marker proves that a log existed.
 pub(super) fn loss_before_opening_log(data: &Path, marker: Option<&marker::Marker>) -> Option<String> {
@@ -58,7 +58,7 @@ pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
     let moved = || -> io::Result<()> {
         fs::create_dir(&to)?;
         // The marker goes last: until then the next start finds the same loss.
-        for name in ["log", "snapshots", reached::FILE, "clock", marker::FILE] {
+        for name in ["log", "snapshots", reached::REACHED_FILE, "clock", marker::MARKER_FILE] {
             match fs::rename(data.join(name), to.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -67,7 +67,7 @@ pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
         fs::File::open(data)?.sync_all()
     };
     moved().map_err(|error| StorageError::Internal(format!("cannot set {} aside: {error}", data.display())))?;
-    for path in earlier.into_iter().rev().skip(KEPT - 1) {
+    for path in earlier.into_iter().rev().skip(MAX_REMAINS_KEPT - 1) {
         // A directory that stays only takes space.
         let _ = fs::remove_dir_all(path);
     }

@@ -10,9 +10,9 @@ use crate::replication::identity::{GroupId, Incarnation, StartId};
 use crate::storage::storage_error::StorageError;
 
 /// Version of the layout of the data directory.
-const FORMAT: u64 = 1;
-pub(super) const FILE: &str = "format";
-const MAX_BYTES: u64 = 64 << 10;
+const DATA_DIR_FORMAT: u64 = 1;
+pub(super) const MARKER_FILE: &str = "format";
+const MAX_MARKER_BYTES: u64 = 64 << 10;
 /// Starts that are remembered. A peer that was down for more of them takes the next for that of an old copy, and this broker
 /// catches up as after a loss.
 const MAX_STARTS: usize = 256;
@@ -46,7 +46,7 @@ impl Marker {
         let product = PRODUCT.to_owned();
         Self {
             product,
-            format: FORMAT,
+            format: DATA_DIR_FORMAT,
             broker,
             incarnation: Incarnation::draw(),
             group,
@@ -69,8 +69,8 @@ impl Marker {
 
     /// Reads and checks the marker; `None` if there is no file.
     pub(super) fn read(data: &Path, id: u64) -> Result<Option<Self>, StorageError> {
-        let path = data.join(FILE);
-        let text = match atomic_file::read_bounded(&path, MAX_BYTES) {
+        let path = data.join(MARKER_FILE);
+        let text = match atomic_file::read_bounded(&path, MAX_MARKER_BYTES) {
             Ok(text) => text,
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -81,8 +81,8 @@ impl Marker {
         if head.product != PRODUCT {
             return Err(StorageError::damaged(path, format!("it is of {:?}", head.product)));
         }
-        if head.format > FORMAT {
-            return Err(StorageError::FromTheFuture { path, found: head.format, known: FORMAT });
+        if head.format > DATA_DIR_FORMAT {
+            return Err(StorageError::FromTheFuture { path, found: head.format, known: DATA_DIR_FORMAT });
         }
         let marker: Self = serde_json::from_slice(&text).map_err(damaged)?;
         if marker.broker != id {
@@ -93,7 +93,7 @@ impl Marker {
 
     pub(super) fn write(&self, data: &Path) -> Result<(), StorageError> {
         let text = serde_json::to_vec(self).map_err(|error| StorageError::Internal(error.to_string()))?;
-        Ok(atomic_file::write(&data.join(FILE), &text, atomic_file::PRIVATE)?)
+        Ok(atomic_file::write(&data.join(MARKER_FILE), &text, atomic_file::PRIVATE)?)
     }
 }
 
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn later_formats_and_nonsense_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(FILE);
+        let path = dir.path().join(MARKER_FILE);
         let later = br#"{"product":"comity-broker","format":2,"broker":1,"incarnation":"a","group":null,"lost":null}"#;
         std::fs::write(&path, later).unwrap();
         assert!(matches!(Marker::read(dir.path(), 1), Err(StorageError::FromTheFuture { found: 2, .. })));

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::replication::identity::{Incarnation, StartId};
 use crate::storage::storage_error::StorageError;
 
-pub(super) const FILE: &str = "peers";
+pub(super) const PEERS_FILE: &str = "peers";
 /// A group has had 1,024 brokers at most; each takes less than 150 bytes here.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_PEERS_BYTES: u64 = 1 << 20;
 
 /// Clones share it. Calls block: each change is synced.
 #[derive(Clone)]
@@ -33,8 +33,8 @@ struct Known {
 impl PeerStarts {
     /// Reads what the directory says. A file that cannot be read proves nothing, and is written again.
     pub(super) fn open(data: &Path) -> Self {
-        let path = data.join(FILE);
-        let known = atomic_file::read_bounded(&path, MAX_BYTES)
+        let path = data.join(PEERS_FILE);
+        let known = atomic_file::read_bounded(&path, MAX_PEERS_BYTES)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .unwrap_or_default();

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::storage_error::StorageError;
 
-pub(super) const FILE: &str = "reached";
-const MAX_BYTES: u64 = 4_096;
+pub(super) const REACHED_FILE: &str = "reached";
+const MAX_REACHED_BYTES: u64 = 4_096;
 
 /// A place in the log: term and index, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,8 +30,8 @@ pub(crate) struct Reached {
 impl Reached {
     /// Reads the record; an unreadable one counts as none, because it proves no loss.
     pub(super) fn open(data: &Path) -> Self {
-        let path = data.join(FILE);
-        let place = atomic_file::read_bounded(&path, MAX_BYTES)
+        let path = data.join(REACHED_FILE);
+        let place = atomic_file::read_bounded(&path, MAX_REACHED_BYTES)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .unwrap_or_default();

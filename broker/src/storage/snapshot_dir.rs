@@ -15,7 +15,7 @@ use crate::storage::snapshot_file::{self, Loaded, MAX_FILE_BYTES, SnapshotHandle
 use crate::storage::storage_error::StorageError;
 
 /// Snapshots kept: the previous one is the fallback if the newest is damaged.
-const KEPT: usize = 2;
+const MAX_SNAPSHOTS_KEPT: usize = 2;
 const EXTENSION: &str = "snapshot";
 const TEMPORARY: &str = "incoming";
 /// Marks a snapshot received from the leader: it may cover entries that this broker's log never had.
@@ -130,7 +130,7 @@ impl SnapshotDir {
         let path = self.inner.dir.join(format!("{next:020}-{term:020}{origin}.{EXTENSION}"));
         atomic_file::write_with(&path, atomic_file::PRIVATE, write).map_err(io::Error::other)?;
         self.set_current(meta, path.clone());
-        for old in self.files().into_iter().skip_while(|file| *file != path).skip(KEPT) {
+        for old in self.files().into_iter().skip_while(|file| *file != path).skip(MAX_SNAPSHOTS_KEPT) {
             let _ = fs::remove_file(old);
         }
         Ok(path)

@@ -19,7 +19,7 @@ use crate::storage::replica::Replicated;
 use crate::storage::storage_error::StorageError;
 
 const MAGIC: &[u8; 8] = b"COMITYSN";
-const FORMAT: u16 = 1;
+const SNAPSHOT_FORMAT: u16 = 1;
 const DIGEST_BYTES: usize = 32;
 /// Members and a place in the log.
 const MAX_HEADER_BYTES: usize = 1 << 20;
@@ -107,7 +107,7 @@ pub(super) fn write(replicated: &Replicated, to: impl Write) -> io::Result<()> {
     let header_len = u32::try_from(header.len()).map_err(io::Error::other)?;
     let mut file = Digesting { to: BufWriter::with_capacity(BUFFER_BYTES, to), digest: Sha256::new(), bytes: 0 };
     file.write_all(MAGIC)?;
-    file.write_all(&FORMAT.to_be_bytes())?;
+    file.write_all(&SNAPSHOT_FORMAT.to_be_bytes())?;
     file.write_all(&header_len.to_be_bytes())?;
     file.write_all(&header)?;
     let packing = zstd::stream::write::Encoder::new(&mut file, ZSTD_LEVEL)?;
@@ -140,8 +140,12 @@ pub(super) fn read(path: &Path, mut file: impl Read + Seek) -> Result<Loaded, St
         return Err(damaged("it is not a snapshot"));
     }
     let found = u16::from_be_bytes([f1, f2]);
-    if found > FORMAT {
-        return Err(StorageError::FromTheFuture { path: path.to_owned(), found: found.into(), known: FORMAT.into() });
+    if found > SNAPSHOT_FORMAT {
+        return Err(StorageError::FromTheFuture {
+            path: path.to_owned(),
+            found: found.into(),
+            known: SNAPSHOT_FORMAT.into(),
+        });
     }
     let len = u32::from_be_bytes([l1, l2, l3, l4]) as usize;
     if len > MAX_HEADER_BYTES {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Snapshots take at most 1/5 of the time.
-const ONE_PART_IN: u32 = 5;
+/// The pause is this many times as long as the snapshot, so snapshots take at most 1/5 of the time.
+const SNAPSHOT_PAUSE_FACTOR: u32 = 4;
 /// Bounds the pause, and so the log to apply again after a restart.
-const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+const MAX_SNAPSHOT_PAUSE: Duration = Duration::from_secs(20);
 
 /// When the next snapshot may begin. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -28,7 +28,7 @@ impl SnapshotPace {
 
     /// Records a snapshot that ended now and took `took`.
     pub(super) fn made(&self, took: Duration) {
-        let pause = took.saturating_mul(ONE_PART_IN - 1).min(LONGEST_PAUSE);
+        let pause = took.saturating_mul(SNAPSHOT_PAUSE_FACTOR).min(MAX_SNAPSHOT_PAUSE);
         *self.free_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
     }
 }
@@ -50,6 +50,6 @@ mod tests {
         let pace = SnapshotPace::default();
         pace.made(Duration::from_secs(3_600));
         let free_at = pace.free_at.lock().unwrap_or_else(PoisonError::into_inner).expect("there was one");
-        assert!(free_at <= Instant::now() + LONGEST_PAUSE);
+        assert!(free_at <= Instant::now() + MAX_SNAPSHOT_PAUSE);
     }
 }

@@ -49,11 +49,11 @@ async fn writes_that_wait_for_an_fsync_share_the_next() {
     let mut log = open(dir.path(), 1, Arc::new(Blind)).await.unwrap().log;
     log.blocking_append([blank(0)]).await.unwrap();
     let before = log.syncs();
-    log.disk().stall(true);
+    log.disk().stall();
     for index in 1..=200 {
         log.append([blank(index)], IOFlushed::noop()).await.unwrap();
     }
-    log.disk().stall(false);
+    log.disk().resume();
     log.blocking_append([blank(201)]).await.unwrap();
     let syncs = log.syncs() - before;
     assert!(syncs < 100, "{syncs} fsyncs for 201 writes, all but one of which had to wait");

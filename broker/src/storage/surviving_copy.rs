@@ -20,8 +20,7 @@ use crate::storage::replica::Replicated;
 use crate::storage::snapshot_dir::SnapshotDir;
 use crate::storage::storage_error::StorageError;
 
-/// Entries that are read at once.
-const BATCH: u64 = 1_024;
+const ENTRIES_PER_READ: u64 = 1_024;
 
 /// Contents of a copy.
 pub(crate) struct SurvivingCopy {
@@ -49,7 +48,7 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     state.rebuild_derived();
     loop {
         let from = last.map_or(0, |id: LogId| id.index.saturating_add(1));
-        let entries = log.range(from, from.saturating_add(BATCH)).map_err(internal)?;
+        let entries = log.range(from, from.saturating_add(ENTRIES_PER_READ)).map_err(internal)?;
         for entry in &entries {
             if let EntryPayload::Normal(proposed) = &entry.payload {
                 state.apply(&proposed.take().map_err(internal)?).map_err(illegal)?;

@@ -1,13 +1,10 @@
 //! Proposes `BeginTerm`, the first command of every leader.
 
-use std::time::Duration;
-
 use comity_core::Command;
 use comity_core::command::BeginTerm;
 
 use crate::context::Context;
-
-const PAUSE: Duration = Duration::from_millis(200);
+use crate::tasks::RETRY_INTERVAL;
 
 /// Retries until committed; a leader proposes nothing else before.
 pub(super) async fn run(context: &Context) {
@@ -19,6 +16,6 @@ pub(super) async fn run(context: &Context) {
                 Err(error) => tracing::warn!(%error, "the term cannot begin yet"),
             }
         }
-        context.clock.sleep(PAUSE).await;
+        context.clock.sleep(RETRY_INTERVAL).await;
     }
 }

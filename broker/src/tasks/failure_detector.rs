@@ -10,9 +10,9 @@ use crate::context::Context;
 use crate::group::Consistency;
 
 /// Check interval: a returning cluster is used within this time.
-const EVERY: Duration = Duration::from_millis(250);
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Clusters in one command.
-const BATCH: usize = 1_000;
+const MAX_CLUSTERS_PER_COMMAND: usize = 1_000;
 
 /// Runs while this broker leads. A new leader has heard no agent yet, so it marks none as silent before twice
 /// `silent_after`.
@@ -29,7 +29,7 @@ pub(super) async fn run(context: &Context) {
                 tracing::warn!(%error, "clusters are not marked yet");
             }
         }
-        context.clock.sleep(EVERY).await;
+        context.clock.sleep(SILENCE_CHECK_INTERVAL).await;
     }
 }
 
@@ -45,7 +45,7 @@ fn marks(state: &State, heard: &BTreeMap<ClusterId, Duration>, began: Duration, 
         } else if !is_heard && cluster.connected && may_call_silent {
             marks.silent.push(id.clone());
         }
-        if marks.heard.len() + marks.silent.len() == BATCH {
+        if marks.heard.len() + marks.silent.len() == MAX_CLUSTERS_PER_COMMAND {
             break;
         }
     }

@@ -11,13 +11,13 @@ use comity_core::{Command, LeaseId, ReplyBody};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
+use crate::tasks::MAX_POLICY_CHECK_INTERVAL;
 
-/// Maximum interval: policy has dates.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Batches changes: an offer changes with each pod that starts.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// A pass visits all devices of all donors and blocks apply: passes take at most 1/10 of the time.
-const ONE_PART_IN: u32 = 10;
+/// A pass visits all devices of all donors and blocks apply. The pause is this many times as long as the pass, so
+/// passes take at most 1/10 of the time.
+const RECLAIM_PAUSE_FACTOR: u32 = 9;
 /// Minimum sleep while a need has not lasted long enough.
 const WATCHING: Duration = Duration::from_millis(500);
 
@@ -34,12 +34,12 @@ pub(super) async fn run(context: &Context) {
         let took = context.clock.elapsed().saturating_sub(began);
         let now = context.now();
         let again = reclaimer.look_again_at().map(|at| Duration::from_millis(at.since(now).0).max(WATCHING));
-        let sleep = again.map_or(AT_LEAST_EVERY, |again| again.min(AT_LEAST_EVERY));
+        let sleep = again.map_or(MAX_POLICY_CHECK_INTERVAL, |again| again.min(MAX_POLICY_CHECK_INTERVAL));
         tokio::select! {
             changed = revision.changed() => if changed.is_err() { return },
             () = context.clock.sleep(sleep) => {}
         }
-        context.clock.sleep(TOGETHER.max(took * (ONE_PART_IN - 1))).await;
+        context.clock.sleep(TOGETHER.max(took * RECLAIM_PAUSE_FACTOR)).await;
     }
 }
 

@@ -11,15 +11,13 @@ use comity_core::scheduler::{Plan, Planner};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
+use crate::tasks::{MAX_POLICY_CHECK_INTERVAL, RETRY_INTERVAL};
 
-/// Maximum interval: policy has dates.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// A plan visits the whole queue and blocks apply: fruitless plans take at most 1/4 of the time.
-const ONE_PART_IN: u32 = 4;
+/// A plan visits the whole queue and blocks apply. The pause is this many times as long as a fruitless plan, so such
+/// plans take at most 1/4 of the time.
+const PLAN_PAUSE_FACTOR: u32 = 3;
 /// Shorter plans need no pause.
 const SHORT: Duration = Duration::from_micros(200);
-/// Pause after the group did not answer.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Plans on each change of the state while requests wait, leases are being reclaimed, or gangs lack members.
 pub(super) async fn run(context: &Context) {
@@ -32,7 +30,7 @@ pub(super) async fn run(context: &Context) {
             Ok(Next::Wait { pause }) => pause,
             Err(error) => {
                 tracing::warn!(%error, "matching waits");
-                context.clock.sleep(PAUSE).await;
+                context.clock.sleep(RETRY_INTERVAL).await;
                 continue;
             }
         };
@@ -41,7 +39,7 @@ pub(super) async fn run(context: &Context) {
         }
         tokio::select! {
             changed = revision.changed() => if changed.is_err() { return },
-            () = context.clock.sleep(AT_LEAST_EVERY) => {}
+            () = context.clock.sleep(MAX_POLICY_CHECK_INTERVAL) => {}
         }
     }
 }
@@ -56,12 +54,9 @@ enum Next {
 }
 
 impl Next {
-    fn after(took: Duration, placed: usize, again: bool) -> Self {
-        if again {
-            return Self::Plan;
-        }
+    fn wait_after(took: Duration, placed: usize) -> Self {
         let fruitless_and_long = placed == 0 && took > SHORT;
-        Self::Wait { pause: if fruitless_and_long { took * (ONE_PART_IN - 1) } else { Duration::ZERO } }
+        Self::Wait { pause: if fruitless_and_long { took * PLAN_PAUSE_FACTOR } else { Duration::ZERO } }
     }
 }
 
@@ -73,7 +68,7 @@ async fn place(context: &Context, planner: &mut Planner) -> Result<Next, Unavail
     let again = carry_out(context, planner, plan.placements, plan.unplaced.len(), plan.based_on).await?;
     // Proposed after the placements with which they were planned.
     crate::tasks::reclaimer::reclaim(context, Vec::new(), plan.reclaims).await?;
-    Ok(Next::after(took, placed, again))
+    Ok(if again { Next::Plan } else { Next::wait_after(took, placed) })
 }
 
 async fn carry_out(
@@ -134,9 +129,8 @@ mod tests {
     #[test]
     fn fruitless_long_plans_leave_three_quarters_of_the_time() {
         let ms = Duration::from_millis;
-        assert_eq!(Next::after(ms(40), 0, false), Next::Wait { pause: ms(120) });
-        assert_eq!(Next::after(SHORT, 0, false), Next::Wait { pause: Duration::ZERO });
-        assert_eq!(Next::after(ms(40), 7, false), Next::Wait { pause: Duration::ZERO });
-        assert_eq!(Next::after(ms(40), 7, true), Next::Plan);
+        assert_eq!(Next::wait_after(ms(40), 0), Next::Wait { pause: ms(120) });
+        assert_eq!(Next::wait_after(SHORT, 0), Next::Wait { pause: Duration::ZERO });
+        assert_eq!(Next::wait_after(ms(40), 7), Next::Wait { pause: Duration::ZERO });
     }
 }

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::group::Consistency;
 
 /// A usual scrape interval.
-const EVERY: Duration = Duration::from_secs(5);
+const SURVEY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Updates the gauges until `stop`.
 pub(super) async fn run(context: Context, stop: CancellationToken) {
@@ -20,7 +20,7 @@ pub(super) async fn run(context: Context, stop: CancellationToken) {
         context.metrics.survey(&state);
         drop(state);
         tokio::select! {
-            () = context.clock.sleep(EVERY) => {}
+            () = context.clock.sleep(SURVEY_INTERVAL) => {}
             () = stop.cancelled() => return,
         }
     }

@@ -11,7 +11,7 @@ use crate::replication::entry_codec;
 use crate::replication::types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
 
 /// Maximum bytes of one message: the largest entry or a batch of small ones, with headers.
-pub(super) const MAX_MESSAGE_BYTES: usize = 32 << 20;
+pub(super) const MAX_PEER_MESSAGE_BYTES: usize = 32 << 20;
 /// Bytes of a snapshot in one message.
 pub(super) const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 
@@ -62,8 +62,8 @@ impl Vouched for Vote {
 pub(super) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
     let payload =
         serde_json::to_vec(message).map_err(|error| Status::internal(format!("cannot be written: {error}")))?;
-    if payload.len() > MAX_MESSAGE_BYTES {
-        let text = format!("a message of {} bytes, allowed are {}", payload.len(), MAX_MESSAGE_BYTES);
+    if payload.len() > MAX_PEER_MESSAGE_BYTES {
+        let text = format!("a message of {} bytes, allowed are {}", payload.len(), MAX_PEER_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
     Ok(Frame { payload, entries: Vec::new() })
@@ -76,8 +76,8 @@ pub(super) fn encode_append(message: &AppendEntriesRequest<TypeConfig>) -> Resul
     let mut frame = encode(&header)?;
     frame.entries = entries.iter().map(encode_entry).collect::<Result<_, _>>()?;
     let bytes = frame.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
-    if bytes > MAX_MESSAGE_BYTES {
-        let text = format!("entries of {bytes} bytes, allowed are {}", MAX_MESSAGE_BYTES);
+    if bytes > MAX_PEER_MESSAGE_BYTES {
+        let text = format!("entries of {bytes} bytes, allowed are {}", MAX_PEER_MESSAGE_BYTES);
         return Err(Status::resource_exhausted(text));
     }
     Ok(frame)

@@ -164,8 +164,8 @@ impl Peers {
         };
         let channel = connect_with(&endpoints, &self.inner.tls.clone().expecting(expected), options);
         let client = Client::new(channel)
-            .max_decoding_message_size(frame::MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(frame::MAX_MESSAGE_BYTES);
+            .max_decoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
+            .max_encoding_message_size(frame::MAX_PEER_MESSAGE_BYTES);
         clients.insert((peer, lane), (place, client.clone()));
         Ok(client)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// Silence before a warning.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SILENCE_WARNING_DELAY: Duration = Duration::from_secs(1);
 
 /// Unreachable peers, by heartbeats.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Reach {
     pub(super) fn failed(&self, peer: u64, reason: &str) {
         let mut silent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let silence = silent.entry(peer).or_insert_with(|| Silence { since: Instant::now(), told: false });
-        if !silence.told && silence.since.elapsed() >= PATIENCE {
+        if !silence.told && silence.since.elapsed() >= SILENCE_WARNING_DELAY {
             silence.told = true;
             warn!(broker = peer, reason, "broker not reached; the group goes on while a majority is");
         }

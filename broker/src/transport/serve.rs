@@ -72,8 +72,8 @@ impl RaftTransportService {
 /// connection does not say who it is.
 pub fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
     RaftTransportServer::new(RaftTransportService::new(group.clone()))
-        .max_decoding_message_size(frame::MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(frame::MAX_MESSAGE_BYTES)
+        .max_decoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
+        .max_encoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
 }
 
 #[tonic::async_trait]

@@ -9,12 +9,13 @@ use std::time::Duration;
 use comity_runtime::clock::Clock;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Building desired states takes at most 1/10 of the time; encrypting and sending them takes twice as much.
-const ONE_PART_IN: u32 = 10;
+/// The pause is this many times as long as the turn, so building desired states takes at most 1/10 of the time;
+/// encrypting and sending them takes twice as much.
+const DESIRED_PAUSE_FACTOR: u32 = 9;
 /// Shorter pauses accumulate: desired states of a few leases do not wait.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const MIN_DESIRED_PAUSE: Duration = Duration::from_millis(20);
 /// Bounds the pause after one long turn: the machine may have been suspended.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_DESIRED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Grants turns, first come, first served.
 #[derive(Debug)]
@@ -42,8 +43,8 @@ impl DesiredPace {
     pub async fn turn(&self) -> Turn<'_> {
         let free_at = self.free_at.lock().await;
         let pause = free_at.saturating_sub(self.clock.elapsed());
-        if pause > SHORTEST_PAUSE {
-            self.clock.sleep(pause.min(LONGEST_PAUSE)).await;
+        if pause > MIN_DESIRED_PAUSE {
+            self.clock.sleep(pause.min(MAX_DESIRED_PAUSE)).await;
         }
         Turn { clock: &*self.clock, free_at }
     }
@@ -52,7 +53,7 @@ impl DesiredPace {
 impl Turn<'_> {
     /// Ends the turn, which took `needed`.
     pub fn end(mut self, needed: Duration) {
-        let pause = needed.saturating_mul(ONE_PART_IN - 1).min(LONGEST_PAUSE);
+        let pause = needed.saturating_mul(DESIRED_PAUSE_FACTOR).min(MAX_DESIRED_PAUSE);
         *self.free_at = self.clock.elapsed().max(*self.free_at).saturating_add(pause);
     }
 }
@@ -96,7 +97,7 @@ mod tests {
     async fn no_pause_is_longer_than_a_second() {
         let (pace, clock) = pace();
         pace.turn().await.end(Duration::from_secs(3_600));
-        clock.advance(LONGEST_PAUSE);
+        clock.advance(MAX_DESIRED_PAUSE);
         assert!(pace.turn().now_or_never().is_some());
     }
 }

@@ -17,12 +17,12 @@ Examples:
 The token is a secret. It works once and is shown once. Give it to the cluster's agent, which
 joins with it. The policy must list the cluster in its institution's document.
 ";
-const LIST_EXAMPLES: &str = "\
+const CLUSTER_LIST_EXAMPLES: &str = "\
 Examples:
   comity cluster list
   comity cluster list -o json | jq -r '.items[] | select(.connected | not) | .id'
 ";
-const SHOW_EXAMPLES: &str = "\
+const CLUSTER_SHOW_EXAMPLES: &str = "\
 Examples:
   comity cluster show ncc-main
   comity cluster show ncc-main -o yaml
@@ -36,10 +36,10 @@ pub enum ClusterCommand {
     #[command(after_help = INVITE_EXAMPLES)]
     Invite(ClusterInviteArgs),
     /// List member clusters
-    #[command(after_help = LIST_EXAMPLES)]
+    #[command(after_help = CLUSTER_LIST_EXAMPLES)]
     List,
     /// Show one member cluster
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
 }
 

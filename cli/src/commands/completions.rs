@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::output::write_stdout;
 
-const EXAMPLES: &str = "\
+const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   comity completions bash > ~/.local/share/bash-completion/completions/comity
   comity completions zsh > ~/.zfunc/_comity
@@ -15,7 +15,7 @@ Examples:
 
 /// `comity completions`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
 pub struct CompletionsArgs {
     /// Shell to complete for
     #[arg(value_enum)]

@@ -17,13 +17,13 @@ use crate::session::{Session, all_pages, call, idempotency_key};
 use crate::units::parse_duration_ms;
 use crate::views::{Lease, List};
 
-const LIST_EXAMPLES: &str = "\
+const LEASE_LIST_EXAMPLES: &str = "\
 Examples:
   comity lease list
   comity lease list --cluster ncc-main --all
   comity lease list -o json | jq -r '.items[] | select(.state == \"active\") | .id'
 ";
-const SHOW_EXAMPLES: &str = "\
+const LEASE_SHOW_EXAMPLES: &str = "\
 Examples:
   comity lease show lease-7
 ";
@@ -50,10 +50,10 @@ Examples:
 )]
 pub enum LeaseCommand {
     /// List leases
-    #[command(after_help = LIST_EXAMPLES)]
+    #[command(after_help = LEASE_LIST_EXAMPLES)]
     List(LeaseListArgs),
     /// Show one lease
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = LEASE_SHOW_EXAMPLES)]
     Show(LeaseShowArgs),
     /// Release a lease before it expires
     #[command(after_help = RELEASE_EXAMPLES)]

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
 use crate::views::{List, Node, Offer, OfferDetail};
 
-const EXAMPLES: &str = "\
+const OFFERS_EXAMPLES: &str = "\
 Examples:
   comity offers                  list every offer by GPU class
   comity offers ncc-main         show the cluster's nodes and devices
@@ -18,7 +18,7 @@ Examples:
 
 /// `comity offers`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = OFFERS_EXAMPLES)]
 pub struct OffersArgs {
     /// Cluster whose nodes and devices to show [default: a summary of all clusters]
     cluster: Option<String>,

@@ -8,12 +8,12 @@ use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
 use crate::views::{List, Peering};
 
-const LIST_EXAMPLES: &str = "\
+const PEERING_LIST_EXAMPLES: &str = "\
 Examples:
   comity peering list
   comity peering list --all
 ";
-const SHOW_EXAMPLES: &str = "\
+const PEERING_SHOW_EXAMPLES: &str = "\
 Examples:
   comity peering show peer-1
 ";
@@ -23,10 +23,10 @@ Examples:
 #[command(after_help = "Examples:\n  comity peering list\n  comity peering show peer-1\n")]
 pub enum PeeringCommand {
     /// List peerings
-    #[command(after_help = LIST_EXAMPLES)]
+    #[command(after_help = PEERING_LIST_EXAMPLES)]
     List(PeeringListArgs),
     /// Show one peering
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = PEERING_SHOW_EXAMPLES)]
     Show(PeeringShowArgs),
 }
 

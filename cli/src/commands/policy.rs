@@ -30,7 +30,7 @@ Examples:
 The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
 the broker records the commit with it.
 ";
-const SHOW_EXAMPLES: &str = "\
+const POLICY_SHOW_EXAMPLES: &str = "\
 Examples:
   comity policy show
   comity policy show --text
@@ -48,7 +48,7 @@ pub enum PolicyCommand {
     #[command(after_help = APPLY_EXAMPLES)]
     Apply(PolicyApplyArgs),
     /// Show the bundle in force
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = POLICY_SHOW_EXAMPLES)]
     Show(PolicyShowArgs),
 }
 

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::session::{Session, call};
 use crate::views::Quote;
 
-const EXAMPLES: &str = "\
+const QUOTE_EXAMPLES: &str = "\
 Examples:
   comity quote --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h
   comity quote -f request.yaml -o json | jq .priceMilliCredits
@@ -17,7 +17,7 @@ Examples:
 
 /// `comity quote`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = QUOTE_EXAMPLES)]
 pub struct QuoteArgs {
     #[command(flatten)]
     spec: SpecArgs,

@@ -24,12 +24,12 @@ use crate::session::{Session, all_pages, call, idempotency_key};
 use crate::units::parse_duration_ms;
 use crate::views::{Explanation, LeaseState, List, Request};
 
-const LIST_EXAMPLES: &str = "\
+const REQUEST_LIST_EXAMPLES: &str = "\
 Examples:
   comity request list
   comity request list --tenant poly-ml --all -o json
 ";
-const SHOW_EXAMPLES: &str = "\
+const REQUEST_SHOW_EXAMPLES: &str = "\
 Examples:
   comity request show req-42
 ";
@@ -61,10 +61,10 @@ pub enum RequestCommand {
     /// Submit a request for GPUs
     Submit(SubmitArgs),
     /// List requests
-    #[command(after_help = LIST_EXAMPLES)]
+    #[command(after_help = REQUEST_LIST_EXAMPLES)]
     List(RequestListArgs),
     /// Show one request
-    #[command(after_help = SHOW_EXAMPLES)]
+    #[command(after_help = REQUEST_SHOW_EXAMPLES)]
     Show(RequestIdArgs),
     /// Follow a request until its lease is active or it ends
     #[command(after_help = WATCH_EXAMPLES)]

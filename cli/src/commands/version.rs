@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::output::{Answer, fields};
 use crate::session::{Session, call};
 
-const EXAMPLES: &str = "\
+const VERSION_EXAMPLES: &str = "\
 Examples:
   comity version                 versions of this client and, if one is given, of the broker
   comity version --client
@@ -17,7 +17,7 @@ Examples:
 
 /// `comity version`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = VERSION_EXAMPLES)]
 pub struct VersionArgs {
     /// Only the client's version; call no broker
     #[arg(long)]

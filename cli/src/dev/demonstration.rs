@@ -12,7 +12,7 @@ use super::federation::Federation;
 use super::inventories::{DONOR, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
 use super::timeline::{Step, Timeline};
-use super::{echo_workload, pod_workload};
+use super::{POLL_INTERVAL, echo_workload, pod_workload};
 use crate::commands::lease::{fetch_kubeconfig, kube_client};
 use crate::commands::request::{Change, Follower};
 use crate::failure::Failure;
@@ -28,7 +28,6 @@ const ACTIVE_LIMIT: Duration = Duration::from_secs(60);
 const CLEAN_LIMIT: Duration = Duration::from_secs(60);
 /// Limit after a restart of both agents until the tunnel of a running lease works again.
 const REOPEN_LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(10);
 
 /// A lease in use.
 pub(super) struct LeaseInUse {
@@ -56,7 +55,7 @@ pub(super) async fn until_used(
     let began = Instant::now();
     let (kubeconfig, detail) = loop {
         match use_lease(federation, clusters, &lease).await {
-            Err(_) if began.elapsed() < limit => tokio::time::sleep(POLL).await,
+            Err(_) if began.elapsed() < limit => tokio::time::sleep(POLL_INTERVAL).await,
             outcome => break outcome?,
         }
     };
@@ -190,7 +189,7 @@ pub(super) async fn release(
         if began.elapsed() > CLEAN_LIMIT {
             return Err(late(&format!("is {}", lease.state.as_str())));
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let namespace = used.lease.donor_namespace.clone().unwrap_or_default();
     // The agent closes the tunnel's port after the last lease, so call the donor directly to test the token itself.
@@ -210,7 +209,7 @@ pub(super) async fn release(
         match answer {
             Some(how) => break how,
             None if began.elapsed() > CLEAN_LIMIT => return Err(late("still works")),
-            None => tokio::time::sleep(POLL).await,
+            None => tokio::time::sleep(POLL_INTERVAL).await,
         }
     };
     if let Some(clusters) = clusters {

@@ -9,6 +9,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerEndpoints;
 
+use super::POLL_INTERVAL;
 use super::brokers::{self, Brokers};
 use super::home::Home;
 use super::institutions::Institutions;
@@ -26,7 +27,6 @@ use crate::session::{Session, call, idempotency_key};
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);
 /// Limit until every cluster is connected and has an offer.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(10);
 
 /// A running federation.
 pub(super) struct Federation {
@@ -159,7 +159,7 @@ impl Federation {
                     "the brokers have no leader after {ELECTION_LIMIT:?}: {problem}"
                 )));
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -181,7 +181,7 @@ impl Federation {
                     missing.join(", ")
                 )));
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }

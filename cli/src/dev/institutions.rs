@@ -15,7 +15,7 @@ macro_rules! examples {
     };
 }
 
-const EXAMPLES: [(&str, &str); 17] = examples![
+const POLICY_FILES: [(&str, &str); 17] = examples![
     "agreements/bilateral.yaml",
     "agreements/research-alliance.yaml",
     "classes.yaml",
@@ -97,7 +97,7 @@ impl Institutions {
 }
 
 fn example_files() -> Vec<SourceFile> {
-    EXAMPLES.iter().map(|(path, text)| SourceFile { path: (*path).to_owned(), text: (*text).to_owned() }).collect()
+    POLICY_FILES.iter().map(|(path, text)| SourceFile { path: (*path).to_owned(), text: (*text).to_owned() }).collect()
 }
 
 fn compile(source: &BundleSource) -> Result<Bundle, Failure> {
@@ -154,7 +154,7 @@ mod tests {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
         let (there, here) = (comity_policy::read_directory(&examples).expect("read"), example_files());
         let paths = |files: &[SourceFile]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
-        assert_eq!(paths(&here), paths(&there), "list them in EXAMPLES");
+        assert_eq!(paths(&here), paths(&there), "list them in POLICY_FILES");
         assert_eq!(here, there);
     }
 }

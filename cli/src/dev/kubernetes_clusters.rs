@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::config::Kubeconfig;
 
+use super::KUBERNETES_POLL_INTERVAL;
 use super::home::Home;
 use super::inventories::{DONOR, NAMES};
 use super::timeline::Timeline;
@@ -19,7 +20,6 @@ const DONOR_NODES: [&str; 2] = ["gpu-1", "gpu-2"];
 const GPUS_PER_NODE: u32 = 8;
 /// Limit until the namespace controller has removed a namespace.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(50);
 
 /// The clusters, the origin first.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl KubernetesClusters {
             if began.elapsed() > REMOVAL_LIMIT {
                 return Err(Failure::refused("left-behind", format!("{DONOR} still has the namespace {namespace}")));
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(KUBERNETES_POLL_INTERVAL).await;
         }
     }
 

@@ -9,13 +9,13 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
+use super::KUBERNETES_POLL_INTERVAL;
 use crate::failure::Failure;
 
 const GPU: &str = "nvidia.com/gpu";
 const QUOTA_KEY: &str = "requests.nvidia.com/gpu";
 /// Limit until the Kubernetes scheduler has placed the pod.
 const SCHEDULED_LIMIT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(50);
 
 fn failed(step: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::refused("not-usable", format!("the lease cannot be used: {step}: {error}"))
@@ -96,7 +96,7 @@ async fn node_of(pods: &Api<Pod>, name: &str) -> Result<String, Failure> {
         if began.elapsed() > SCHEDULED_LIMIT {
             return Err(failed("pod", &format!("{} is not scheduled after {SCHEDULED_LIMIT:?}", pod.name_any())));
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(KUBERNETES_POLL_INTERVAL).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use comity_policy::quantity::plain_milli;
 
-const REMEDY: &str = "give whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)";
+const GPUS_REMEDY: &str = "give whole GPUs (3), a part of one (0.05 to 1), or several equal parts (4x0.25)";
 const WHOLE_MILLI: u64 = 1_000;
 /// 1/20 of a GPU, the API's smallest share.
 const MIN_MILLI: u64 = 50;
@@ -22,7 +22,7 @@ pub struct GpuAmount {
 /// One sentence with the value and the remedy. `2.5` is an error, because it does not say how to split the shares.
 pub fn parse_gpus(text: &str) -> Result<GpuAmount, String> {
     let text = text.trim();
-    let fail = |why: &str| format!("{text:?} {why}; {REMEDY}");
+    let fail = |why: &str| format!("{text:?} {why}; {GPUS_REMEDY}");
     let (times, each) = match text.split_once('x') {
         Some((times, each)) => (Some(times), each),
         None => (None, text),

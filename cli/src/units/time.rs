@@ -1,6 +1,6 @@
 //! Durations, points in time and ages.
 
-const REMEDY: &str = "write a duration as 30m, 2h, 1h30m or 3d";
+const DURATION_REMEDY: &str = "write a duration as 30m, 2h, 1h30m or 3d";
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
@@ -12,7 +12,7 @@ const DAY: u64 = 24 * HOUR;
 /// One sentence with the value and the remedy.
 pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let fail = || format!("{text:?} is not a duration; {REMEDY}");
+    let fail = || format!("{text:?} is not a duration; {DURATION_REMEDY}");
     let (mut rest, mut total, mut largest) = (text, 0_u64, u64::MAX);
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

@@ -22,7 +22,8 @@ pub struct Explanation {
     /// A verdict per donor.
     pub donors: Vec<DonorVerdict>,
     /// Its position in the queue; none unless it waits.
-    pub standing: Option<QueueStanding>,
+    #[serde(rename = "standing")]
+    pub position: Option<QueuePosition>,
     /// Leases that are being reclaimed for it, or would be next.
     pub reclaims: Option<Reclaims>,
     /// Revision of the state that this describes.
@@ -32,7 +33,7 @@ pub struct Explanation {
 /// The position of a waiting request in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct QueueStanding {
+pub struct QueuePosition {
     /// Position in the queue, from 1; 0 before its start window opens.
     pub place: u32,
     /// Requests that wait.
@@ -55,24 +56,24 @@ pub struct QueueStanding {
     pub too_late: bool,
 }
 
-impl From<v1::QueueStanding> for QueueStanding {
-    fn from(standing: v1::QueueStanding) -> Self {
+impl From<v1::QueuePosition> for QueuePosition {
+    fn from(position: v1::QueuePosition) -> Self {
         Self {
-            place: standing.place,
-            waiting: standing.waiting,
-            share_ppm: standing.share_ppm,
-            entitled_ppm: standing.entitled_ppm,
-            reserved_for: non_empty(standing.reserved_for),
-            reserved_from_ms: non_zero(standing.reserved_from_ms),
-            reserved_donor: non_empty(standing.reserved_donor),
-            earliest_ms: non_zero(standing.earliest_ms),
-            earliest_donor: non_empty(standing.earliest_donor),
-            too_late: standing.too_late,
+            place: position.place,
+            waiting: position.waiting,
+            share_ppm: position.share_ppm,
+            entitled_ppm: position.entitled_ppm,
+            reserved_for: non_empty(position.reserved_for),
+            reserved_from_ms: non_zero(position.reserved_from_ms),
+            reserved_donor: non_empty(position.reserved_donor),
+            earliest_ms: non_zero(position.earliest_ms),
+            earliest_donor: non_empty(position.earliest_donor),
+            too_late: position.too_late,
         }
     }
 }
 
-impl QueueStanding {
+impl QueuePosition {
     fn fields(&self, reclaims: Option<&Reclaims>, now_ms: u64) -> [(&'static str, String); 4] {
         let earliest = EarliestStart {
             at_ms: self.earliest_ms,
@@ -107,7 +108,7 @@ impl From<v1::ExplainRequestResponse> for Explanation {
             request: response.request.unwrap_or_default().into(),
             summary: response.summary,
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
-            standing: response.standing.map(QueueStanding::from),
+            position: response.position.map(QueuePosition::from),
             reclaims: response.reclaims.map(Reclaims::from),
             revision: response.revision,
         }
@@ -122,7 +123,7 @@ impl Answer for Explanation {
             ("GPUs", self.request.spec.gpus_summary()),
             ("Summary", self.summary.clone()),
         ];
-        head.extend(self.standing.iter().flat_map(|standing| standing.fields(self.reclaims.as_ref(), now_ms)));
+        head.extend(self.position.iter().flat_map(|position| position.fields(self.reclaims.as_ref(), now_ms)));
         head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
         format!("{}\n{}", fields(&head), donors_table(&self.donors))
     }

@@ -1,9 +1,9 @@
-//! Imports point one way, and folders stay small enough to be read.
+//! Imports point one way, a name stands for one thing, and folders stay small enough to be read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use comity_architecture::Graph;
+use comity_architecture::{Duplicate, Graph, duplicates};
 
 /// Source files that one folder may hold.
 const MAX_FILES: usize = 20;
@@ -73,6 +73,16 @@ fn crates_of_the_agent_depend_only_on_those_before_them() {
     let members = crates();
     let listed: Vec<&str> = members.iter().filter_map(|member| member.strip_prefix("agent/")).collect();
     assert_eq!(listed, AGENT, "the workspace's manifest lists the agent's crates in this order");
+}
+
+#[test]
+fn no_name_stands_for_two_things_in_a_crate() {
+    let mut found = Vec::new();
+    for folder in crates() {
+        let twice = duplicates(&workspace().join(&folder).join("src")).expect("a crate that parses");
+        found.extend(twice.iter().map(|twice: &Duplicate| format!("{folder}: {twice}")));
+    }
+    assert!(found.is_empty(), "share what is the same, and rename what differs:\n{found:#?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Changes that commands share, each with everything that follows from it.
 
-mod chains;
+mod chain_changes;
 mod handshakes;
 mod lease_ends;
 mod request_parts;

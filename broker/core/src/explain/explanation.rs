@@ -73,16 +73,16 @@ pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Exp
 #[must_use]
 pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     let request = state.requests.get(&id).filter(|request| request.state == RequestState::Queued)?;
-    let (mut standing, reclaims) = queue_position(state, id).unzip();
+    let (mut position, reclaims) = queue_position(state, id).unzip();
     let reclaims = reclaims.flatten();
     let mut explanation = explain_beside(state, &request.spec, reclaims.as_ref());
-    if let Some(standing) = &mut standing {
-        standing.earliest = adjusted_outlook(&request.spec, &explanation, standing.earliest.take());
+    if let Some(position) = &mut position {
+        position.earliest = adjusted_outlook(&request.spec, &explanation, position.earliest.take());
     }
     if request.early {
         explanation.summary = format!("its start window has not opened; {}", explanation.summary);
     }
-    match standing.as_ref().and_then(|standing| standing.reserved.as_ref()) {
+    match position.as_ref().and_then(|position| position.reserved.as_ref()) {
         Some(reserved) if reserved.request == id => {
             let donors = names(&reserved.donors);
             explanation.summary = format!("{}; room at {donors} is reserved for it", explanation.summary);
@@ -92,7 +92,7 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
         }
         _ => {}
     }
-    Some(Waiting { explanation, standing, reclaims })
+    Some(Waiting { explanation, position, reclaims })
 }
 
 /// If the request fits nowhere, tells whether it would after moving leases that have another place.
@@ -169,7 +169,7 @@ pub struct Waiting {
     /// Each donor's answer, and a summary.
     pub explanation: Explanation,
     /// Its queue position; `None` while no policy is in force.
-    pub standing: Option<QueuePosition>,
+    pub position: Option<QueuePosition>,
     /// The leases being reclaimed for it, or to be reclaimed next.
     pub reclaims: Option<Reclaims>,
 }

@@ -27,19 +27,19 @@ pub struct Invariant {
 
 /// All invariants.
 pub const ALL: &[Invariant] = &[
-    no_gpu_is_lent_twice::INVARIANT,
-    no_mig_slot_is_lent_twice::INVARIANT,
-    no_numa_node_or_link_is_lent_twice::INVARIANT,
-    unhealthy_devices_get_no_leases::INVARIANT,
-    a_request_has_one_owner::INVARIANT,
-    a_gang_is_whole_or_absent::INVARIANT,
-    leases_are_delivered_as_asked::INVARIANT,
-    no_lease_stops_before_its_grace::INVARIANT,
-    replacements_name_their_predecessor::INVARIANT,
-    peerings_know_their_leases::INVARIANT,
-    envelopes_belong_to_their_epoch::INVARIANT,
-    revisions_do_not_run_ahead::INVARIANT,
-    derived_data_is_current::INVARIANT,
+    no_gpu_is_lent_twice::NO_GPU_IS_LENT_TWICE,
+    no_mig_slot_is_lent_twice::NO_MIG_SLOT_IS_LENT_TWICE,
+    no_numa_node_or_link_is_lent_twice::NO_NUMA_NODE_OR_LINK_IS_LENT_TWICE,
+    unhealthy_devices_get_no_leases::UNHEALTHY_DEVICES_GET_NO_LEASES,
+    a_request_has_one_owner::A_REQUEST_HAS_ONE_OWNER,
+    a_gang_is_whole_or_absent::A_GANG_IS_WHOLE_OR_ABSENT,
+    leases_are_delivered_as_asked::LEASES_ARE_DELIVERED_AS_ASKED,
+    no_lease_stops_before_its_grace::NO_LEASE_STOPS_BEFORE_ITS_GRACE,
+    replacements_name_their_predecessor::REPLACEMENTS_NAME_THEIR_PREDECESSOR,
+    peerings_know_their_leases::PEERINGS_KNOW_THEIR_LEASES,
+    envelopes_belong_to_their_epoch::ENVELOPES_BELONG_TO_THEIR_EPOCH,
+    revisions_do_not_run_ahead::REVISIONS_DO_NOT_RUN_AHEAD,
+    derived_data_is_current::DERIVED_DATA_IS_CURRENT,
 ];
 
 /// All violations, each as "sentence: detail".

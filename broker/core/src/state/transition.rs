@@ -1,17 +1,18 @@
 //! The only way to change the state: primitive changes that keep indexes, revisions and the list of changes in step.
 
-mod clusters;
+mod cluster_changes;
 mod group;
-mod health;
+mod health_changes;
 mod housekeeping;
 mod illegal;
-mod leases;
-mod peerings;
+mod lease_changes;
+mod peering_changes;
 mod policy;
 mod rebase;
-mod requests;
+mod request_changes;
 
 use std::collections::BTreeSet;
+use std::fmt::{Debug, Display};
 
 use crate::model::reply::{Actor, Change, Reply};
 use crate::model::settings::Settings;
@@ -114,9 +115,15 @@ impl<'a> Transition<'a> {
     }
 
     /// Remembers the first illegal move; [`finish`](Self::finish) reports it.
-    fn check_move(&mut self, is_legal: bool, describe: impl FnOnce() -> String) {
-        if !is_legal && self.illegal.is_none() {
-            self.illegal = Some(describe());
+    fn check_move<S: Copy + PartialEq + Debug>(
+        &mut self,
+        id: impl Display,
+        before: S,
+        after: S,
+        may_become: impl FnOnce(S, S) -> bool,
+    ) {
+        if self.illegal.is_none() && before != after && !may_become(before, after) {
+            self.illegal = Some(format!("{id} went from {before:?} to {after:?}"));
         }
     }
 }

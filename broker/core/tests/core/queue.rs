@@ -240,22 +240,22 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     let second = federation.submit(of("team", 12));
     let rival = federation.submit(of("rivals", 2));
     let waiting = |id| explain::explain_waiting(&federation.state, id).unwrap();
-    let places = [first, second, rival].map(|id| waiting(id).standing.unwrap().place);
+    let places = [first, second, rival].map(|id| waiting(id).position.unwrap().place);
     assert_eq!(places, [2, 3, 1], "the rivals hold less, and stay below the team with two more");
 
-    let standing = waiting(second).standing.unwrap();
+    let position = waiting(second).position.unwrap();
     // 16 of the 20 that are held are the team's, and lenders are nobody who waits: one to one.
-    assert_eq!((standing.waiting, standing.entitled_ppm), (3, 500_000));
-    assert!(standing.share_ppm.abs_diff(800_000) < 100, "{standing:?}");
+    assert_eq!((position.waiting, position.entitled_ppm), (3, 500_000));
+    assert!(position.share_ppm.abs_diff(800_000) < 100, "{position:?}");
     let mut ends: Vec<Timestamp> = federation.state.leases.values().filter_map(|lease| lease.expires_at).collect();
     ends.sort_unstable();
-    assert_eq!(standing.earliest, Some((ends[1], vec![cluster("north")])), "12 at north need both of its leases gone");
-    assert_eq!(waiting(first).standing.unwrap().earliest, Some((ends[0], vec![cluster("north")])));
-    assert_eq!(standing.reserved, None, "nobody has waited long");
+    assert_eq!(position.earliest, Some((ends[1], vec![cluster("north")])), "12 at north need both of its leases gone");
+    assert_eq!(waiting(first).position.unwrap().earliest, Some((ends[0], vec![cluster("north")])));
+    assert_eq!(position.reserved, None, "nobody has waited long");
     let quote = explain::quote(&federation.state, &of("rivals", 4));
     assert_eq!((quote.placements, quote.earliest), (Vec::new(), Some((ends[0], vec![cluster("north")]))));
     let too_many = federation.submit(of("team", 17));
-    assert_eq!(explain::explain_waiting(&federation.state, too_many).unwrap().standing.unwrap().earliest, None);
+    assert_eq!(explain::explain_waiting(&federation.state, too_many).unwrap().position.unwrap().earliest, None);
 
     // After an hour the first of the order is reserved for, and the others hear of it.
     federation.ok(Command::Expire(Expire {}));
@@ -268,7 +268,7 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     federation.submit(of("team", 1));
     let told = explain::explain_waiting(&federation.state, rival).unwrap();
     assert!(told.explanation.summary.ends_with("is reserved for it"), "{}", told.explanation.summary);
-    let others = explain::explain_waiting(&federation.state, first).unwrap().standing.unwrap();
+    let others = explain::explain_waiting(&federation.state, first).unwrap().position.unwrap();
     assert_eq!(others.reserved.map(|reserved| reserved.request), Some(rival));
     assert!(explain::explain_waiting(&federation.state, RequestId(1)).is_none(), "it does not wait");
 }

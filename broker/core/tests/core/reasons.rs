@@ -145,8 +145,8 @@ fn the_earliest_start_is_within_the_window_that_is_asked_for() {
     // The same of a request that waits.
     let wanted = RequestSpec { not_before: Some(opens), ..spec(1, Share::Whole, "big") };
     let id = federation.submit(wanted);
-    let standing = explain::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
-    assert_eq!(standing.earliest.unwrap().0, opens);
+    let position = explain::explain_waiting(&federation.state, id).unwrap().position.unwrap();
+    assert_eq!(position.earliest.unwrap().0, opens);
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
     assert!(at >= reserved.at, "{at:?} is before what is reserved");
     // A request that waits hears the same.
     let id = federation.submit(long);
-    let standing = explain::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
-    assert_eq!(standing.earliest.unwrap().0, at);
+    let position = explain::explain_waiting(&federation.state, id).unwrap().position.unwrap();
+    assert_eq!(position.earliest.unwrap().0, at);
     // Who is gone before may pass.
     let short = RequestSpec { duration: Millis(60_000), ..spec(4, Share::Whole, "big") };
     let quote = explain::quote(&federation.state, &short);

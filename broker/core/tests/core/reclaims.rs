@@ -95,7 +95,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     let deadline =
         |federation: &Federation, lease: LeaseId| federation.state.leases[&lease].reclaim.clone().unwrap().deadline;
     assert_eq!(given.until(), Some(deadline(&federation, first)));
-    assert_eq!(waiting.standing.unwrap().earliest, Some((deadline(&federation, first), vec![cluster("south")])));
+    assert_eq!(waiting.position.unwrap().earliest, Some((deadline(&federation, first), vec![cluster("south")])));
     let summary = &waiting.explanation.summary;
     assert!(
         summary.contains("it waits for 2 leases of priority normal (4 GPUs) at south, reclaimed to yield to it"),

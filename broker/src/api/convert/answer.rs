@@ -14,14 +14,14 @@ pub fn verdicts(explanation: &Explanation) -> Vec<v1::DonorVerdict> {
 
 /// Converts to the API message.
 #[must_use]
-pub fn standing_to_proto(standing: &QueuePosition, spec: &RequestSpec) -> v1::QueueStanding {
-    let reserved = standing.reserved.as_ref();
-    let (earliest_ms, earliest_donor) = earliest(standing.earliest.as_ref());
-    v1::QueueStanding {
-        place: u32::try_from(standing.place).unwrap_or(u32::MAX),
-        waiting: u32::try_from(standing.waiting).unwrap_or(u32::MAX),
-        share_ppm: standing.share_ppm,
-        entitled_ppm: standing.entitled_ppm,
+pub fn position_to_proto(position: &QueuePosition, spec: &RequestSpec) -> v1::QueuePosition {
+    let reserved = position.reserved.as_ref();
+    let (earliest_ms, earliest_donor) = earliest(position.earliest.as_ref());
+    v1::QueuePosition {
+        place: u32::try_from(position.place).unwrap_or(u32::MAX),
+        waiting: u32::try_from(position.waiting).unwrap_or(u32::MAX),
+        share_ppm: position.share_ppm,
+        entitled_ppm: position.entitled_ppm,
         reserved_for: reserved.map_or_else(String::new, |reserved| reserved.request.to_string()),
         reserved_from_ms: reserved.map_or(0, |reserved| reserved.at.0),
         reserved_donor: reserved.map_or_else(String::new, |reserved| names(&reserved.donors)),

@@ -38,17 +38,19 @@ use crate::group::{Consistency, Unavailable};
 pub use self::wire::AgentServer;
 
 /// Acks queued for one agent.
-const QUEUE: usize = 16;
+const ACK_QUEUE_CAPACITY: usize = 16;
 /// Desired states queued for one agent: they may have megabytes, and only the newest counts.
-const DESIRED_QUEUE: usize = 1;
+const DESIRED_QUEUE_CAPACITY: usize = 1;
 /// An agent that reads nothing for this long is disconnected.
-const PATIENCE: Duration = Duration::from_secs(30);
+const AGENT_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of the hello.
-const HELLO: Duration = Duration::from_secs(10);
+const AGENT_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts to commit a report while the group has no leader; then the agent tries another broker.
-const TRIES: u32 = 10;
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(300);
+const MAX_COMMIT_TRIES: u32 = 10;
+/// Interval of these attempts.
+const COMMIT_RETRY_INTERVAL: Duration = Duration::from_millis(300);
+/// Timeout of queueing the status that ends a stream.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval of certificate expiry checks.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(5);
 /// Bytes of a traceparent: the standard's first version has 55.
@@ -62,7 +64,7 @@ pub struct AgentHandlers {
 }
 
 /// After this long without a leader, agents and watchers are sent to another broker; elections take less.
-pub(super) const LEADERLESS: Duration = Duration::from_secs(5);
+pub(super) const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
@@ -75,14 +77,14 @@ impl AgentHandlers {
         let caller = self.context.admit(Rpc::Connect, &request).await?;
         let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
         let span = info_span!("agent", %cluster);
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let (desired, shown) = mpsc::channel(DESIRED_QUEUE);
+        let (sender, receiver) = mpsc::channel(ACK_QUEUE_CAPACITY);
+        let (desired, shown) = mpsc::channel(DESIRED_QUEUE_CAPACITY);
         let stream = AgentStream { context: self.context.clone(), caller, cluster, sender: sender.clone(), desired };
         let incoming = request.into_inner();
         let task = async move {
             if let Some(status) = stream.run(incoming).await {
                 tracing::info!(code = ?status.code(), reason = status.message(), "stream ended by this broker");
-                let _ = tokio::time::timeout(PAUSE, sender.send(Err(status))).await;
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, sender.send(Err(status))).await;
             } else {
                 tracing::info!("stream ended by the agent");
             }
@@ -134,7 +136,7 @@ impl AgentStream {
             () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
             // Without a leader, heartbeats of this agent are not reported.
-            () = self.context.group.without_leader_for(LEADERLESS) => {
+            () = self.context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
                 Unavailable::NoLeader { broker: self.context.id }.into()
             }
             () = self.sender.closed() => End::Gone,
@@ -163,7 +165,7 @@ impl AgentStream {
 
     /// Receives the hello and sends the welcome.
     async fn greet(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
-        let first = tokio::time::timeout(HELLO, incoming.message()).await;
+        let first = tokio::time::timeout(AGENT_HELLO_TIMEOUT, incoming.message()).await;
         let hello = match first {
             Ok(Ok(Some(v1::AgentMessage { body: Some(Body::Hello(hello)), .. }))) => hello,
             Ok(Ok(None)) => return Err(End::Gone),
@@ -258,10 +260,10 @@ impl AgentStream {
                     continue;
                 }
                 Ok(Applied { reply, .. }) => return Ok(reply.err()),
-                Err(error) if tried >= TRIES => return Err(error.into()),
+                Err(error) if tried >= MAX_COMMIT_TRIES => return Err(error.into()),
                 Err(_) => tried += 1,
             }
-            self.context.clock.sleep(PAUSE).await;
+            self.context.clock.sleep(COMMIT_RETRY_INTERVAL).await;
         }
     }
 
@@ -292,7 +294,7 @@ impl AgentStream {
         let mut writer = DesiredWriter::default();
         loop {
             // Waits for queue space before reading, so that the newest state is sent.
-            let room = tokio::time::timeout(PATIENCE, self.desired.reserve()).await;
+            let room = tokio::time::timeout(AGENT_STALL_TIMEOUT, self.desired.reserve()).await;
             let room = room.map_err(|_| too_slow("a desired state waits"))?.map_err(|_| End::Gone)?;
             let turn = self.context.pace.turn().await;
             touched.mark_unchanged();
@@ -333,10 +335,10 @@ impl AgentStream {
 
     async fn send(&self, body: Reply) -> Result<(), End> {
         let message = ToAgent::Message(v1::BrokerMessage { body: Some(body) });
-        match self.sender.send_timeout(Ok(message), PATIENCE).await {
+        match self.sender.send_timeout(Ok(message), AGENT_STALL_TIMEOUT).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(End::Gone),
-            Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(too_slow(&format!("{QUEUE} acks wait"))),
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(too_slow(&format!("{ACK_QUEUE_CAPACITY} acks wait"))),
         }
     }
 }

@@ -156,7 +156,7 @@ impl RequestHandlers {
                     donors: sought.as_ref().map_or_else(Vec::new, answer::verdicts),
                     summary,
                     revision: state.revision,
-                    standing: None,
+                    position: None,
                     reclaims: None,
                 });
             };
@@ -165,7 +165,7 @@ impl RequestHandlers {
                 donors: answer::verdicts(&waiting.explanation),
                 summary: waiting.explanation.summary,
                 revision: state.revision,
-                standing: waiting.standing.as_ref().map(|it| answer::standing_to_proto(it, &held.spec)),
+                position: waiting.position.as_ref().map(|it| answer::position_to_proto(it, &held.spec)),
                 reclaims: waiting.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
             })
         };

@@ -15,18 +15,18 @@ use tonic::{Request, Response, Status};
 
 use crate::api::authorize::{Rpc, Viewer};
 use crate::api::caller::Caller;
-use crate::api::rpc::agent_service::LEADERLESS;
+use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 use crate::watch::{Batch, clusters, objects};
 
 /// Events queued for one watcher, beyond HTTP/2's buffers.
-const QUEUE: usize = 256;
+const WATCHER_QUEUE_CAPACITY: usize = 256;
 /// Batches read from the ring at once.
 const BATCHES: usize = 64;
 /// A watcher that reads nothing for this long is disconnected.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WATCHER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum watchers per broker: each costs a task and a queue.
 const MAX_WATCHERS: usize = 1_024;
 
@@ -72,7 +72,7 @@ impl WatchHandlers {
             self.context.group.read(Consistency::Linearizable, |_| ()).await?;
             self.context.hub.after(message.from_revision, 1)?;
         }
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(WATCHER_QUEUE_CAPACITY);
         let watcher =
             Watcher { context: self.context.clone(), caller, only, sender, viewer: Viewer::default(), bundle: None };
         let stop = self.context.stop.clone();
@@ -86,11 +86,11 @@ impl WatchHandlers {
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
                 // It would see nothing new here.
-                () = group.without_leader_for(LEADERLESS) => Some(Unavailable::NoLeader { broker }.into()),
+                () = group.without_leader_for(LEADERLESS_TIMEOUT) => Some(Unavailable::NoLeader { broker }.into()),
             };
             if let Some(error) = ended {
                 // The queue may be full, which is why it ends; then the end of the stream has to say it.
-                let _ = tokio::time::timeout(PATIENCE, sender.send(Err(error.into()))).await;
+                let _ = tokio::time::timeout(WATCHER_STALL_TIMEOUT, sender.send(Err(error.into()))).await;
             }
         });
         Ok(Box::pin(ReceiverStream::new(receiver)))
@@ -187,7 +187,7 @@ impl Watcher {
 
     /// Sends one event; false if the watcher is gone.
     async fn send_event(&self, message: v1::WatchEvent, last: u64) -> Result<bool, RpcError> {
-        match self.sender.send_timeout(Ok(message), PATIENCE).await {
+        match self.sender.send_timeout(Ok(message), WATCHER_STALL_TIMEOUT).await {
             Ok(()) => Ok(true),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Ok(false),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(RpcError::WatcherTooSlow { last }),

@@ -24,9 +24,9 @@ use crate::group::{Inner, Leadership};
 use crate::transport::CallError;
 
 /// Interval of queries to each member.
-const EVERY: Duration = Duration::from_millis(500);
+const CLOCK_QUERY_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of an answer: a longer round trip makes a reading too imprecise.
-const ANSWER: Duration = Duration::from_millis(450);
+const CLOCK_QUERY_TIMEOUT: Duration = Duration::from_millis(450);
 /// Checks between writes of the clock file.
 const LOOKS_PER_WRITE: u32 = 2;
 
@@ -76,7 +76,7 @@ pub(crate) async fn run(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: Cancell
         let Some(inner) = group.upgrade() else { return };
         match event {
             ExchangeEvent::Look => {
-                next = clock.sleep(EVERY);
+                next = clock.sleep(CLOCK_QUERY_INTERVAL);
                 exchange.ask(&inner);
                 inner.follow_leadership().await;
                 exchange.look(&inner).await;
@@ -122,7 +122,7 @@ impl ClockExchange {
             let (peers, id, node) = (inner.peers.clone(), *id, node.clone());
             self.asked.push(Box::pin(async move {
                 let sent = boot_clock::now();
-                let answer = peers.exchange_clocks(id, &node, ANSWER).await;
+                let answer = peers.exchange_clocks(id, &node, CLOCK_QUERY_TIMEOUT).await;
                 (id, sent, boot_clock::now(), answer)
             }));
         }

@@ -16,7 +16,7 @@ use crate::group::clocks::member_clocks::Led;
 /// Name of the file in the group's directory.
 const NAME: &str = "clock";
 /// Size limit of the file.
-const MAX_BYTES: u64 = 4_096;
+const MAX_CLOCK_FILE_BYTES: u64 = 4_096;
 
 /// Contents of the file. Times are in milliseconds since boot, or of the log clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl ClockFile {
 
     /// Reads the file in `dir`.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
-        let bytes = comity_runtime::atomic_file::read_bounded(&dir.join(NAME), MAX_BYTES).ok()?;
+        let bytes = comity_runtime::atomic_file::read_bounded(&dir.join(NAME), MAX_CLOCK_FILE_BYTES).ok()?;
         serde_json::from_slice(&bytes).inspect_err(|error| tracing::info!(%error, "the clock file says nothing")).ok()
     }
 

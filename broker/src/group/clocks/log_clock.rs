@@ -19,13 +19,13 @@ const NOT_WORTH_SLEWING: Duration = Duration::from_millis(10);
 
 /// The log clock at one moment, and the remaining slew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Line {
+struct ClockLine {
     at: Duration,
     log_us: u64,
     slew_us: i64,
 }
 
-impl Line {
+impl ClockLine {
     fn at(&self, now: Duration) -> u64 {
         let passed = micros(now.saturating_sub(self.at));
         let most = slew_within(passed);
@@ -43,7 +43,7 @@ fn slew_within(passed_us: u64) -> i64 {
 /// One broker's log clock. `now` is always its monotonic time since its machine started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LogClock {
-    line: Option<Line>,
+    line: Option<ClockLine>,
 }
 
 impl LogClock {
@@ -54,7 +54,7 @@ impl LogClock {
 
     /// Continues a clock that was read at `at`, by the previous process or by a new leader.
     pub(crate) fn start(&mut self, at: Duration, log_ms: u64) {
-        self.line = Some(Line { at, log_us: log_ms.saturating_mul(1_000), slew_us: 0 });
+        self.line = Some(ClockLine { at, log_us: log_ms.saturating_mul(1_000), slew_us: 0 });
     }
 
     /// As the leader, slews towards a clock that is `ahead_ms` ahead of this one.
@@ -62,7 +62,7 @@ impl LogClock {
         let Some(line) = self.line else { return };
         let slight = ahead_ms.unsigned_abs() < millis(NOT_WORTH_SLEWING);
         let slew_us = if slight { 0 } else { ahead_ms.saturating_mul(1_000) };
-        self.line = Some(Line { at: now, log_us: line.at(now), slew_us });
+        self.line = Some(ClockLine { at: now, log_us: line.at(now), slew_us });
     }
 
     /// Continues on monotonic time alone.
@@ -78,7 +78,7 @@ impl LogClock {
         let latest = earliest.saturating_add(micros(received.saturating_sub(sent))).saturating_add(1_000);
         let own = self.line.map(|line| line.at(received));
         let log_us = own.map_or(earliest / 2 + latest / 2, |own| own.clamp(earliest, latest));
-        self.line = Some(Line { at: received, log_us, slew_us: 0 });
+        self.line = Some(ClockLine { at: received, log_us, slew_us: 0 });
     }
 }
 

@@ -16,14 +16,14 @@ use tracing::info;
 use crate::group::clocks::boot_clock;
 use crate::group::clocks::clock_file::Restored;
 use crate::group::clocks::member_clocks::Led;
-use crate::group::clocks::timekeeper::{ClockStart, ClockStarted, Moment, Offsets, Timekeeper};
+use crate::group::clocks::timekeeper::{ClockStart, ClockStarted, Moment, Offsets, StateProgress, Timekeeper};
 use crate::group::propose::Deadline;
 use crate::group::{Group, Inner, Leadership, Tenure};
 
 /// Time for the state to catch up before a leader starts from wall clocks alone.
-const CATCH_UP: Duration = Duration::from_secs(1);
+const STATE_CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Poll interval while a leader may not stamp entries yet.
-const PAUSE: Duration = Duration::from_millis(25);
+const STAMP_POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The clocks of one broker, shared by all handles of its group.
 pub(crate) struct Clocks {
@@ -123,7 +123,7 @@ impl Group {
                 return Some(Millis(outage));
             }
             // Timeout or change: check again.
-            let _ = tokio::time::timeout(PAUSE, started.changed()).await;
+            let _ = tokio::time::timeout(STAMP_POLL_INTERVAL, started.changed()).await;
         }
     }
 
@@ -182,7 +182,7 @@ impl Inner {
                 return None;
             }
             // Timeout or change: check again.
-            let _ = tokio::time::timeout(left.min(PAUSE), started.changed()).await;
+            let _ = tokio::time::timeout(left.min(STAMP_POLL_INTERVAL), started.changed()).await;
         }
     }
 
@@ -229,10 +229,10 @@ impl Inner {
         }
         let mut start = self.at_this_moment(|keeper, at| {
             keeper.leads(tenure, at.now);
-            keeper.start(at, false)
+            keeper.start(at, StateProgress::Behind)
         });
         if start == ClockStart::NeedsState && self.has_caught_up().await {
-            start = self.at_this_moment(|keeper, at| keeper.start(at, true));
+            start = self.at_this_moment(|keeper, at| keeper.start(at, StateProgress::CaughtUp));
         }
         if let ClockStart::Done(started) = start {
             info!(term = tenure.term, outage_ms = ?started.outage.map(millis), "log time goes on");
@@ -251,7 +251,7 @@ impl Inner {
                 Err(_) => false,
             }
         };
-        tokio::time::timeout(CATCH_UP, caught_up).await.unwrap_or(false)
+        tokio::time::timeout(STATE_CATCH_UP_TIMEOUT, caught_up).await.unwrap_or(false)
     }
 
     /// Time since this leader last reached a majority.

@@ -9,9 +9,9 @@ use crate::group::elections::leadership::Tenure;
 
 /// How long a new leader that knows only wall clocks waits for silent members: the median of three clocks is better
 /// than that of two.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SILENT_MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this long without a leader, a broker with a wrong wall clock stands for election too.
-pub(crate) const LEADERLESS: Duration = Duration::from_secs(3);
+pub(crate) const WRONG_CLOCK_ELECTION_DELAY: Duration = Duration::from_secs(3);
 
 /// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +68,15 @@ pub(crate) struct Offsets {
     pub(crate) is_off: bool,
 }
 
+/// Whether a new leader's state has every entry that was committed before its tenure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StateProgress {
+    /// Entries may be missing.
+    Behind,
+    /// It has every entry.
+    CaughtUp,
+}
+
 /// All clocks known to one broker.
 #[derive(Debug)]
 pub(crate) struct Timekeeper {
@@ -101,9 +110,9 @@ impl Timekeeper {
         self.lead.and_then(|lead| lead.started)
     }
 
-    /// Whether a leader was seen within `LEADERLESS`.
+    /// Whether a leader was seen within `WRONG_CLOCK_ELECTION_DELAY`.
     pub(crate) fn sees_leader(&self, now: Duration) -> bool {
-        self.lead.is_some() || now.saturating_sub(self.leader_seen) < LEADERLESS
+        self.lead.is_some() || now.saturating_sub(self.leader_seen) < WRONG_CLOCK_ELECTION_DELAY
     }
 
     fn own(&self, at: &Moment<'_>) -> Own {
@@ -171,9 +180,8 @@ impl Timekeeper {
         }
     }
 
-    /// Starts the log clock of a new leader once a majority agrees on the time. `caught_up`: the state has every entry
-    /// committed before this tenure.
-    pub(crate) fn start(&mut self, at: &Moment<'_>, caught_up: bool) -> ClockStart {
+    /// Starts the log clock of a new leader once a majority agrees on the time.
+    pub(crate) fn start(&mut self, at: &Moment<'_>, progress: StateProgress) -> ClockStart {
         let Some(lead) = self.lead else { return ClockStart::Waits };
         if let Some(started) = lead.started {
             return ClockStart::Done(started);
@@ -184,7 +192,7 @@ impl Timekeeper {
             None => return ClockStart::Waits,
             Some(Base::LogClock(ms)) => ms,
             Some(Base::WallClock(_)) if !self.heard_all(at, lead.since) => return ClockStart::Waits,
-            Some(Base::WallClock(_)) if !caught_up => return ClockStart::NeedsState,
+            Some(Base::WallClock(_)) if progress == StateProgress::Behind => return ClockStart::NeedsState,
             Some(Base::WallClock(ms)) => unshifted(ms),
         };
         let base = base.max(unshifted(at.log_time_ms));
@@ -195,7 +203,7 @@ impl Timekeeper {
     }
 
     fn heard_all(&self, at: &Moment<'_>, since: Duration) -> bool {
-        at.now.saturating_sub(since) >= PATIENCE || self.members.all_asked_since(at.voters, self.id, since)
+        at.now.saturating_sub(since) >= SILENT_MEMBER_TIMEOUT || self.members.all_asked_since(at.voters, self.id, since)
     }
 
     /// Compares all clocks. A leader also steers the log clock and records when it last reached a majority,

@@ -23,23 +23,23 @@ use crate::group::{Inner, Leadership};
 use crate::replication::types::{TypeConfig, Vote};
 
 /// Interval of port checks: one refusal may be a full listen queue.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const PORT_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Connect timeout.
-const CONNECT: Duration = Duration::from_millis(200);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time for the port to close after the stream: the kernel closes accepted sockets before the listener.
 const PORT_CLOSES: Duration = Duration::from_millis(300);
 /// Delay between candidates, so that they do not split the vote.
 const STAGGER: Duration = Duration::from_millis(60);
 /// Timeout of a peer's answer.
-const ANSWER: Duration = Duration::from_millis(250);
+const VOTE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Timeout of one election.
-const ELECTION: Duration = Duration::from_millis(300);
+const ELECTION_TIMEOUT: Duration = Duration::from_millis(300);
 /// Elections per dead leader; the regular timers run in parallel.
-const TRIES: u32 = 5;
+const MAX_ELECTIONS: u32 = 5;
 /// How long to wait for a leader while holding the group.
-const PAUSE: Duration = Duration::from_millis(500);
+const LEADER_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause after a stream failed or ended.
-const AGAIN: Duration = Duration::from_millis(100);
+const ATTEND_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Attends each leader in turn, until the group stops or its last handle is gone.
 pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
@@ -58,7 +58,7 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
                     group.upgrade()?.stand_for_election(followed, since).await;
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(ATTEND_RETRY_INTERVAL).await;
             Some(())
         };
         tokio::select! {
@@ -103,7 +103,7 @@ impl Inner {
         let mut leadership = self.leadership.clone();
         let following = leadership.wait_for(|now| matches!(now, Leadership::Follower { leader: Some(_) }));
         // Bounded, because waiting keeps the group alive.
-        let following = *tokio::time::timeout(PAUSE, following).await.ok()?.ok()?;
+        let following = *tokio::time::timeout(LEADER_WAIT_TIMEOUT, following).await.ok()?.ok()?;
         let Leadership::Follower { leader: Some(leader) } = following else { return None };
         let vote = self.raft.metrics().borrow_watched().vote;
         let node = self.node_of(leader).filter(|_| vote.committed && vote.leader_id.voted_for == leader)?;
@@ -125,10 +125,10 @@ impl Inner {
             debug!(leader, "the leader was lost sight of, but somebody listens on its port");
             return;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(PORT_CHECK_INTERVAL).await;
         let Some(rank) = self.rank_without(leader).filter(|_| self.elections.stands()) else { return };
         tokio::time::sleep(STAGGER * rank).await;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ELECTIONS {
             let still = self.raft.metrics().borrow_watched().vote == vote;
             if !still || self.contact.is_since(leader, since) || !self.is_gone(leader).await {
                 return;
@@ -148,7 +148,7 @@ impl Inner {
                 Leadership::Leader { .. } => true,
                 Leadership::Follower { leader: next } => next.is_some_and(|next| next != leader),
             });
-            if tokio::time::timeout(ELECTION, decided).await.is_ok() {
+            if tokio::time::timeout(ELECTION_TIMEOUT, decided).await.is_ok() {
                 return;
             }
         }
@@ -163,7 +163,7 @@ impl Inner {
             if since.elapsed() > PORT_CLOSES || self.contact.is_since(leader, since) {
                 return false;
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(PORT_CHECK_INTERVAL).await;
         }
     }
 
@@ -191,7 +191,7 @@ impl Inner {
             }
             refused
         };
-        tokio::time::timeout(CONNECT, refused).await.unwrap_or(false)
+        tokio::time::timeout(CONNECT_TIMEOUT, refused).await.unwrap_or(false)
     }
 
     /// Asks the remaining voters, without side effects, so that a lagging broker starts no election.
@@ -202,7 +202,7 @@ impl Inner {
         let others = membership.voter_ids().filter(|id| *id != leader && *id != self.config.id);
         let asked = others.filter_map(|id| {
             let (node, request) = (membership.get_node(&id)?.clone(), request.clone());
-            Some(async move { self.peers.ask_for_vote(id, &node, request, leader, ANSWER).await })
+            Some(async move { self.peers.ask_for_vote(id, &node, request, leader, VOTE_TIMEOUT).await })
         });
         let answers = futures::future::join_all(asked).await;
         let granted = 1 + answers.into_iter().flatten().filter(|answer| answer.vote_granted).count();

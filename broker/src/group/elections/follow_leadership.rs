@@ -15,9 +15,9 @@ use crate::group::elections::leadership::{Leadership, Tenure};
 use crate::group::heard::Heard;
 
 /// Between two looks at contact that may have ended.
-const LOOK: Duration = Duration::from_millis(50);
+const CONTACT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// While a majority's answer is awaited: each moment is one without writes.
-const LOOK_SOON: Duration = Duration::from_millis(5);
+const QUORUM_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Decides who leads, from consensus metrics and leader contact.
 pub(crate) struct Judge {
@@ -55,6 +55,23 @@ impl Judge {
     fn is_waiting_for_quorum(&self, now: Leadership) -> bool {
         !now.is_leader() && self.raft.server_metrics().borrow_watched().state == ServerState::Leader
     }
+
+    /// Logs a change.
+    fn log_change(&self, before: Leadership, next: Leadership) {
+        match next {
+            Leadership::Leader(Tenure { term, .. }) => {
+                info!(term, "this broker leads: a majority of the voters answers");
+            }
+            Leadership::Follower { leader: Some(leader) } => info!(leader, "following"),
+            Leadership::Follower { leader: None } if before.is_leader() && self.is_waiting_for_quorum(next) => {
+                warn!(
+                    "this broker leads no more: no majority of the voters answers; look at the other brokers and the \
+                    network"
+                );
+            }
+            Leadership::Follower { leader: None } => warn!("no leader is known"),
+        }
+    }
 }
 
 /// Starts the task that watches: who leads, and since when nobody is known to. What was heard belongs to one term of
@@ -72,18 +89,18 @@ pub(crate) fn watch(
     tasks.spawn(async move {
         let mut metrics = judge.raft.server_metrics();
         let mut before = *sender.borrow();
-        heard.set_leader(before.is_leader());
+        heard.set_leading(before.is_leader());
         loop {
             let next = judge.leadership(before, &mut tenures);
             if next != before {
-                log_change(before, next, judge.is_waiting_for_quorum(next));
-                heard.set_leader(next.is_leader());
+                judge.log_change(before, next);
+                heard.set_leading(next.is_leader());
                 before = next;
                 leaderless.send_replace((next == none).then(Instant::now));
                 sender.send_replace(next);
             }
             // Contact ends without an event, so there is a timer as well.
-            let again = if judge.is_waiting_for_quorum(next) { LOOK_SOON } else { LOOK };
+            let again = if judge.is_waiting_for_quorum(next) { QUORUM_CHECK_INTERVAL } else { CONTACT_CHECK_INTERVAL };
             tokio::select! {
                 changed = metrics.changed() => if changed.is_err() { break },
                 () = judge.contact.with_another() => {}
@@ -91,23 +108,8 @@ pub(crate) fn watch(
                 () = stop.cancelled() => break,
             }
         }
-        heard.set_leader(false);
+        heard.set_leading(false);
         sender.send_replace(Leadership::Follower { leader: None });
     });
     (receiver, without)
-}
-
-/// Logs a change.
-fn log_change(before: Leadership, next: Leadership, waiting: bool) {
-    match next {
-        Leadership::Leader(Tenure { term, .. }) => info!(term, "this broker leads: a majority of the voters answers"),
-        Leadership::Follower { leader: Some(leader) } => info!(leader, "following"),
-        Leadership::Follower { leader: None } if before.is_leader() && waiting => {
-            warn!(
-                "this broker leads no more: no majority of the voters answers; look at the other brokers and the \
-                network"
-            );
-        }
-        Leadership::Follower { leader: None } => warn!("no leader is known"),
-    }
 }

@@ -9,14 +9,13 @@ use openraft::async_runtime::WatchReceiver as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::group::elections::HAND_OVER_INTERVAL;
 use crate::group::{Group, Inner};
 
 /// Check interval.
-const LOOK: Duration = Duration::from_secs(1);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Peers try again several times within this.
 const LATELY: Duration = Duration::from_secs(5);
-/// Between two times that leadership is handed over for this reason.
-const PAUSE: Duration = Duration::from_secs(30);
 
 impl Group {
     /// Hands over leadership while the Raft port refuses most other voters because of their certificates' validity
@@ -31,11 +30,11 @@ async fn run(group: Weak<Inner>, refused: RefusedForTime, stop: CancellationToke
     let mut handed_over: Option<Instant> = None;
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(CLOCK_CHECK_INTERVAL) => {}
             () = stop.cancelled() => return,
         }
         let Some(inner) = group.upgrade() else { return };
-        let recent = handed_over.is_some_and(|then| then.elapsed() < PAUSE);
+        let recent = handed_over.is_some_and(|then| then.elapsed() < HAND_OVER_INTERVAL);
         if recent || !inner.leadership.borrow().is_leader() || !inner.refuses_most(&refused) {
             continue;
         }

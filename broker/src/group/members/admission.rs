@@ -22,7 +22,7 @@ use crate::replication::member::{MemberAddress, MemberNode};
 use crate::replication::proposal::Proposal;
 
 /// Check interval.
-const EVERY: Duration = Duration::from_millis(100);
+const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of one membership change; it is retried.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// A learner that lacks at most this many entries is promoted: it gets them while the change is committed.
@@ -32,7 +32,7 @@ const CLOSE_BEHIND: u64 = 256;
 pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(ADMISSION_CHECK_INTERVAL) => {}
             () = stop.cancelled() => return,
         }
         let Some(inner) = group.upgrade() else { return };

@@ -70,15 +70,15 @@ struct EligibilityInner {
 }
 
 impl Eligibility {
-    /// A disk whose log `is_blank` starts confirmed: it has acknowledged nothing to lose.
-    pub(crate) fn new(disk: DiskIdentity, peer_starts: Option<PeerStarts>, is_blank: bool) -> Self {
+    /// Not confirmed yet.
+    pub(crate) fn new(disk: DiskIdentity, peer_starts: Option<PeerStarts>) -> Self {
         Self {
             inner: Arc::new(EligibilityInner {
                 disk,
                 peer_starts,
                 looked: AtomicBool::new(false),
                 admitted: AtomicBool::new(false),
-                confirmed: AtomicBool::new(is_blank),
+                confirmed: AtomicBool::new(false),
                 halt: watch::Sender::new(None),
                 removed: Mutex::new(BTreeSet::new()),
                 acknowledged: Mutex::new(BTreeMap::new()),
@@ -88,7 +88,9 @@ impl Eligibility {
 
     /// For a client without a disk, which only queries.
     pub(crate) fn without_disk(id: u64) -> Self {
-        Self::new(DiskIdentity::without_disk(id), None, true)
+        let eligibility = Self::new(DiskIdentity::without_disk(id), None);
+        eligibility.confirm();
+        eligibility
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {

@@ -9,14 +9,13 @@ use tracing::info;
 
 use crate::group::Group;
 use crate::group::group_error::GroupError;
+use crate::group::members::HELLO_TIMEOUT;
 use crate::group::members::membership::{MAX_VOTERS, check_member};
 use crate::replication::identity::GroupId;
 use crate::replication::member::MemberNode;
 
 /// Interval of rounds.
-const PAUSE: Duration = Duration::from_millis(200);
-/// Timeout of one answer.
-const ANSWER: Duration = Duration::from_secs(1);
+const FOUNDING_ROUND_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Outcome of founding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +65,7 @@ impl Group {
                 }
                 Others::Missing(_) => {}
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(FOUNDING_ROUND_INTERVAL).await;
         }
         let group = GroupId::draw();
         inner.eligibility.adopt(group.clone()).await?;
@@ -93,7 +92,7 @@ impl Group {
         let others = inner.config.members.iter().filter(|(id, _)| **id != inner.config.id);
         let asked = others.map(|(id, address)| {
             let hello = hello.clone();
-            async move { (*id, inner.peers.hello(*id, address, hello, ANSWER).await) }
+            async move { (*id, inner.peers.hello(*id, address, hello, HELLO_TIMEOUT).await) }
         });
         let mut missing = Vec::new();
         for (id, answer) in futures::future::join_all(asked).await {

@@ -21,19 +21,17 @@ use tonic::Status;
 use tracing::{debug, info};
 
 use crate::group::elections::election_gate::Reason;
-use crate::group::members::admission;
 use crate::group::members::eligibility::Halt;
+use crate::group::members::{HELLO_TIMEOUT, admission};
 use crate::group::{Group, Inner, Leadership};
 use crate::replication::identity::{GroupId, Incarnation, StartId};
 use crate::replication::member::MemberAddress;
 use crate::storage::LogPosition;
 
 /// Interval of rounds while this broker has no vote.
-const PAUSE: Duration = Duration::from_millis(150);
+const HELLO_INTERVAL: Duration = Duration::from_millis(150);
 /// Interval afterwards; a membership change wakes it at once.
-const SETTLED: Duration = Duration::from_secs(10);
-/// Timeout of one answer.
-const ANSWER: Duration = Duration::from_secs(1);
+const SETTLED_HELLO_INTERVAL: Duration = Duration::from_secs(10);
 /// Leases for which a leader must claim to be behind this broker before it is believed.
 const LEASES: u32 = 3;
 
@@ -79,7 +77,7 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
         drop(inner);
         tokio::select! {
             changed = members.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(if settled { SETTLED } else { PAUSE }) => {}
+            () = tokio::time::sleep(if settled { SETTLED_HELLO_INTERVAL } else { HELLO_INTERVAL }) => {}
             () = stop.cancelled() => return,
         }
     }
@@ -150,7 +148,7 @@ impl Inner {
         };
         let asked = known.iter().map(|(id, address)| {
             let hello = hello.clone();
-            async move { (*id, self.peers.hello(*id, address, hello, ANSWER).await) }
+            async move { (*id, self.peers.hello(*id, address, hello, HELLO_TIMEOUT).await) }
         });
         let mut answers = Vec::new();
         let mut told = Vec::new();

@@ -31,9 +31,9 @@ const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Time for a requested leadership transfer.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the answer of a broker to add.
-const ANSWER: Duration = Duration::from_secs(2);
+const NEW_MEMBER_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Poll interval.
-const LOOK: Duration = Duration::from_millis(50);
+const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A member that does not answer for this many of the longest election timeouts counts as down.
 const DOWN_AFTER_ELECTIONS: u32 = 3;
 
@@ -121,7 +121,7 @@ impl Group {
             only_asks: true,
             ..HelloRequest::default()
         };
-        let answer = inner.peers.hello(id, address, hello, ANSWER).await.map_err(|error| {
+        let answer = inner.peers.hello(id, address, hello, NEW_MEMBER_HELLO_TIMEOUT).await.map_err(|error| {
             GroupError::Members(format!("broker {id} does not answer at {}: {error}; start it first", address.raft))
         })?;
         if GroupId::from_wire(&answer.group).is_some_and(|group| Some(group) != inner.eligibility.group()) {
@@ -162,7 +162,7 @@ impl Group {
             if !inner.leadership.borrow().is_leader() {
                 return Ok(false);
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(MEMBERSHIP_POLL_INTERVAL).await;
         }
         inner.change(ChangeMembers::AddVoterIds(BTreeSet::from([id]))).await?;
         info!(broker = id, "votes");
@@ -221,7 +221,7 @@ impl Inner {
         let deadline = Deadline::within(self.config.timing.election_max * DOWN_AFTER_ELECTIONS);
         loop {
             match self.others_answered(id, began) {
-                Err(_) if deadline.left() > Duration::ZERO => tokio::time::sleep(LOOK).await,
+                Err(_) if deadline.left() > Duration::ZERO => tokio::time::sleep(MEMBERSHIP_POLL_INTERVAL).await,
                 answer => return answer,
             }
         }

@@ -8,14 +8,14 @@ struct Stalled(storage::DiskWatch);
 impl Stalled {
     fn stall(group: &Group) -> Self {
         let disk = group.inner.log.disk().clone();
-        disk.stall(true);
+        disk.stall();
         Self(disk)
     }
 }
 
 impl Drop for Stalled {
     fn drop(&mut self) {
-        self.0.stall(false);
+        self.0.resume();
     }
 }
 
@@ -71,9 +71,9 @@ impl Mounted {
         mounted.then(|| Self(at.to_owned()))
     }
 
-    fn read_only(&self, read_only: bool) {
-        let options = if read_only { "remount,ro" } else { "remount,rw" };
-        assert!(mount(&["-o", options, self.0.to_str().unwrap()]), "{options}");
+    fn remount(&self, access: &str) {
+        let options = format!("remount,{access}");
+        assert!(mount(&["-o", &options, self.0.to_str().unwrap()]), "{options}");
     }
 }
 
@@ -160,10 +160,10 @@ async fn a_read_only_disk_is_no_damage() {
     group.shutdown().await;
     drop(group);
 
-    disk.read_only(true);
+    disk.remount("ro");
     let error = Group::start(config(&federation), deps(&federation)).await.unwrap_err().to_string();
     says_that_nothing_is_lost(&error, "the file system is read-only");
-    disk.read_only(false);
+    disk.remount("rw");
     let group = Group::start(config(&federation), deps(&federation)).await.unwrap();
     assert_eq!(read_revision(&group, Consistency::Linearizable).await, 1);
     group.shutdown().await;

@@ -4,7 +4,7 @@ use super::*;
 use crate::group::tests::line::{CUT, Lines, Open, WHOLE};
 
 /// Three brokers, the lines between them, and the leader.
-async fn three_with_lines(federation: &Federation) -> (Vec<Broker>, Lines, usize) {
+async fn three_with_lines(federation: &Federation) -> (Vec<TestBroker>, Lines, usize) {
     let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
     let lines = Lines::lay(federation, &brokers).await;
     brokers[0].group.found().await.unwrap();
@@ -14,7 +14,7 @@ async fn three_with_lines(federation: &Federation) -> (Vec<Broker>, Lines, usize
     (brokers, lines, index)
 }
 
-async fn stop_all(brokers: Vec<Broker>, lines: &Lines) {
+async fn stop_all(brokers: Vec<TestBroker>, lines: &Lines) {
     for broker in &brokers {
         lines.set(broker.id, WHOLE, WHOLE);
     }
@@ -23,7 +23,7 @@ async fn stop_all(brokers: Vec<Broker>, lines: &Lines) {
     }
 }
 
-fn leads(broker: &Broker) -> bool {
+fn leads(broker: &TestBroker) -> bool {
     broker.group.leadership().borrow().is_leader()
 }
 
@@ -34,7 +34,7 @@ async fn until(what: &str, look: impl Fn() -> bool) -> Duration {
     began.elapsed()
 }
 
-fn term(broker: &Broker) -> u64 {
+fn term(broker: &TestBroker) -> u64 {
     broker.group.inner.raft.metrics().borrow_watched().current_term
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Lines(BTreeMap<(u64, u64), Line>);
 
 impl Lines {
     /// Lays them; call it before the group is made, while nobody has called anybody.
-    pub(crate) async fn lay(federation: &Federation, brokers: &[Broker]) -> Self {
+    pub(crate) async fn lay(federation: &Federation, brokers: &[TestBroker]) -> Self {
         let mut lines = BTreeMap::new();
         for from in brokers {
             for to in brokers.iter().filter(|to| to.id != from.id) {

@@ -41,11 +41,11 @@ fn restore(federation: &Federation, id: u64, copy: &Path) {
     std::fs::rename(copy, federation.data(id)).unwrap();
 }
 
-fn incarnation_in(broker: &Broker, of: u64) -> Option<Incarnation> {
+fn incarnation_in(broker: &TestBroker, of: u64) -> Option<Incarnation> {
     broker.group.members().into_iter().find(|member| member.id == of).map(|member| member.incarnation)
 }
 
-async fn crash_all(brokers: Vec<Broker>) {
+async fn crash_all(brokers: Vec<TestBroker>) {
     for broker in brokers {
         broker.crash().await;
     }
@@ -131,13 +131,13 @@ async fn a_founder_joins_instead_where_another_has_a_log() {
     let federation = Federation::new(3);
     let brokers = federation.three().await;
     changed(&brokers[leader(&brokers).await].group, 1).await;
-    let mut brokers: std::collections::VecDeque<Broker> = brokers.into();
+    let mut brokers: std::collections::VecDeque<TestBroker> = brokers.into();
     brokers.pop_front().unwrap().crash().await;
     wipe(&federation, 1);
     let again = federation.start(1).await;
     assert_eq!(again.group.found().await.unwrap(), Founded::JoinsInstead);
     brokers.push_front(again);
-    let brokers: Vec<Broker> = brokers.into();
+    let brokers: Vec<TestBroker> = brokers.into();
     all_vote(&brokers).await;
     assert_eq!(same_everywhere(&brokers).await.0, 1);
     crash_all(brokers).await;

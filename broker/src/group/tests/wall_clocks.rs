@@ -52,13 +52,13 @@ fn truth() -> u64 {
 }
 
 /// Log time in the state after one more entry.
-async fn logged(broker: &Broker, commit: u64) -> u64 {
+async fn logged(broker: &TestBroker, commit: u64) -> u64 {
     changed(&broker.group, commit).await;
     broker.group.read(Consistency::Linearizable, |state| state.log_time.0).await.unwrap()
 }
 
 /// Waits until another broker than `was` leads.
-async fn another_leads(brokers: &[Broker], was: usize) -> usize {
+async fn another_leads(brokers: &[TestBroker], was: usize) -> usize {
     eventually("another leader", || async {
         let index = leader(brokers).await;
         (index != was).then_some(index)
@@ -66,7 +66,7 @@ async fn another_leads(brokers: &[Broker], was: usize) -> usize {
     .await
 }
 
-async fn offset_of(broker: &Broker, wanted: i64) {
+async fn offset_of(broker: &TestBroker, wanted: i64) {
     eventually("the offset", || async {
         let offset = broker.group.clocks().clock_offset_ms?;
         (offset.abs_diff(wanted) <= SLACK).then_some(())
@@ -75,7 +75,7 @@ async fn offset_of(broker: &Broker, wanted: i64) {
 }
 
 /// Checks that an entry is stamped with the time it is stored at, but for `off_ms`.
-async fn logs_time(broker: &Broker, commit: u64, off_ms: i64, what: &str) {
+async fn logs_time(broker: &TestBroker, commit: u64, off_ms: i64, what: &str) {
     let earliest = truth().saturating_add_signed(off_ms);
     let log_time = logged(broker, commit).await;
     let latest = truth().saturating_add_signed(off_ms);

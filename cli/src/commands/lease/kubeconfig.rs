@@ -13,7 +13,7 @@ use crate::output::{Answer, write_stdout};
 use crate::session::Session;
 use crate::views::{Delivery, LeaseState};
 
-const EXAMPLES: &str = "\
+const KUBECONFIG_EXAMPLES: &str = "\
 Examples:
   comity lease kubeconfig lease-7 --agent /var/lib/comity-agent/agent.sock > gpus.kubeconfig
   comity lease kubeconfig lease-7 --kubeconfig ~/.kube/config --output-file gpus.kubeconfig
@@ -27,7 +27,7 @@ on your own cluster.
 
 /// `comity lease kubeconfig`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = KUBECONFIG_EXAMPLES)]
 pub struct KubeconfigArgs {
     /// Lease, as in lease-7
     lease: String,

@@ -3,7 +3,7 @@
 use crate::model::demand::Share;
 use crate::model::inventory::{Device, MigLayout, Sharing};
 use crate::model::limits::WHOLE_MILLI;
-use crate::model::mig::{Board, InUse, Shape, Slots};
+use crate::model::mig::{Board, InUse, InstanceShape, Slots};
 use crate::state::occupancy::NodeOccupancy;
 
 /// A share expressed as an instance shape of the device's board.
@@ -12,7 +12,7 @@ pub(crate) struct Cut<'a> {
     pub(crate) board: Board,
     /// Index of the shape on its board.
     pub(crate) shape_index: usize,
-    pub(crate) shape: &'static Shape,
+    pub(crate) shape: &'static InstanceShape,
     layout: &'a MigLayout,
     device: &'a Device,
 }

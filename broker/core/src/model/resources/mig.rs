@@ -6,7 +6,7 @@
 //! and on one of 80 GB, so a name has a meaning only together with the board.
 //!
 //! - [`Slots`]: a set of slots of one device
-//! - [`Board`], [`Shape`]: geometry tables and profile names
+//! - [`Board`], [`InstanceShape`]: geometry tables and profile names
 //! - [`InUse`]: the used part of one device
 //! - [`StateValues`]: how much of the expected work a device in a given state can still serve
 //! - [`fit_together`]: whether several instances fit on several devices
@@ -19,7 +19,7 @@ pub(crate) mod in_use;
 pub(crate) mod slots;
 pub(crate) mod state_values;
 
-pub use board::{Board, MAX_SHAPES, Shape};
+pub use board::{Board, InstanceShape, MAX_SHAPES};
 pub use fit_together::{InstanceCounts, fit_together};
 pub use in_use::InUse;
 pub use slots::Slots;

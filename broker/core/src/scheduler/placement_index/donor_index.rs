@@ -29,7 +29,7 @@ pub(crate) struct DonorIndex {
     /// Changes of occupancy read so far.
     changes_seen: u64,
     /// Changes that the last plan made, which may not have been applied.
-    planned: Vec<NodeChange>,
+    planned: Vec<IndexedChange>,
     /// Device classes on unindexed nodes, by node number.
     unindexed_classes: BTreeMap<u32, BTreeSet<ClassName>>,
     /// Number of unindexed nodes with devices of a class.
@@ -47,7 +47,7 @@ enum ChangeSource {
 
 /// A change of a node. Sorts by node, then by source, then by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct NodeChange {
+struct IndexedChange {
     node: u32,
     source: ChangeSource,
     /// Position among the changes of one source.
@@ -84,7 +84,7 @@ impl DonorIndex {
         let all_known = recent.map(|(same_offer, recent)| {
             let mut known = recent.enumerate().map(|(at, change)| {
                 let node = self.names.id_of(&change.node)?;
-                node_changes.push(NodeChange { node, source: ChangeSource::State, at, lent: change.lent });
+                node_changes.push(IndexedChange { node, source: ChangeSource::State, at, lent: change.lent });
                 Some(())
             });
             (same_offer, known.all(|known| known.is_some()))
@@ -164,7 +164,7 @@ impl DonorIndex {
         let Some(number) = known.or_else(|| self.names.id_of(id)) else { return };
         self.refresh_free(snapshot, donor, all_nodes, number);
         let lent = snapshot.occupancy(donor, id).map(NodeOccupancy::fingerprint);
-        self.planned.push(NodeChange { node: number, source: ChangeSource::Plan, at: self.planned.len(), lent });
+        self.planned.push(IndexedChange { node: number, source: ChangeSource::Plan, at: self.planned.len(), lent });
     }
 
     pub(crate) fn name(&self, number: u32) -> &NodeId {
@@ -204,7 +204,7 @@ impl DonorIndex {
 }
 
 /// Whether the state left a node exactly as the last plan did: then the index is up to date already.
-fn matches_last_plan(node_changes: &[NodeChange]) -> bool {
+fn matches_last_plan(node_changes: &[IndexedChange]) -> bool {
     let last = |source: ChangeSource| {
         node_changes.iter().rev().find(|change| change.source == source).and_then(|change| change.lent)
     };

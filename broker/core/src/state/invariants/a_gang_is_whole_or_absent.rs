@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::state::gang::{members_of, parts};
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const A_GANG_IS_WHOLE_OR_ABSENT: Invariant = Invariant {
     sentence: "a matched gang holds at least its minimum and at most its desired number of members",
     check,
 };

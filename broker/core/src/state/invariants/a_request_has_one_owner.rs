@@ -6,7 +6,7 @@ use crate::model::request::{Request, RequestState};
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const A_REQUEST_HAS_ONE_OWNER: Invariant = Invariant {
     sentence: "a matched request holds exactly the leases that it names and their replacements; others hold none",
     check,
 };

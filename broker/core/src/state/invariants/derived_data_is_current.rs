@@ -1,7 +1,8 @@
 use crate::state::invariants::Invariant;
 use crate::state::{Derived, State};
 
-pub(crate) const INVARIANT: Invariant = Invariant { sentence: "derived data matches the rest of the state", check };
+pub(crate) const DERIVED_DATA_IS_CURRENT: Invariant =
+    Invariant { sentence: "derived data matches the rest of the state", check };
 
 fn check(state: &State) -> Vec<String> {
     if state.derived == Derived::of(state) {

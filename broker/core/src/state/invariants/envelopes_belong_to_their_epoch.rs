@@ -1,7 +1,7 @@
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const ENVELOPES_BELONG_TO_THEIR_EPOCH: Invariant = Invariant {
     sentence: "every envelope belongs to the current epoch of a live peering, and the side that owns its step sends it",
     check,
 };

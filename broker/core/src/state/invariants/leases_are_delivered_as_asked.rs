@@ -1,7 +1,7 @@
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant =
+pub(crate) const LEASES_ARE_DELIVERED_AS_ASKED: Invariant =
     Invariant { sentence: "every lease uses the delivery that its request asks for", check };
 
 /// The state may drop a request before its leases; then there is nothing to compare.

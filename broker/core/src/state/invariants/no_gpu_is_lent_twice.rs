@@ -4,7 +4,7 @@ use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no GPU is lent twice", check };
+pub(crate) const NO_GPU_IS_LENT_TWICE: Invariant = Invariant { sentence: "no GPU is lent twice", check };
 
 /// Sums device use from the leases themselves, not from the derived occupancy.
 fn check(state: &State) -> Vec<String> {

@@ -2,7 +2,7 @@ use crate::model::lease::{EndReason, Lease, LeaseState};
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const NO_LEASE_STOPS_BEFORE_ITS_GRACE: Invariant = Invariant {
     sentence: "a reclaimed lease runs until its deadline, after the full grace, unless its work is saved",
     check,
 };

@@ -4,7 +4,7 @@ use crate::model::mig::Slots;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant { sentence: "no MIG slot is lent twice", check };
+pub(crate) const NO_MIG_SLOT_IS_LENT_TWICE: Invariant = Invariant { sentence: "no MIG slot is lent twice", check };
 
 /// Overlays the MIG slots of all leases per device, from the leases themselves.
 fn check(state: &State) -> Vec<String> {

@@ -4,7 +4,7 @@ use crate::model::inventory::NumaAmounts;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const NO_NUMA_NODE_OR_LINK_IS_LENT_TWICE: Invariant = Invariant {
     sentence: "no NUMA node's CPU or memory, no RDMA bandwidth and no virtual function is lent twice",
     check,
 };

@@ -4,7 +4,7 @@ use crate::model::lease::LeaseState;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const PEERINGS_KNOW_THEIR_LEASES: Invariant = Invariant {
     sentence: "a peering lists exactly the leases that use it, and does not close while there are any",
     check,
 };

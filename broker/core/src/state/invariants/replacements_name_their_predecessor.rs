@@ -2,7 +2,7 @@ use crate::model::lease::LeaseState;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant = Invariant {
+pub(crate) const REPLACEMENTS_NAME_THEIR_PREDECESSOR: Invariant = Invariant {
     sentence: "only a lease under reclaim has a replacement, which belongs to the same request and names it",
     check,
 };

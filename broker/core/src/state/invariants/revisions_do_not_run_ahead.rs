@@ -1,7 +1,7 @@
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant =
+pub(crate) const REVISIONS_DO_NOT_RUN_AHEAD: Invariant =
     Invariant { sentence: "no object has a revision above the state's, and every id is unique", check };
 
 fn check(state: &State) -> Vec<String> {

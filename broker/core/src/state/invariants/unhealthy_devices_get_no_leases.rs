@@ -2,7 +2,7 @@ use crate::model::lease::Lease;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 
-pub(crate) const INVARIANT: Invariant =
+pub(crate) const UNHEALTHY_DEVICES_GET_NO_LEASES: Invariant =
     Invariant { sentence: "no lease is placed on an unhealthy or quarantined node or device", check };
 
 /// A device may fail after a lease was placed on it. But a lease that is not in force yet and was placed under the

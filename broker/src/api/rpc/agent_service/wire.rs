@@ -20,7 +20,7 @@ use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
 use crate::api::rpc::agent_service::{AgentHandlers, Messages};
 
 /// The service's only method.
-const CONNECT: &str = "/comity.v1.AgentService/Connect";
+const CONNECT_PATH: &str = "/comity.v1.AgentService/Connect";
 
 /// One [`v1::BrokerMessage`].
 #[derive(Debug)]
@@ -63,7 +63,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if request.uri().path() != CONNECT {
+        if request.uri().path() != CONNECT_PATH {
             return Box::pin(async { Ok(Status::unimplemented("").into_http()) });
         }
         let connect = Connect(Arc::clone(&self.agents));

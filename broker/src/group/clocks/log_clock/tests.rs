@@ -43,7 +43,7 @@ fn a_follower_keeps_its_own_as_long_as_it_may_be_right() {
     clock.follow(at(2_000), at(2_008), BASE + 1_004);
     assert_eq!(clock, {
         let mut same = started();
-        same.line = same.line.map(|line| Line { at: at(2_008), log_us: line.at(at(2_008)), slew_us: 0 });
+        same.line = same.line.map(|line| ClockLine { at: at(2_008), log_us: line.at(at(2_008)), slew_us: 0 });
         same
     });
     clock.follow(at(3_000), at(3_008), BASE + 5_000);

@@ -1,7 +1,8 @@
 use super::*;
 
 const WALL: u64 = 1_795_000_000_000;
-const HOURS_2: u64 = 7_200_000;
+/// Two hours.
+const WALL_ERROR: u64 = 7_200_000;
 
 fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -41,9 +42,9 @@ fn the_base_is_the_median_of_the_log_clocks_of_a_majority() {
 
 #[test]
 fn wall_clocks_are_the_base_only_where_nobody_knows_the_log_clock() {
-    let clocks = heard(&[(WALL + HOURS_2, None), (WALL - HOURS_2, None)]);
+    let clocks = heard(&[(WALL + WALL_ERROR, None), (WALL - WALL_ERROR, None)]);
     assert_eq!(clocks.base(&voters(3), &own(WALL, None)), Some(Base::WallClock(WALL)));
-    let two = heard(&[(WALL + HOURS_2, None)]);
+    let two = heard(&[(WALL + WALL_ERROR, None)]);
     assert_eq!(two.base(&voters(3), &own(WALL, None)), Some(Base::WallClock(WALL)), "the lower one");
 }
 
@@ -57,7 +58,7 @@ fn a_member_that_does_not_answer_any_more_does_not_count() {
 
 #[test]
 fn no_single_wall_clock_moves_the_reference() {
-    for wrong in [WALL + HOURS_2, WALL - HOURS_2, WALL + 315_360_000_000] {
+    for wrong in [WALL + WALL_ERROR, WALL - WALL_ERROR, WALL + 315_360_000_000] {
         let others_right = heard(&[(WALL, None), (WALL + 30, None)]);
         let reference = others_right.reference(&voters(3), &own(wrong, None), None).unwrap_or_default();
         assert!(reference.abs_diff(WALL) < 100);
@@ -71,7 +72,7 @@ fn no_single_wall_clock_moves_the_reference() {
 
 #[test]
 fn of_two_wall_clocks_log_time_says_which_one_is_right() {
-    for wrong in [WALL + HOURS_2, WALL - HOURS_2] {
+    for wrong in [WALL + WALL_ERROR, WALL - WALL_ERROR] {
         let reference = heard(&[(wrong, None)]).reference(&voters(3), &own(WALL, None), Some(WALL + 20));
         assert!(reference.is_some_and(|ms| ms.abs_diff(WALL) < 100), "{reference:?}");
     }

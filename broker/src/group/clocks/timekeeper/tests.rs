@@ -8,7 +8,8 @@ use super::*;
 
 const STEP: u64 = 500;
 const HOUR: u64 = 3_600_000;
-const YEARS_10: i64 = 315_360_000_000;
+/// Ten years.
+const LARGEST_JUMP: i64 = 315_360_000_000;
 /// Wall time at the start.
 const BEGIN: u64 = 1_795_000_000_000;
 /// Longest way there and back.
@@ -21,7 +22,7 @@ struct Member {
     up: bool,
 }
 
-struct Group {
+struct SimulatedGroup {
     now: u64,
     members: BTreeMap<u64, Member>,
     voters: BTreeSet<u64>,
@@ -36,7 +37,7 @@ fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-impl Group {
+impl SimulatedGroup {
     fn new(size: u64) -> Self {
         let keeper = |id| Timekeeper::new(id, at(1_000), LogClock::default(), None);
         let members = (1..=size).map(|id| (id, Member { keeper: keeper(id), wall_off: 0, up: true })).collect();
@@ -102,7 +103,7 @@ impl Group {
         for other in others {
             self.ask(id, other);
         }
-        let start = self.with(id, |keeper, at| keeper.start(at, true));
+        let start = self.with(id, |keeper, at| keeper.start(at, StateProgress::CaughtUp));
         let ClockStart::Done(started) = start else { panic!("{start:?}") };
         self.with(id, |keeper, _| keeper.term_began(tenure(term)));
         started
@@ -146,8 +147,8 @@ impl Group {
     }
 }
 
-fn three() -> Group {
-    let mut group = Group::new(3);
+fn three() -> SimulatedGroup {
+    let mut group = SimulatedGroup::new(3);
     group.elect(1);
     group
 }
@@ -159,7 +160,7 @@ fn bound(passed: u64, changes: u64) -> u64 {
 
 #[test]
 fn no_jump_of_wall_clocks_moves_log_time_by_more_than_the_bound_within_an_hour() {
-    let jumps = [HOUR as i64 * 2, -(HOUR as i64) * 2, HOUR as i64 * 25, -(HOUR as i64) * 25, YEARS_10];
+    let jumps = [HOUR as i64 * 2, -(HOUR as i64) * 2, HOUR as i64 * 25, -(HOUR as i64) * 25, LARGEST_JUMP];
     for victims in [&[2][..], &[1], &[1, 2], &[2, 3], &[1, 2, 3]] {
         for jump in jumps {
             let mut group = three();
@@ -247,8 +248,8 @@ fn an_outage_is_measured_though_all_wall_clocks_jump_meanwhile() {
 
 #[test]
 fn a_group_that_started_from_nothing_takes_the_median_of_wall_clocks_and_never_goes_back() {
-    let mut group = Group::new(3);
-    group.members.get_mut(&1).expect("a member").wall_off = YEARS_10;
+    let mut group = SimulatedGroup::new(3);
+    group.members.get_mut(&1).expect("a member").wall_off = LARGEST_JUMP;
     group.elect(1);
     let stamp = group.step().0.expect("a leader");
     assert!(stamp.abs_diff(group.truth()) <= LONGEST_WAY + 2);
@@ -267,16 +268,20 @@ fn a_group_that_started_from_nothing_takes_the_median_of_wall_clocks_and_never_g
 
 #[test]
 fn a_leader_waits_for_a_majority_and_with_wall_clocks_alone_for_everybody() {
-    let mut group = Group::new(3);
+    let mut group = SimulatedGroup::new(3);
     group.leader = Some(1);
     group.with(1, |keeper, at| keeper.leads(tenure(1), at.now));
-    assert_eq!(group.with(1, |keeper, at| keeper.start(at, true)), ClockStart::Waits);
+    assert_eq!(group.with(1, |keeper, at| keeper.start(at, StateProgress::CaughtUp)), ClockStart::Waits);
     group.ask(1, 2);
-    assert_eq!(group.with(1, |keeper, at| keeper.start(at, true)), ClockStart::Waits, "broker 3 may answer yet");
+    assert_eq!(
+        group.with(1, |keeper, at| keeper.start(at, StateProgress::CaughtUp)),
+        ClockStart::Waits,
+        "broker 3 may answer yet"
+    );
     group.crash(3);
     group.ask(1, 3);
-    assert_eq!(group.with(1, |keeper, at| keeper.start(at, false)), ClockStart::NeedsState);
-    assert!(matches!(group.with(1, |keeper, at| keeper.start(at, true)), ClockStart::Done(_)));
+    assert_eq!(group.with(1, |keeper, at| keeper.start(at, StateProgress::Behind)), ClockStart::NeedsState);
+    assert!(matches!(group.with(1, |keeper, at| keeper.start(at, StateProgress::CaughtUp)), ClockStart::Done(_)));
 }
 
 #[test]
@@ -291,7 +296,7 @@ fn a_term_that_has_not_begun_is_not_the_end_of_an_outage() {
     group.leader = Some(2);
     group.with(2, |keeper, at| keeper.leads(tenure(term), at.now));
     group.step();
-    assert!(matches!(group.with(2, |keeper, at| keeper.start(at, true)), ClockStart::Done(_)));
+    assert!(matches!(group.with(2, |keeper, at| keeper.start(at, StateProgress::CaughtUp)), ClockStart::Done(_)));
     group.step();
     // It dies before `BeginTerm` was stored: the next one still knows of the outage.
     group.crash(2);
@@ -317,35 +322,37 @@ fn a_leader_that_is_back_in_its_term_begins_another_tenure_and_counts_the_outage
     for other in (1..=3).filter(|id| *id != leader) {
         group.ask(leader, other);
     }
-    let ClockStart::Done(started) = group.with(leader, |keeper, at| keeper.start(at, true)) else { panic!("waits") };
+    let ClockStart::Done(started) = group.with(leader, |keeper, at| keeper.start(at, StateProgress::CaughtUp)) else {
+        panic!("waits")
+    };
     assert_eq!(started.tenure, again);
     let outage = started.outage.expect("known");
     assert!(outage.as_millis().abs_diff(u128::from(group.now - led_at)) <= 1_000, "{outage:?}");
 }
 
 #[derive(Debug, Clone)]
-enum Event {
+enum GroupEvent {
     Jump { id: u64, by: i64 },
     Elect(u64),
     Restart { id: u64, forgets: bool },
     Pass(u64),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = GroupEvent> {
     let jump = prop_oneof![
         Just(0),
         Just(2 * HOUR as i64),
         Just(-2 * HOUR as i64),
         Just(25 * HOUR as i64),
         Just(-25 * HOUR as i64),
-        Just(YEARS_10),
+        Just(LARGEST_JUMP),
         -30_000..30_000_i64,
     ];
     prop_oneof![
-        3 => (1..=3_u64, jump).prop_map(|(id, by)| Event::Jump { id, by }),
-        2 => (1..=3_u64).prop_map(Event::Elect),
-        1 => (1..=3_u64, any::<bool>()).prop_map(|(id, forgets)| Event::Restart { id, forgets }),
-        4 => (1..200_u64).prop_map(Event::Pass),
+        3 => (1..=3_u64, jump).prop_map(|(id, by)| GroupEvent::Jump { id, by }),
+        2 => (1..=3_u64).prop_map(GroupEvent::Elect),
+        1 => (1..=3_u64, any::<bool>()).prop_map(|(id, forgets)| GroupEvent::Restart { id, forgets }),
+        4 => (1..200_u64).prop_map(GroupEvent::Pass),
     ]
 }
 
@@ -360,17 +367,17 @@ proptest! {
         let (mut last, mut changes) = (0, 0);
         for event in events {
             match event {
-                Event::Jump { id, by } => group.members.get_mut(&id).expect("a member").wall_off = by,
-                Event::Elect(id) => {
+                GroupEvent::Jump { id, by } => group.members.get_mut(&id).expect("a member").wall_off = by,
+                GroupEvent::Elect(id) => {
                     group.elect(id);
                     changes += 1;
                 }
-                Event::Restart { id, .. } if group.leader == Some(id) => {}
-                Event::Restart { id, forgets } => {
+                GroupEvent::Restart { id, .. } if group.leader == Some(id) => {}
+                GroupEvent::Restart { id, forgets } => {
                     let clock = group.members[&id].keeper.clock.clone();
                     group.start(id, if forgets { LogClock::default() } else { clock }, None);
                 }
-                Event::Pass(steps) => {
+                GroupEvent::Pass(steps) => {
                     for _ in 0..steps {
                         let stamp = group.step().0.expect("a leader");
                         prop_assert!(stamp + LONGEST_WAY + 2 >= last, "back from {last} to {stamp}");

@@ -7,7 +7,7 @@ pub const MAX_SHAPES: usize = 7;
 
 /// A shape of MIG instances.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shape {
+pub struct InstanceShape {
     /// Compute slices: the number before the "g".
     pub compute: u8,
     /// Memory slots.
@@ -19,18 +19,18 @@ pub struct Shape {
     pub media: bool,
 }
 
-const fn shape(compute: u8, size: u8, starts: &'static [u8]) -> Shape {
-    Shape { compute, size, starts, media: false }
+const fn shape(compute: u8, size: u8, starts: &'static [u8]) -> InstanceShape {
+    InstanceShape { compute, size, starts, media: false }
 }
 
-const fn media_shape(compute: u8, size: u8, starts: &'static [u8]) -> Shape {
-    Shape { compute, size, starts, media: true }
+const fn media_shape(compute: u8, size: u8, starts: &'static [u8]) -> InstanceShape {
+    InstanceShape { compute, size, starts, media: true }
 }
 
 /// A100, H100, H200, B200 and related boards: eight memory slots, seven compute slices. Only three shapes reach the
 /// last slot. 3g tries slot 4 first: 4g can start only at 0, and whatever fits in the upper half fits in the lower
 /// half. Source: `nvidia-smi mig -lgipp` on A100, H100 80GB and H100 NVL; MIG User Guide for the others.
-const EIGHT_SLOTS: &[Shape] = &[
+const EIGHT_SLOTS: &[InstanceShape] = &[
     shape(7, 8, &[0]),
     shape(4, 4, &[0]),
     shape(3, 4, &[4, 0]),
@@ -41,7 +41,7 @@ const EIGHT_SLOTS: &[Shape] = &[
 ];
 
 /// A30: four memory slots, four compute slices. Source: MIG User Guide, A30.
-const FOUR_SLOTS: &[Shape] = &[
+const FOUR_SLOTS: &[InstanceShape] = &[
     shape(4, 4, &[0]),
     shape(2, 2, &[0, 2]),
     media_shape(2, 2, &[0, 2]),
@@ -51,7 +51,7 @@ const FOUR_SLOTS: &[Shape] = &[
 
 /// Words in product names, and the memory sizes of these boards in GiB, rounded up. RTX PRO boards also support MIG,
 /// but their start slots are unpublished, so their instances are lent as reported.
-const BOARDS: &[(&str, &[u32], &[Shape])] = &[
+const BOARDS: &[(&str, &[u32], &[InstanceShape])] = &[
     ("A30", &[24], FOUR_SLOTS),
     ("A100", &[40, 80], EIGHT_SLOTS),
     ("H100", &[80, 94, 96], EIGHT_SLOTS),
@@ -72,7 +72,7 @@ const GUARANTEED_TENTHS: u64 = 9;
 /// The MIG geometry of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Board {
-    shapes: &'static [Shape],
+    shapes: &'static [InstanceShape],
     slots: u8,
     /// Memory in GiB, rounded up.
     gib: u32,
@@ -94,7 +94,7 @@ impl Board {
 
     /// The shapes of its instances, largest first.
     #[must_use]
-    pub fn shapes(self) -> &'static [Shape] {
+    pub fn shapes(self) -> &'static [InstanceShape] {
         self.shapes
     }
 
@@ -106,7 +106,7 @@ impl Board {
 
     /// Thousandths of the device that an instance counts for: its fraction of the slots.
     #[must_use]
-    pub fn milli(self, shape: &Shape) -> u32 {
+    pub fn milli(self, shape: &InstanceShape) -> u32 {
         crate::model::limits::WHOLE_MILLI * u32::from(shape.size) / u32::from(self.slots)
     }
 
@@ -114,12 +114,12 @@ impl Board {
     /// fraction of the slots, in GiB, rounded. Source: go-nvlib, from which the device plugin and GPU Feature Discovery
     /// take names.
     #[must_use]
-    pub fn name(self, shape: &Shape) -> String {
+    pub fn name(self, shape: &InstanceShape) -> String {
         let media = if shape.media { "+me" } else { "" };
         format!("{}g.{}gb{media}", shape.compute, self.gigabytes(shape))
     }
 
-    fn gigabytes(self, shape: &Shape) -> u32 {
+    fn gigabytes(self, shape: &InstanceShape) -> u32 {
         let slots = u32::from(self.slots);
         (2 * self.gib * u32::from(shape.size) + slots) / (2 * slots)
     }
@@ -127,7 +127,7 @@ impl Board {
     /// The shape that `profile` names, and its index. Rounding makes the names of similar boards differ by one
     /// ("7g.79gb", "7g.80gb"); both are accepted.
     #[must_use]
-    pub fn shape(self, profile: &str) -> Option<(usize, &'static Shape)> {
+    pub fn shape(self, profile: &str) -> Option<(usize, &'static InstanceShape)> {
         let (plain, media) = profile.strip_suffix("+me").map_or((profile, false), |plain| (plain, true));
         let (compute, memory) = plain.strip_suffix("gb")?.split_once("g.")?;
         let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u32>().ok())?;
@@ -145,8 +145,9 @@ impl Board {
     /// The smallest shape that certainly has `wanted` MiB on a device of `memory_mib`: fewest slots, then fewest
     /// compute slices, never with the media extension.
     #[must_use]
-    pub fn shape_with_memory(self, memory_mib: u64, wanted: u64) -> Option<(usize, &'static Shape)> {
-        let sure = |shape: &Shape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * GUARANTEED_TENTHS / 10;
+    pub fn shape_with_memory(self, memory_mib: u64, wanted: u64) -> Option<(usize, &'static InstanceShape)> {
+        let sure =
+            |shape: &InstanceShape| memory_mib * u64::from(shape.size) / u64::from(self.slots) * GUARANTEED_TENTHS / 10;
         let fitting = self.shapes.iter().enumerate().filter(|(_, shape)| !shape.media && sure(shape) >= wanted);
         fitting.min_by_key(|(_, shape)| (shape.size, shape.compute))
     }
@@ -158,7 +159,7 @@ impl Board {
     }
 }
 
-impl Shape {
+impl InstanceShape {
     /// The slots of an instance that starts at `start`; `None` if none may start there.
     #[must_use]
     pub fn at(&self, start: u8) -> Option<Slots> {
@@ -264,7 +265,7 @@ mod tests {
         }
     }
 
-    fn slots_of(shape: &Shape) -> u32 {
+    fn slots_of(shape: &InstanceShape) -> u32 {
         shape.starts.iter().fold(Slots::NONE, |all, &start| all.with(Slots::span(start, shape.size))).count()
     }
 }

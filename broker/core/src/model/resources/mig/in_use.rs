@@ -1,6 +1,6 @@
 //! The used part of one device.
 
-use crate::model::mig::board::Shape;
+use crate::model::mig::board::InstanceShape;
 use crate::model::mig::slots::Slots;
 
 /// Slots of used instances, and whether one of them has the media extension.
@@ -15,26 +15,26 @@ pub struct InUse {
 impl InUse {
     /// Whether another instance of `shape` fits at `start`.
     #[must_use]
-    pub fn fits(self, shape: &Shape, start: u8) -> bool {
+    pub fn fits(self, shape: &InstanceShape, start: u8) -> bool {
         !(shape.media && self.media) && shape.at(start).is_some_and(|span| !span.overlaps(self.slots))
     }
 
     /// Slots where another instance of `shape` may start, in the shape's order.
-    pub fn starts(self, shape: &'static Shape) -> impl Iterator<Item = u8> {
+    pub fn starts(self, shape: &'static InstanceShape) -> impl Iterator<Item = u8> {
         shape.starts.iter().copied().filter(move |&start| self.fits(shape, start))
     }
 
     /// How many more instances of `shape` fit. Instances of one shape never obstruct one another, except by the media
     /// extension.
     #[must_use]
-    pub fn room(self, shape: &'static Shape) -> u32 {
+    pub fn room(self, shape: &'static InstanceShape) -> u32 {
         let starts = u32::try_from(self.starts(shape).count()).unwrap_or(u32::MAX);
         if shape.media { starts.min(1) } else { starts }
     }
 
     /// This state plus an instance of `shape` at `start`.
     #[must_use]
-    pub fn with(self, shape: &Shape, start: u8) -> Self {
+    pub fn with(self, shape: &InstanceShape, start: u8) -> Self {
         Self { slots: self.slots.with(Slots::span(start, shape.size)), media: self.media || shape.media }
     }
 }

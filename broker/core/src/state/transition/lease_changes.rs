@@ -3,7 +3,7 @@
 use comity_policy::LeaseUse;
 
 use crate::model::id::{ClusterId, InstitutionId, LeaseId};
-use crate::model::lease::Lease;
+use crate::model::lease::{Lease, LeaseState};
 use crate::model::reply::Change;
 use crate::state::Records;
 use crate::state::transition::Transition;
@@ -50,9 +50,7 @@ impl Transition<'_> {
         let after = lease.state;
         let (request, origin, donor) = (lease.request, lease.origin.clone(), lease.placement.donor.clone());
         let released = (occupied && !lease.occupies()).then(|| lease.clone());
-        self.check_move(before == after || before.may_become(after), || {
-            format!("{id} went from {before:?} to {after:?}")
-        });
+        self.check_move(id, before, after, LeaseState::may_become);
         self.note(Change::Lease(id));
         if let Some(lease) = released {
             self.release_capacity(&lease);

@@ -2,7 +2,7 @@
 
 use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::id::PeeringId;
-use crate::model::peering::Peering;
+use crate::model::peering::{Peering, PeeringState};
 use crate::model::reply::Change;
 use crate::state::timers::Due;
 use crate::state::transition::Transition;
@@ -29,9 +29,7 @@ impl Transition<'_> {
         peering.revision = revision;
         let after = peering.state;
         records.derived.note_peering(id, peering, idle);
-        self.check_move(before == after || before.may_become(after), || {
-            format!("{id} went from {before:?} to {after:?}")
-        });
+        self.check_move(id, before, after, PeeringState::may_become);
         self.note(Change::Peering(id));
     }
 

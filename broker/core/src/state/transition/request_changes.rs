@@ -2,7 +2,7 @@
 
 use crate::model::id::RequestId;
 use crate::model::reply::Change;
-use crate::model::request::Request;
+use crate::model::request::{Request, RequestState};
 use crate::model::work::WorkType;
 use crate::state::gang;
 use crate::state::transition::Transition;
@@ -29,9 +29,7 @@ impl Transition<'_> {
         request.revision = revision;
         let after = request.state;
         records.derived.note_request(id, request, records.policy.as_ref());
-        self.check_move(before == after || before.may_become(after), || {
-            format!("{id} went from {before:?} to {after:?}")
-        });
+        self.check_move(id, before, after, RequestState::may_become);
         self.note(Change::Request(id));
         self.index_growing(id);
     }
