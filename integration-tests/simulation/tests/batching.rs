@@ -2,12 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use comity_simulation::batching::{
-    BatchingReport, BatchingTest, Figures, MOST_MOVES, Strategy, StrategyReport, campus,
+    BatchingFigures, BatchingReport, BatchingTest, MOST_MOVES, Strategy, StrategyReport, campus,
 };
 
 const TEST: BatchingTest = BatchingTest { demand: 1.0, every: 600_000, days: 2, preemptible_percent: 100 };
 
-fn run(strategy: Strategy, seed: u64) -> Figures {
+fn run(strategy: Strategy, seed: u64) -> BatchingFigures {
     TEST.run(&campus(), strategy, seed).unwrap().figures
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use comity_simulation::batching::{BatchingReport, BatchingTest, HEAD, Strategy, StrategyReport, campus, row};
+use comity_simulation::batching::{BatchingReport, BatchingTest, BATCHING_HEAD, Strategy, StrategyReport, campus, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &BatchingArgs) -> Result<()> {
         preemptible_percent: arguments.preemptible_percent,
     };
     if !arguments.json {
-        println!("{HEAD}");
+        println!("{BATCHING_HEAD}");
     }
     let mut strategies = Vec::new();
     for strategy in Strategy::ALL {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use comity_simulation::arrivals::known;
 use comity_simulation::policy::PolicyName;
 use comity_simulation::replay::replay;
-use comity_simulation::report::{HEAD, Report, row};
+use comity_simulation::replay_report::{REPLAY_HEAD, ReplayReport, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
     ensure!(!history.is_empty(), "--known-percent {} leaves no task of the history; raise it", arguments.known_percent);
     let mut policy = arguments.policy.start(&trace, &history)?;
     if !arguments.json {
-        println!("{HEAD}");
+        println!("{REPLAY_HEAD}");
     }
     let seeds = arguments.seeds.iter().map(|seed| {
         let result = replay(&trace, policy.as_mut(), seed, arguments.inflate);
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &PlaceArgs) -> Result<()> {
     if let Some(fault) = policy.fault() {
         bail!("the core refused a command of the simulation, so these results are invalid: {fault}");
     }
-    let report = Report::new(arguments.policy, &trace, results);
+    let report = ReplayReport::new(arguments.policy, &trace, results);
     if arguments.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

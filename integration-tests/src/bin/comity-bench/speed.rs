@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use comity_runtime::memory::use_small_pages;
-use comity_simulation::speed::{HEAD, SpeedTest, row};
+use comity_simulation::speed::{SPEED_HEAD, SpeedTest, row};
 use comity_simulation::trace::Trace;
 
 use super::whole::whole;
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
     use_small_pages();
     let trace = Trace::read(&arguments.nodes, &arguments.pods)?;
     if !arguments.json {
-        println!("{HEAD}");
+        println!("{SPEED_HEAD}");
     }
     let mut scales = Vec::new();
     for &scale in &arguments.scale {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// The result of one of the three cases, for one institution or for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Figures {
+pub struct CaseFigures {
     /// Thousandths of the institution's GPUs that stay unused.
     pub stranded_milli: u64,
     /// Its tasks without a place.
@@ -16,7 +16,7 @@ pub struct Figures {
     pub unplaced_milli: u64,
 }
 
-impl Figures {
+impl CaseFigures {
     pub(super) fn waits(&mut self, task: &Task) {
         self.waiting += 1;
         self.unplaced_milli += task.device_milli();
@@ -53,11 +53,11 @@ pub struct Institution {
     /// Thousandths that it borrows in the federation.
     pub borrowed_milli: u64,
     /// Result with isolated institutions.
-    pub isolated: Figures,
+    pub isolated: CaseFigures,
     /// Result with borrowing through the broker.
-    pub federated: Figures,
+    pub federated: CaseFigures,
     /// Result with all nodes in one cluster.
-    pub one_cluster: Figures,
+    pub one_cluster: CaseFigures,
 }
 
 /// The same work on the same nodes in the three cases.

@@ -12,20 +12,20 @@ use comity_core::reclaim::ReclaimReason;
 use comity_core::scheduler::reclaims_at;
 use comity_core::{LeaseId, Millis, PriorityName, Refusal, RequestId, Timestamp};
 
-use super::MINUTE;
+use super::failures_report::FailuresReport;
 use super::ground_truth::GroundTruth;
-use super::report::FailuresReport;
 use crate::broker::{Broker, Reclaimed};
 use crate::random::Random;
 use crate::reclaim::{DONORS, Terms, cluster, clusters, policy, request};
+use crate::time::MINUTE;
 
 /// Queue length at which no more requests are submitted.
-const BACKLOG: usize = 6;
+const FAILING_QUEUE_LIMIT: usize = 6;
 /// One lease in three becomes ready only after the next event.
 const SLOW: u64 = 3;
 
 /// A federation in simulated time.
-pub(super) struct Federation {
+pub(super) struct FailingFederation {
     pub(super) broker: Broker,
     pub(super) truth: GroundTruth,
     /// Leases with notice, and the earliest time in milliseconds at which they may stop.
@@ -37,7 +37,7 @@ pub(super) struct Federation {
     pub(super) report: FailuresReport,
 }
 
-impl Federation {
+impl FailingFederation {
     pub(super) fn new(seed: u64) -> Result<Self, Refusal> {
         let terms = policy(&[Terms::default(); DONORS.len()]);
         let mut federation = Self {
@@ -59,7 +59,7 @@ impl Federation {
 
     /// Submits a request unless the queue is long.
     pub(super) fn submit(&mut self, random: &mut Random) -> Result<(), Refusal> {
-        if self.broker.state.queued_len() < BACKLOG {
+        if self.broker.state.queued_len() < FAILING_QUEUE_LIMIT {
             // No preempting requests: they reserve capacity, which the simulation of reclaims covers. Short ones, so
             // that failed leases mostly find another place.
             let drawn = request(random)?;

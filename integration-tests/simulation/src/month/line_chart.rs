@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::report::MonthReport;
+use super::month_report::MonthReport;
+use crate::svg::{self, WIDTH};
 
-const WIDTH: u64 = 1_200;
 const HEIGHT: u64 = 360;
 const MARGIN: u64 = 40;
 /// Colours for colour-blind readers (Okabe and Ito).
@@ -15,10 +15,7 @@ const COLOURS: [&str; 6] = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000
 pub fn svg(report: &MonthReport) -> String {
     let hours = report.samples.last().map_or(1, |last| last.hour.max(1));
     let most = report.samples.iter().flat_map(|sample| &sample.held).max().copied().unwrap_or(1).max(1);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
-    );
+    let mut text = svg::open(HEIGHT);
     let (x, y) = (
         |hour: u64| MARGIN + hour * (WIDTH - 2 * MARGIN) / hours,
         |held: u64| HEIGHT - MARGIN - held * (HEIGHT - 2 * MARGIN) / most,

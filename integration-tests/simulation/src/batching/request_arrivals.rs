@@ -2,15 +2,16 @@
 
 use comity_core::packing::Task;
 
-use super::{BatchingTest, HOUR, PATIENCE, SETTLING, STEP};
+use super::{BatchingTest, PLAN_INTERVAL, QUEUE_TIMEOUT, WARM_UP};
 use crate::random::Random;
+use crate::time::HOUR;
 
 /// Longest work, in hours; each number of whole hours up to it is equally likely.
 const MOST_HOURS: usize = 24;
 
 /// A request that arrives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrival<'t> {
+pub(super) struct RequestArrival<'t> {
     /// Milliseconds since the start of the simulation.
     pub(super) at: u64,
     pub(super) task: &'t Task,
@@ -22,8 +23,13 @@ pub(super) struct Arrival<'t> {
 
 /// Requests in order of time that add up to the demand of `test`, from the start of the warm-up until every measured
 /// request was placed or gave up.
-pub(super) fn arrivals<'t>(test: &BatchingTest, capacity_milli: u64, tasks: &'t [Task], seed: u64) -> Vec<Arrival<'t>> {
-    let every = test.every.max(STEP);
+pub(super) fn request_arrivals<'t>(
+    test: &BatchingTest,
+    capacity_milli: u64,
+    tasks: &'t [Task],
+    seed: u64,
+) -> Vec<RequestArrival<'t>> {
+    let every = test.every.max(PLAN_INTERVAL);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -34,14 +40,14 @@ pub(super) fn arrivals<'t>(test: &BatchingTest, capacity_milli: u64, tasks: &'t 
     // A separate generator, so that the arrivals do not depend on the percentage of preemptible requests.
     let mut moves = Random::new(seed ^ 0x6d6f_7665);
     let (mut found, mut owed) = (Vec::new(), 0_i128);
-    for at in (0..SETTLING + test.days * 24 * HOUR + PATIENCE).step_by(usize::try_from(every).unwrap_or(1)) {
+    for at in (0..WARM_UP + test.days * 24 * HOUR + QUEUE_TIMEOUT).step_by(usize::try_from(every).unwrap_or(1)) {
         owed += each_step;
         // The last request may exceed the demand that is due; the next step then has less.
         while owed > 0 {
             let task = &tasks[random.below(tasks.len())];
             let lasts = (1 + random.below(MOST_HOURS) as u64) * HOUR;
             let may_move = moves.below(100) < usize::from(test.preemptible_percent);
-            found.push(Arrival { at, task, lasts, may_move });
+            found.push(RequestArrival { at, task, lasts, may_move });
             owed -= i128::from(task.device_milli()) * i128::from(lasts);
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::terms::INSTITUTIONS;
+use super::institutions::INSTITUTIONS;
 
 /// GPUs in use at one hour.
 #[derive(Clone, Debug, Serialize)]

@@ -7,21 +7,20 @@ use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::refusal::Code;
 use comity_core::{ClusterId, Millis, NodeId, Refusal, TenantId, Timestamp};
 
-use super::DAY;
 use super::accounting::{Accounting, Usage};
 use super::demand::{DrawnRequest, is_working};
-use super::terms::{CENTRE, MEMBERS, TENANTS, policy};
+use super::institutions::{CENTRE, GPUS_PER_NODE, MEMBERS, TENANTS, policy};
 use crate::broker::Broker;
 use crate::broker::hardware::h100s;
 use crate::broker::spec::{request_spec, whole_gpus};
+use crate::time::DAY;
 
-const GPUS_PER_NODE: usize = 8;
 /// Tenths of the GPUs that local work uses if they are free, by day and by night.
 const LOCAL_BY_DAY: usize = 6;
 const LOCAL_BY_NIGHT: usize = 1;
 
 /// A federation in simulated time.
-pub(super) struct Federation {
+pub(super) struct MonthFederation {
     broker: Broker,
     clusters: Vec<ClusterId>,
     tenants: Vec<TenantId>,
@@ -29,7 +28,7 @@ pub(super) struct Federation {
     nodes: [usize; MEMBERS.len()],
 }
 
-impl Federation {
+impl MonthFederation {
     /// A federation whose members have joined and offer `nodes` nodes each.
     pub(super) fn new(nodes: [usize; MEMBERS.len()]) -> Result<Self, Refusal> {
         let clusters: Result<_, _> = MEMBERS.iter().map(|member| ClusterId::parse(member.name, "cluster")).collect();

@@ -3,23 +3,25 @@
 use std::fmt::Write as _;
 
 /// An institution with one cluster of the same name.
-pub(super) struct Member {
+pub(super) struct MonthMember {
     pub(super) name: &'static str,
-    /// Nodes of eight GPUs that it lends.
+    /// Nodes that it lends, of [`GPUS_PER_NODE`] GPUs.
     pub(super) nodes: usize,
     /// Hours by which its local time is ahead.
     pub(super) ahead: u64,
 }
 
+/// GPUs of a node.
+pub(super) const GPUS_PER_NODE: usize = 8;
 /// Five institutions in different time zones (the first lends most, the last nothing), and a centre that
 /// only lends. Nobody borrows from itself, so without the centre the largest donor could borrow least.
-pub(super) const MEMBERS: [Member; 6] = [
-    Member { name: "atlas", nodes: 3, ahead: 0 },
-    Member { name: "borealis", nodes: 2, ahead: 5 },
-    Member { name: "cassini", nodes: 1, ahead: 10 },
-    Member { name: "daphne", nodes: 1, ahead: 14 },
-    Member { name: "eos", nodes: 0, ahead: 19 },
-    Member { name: CENTRE, nodes: 5, ahead: 0 },
+pub(super) const MEMBERS: [MonthMember; 6] = [
+    MonthMember { name: "atlas", nodes: 3, ahead: 0 },
+    MonthMember { name: "borealis", nodes: 2, ahead: 5 },
+    MonthMember { name: "cassini", nodes: 1, ahead: 10 },
+    MonthMember { name: "daphne", nodes: 1, ahead: 14 },
+    MonthMember { name: "eos", nodes: 0, ahead: 19 },
+    MonthMember { name: CENTRE, nodes: 5, ahead: 0 },
 ];
 /// Number of institutions; the member after them is the centre.
 pub(super) const INSTITUTIONS: usize = MEMBERS.len() - 1;
@@ -66,7 +68,7 @@ pub(super) fn policy() -> String {
          {HEAD}kind: Agreement\nmetadata: {{name: all}}\nspec: {{parties: [{}], classes: [gpu]}}\n",
         MEMBERS.map(|member| member.name).join(", ")
     );
-    for Member { name, .. } in &MEMBERS {
+    for MonthMember { name, .. } in &MEMBERS {
         let _ = write!(
             text,
             "---\n{HEAD}kind: Institution\nmetadata: {{name: {name}}}\n\

@@ -12,19 +12,19 @@ use comity_core::reclaim::ReclaimReason;
 use comity_core::scheduler::reclaims_at;
 use comity_core::{ClusterId, LeaseId, Millis, NodeId, Refusal, RequestId, Timestamp};
 
-use super::MINUTE;
 use super::checker::Donor;
-use super::report::ReclaimReport;
+use super::reclaim_report::ReclaimReport;
 use super::request::request;
 use super::terms::{DONORS, Terms, cluster, clusters, node, policy};
 use crate::broker::{Broker, Reclaimed};
 use crate::random::Random;
+use crate::time::MINUTE;
 
 /// Queue length at which no more requests are submitted.
-const BACKLOG: usize = 12;
+const RECLAIM_QUEUE_LIMIT: usize = 12;
 
 /// A federation in simulated time, and independent records of it.
-pub(super) struct Federation {
+pub(super) struct ReclaimFederation {
     broker: Broker,
     terms: [Terms; DONORS.len()],
     /// GPUs in local use by node.
@@ -36,7 +36,7 @@ pub(super) struct Federation {
     pub(super) report: ReclaimReport,
 }
 
-impl Federation {
+impl ReclaimFederation {
     pub(super) fn new(seed: u64) -> Result<Self, Refusal> {
         let terms = [Terms::default(); DONORS.len()];
         let mut broker = Broker::joined(policy(&terms), &clusters()?, Timestamp(1_000_000_000))?;
@@ -57,7 +57,7 @@ impl Federation {
 
     /// Submits a request unless the queue is long.
     pub(super) fn submit(&mut self, random: &mut Random) -> Result<(), Refusal> {
-        if self.broker.state.queued_len() < BACKLOG {
+        if self.broker.state.queued_len() < RECLAIM_QUEUE_LIMIT {
             self.broker.submit_spec(request(random)?)?;
         }
         Ok(())

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::report::{FederationReport, Figures};
+use super::federation_report::{CaseFigures, FederationReport};
+use crate::svg::{self, WIDTH};
 
-const WIDTH: u64 = 1_200;
 /// Margin for the labels of the vertical axis.
 const LEFT: u64 = 72;
 const RIGHT: u64 = 24;
@@ -28,11 +28,7 @@ const WAYS: [(&str, &str); 3] = [
 #[must_use]
 pub fn svg(report: &FederationReport) -> String {
     let panel_height = TITLE + BARS + NAMES;
-    let height = LEGEND + 2 * panel_height;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
-    );
+    let mut text = svg::open(LEGEND + 2 * panel_height);
     for (number, (name, colour)) in (0..).zip(WAYS) {
         let at = LEFT + 390 * number;
         let _ = writeln!(
@@ -50,7 +46,7 @@ pub fn svg(report: &FederationReport) -> String {
     text
 }
 
-fn panel(text: &mut String, report: &FederationReport, top: u64, title: &str, of: fn(&Figures) -> u64) {
+fn panel(text: &mut String, report: &FederationReport, top: u64, title: &str, of: fn(&CaseFigures) -> u64) {
     let ways = |at: usize| {
         let one = &report.institutions[at];
         [one.isolated, one.federated, one.one_cluster].map(|figures| of(&figures))

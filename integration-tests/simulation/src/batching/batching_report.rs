@@ -4,22 +4,23 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{BatchingTest, HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES, Strategy};
+use super::{BatchingTest, IN_PLACE_FOR, MOST_MOVES, Strategy};
+use crate::time::{HOUR, MINUTE};
 use crate::trace::Trace;
 
 /// The result of one seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SeedResult {
+pub struct BatchingResult {
     /// Seed of the arrivals.
     pub seed: u64,
     /// The measured values.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: BatchingFigures,
 }
 
 /// Values of the requests that arrived during the measured days. A gang is a request for more than one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct BatchingFigures {
     /// Submitted requests.
     pub requests: f64,
     /// Those placed before they gave up.
@@ -63,9 +64,9 @@ pub struct StrategyReport {
     #[serde(rename = "way")]
     pub strategy: &'static str,
     /// The result of each seed.
-    pub seeds: Vec<SeedResult>,
+    pub seeds: Vec<BatchingResult>,
     /// Mean over the seeds, but the maximum of `most_moved_for_one` and of the values that must be 0.
-    pub mean: Figures,
+    pub mean: BatchingFigures,
 }
 
 /// The broker's bound on migrations, and whether it held.
@@ -102,12 +103,12 @@ pub struct BatchingReport {
 }
 
 /// Head of the table; [`row`] has the same columns.
-pub const HEAD: &str = "way         seed  requests    let in     gangs    let in  allocated, %  stranded, GPUs  wait, min  moved  \
+pub const BATCHING_HEAD: &str = "way         seed  requests    let in     gangs    let in  allocated, %  stranded, GPUs  wait, min  moved  \
                         most for one";
 
-/// One row of the table under [`HEAD`].
+/// One row of the table under [`BATCHING_HEAD`].
 #[must_use]
-pub fn row(strategy: Strategy, seed: &str, figures: &Figures) -> String {
+pub fn row(strategy: Strategy, seed: &str, figures: &BatchingFigures) -> String {
     let mut line = format!("{:<10}{seed:>6}", strategy.as_str());
     let _ = write!(line, "{:>10.1}{:>10.1}", figures.requests, figures.requests_let_in);
     let _ = write!(line, "{:>10.1}{:>10.1}", figures.gangs, figures.gangs_let_in);
@@ -123,7 +124,7 @@ pub fn row(strategy: Strategy, seed: &str, figures: &Figures) -> String {
 impl StrategyReport {
     /// Summarises the results of all seeds.
     #[must_use]
-    pub fn new(strategy: Strategy, seeds: Vec<SeedResult>) -> Self {
+    pub fn new(strategy: Strategy, seeds: Vec<BatchingResult>) -> Self {
         Self { strategy: strategy.as_str(), mean: mean(&seeds), seeds }
     }
 }
@@ -160,11 +161,11 @@ impl BatchingReport {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a thousand seeds at most")]
-fn mean(seeds: &[SeedResult]) -> Figures {
+fn mean(seeds: &[BatchingResult]) -> BatchingFigures {
     let count = seeds.len().max(1) as f64;
-    let of = |figure: fn(&Figures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).sum::<f64>() / count;
-    let most = |figure: fn(&Figures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).fold(0.0, f64::max);
-    Figures {
+    let of = |figure: fn(&BatchingFigures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).sum::<f64>() / count;
+    let most = |figure: fn(&BatchingFigures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).fold(0.0, f64::max);
+    BatchingFigures {
         requests: of(|figures| figures.requests),
         requests_let_in: of(|figures| figures.requests_let_in),
         gangs: of(|figures| figures.gangs),

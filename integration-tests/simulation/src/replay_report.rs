@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::policy::PolicyName;
-use crate::replay::{Figures, SeedResult};
+use crate::replay::{ReplayFigures, ReplayResult};
 use crate::trace::Trace;
 
 /// The results of one policy on one trace.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// Name of the policy.
     pub policy: String,
     /// Nodes of the trace.
@@ -18,28 +18,28 @@ pub struct Report {
     /// Devices of the trace.
     pub gpus: u64,
     /// The result of each seed.
-    pub seeds: Vec<SeedResult>,
+    pub seeds: Vec<ReplayResult>,
     /// Mean over the seeds; `None` for a value that some seed lacks.
-    pub mean: Figures,
+    pub mean: ReplayFigures,
 }
 
 /// Head of the table; [`row`] has the same columns.
-pub const HEAD: &str =
+pub const REPLAY_HEAD: &str =
     "  seed  at 100 %  at 130 %  first refused  refused GPU  refused CPU-only  decisions/s    p99 us";
 
-impl Report {
+impl ReplayReport {
     /// Summarises the results of all seeds.
     #[must_use]
-    pub fn new(policy: PolicyName, trace: &Trace, seeds: Vec<SeedResult>) -> Self {
+    pub fn new(policy: PolicyName, trace: &Trace, seeds: Vec<ReplayResult>) -> Self {
         let mean = mean(&seeds);
         let gpus = trace.capacity_milli() / 1_000;
         Self { policy: policy.to_string(), nodes: trace.nodes.len(), gpus, seeds, mean }
     }
 }
 
-/// One row of the table under [`HEAD`].
+/// One row of the table under [`REPLAY_HEAD`].
 #[must_use]
-pub fn row(name: &str, figures: &Figures) -> String {
+pub fn row(name: &str, figures: &ReplayFigures) -> String {
     let mut line = format!("{name:>6}");
     let percent = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
     let _ = write!(line, "{:>10}", percent(figures.allocated_percent_at_100));
@@ -51,14 +51,15 @@ pub fn row(name: &str, figures: &Figures) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a thousand seeds at most")]
-fn mean(seeds: &[SeedResult]) -> Figures {
+fn mean(seeds: &[ReplayResult]) -> ReplayFigures {
     let count = seeds.len().max(1) as f64;
-    let of = |figure: &dyn Fn(&Figures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).sum::<f64>() / count;
-    let of_all = |figure: &dyn Fn(&Figures) -> Option<f64>| {
+    let of =
+        |figure: &dyn Fn(&ReplayFigures) -> f64| seeds.iter().map(|seed| figure(&seed.figures)).sum::<f64>() / count;
+    let of_all = |figure: &dyn Fn(&ReplayFigures) -> Option<f64>| {
         let values: Option<Vec<f64>> = seeds.iter().map(|seed| figure(&seed.figures)).collect();
         values.filter(|values| !values.is_empty()).map(|values| values.iter().sum::<f64>() / count)
     };
-    Figures {
+    ReplayFigures {
         allocated_percent_at_100: of_all(&|figures| figures.allocated_percent_at_100),
         allocated_percent_at_130: of_all(&|figures| figures.allocated_percent_at_130),
         first_refused_gpu_task_at_percent: of_all(&|figures| figures.first_refused_gpu_task_at_percent),
