@@ -14,19 +14,17 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::binaries::{Binaries, LiqoVersion};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, SERVICE_NETWORK};
 use crate::daemon::{Daemon, DaemonSpec};
 use crate::kubectl::KubectlError;
 use crate::port;
 use crate::real_clusters::LIQO_NAMESPACE;
 
 /// How long the controllers may take until every range of addresses is theirs: 3 s is usual.
-const PATIENCE: Duration = Duration::from_secs(90);
-const POLL: Duration = Duration::from_millis(250);
+const RANGES_TIMEOUT: Duration = Duration::from_secs(90);
+const RANGES_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of the checks that the programs run.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// The network of Services of every [`ControlPlane`].
-const SERVICE_NETWORK: &str = "10.96.0.0/16";
 /// Objects of the chart that stand for something which is here. Its webhooks would be called, and are not; so what they
 /// would complete is left out too.
 const KINDS: [&str; 13] = [
@@ -252,7 +250,7 @@ async fn wait_for_ranges(
         if !ranges.is_empty() && ranges.iter().all(|range| !range.ends_with('=')) {
             return Ok(());
         }
-        if manager.ended().is_some() || began.elapsed() > PATIENCE {
+        if manager.ended().is_some() || began.elapsed() > RANGES_TIMEOUT {
             return Err(LiqoControllersError::NotReady {
                 cluster: config.cluster_id.clone(),
                 after: began.elapsed(),
@@ -260,7 +258,7 @@ async fn wait_for_ranges(
                 log: manager.log_tail(),
             });
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(RANGES_POLL_INTERVAL).await;
     }
 }
 
