@@ -13,7 +13,7 @@ const WHOLE_MILLI: u64 = 1_000;
 
 /// The observed state of one donor's API server.
 #[derive(Debug, Default)]
-struct Donor {
+struct DonorObservations {
     /// GPUs of its nodes, as Kubernetes counts them.
     capacity: u64,
     /// Leases with a namespace.
@@ -29,7 +29,7 @@ struct Donor {
 /// The ledger of one run.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    donors: BTreeMap<String, Donor>,
+    donors: BTreeMap<String, DonorObservations>,
     leases: BTreeMap<String, LeaseFacts>,
     /// Fencing tokens by donor and number of the lease.
     tokens: BTreeMap<String, BTreeMap<u64, u64>>,
@@ -110,7 +110,7 @@ impl Ledger {
     /// Sets of namespaces that could not be checked because the brokers never reported one of their leases.
     #[must_use]
     pub fn unresolved(&self) -> Vec<String> {
-        let unknown = |(id, donor): (&String, &Donor)| {
+        let unknown = |(id, donor): (&String, &DonorObservations)| {
             let leases: BTreeSet<&String> =
                 donor.unresolved.iter().flatten().filter(|lease| !self.leases.contains_key(*lease)).collect();
             (!leases.is_empty()).then(|| format!("{id} had namespaces of {leases:?}, of which no broker knows"))

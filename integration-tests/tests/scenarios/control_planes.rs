@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 
 use crate::OrLogs as _;
@@ -36,7 +36,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     );
     let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
     for (cluster, plane) in [("polytech-campus", &origin), ("ncc-main", &donor)] {
-        let spec = AgentSpec::new(cluster, Donor::Kubernetes(plane.admin_kubeconfig_path()));
+        let spec = AgentSpec::new(cluster, InventorySource::Kubernetes(plane.admin_kubeconfig_path()));
         federation.join(spec).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
@@ -142,7 +142,7 @@ async fn with_the_leader_and_both_agents_killed_at_every_step_it_still_becomes_a
     for (cluster, plane, steps) in
         [("polytech-campus", &origin, &ORIGIN_STEPS[..]), ("ncc-main", &donor, &DONOR_STEPS[..])]
     {
-        let inventory = Donor::Kubernetes(plane.admin_kubeconfig_path());
+        let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
         let spec = AgentSpec { crash_at: at_every(steps), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use comity_agent::services::local_api::fetch_status;
 use comity_scenarios::burst::copy_policy;
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::{
     Binaries, ControlPlane, ControlPlaneConfig, LiqoControllers, LiqoControllersConfig, LiqoVersion, Needs,
     SimulatedNode,
@@ -52,7 +52,7 @@ async fn the_networks_of_two_liqos_are_connected_by_sealed_messages_and_parted_w
         FederationConfig { brokers: 1, policy: policy.path().to_owned(), ..FederationConfig::with_example_policy() };
     let mut federation = Federation::start(config).await.unwrap();
     for (cluster, plane) in [(ORIGIN, &origin), (DONOR, &donor)] {
-        let inventory = Donor::Kubernetes(plane.admin_kubeconfig_path());
+        let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
         let spec = AgentSpec { more: LIQO.to_owned(), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }

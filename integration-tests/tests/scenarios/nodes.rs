@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use comity_scenarios::burst::{Burst, BurstConfig, NAMESPACE};
-use comity_scenarios::pods::{AGENT, image_name, image_of};
+use comity_scenarios::pods::{AGENT_NAMESPACE, image_name, image_of};
 use comity_scenarios::{PATIENCE, deploy, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealCluster, RealClusters, requirements};
@@ -91,8 +91,9 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     federation.no_peering(PATIENCE).await.or_logs(federation);
     for real in [origin, donor] {
         let nothing = until("the node to have nothing of it", PATIENCE, async || {
-            let told =
-                real.kubectl(&["-n", AGENT, "get", "configmap", "comity-fabric", "-o", "jsonpath={.data}"]).await?;
+            let told = real
+                .kubectl(&["-n", AGENT_NAMESPACE, "get", "configmap", "comity-fabric", "-o", "jsonpath={.data}"])
+                .await?;
             anyhow::ensure!(told.contains("podNetworks\\\":[]"), "{told}");
             let left = real.exec_in_nth_node(2, &["sh", "-c", "ip link; ip route; ip rule; nft list ruleset"]).await?;
             anyhow::ensure!(
@@ -129,19 +130,22 @@ async fn agents_of_nodes(real: &RealCluster, burst: &Burst) {
     let chosen = manifest.replace("registry.example/comity-agent:0.1.0", &image_name("agent"));
     assert_ne!(chosen, manifest);
     real.kubectl_with_input(&["apply", "-f", "-"], &chosen).await.unwrap();
-    let wait = ["-n", AGENT, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
+    let wait = ["-n", AGENT_NAMESPACE, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
     if let Err(error) = real.kubectl(&wait).await {
-        let seen = real.kubectl(&["-n", AGENT, "get", "pods,events", "-o", "wide"]).await.unwrap_or_default();
+        let seen = real.kubectl(&["-n", AGENT_NAMESPACE, "get", "pods,events", "-o", "wide"]).await.unwrap_or_default();
         panic!("{error}\n{seen}\n{}\n{}", logs_of_nodes(real).await, burst.federation().logs());
     }
-    let pods = real.kubectl(&["-n", AGENT, "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"]).await.unwrap();
+    let pods = real
+        .kubectl(&["-n", AGENT_NAMESPACE, "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"])
+        .await
+        .unwrap();
     assert_eq!(pods, real.nth_node_name(2), "one agent of a node, and none on the gateway");
     let status = real.exec_in_nth_node(2, &["sh", "-c", "cat /proc/$(pgrep -x comity-agent)/status"]).await.unwrap();
     assert!(NODE.iter().all(|held| status.contains(held)), "{status}");
 }
 
 async fn logs_of_nodes(real: &RealCluster) -> String {
-    let logs = ["-n", AGENT, "logs", "--tail=40", "--selector=app.kubernetes.io/name=comity-agent-node"];
+    let logs = ["-n", AGENT_NAMESPACE, "logs", "--tail=40", "--selector=app.kubernetes.io/name=comity-agent-node"];
     real.kubectl(&logs).await.unwrap_or_else(|error| error.to_string())
 }
 
@@ -229,7 +233,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
 /// Invalid data in the objects that nodes follow does no harm.
 async fn scribbled(burst: &Burst) {
     let origin = &burst.clusters.origin;
-    let read = ["-n", AGENT, "get", "configmap", "comity-fabric", "-o", "json"];
+    let read = ["-n", AGENT_NAMESPACE, "get", "configmap", "comity-fabric", "-o", "json"];
     let mut map: Value = serde_json::from_str(&origin.kubectl(&read).await.unwrap()).unwrap();
     let published = map["data"]["fabric.json"].as_str().unwrap().to_owned();
     let nonsense = published.replace(&format!("\"gateway\":\"{}\"", origin.node_ip()), "\"gateway\":\"nowhere\"");
@@ -252,7 +256,7 @@ async fn scribbled(burst: &Burst) {
     })
     .await
     .or_logs(burst.federation());
-    let wait = ["-n", AGENT, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
+    let wait = ["-n", AGENT_NAMESPACE, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
     origin.kubectl(&wait).await.or_logs(burst.federation());
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use comity_scenarios::burst::{DONOR, NAMESPACE};
-use comity_scenarios::pods::{AGENT, Pods, agent_rolled_out};
+use comity_scenarios::pods::{AGENT_NAMESPACE, Pods, agent_rolled_out};
 use comity_scenarios::{PATIENCE, until};
 use comity_testkit::{RealClusters, requirements};
 
@@ -24,7 +24,7 @@ async fn an_untouched_job_bursts_while_brokers_and_agents_are_pods() {
     let RealClusters { origin, donor, .. } = pods.clusters();
     for real in [origin, donor] {
         assert_eq!(held(real, "comity-agent", &pods).await, [GATEWAY]);
-        or_logs(real.kubectl(&["-n", AGENT, "delete", "secret", "comity-agent-join"]).await, &pods).await;
+        or_logs(real.kubectl(&["-n", AGENT_NAMESPACE, "delete", "secret", "comity-agent-join"]).await, &pods).await;
     }
     or_logs(pods.burst.serve(&["train", "stubborn"]).await, &pods).await;
 
@@ -41,7 +41,7 @@ async fn an_untouched_job_bursts_while_brokers_and_agents_are_pods() {
 
     // Asked to go, as when the image is upgraded.
     for real in [origin, donor] {
-        let delete = ["-n", AGENT, "delete", "pod", "--selector=app.kubernetes.io/name=comity-agent"];
+        let delete = ["-n", AGENT_NAMESPACE, "delete", "pod", "--selector=app.kubernetes.io/name=comity-agent"];
         or_logs(real.kubectl(&delete).await, &pods).await;
     }
     it_is_reached_from_home(&pods).await;
@@ -140,7 +140,7 @@ async fn answers(service: &str, pods: &Pods) -> String {
 /// The released manifests grant all rights that the agents need: no log has a denied request.
 async fn nothing_was_forbidden(pods: &Pods) {
     for real in [&pods.clusters().origin, &pods.clusters().donor] {
-        let log = or_logs(real.kubectl(&["-n", AGENT, "logs", "deployment/comity-agent"]).await, pods).await;
+        let log = or_logs(real.kubectl(&["-n", AGENT_NAMESPACE, "logs", "deployment/comity-agent"]).await, pods).await;
         let refused: Vec<_> = log.lines().filter(|line| line.to_lowercase().contains("forbidden")).collect();
         assert!(refused.is_empty(), "{}: {refused:#?}", real.name());
     }

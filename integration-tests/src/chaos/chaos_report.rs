@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::federation_faults::FederationFaultKind;
 use super::ledger::{LeaseFacts, Ledger};
-use super::schedule::FaultKind;
 
 /// Statistics of the faults.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// Number of injected faults.
-    pub(super) count: BTreeMap<FaultKind, u64>,
+    pub(super) count: BTreeMap<FederationFaultKind, u64>,
     /// Recovery times.
-    pub(super) recovered: BTreeMap<FaultKind, Vec<Duration>>,
+    pub(super) recovered: BTreeMap<FederationFaultKind, Vec<Duration>>,
     /// Peak resident memory by kind of process, in bytes.
     pub(super) resident: BTreeMap<&'static str, u64>,
 }
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Report {
+pub struct ChaosReport {
     /// Seed of the faults.
     pub seed: u64,
     /// All violations; empty in a good run.
@@ -30,7 +30,7 @@ pub struct Report {
     pub figures: Value,
 }
 
-impl Report {
+impl ChaosReport {
     pub(super) fn new(
         seed: u64,
         length: Duration,
@@ -44,7 +44,7 @@ impl Report {
             *ended.entry(reason).or_default() += 1;
         }
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let of_kind = |(kind, count): (&FaultKind, &u64)| {
+        let of_kind = |(kind, count): (&FederationFaultKind, &u64)| {
             let mut times: Vec<u64> =
                 faults.recovered.get(kind).into_iter().flatten().map(|time| milliseconds(*time)).collect();
             times.sort_unstable();
@@ -73,7 +73,7 @@ impl Report {
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for ChaosReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let figures = &self.figures;
         for name in ["seed", "seconds", "requests_accepted", "calls_repeated", "leases_granted", "leases_active"] {

@@ -10,7 +10,7 @@ use crate::chaos::dice::Dice;
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FaultKind {
+pub enum BrokerFaultKind {
     /// A broker gets SIGKILL and restarts later.
     BrokerKilled,
     /// The same for the leader.
@@ -64,7 +64,7 @@ pub enum FaultKind {
     LeaderKilledInReplacement,
 }
 
-impl FaultKind {
+impl BrokerFaultKind {
     /// All kinds.
     pub const ALL: [Self; 25] = [
         Self::BrokerKilled,
@@ -156,7 +156,7 @@ impl FaultKind {
     }
 }
 
-impl std::str::FromStr for FaultKind {
+impl std::str::FromStr for BrokerFaultKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -172,8 +172,8 @@ const STEPS_S: [i64; 5] = [7_200, -7_200, 90_000, -90_000, 315_360_000];
 
 /// One fault.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
-    pub(super) kind: FaultKind,
+pub(super) struct BrokerFault {
+    pub(super) kind: BrokerFaultKind,
     /// The seat, unless the fault targets the leader.
     pub(super) target: u64,
     pub(super) lasts: Duration,
@@ -191,8 +191,8 @@ pub(super) struct Fault {
 ///
 /// # Errors
 /// When `without` names all kinds.
-pub(super) fn schedule(seed: u64, without: &[FaultKind]) -> Result<impl Iterator<Item = Fault>> {
-    let kinds: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|kind| !without.contains(kind)).collect();
+pub(super) fn schedule(seed: u64, without: &[BrokerFaultKind]) -> Result<impl Iterator<Item = BrokerFault>> {
+    let kinds: Vec<BrokerFaultKind> = BrokerFaultKind::ALL.into_iter().filter(|kind| !without.contains(kind)).collect();
     ensure!(!kinds.is_empty(), "all kinds of faults are left out: leave some");
     let (mut dice, mut left) = (Dice::new(seed), Vec::new());
     Ok(std::iter::from_fn(move || {
@@ -200,7 +200,7 @@ pub(super) fn schedule(seed: u64, without: &[FaultKind]) -> Result<impl Iterator
             left.clone_from(&kinds);
         }
         let kind = left.swap_remove(dice.index(left.len()));
-        Some(Fault {
+        Some(BrokerFault {
             kind,
             target: dice.within(SEATS),
             lasts: dice.time(kind.lasts_ms()),
@@ -220,20 +220,24 @@ mod tests {
     #[test]
     fn a_seed_repeats_its_faults_and_every_kind_comes_in_turn() {
         let drawn = |seed| -> Vec<String> {
-            schedule(seed, &[]).unwrap().take(2 * FaultKind::ALL.len()).map(|fault| format!("{fault:?}")).collect()
+            schedule(seed, &[])
+                .unwrap()
+                .take(2 * BrokerFaultKind::ALL.len())
+                .map(|fault| format!("{fault:?}"))
+                .collect()
         };
         assert_eq!(drawn(1), drawn(1));
         assert_ne!(drawn(1), drawn(2));
-        let kinds: Vec<FaultKind> =
-            schedule(7, &[]).unwrap().take(FaultKind::ALL.len()).map(|fault| fault.kind).collect();
-        assert!(FaultKind::ALL.iter().all(|kind| kinds.contains(kind)));
+        let kinds: Vec<BrokerFaultKind> =
+            schedule(7, &[]).unwrap().take(BrokerFaultKind::ALL.len()).map(|fault| fault.kind).collect();
+        assert!(BrokerFaultKind::ALL.iter().all(|kind| kinds.contains(kind)));
     }
 
     #[test]
     fn kinds_are_left_out_by_name() {
-        let without: Vec<FaultKind> = ["clock-step", "disk-wiped"].map(|name| name.parse().unwrap()).into();
+        let without: Vec<BrokerFaultKind> = ["clock-step", "disk-wiped"].map(|name| name.parse().unwrap()).into();
         assert!(schedule(1, &without).unwrap().take(100).all(|fault| !without.contains(&fault.kind)));
-        assert!(schedule(1, &FaultKind::ALL).is_err());
-        assert!("meteor".parse::<FaultKind>().unwrap_err().contains("disk-full"));
+        assert!(schedule(1, &BrokerFaultKind::ALL).is_err());
+        assert!("meteor".parse::<BrokerFaultKind>().unwrap_err().contains("disk-full"));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::inject::Figures;
+use super::broker_injector::Figures;
 use crate::history::{Call, Operation, Verdict};
 
 /// Maximum numbers listed in a violation.
@@ -13,7 +13,7 @@ const FEW: usize = 8;
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Report {
+pub struct BrokersReport {
     /// Seed of the order of faults.
     pub seed: u64,
     pub(super) length: Duration,
@@ -24,7 +24,7 @@ pub struct Report {
     pub(super) violations: Vec<String>,
 }
 
-impl Report {
+impl BrokersReport {
     /// Whether there are no violations.
     #[must_use]
     pub fn is_good(&self) -> bool {
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BrokersReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = self.json();
         writeln!(f, "{:<28}{:>10}{:>16}{:>12}", "fault", "count", "recovery, ms", "longest")?;

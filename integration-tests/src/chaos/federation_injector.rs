@@ -12,29 +12,29 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::figures::Faults;
+use super::chaos_report::Faults;
+use super::federation_faults::{BROKER_COUNT, FederationFault, FederationFaultKind};
 use super::grants::{SharedLedger, with};
-use super::schedule::{BROKERS, Fault, FaultKind};
 use super::world::World;
 use crate::comity::Comity;
 use crate::process::Process;
-use crate::processes::memory;
+use crate::process::usage::memory;
 
 /// After a fault all must be as before within this time. It is a limit against hanging; what it took is measured.
-const RECOVERY: Duration = Duration::from_secs(300);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval of the checks of processes.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval of the checks for recovery.
-const ASK_EVERY: Duration = Duration::from_millis(100);
+const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of a broker or agent: they need some 80 MiB here.
-const MOST_RESIDENT: u64 = 256 << 20;
+const MAX_RESIDENT_BYTES: u64 = 256 << 20;
 /// The last words of an agent that was started while its API server was down.
 const NO_API_SERVER: &str = "as with kubectl get --raw /version";
 
-type Recovery = (FaultKind, Result<Duration>);
+type Recovery = (FederationFaultKind, Result<Duration>);
 
 /// Injects the faults of a run.
-pub(super) struct Injector<'a> {
+pub(super) struct FederationInjector<'a> {
     world: &'a mut World,
     ledger: SharedLedger,
     comity: Comity,
@@ -44,7 +44,7 @@ pub(super) struct Injector<'a> {
     hit: u64,
 }
 
-impl<'a> Injector<'a> {
+impl<'a> FederationInjector<'a> {
     pub(super) fn new(world: &'a mut World, ledger: SharedLedger) -> Self {
         let comity = world.federation.command();
         Self { world, ledger, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
@@ -54,11 +54,11 @@ impl<'a> Injector<'a> {
     ///
     /// # Errors
     /// When a fault cannot be injected.
-    pub(super) async fn run(mut self, faults: &[Fault], length: Duration) -> Result<Faults> {
+    pub(super) async fn run(mut self, faults: &[FederationFault], length: Duration) -> Result<Faults> {
         let start = Instant::now();
         let begins = faults.iter().map(|fault| (fault.at, true, *fault));
         let ends = faults.iter().map(|fault| (fault.at + fault.lasts, false, *fault));
-        let mut moments: Vec<(Duration, bool, Fault)> = begins.chain(ends).collect();
+        let mut moments: Vec<(Duration, bool, FederationFault)> = begins.chain(ends).collect();
         moments.sort_by_key(|(at, begins, _)| (*at, *begins));
         for (at, begins, fault) in moments {
             self.watch_until(start + at).await?;
@@ -80,7 +80,7 @@ impl<'a> Injector<'a> {
     async fn watch_until(&mut self, time: Instant) -> Result<()> {
         while Instant::now() < time {
             self.check_processes()?;
-            sleep_until((Instant::now() + LOOK_EVERY).min(time)).await;
+            sleep_until((Instant::now() + PROCESS_CHECK_INTERVAL).min(time)).await;
             while let Some(recovery) = self.recoveries.try_join_next() {
                 self.note(recovery?);
             }
@@ -119,70 +119,83 @@ impl<'a> Injector<'a> {
             let resident = memory(pid, "VmHWM").unwrap_or(0);
             let most = self.figures.resident.entry(kind).or_default();
             *most = resident.max(*most);
-            if resident > MOST_RESIDENT {
+            if resident > MAX_RESIDENT_BYTES {
                 with(&self.ledger, |ledger| {
-                    ledger.violated(format!("a {kind} needs more than {} MiB", MOST_RESIDENT >> 20))
+                    ledger.violated(format!("a {kind} needs more than {} MiB", MAX_RESIDENT_BYTES >> 20))
                 });
             }
         }
         Ok(())
     }
 
-    async fn begin(&mut self, fault: Fault) -> Result<()> {
+    async fn begin(&mut self, fault: FederationFault) -> Result<()> {
         *self.figures.count.entry(fault.kind).or_default() += 1;
         match fault.kind {
-            FaultKind::LeaderKilled | FaultKind::LeaderStopped => {
+            FederationFaultKind::LeaderKilled | FederationFaultKind::LeaderStopped => {
                 self.hit = leader(&self.comity).await.unwrap_or(fault.target as u64 + 1);
             }
-            FaultKind::BrokerKilled | FaultKind::BrokerStopped => self.hit = fault.target as u64 + 1,
+            FederationFaultKind::BrokerKilled | FederationFaultKind::BrokerStopped => {
+                self.hit = fault.target as u64 + 1
+            }
             _ => {}
         }
         let federation = &mut self.world.federation;
         match fault.kind {
-            FaultKind::BrokerKilled | FaultKind::LeaderKilled => federation.kill_broker(self.hit).await?,
-            FaultKind::AllBrokersKilled => {
-                for id in 1..=BROKERS as u64 {
+            FederationFaultKind::BrokerKilled | FederationFaultKind::LeaderKilled => {
+                federation.kill_broker(self.hit).await?
+            }
+            FederationFaultKind::AllBrokersKilled => {
+                for id in 1..=BROKER_COUNT as u64 {
                     federation.kill_broker(id).await?;
                 }
                 return Ok(());
             }
-            FaultKind::BrokerStopped | FaultKind::LeaderStopped => self.signal_broker("STOP").await?,
-            FaultKind::AgentKilled => federation.kill_agent(&self.world.clusters[fault.target].id).await?,
-            FaultKind::AgentStopped => self.signal_agent(fault, "STOP").await?,
-            FaultKind::AgentCut => self.world.clusters[fault.target].line.set_cut(true),
-            FaultKind::ApiServerKilled => self.plane(fault)?.kill(Component::ApiServer),
-            FaultKind::LocalUse => self.use_locally(fault)?,
+            FederationFaultKind::BrokerStopped | FederationFaultKind::LeaderStopped => {
+                self.signal_broker("STOP").await?
+            }
+            FederationFaultKind::AgentKilled => federation.kill_agent(&self.world.clusters[fault.target].id).await?,
+            FederationFaultKind::AgentStopped => self.signal_agent(fault, "STOP").await?,
+            FederationFaultKind::AgentCut => self.world.clusters[fault.target].line.cut(),
+            FederationFaultKind::ApiServerKilled => self.plane(fault)?.kill(Component::ApiServer),
+            FederationFaultKind::LocalUse => self.use_locally(fault)?,
         }
-        if fault.kind <= FaultKind::LeaderStopped {
+        if fault.kind <= FederationFaultKind::LeaderStopped {
             // The others go on: what counts is how long nobody answers.
             self.recover(fault.kind, answers(self.comity.clone()));
         }
         Ok(())
     }
 
-    async fn end(&mut self, fault: Fault) -> Result<()> {
+    async fn end(&mut self, fault: FederationFault) -> Result<()> {
         let federation = &mut self.world.federation;
         match fault.kind {
-            FaultKind::BrokerKilled | FaultKind::LeaderKilled => federation.start_broker(self.hit)?,
-            FaultKind::AllBrokersKilled => {
-                for id in 1..=BROKERS as u64 {
+            FederationFaultKind::BrokerKilled | FederationFaultKind::LeaderKilled => {
+                federation.start_broker(self.hit)?
+            }
+            FederationFaultKind::AllBrokersKilled => {
+                for id in 1..=BROKER_COUNT as u64 {
                     federation.start_broker(id)?;
                 }
                 self.recover(fault.kind, answers(self.comity.clone()));
             }
-            FaultKind::BrokerStopped | FaultKind::LeaderStopped => self.signal_broker("CONT").await?,
-            FaultKind::AgentKilled => federation.start_agent(&self.world.clusters[fault.target].id)?,
-            FaultKind::AgentStopped => self.signal_agent(fault, "CONT").await?,
-            FaultKind::AgentCut => self.world.clusters[fault.target].line.set_cut(false),
-            FaultKind::ApiServerKilled => {
+            FederationFaultKind::BrokerStopped | FederationFaultKind::LeaderStopped => {
+                self.signal_broker("CONT").await?
+            }
+            FederationFaultKind::AgentKilled => federation.start_agent(&self.world.clusters[fault.target].id)?,
+            FederationFaultKind::AgentStopped => self.signal_agent(fault, "CONT").await?,
+            FederationFaultKind::AgentCut => self.world.clusters[fault.target].line.restore(),
+            FederationFaultKind::ApiServerKilled => {
                 let plane = self.plane(fault)?;
                 plane.restart(Component::ApiServer)?;
                 let client = plane.client();
                 self.recover(fault.kind, serves(client));
             }
-            FaultKind::LocalUse => {}
+            FederationFaultKind::LocalUse => {}
         }
-        if matches!(fault.kind, FaultKind::AgentKilled | FaultKind::AgentStopped | FaultKind::AgentCut) {
+        if matches!(
+            fault.kind,
+            FederationFaultKind::AgentKilled | FederationFaultKind::AgentStopped | FederationFaultKind::AgentCut
+        ) {
             let id = self.world.clusters[fault.target].id.clone();
             let socket = self.world.federation.agent_dir(&id).join("agent.sock");
             self.recover(fault.kind, is_heard(self.comity.clone(), id, socket));
@@ -190,7 +203,7 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    fn plane(&self, fault: Fault) -> Result<&comity_testkit::ControlPlane> {
+    fn plane(&self, fault: FederationFault) -> Result<&comity_testkit::ControlPlane> {
         self.world.clusters[fault.target].plane.as_ref().context("the schedule names a cluster with an API server")
     }
 
@@ -199,13 +212,13 @@ impl<'a> Injector<'a> {
         Process::signal(pid, signal).await
     }
 
-    async fn signal_agent(&self, fault: Fault, signal: &str) -> Result<()> {
+    async fn signal_agent(&self, fault: FederationFault, signal: &str) -> Result<()> {
         let id = &self.world.clusters[fault.target].id;
         Process::signal(self.world.federation.agent_pid(id).context("the agent runs")?, signal).await
     }
 
     /// Measures until `done`; then the invariants are checked on every broker that answers.
-    fn recover(&mut self, kind: FaultKind, done: impl Future<Output = Result<()>> + Send + 'static) {
+    fn recover(&mut self, kind: FederationFaultKind, done: impl Future<Output = Result<()>> + Send + 'static) {
         let (comity, ledger, began) = (self.comity.clone(), self.ledger.clone(), Instant::now());
         self.recoveries.spawn(async move {
             let result = done.await.map(|()| began.elapsed());
@@ -215,7 +228,7 @@ impl<'a> Injector<'a> {
     }
 
     /// Takes GPUs of a donor by a pod of its own for a while.
-    fn use_locally(&mut self, fault: Fault) -> Result<()> {
+    fn use_locally(&mut self, fault: FederationFault) -> Result<()> {
         let api = Api::<Pod>::namespaced(self.plane(fault)?.client(), "default");
         let name = format!("local-{}", fault.at.as_millis());
         let gpus = fault.at.as_millis() % 4 + 1;
@@ -283,15 +296,15 @@ async fn serves(client: kube::Client) -> Result<()> {
 async fn retried<F: Future<Output = Result<bool>> + Send>(what: &str, ask: impl Fn() -> F + Send) -> Result<()> {
     let began = Instant::now();
     let mut last = "no".to_owned();
-    while began.elapsed() < RECOVERY {
+    while began.elapsed() < RECOVERY_TIMEOUT {
         match ask().await {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) => last = format!("{error:#}"),
         }
-        tokio::time::sleep(ASK_EVERY).await;
+        tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
     }
-    bail!("gave up waiting for {what} after {RECOVERY:?}; last: {last}")
+    bail!("gave up waiting for {what} after {RECOVERY_TIMEOUT:?}; last: {last}")
 }
 
 async fn leader(comity: &Comity) -> Result<u64> {

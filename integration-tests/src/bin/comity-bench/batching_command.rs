@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
-use comity_simulation::batching::{BatchingReport, BatchingTest, BATCHING_HEAD, Strategy, StrategyReport, campus, row};
+use comity_simulation::batching::{BATCHING_HEAD, BatchingReport, BatchingTest, Strategy, StrategyReport, campus, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
@@ -23,7 +23,7 @@ pub(crate) struct BatchingArgs {
     #[arg(long, default_value = "42..51", value_name = "FIRST..LAST")]
     seeds: Seeds,
     /// Mean GPUs in demand, as a multiple of the capacity
-    #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
+    #[arg(long, default_value_t = 1.0, value_parser = super::place_command::inflate)]
     demand: f64,
     /// Minutes between arrivals; the longer, the more requests queue together
     #[arg(long, default_value_t = 10, value_parser = whole::<u64>(10..=1_440))]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// The results. Bytes are the broker's memory; seconds are wall-clock time.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct GrowthReport {
     /// Offered GPUs.
     pub gpus: u32,
     /// Offered nodes.
@@ -63,7 +63,7 @@ pub struct Report {
     pub refused_reports: u64,
 }
 
-impl Report {
+impl GrowthReport {
     /// Leases per second, from request to active.
     #[must_use]
     pub fn leases_per_second(&self) -> f64 {
@@ -79,7 +79,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for GrowthReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1_u32 << 20));
         let tenths = |seconds: f64| format!("{seconds:.1}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::durable::{median, percentile, rounded};
+use crate::statistics::{median, percentile, rounded};
 
 /// The results of one store.
 #[derive(Debug)]
@@ -40,13 +40,13 @@ impl Outcome {
 
 /// The results of both stores.
 #[derive(Debug)]
-pub struct Report {
+pub struct FailoverReport {
     pub(super) kills: u32,
     pub(super) comity: Outcome,
     pub(super) etcd: Outcome,
 }
 
-impl Report {
+impl FailoverReport {
     /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -60,7 +60,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for FailoverReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<10}{:>8}{:>14}{:>14}{:>14}{:>8}", "", "kills", "median, ms", "p99, ms", "acknowledged", "lost")?;
         for (name, outcome) in [("comity", &self.comity), ("etcd", &self.etcd)] {
@@ -81,7 +81,7 @@ mod tests {
         let took = (1..=30).map(|number| Duration::from_millis(number * 10)).collect();
         let outcome = Outcome { took, acknowledged: 7, lost: 0 };
         let other = Outcome { took: vec![Duration::from_millis(5)], acknowledged: 1, lost: 2 };
-        let json = Report { kills: 30, comity: outcome, etcd: other }.json();
+        let json = FailoverReport { kills: 30, comity: outcome, etcd: other }.json();
         assert_eq!(json["comity"]["median_ms"], 155.0);
         assert_eq!(json["comity"]["p99_ms"], 300.0);
         assert_eq!((json["kills"].as_u64(), json["etcd"]["lost"].as_u64()), (Some(30), Some(2)));

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::Measured;
+use crate::statistics::{median, rounded};
 
 /// One measurement of each store, right after each other.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Pair {
 
 /// All pairs, by the number of clients.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct DurableReport {
     pub(crate) pairs: BTreeMap<usize, Vec<Pair>>,
     /// The median of an appended 4 KiB and its fdatasync.
     pub(crate) sync_ms: f64,
@@ -52,7 +52,7 @@ impl Medians {
     }
 }
 
-impl Report {
+impl DurableReport {
     fn rows(&self) -> impl Iterator<Item = (usize, Medians, Medians)> {
         self.pairs.iter().map(|(clients, pairs)| {
             let comity = Medians::of(pairs.iter().map(|pair| pair.comity));
@@ -89,7 +89,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DurableReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -113,27 +113,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// The time that `percent` of 100 took at most, in milliseconds; of sorted times.
-pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> f64 {
-    let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-    sorted.get(index).map_or(0.0, Duration::as_secs_f64) * 1e3
-}
-
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.get(middle) {
-        Some(upper) if values.len().is_multiple_of(2) => f64::midpoint(values[middle - 1], *upper),
-        Some(value) => *value,
-        None => 0.0,
-    }
-}
-
-pub(crate) fn rounded(value: f64, digits: i32) -> f64 {
-    let scale = 10_f64.powi(digits);
-    (value * scale).round() / scale
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +125,7 @@ mod tests {
     fn a_row_is_the_medians_of_its_pairs() {
         let pair = |comity, etcd| Pair { comity: measured(comity), etcd: measured(etcd) };
         let pairs = BTreeMap::from([(16, vec![pair(100.0, 50.0), pair(300.0, 400.0), pair(200.0, 80.0)])]);
-        let json = Report { pairs, sync_ms: 0.16 }.json();
+        let json = DurableReport { pairs, sync_ms: 0.16 }.json();
         let row = &json["rows"][0];
         assert_eq!((row["clients"].as_u64(), json["pairs"].as_u64()), (Some(16), Some(3)));
         assert_eq!(row["comity_per_second"], 200.0);
@@ -154,12 +133,5 @@ mod tests {
         assert_eq!(row["ratio"], 2.5);
         assert_eq!(row["comity_client_share"], 0.25);
         assert_eq!(row["etcd_tried_again"], 3);
-    }
-
-    #[test]
-    fn percentiles_and_medians_of_few_values() {
-        let times: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
-        assert!((percentile(&times, 99) - 100.0).abs() < 1e-9 && (percentile(&times[..1], 99) - 1.0).abs() < 1e-9);
-        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9 && median(Vec::new()).abs() < 1e-9);
     }
 }

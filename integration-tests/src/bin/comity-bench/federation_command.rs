@@ -25,7 +25,7 @@ pub(crate) struct FederationArgs {
     #[arg(long, default_value = "capacity")]
     skew: Skew,
     /// Demand as a multiple of the GPU capacity
-    #[arg(long, default_value_t = 1.0, value_parser = super::place::inflate)]
+    #[arg(long, default_value_t = 1.0, value_parser = super::place_command::inflate)]
     inflate: f64,
     /// Seed of the arrivals and of their institutions
     #[arg(long, default_value_t = 42, value_parser = whole::<u64>(0..=u64::MAX))]

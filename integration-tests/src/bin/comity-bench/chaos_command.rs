@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::whole::whole;
 use anyhow::{Result, bail};
-use comity_scenarios::brokers::schedule::FaultKind;
+use comity_scenarios::brokers::broker_faults::BrokerFaultKind;
 use comity_scenarios::brokers::{self, BrokersConfig};
-use comity_scenarios::chaos::schedule::Shape;
+use comity_scenarios::chaos::federation_faults::Shape;
 use comity_scenarios::chaos::{self, ChaosConfig};
 use comity_scenarios::now_ms;
 
@@ -22,7 +22,7 @@ pub(crate) struct ChaosArgs {
     brokers: bool,
     /// With --brokers: kinds of faults to leave out, separated by commas
     #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "brokers")]
-    without: Vec<FaultKind>,
+    without: Vec<BrokerFaultKind>,
     /// Clusters that borrow
     #[arg(long, default_value_t = 10, value_parser = whole::<u32>(1..=50))]
     origins: u32,

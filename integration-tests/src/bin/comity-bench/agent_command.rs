@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::whole::whole;
 use anyhow::{Context as _, Result, ensure};
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, memory, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, memory, processor_time, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
@@ -20,15 +20,13 @@ const CLUSTER: &str = "ncc-main";
 /// The user of the agent's kubeconfig. Only the agent uses it, so the audit log counts the agent's requests alone.
 const AGENT_USER: &str = "comity-bench-agent";
 /// GPUs of each GPU node.
-const GPUS: u32 = 8;
+const GPUS_PER_GPU_NODE: u32 = 8;
 /// One node in four has GPUs, and one pod in four takes one.
-const WITH_GPUS: u32 = 4;
+const GPU_NODE_EVERY: u32 = 4;
 /// Concurrent pod creations or deletions.
-const AT_ONCE: usize = 32;
+const CONCURRENT_POD_CALLS: usize = 32;
 /// Pods created, and deleted, per second while the cluster is busy.
-const CHURN: u32 = 10;
-/// Clock ticks of a second in /proc/PID/stat: `USER_HZ`, 100 on every Linux that Rust runs on.
-const TICKS: f64 = 100.0;
+const PODS_PER_SECOND: u32 = 10;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AgentArgs {
@@ -48,7 +46,7 @@ pub(crate) struct AgentArgs {
 
 /// Resource use of the agent since its start.
 struct Usage {
-    cpu_ticks: u64,
+    processor_time: Duration,
     requests: BTreeMap<String, u64>,
     at: Instant,
 }
@@ -86,9 +84,9 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     let kubeconfig = cluster.kubeconfig_for(AGENT_USER, "system:masters")?;
     eprintln!("the agent starts");
     let began = Instant::now();
-    federation.join(AgentSpec::new(CLUSTER, Donor::Kubernetes(kubeconfig))).await?;
+    federation.join(AgentSpec::new(CLUSTER, InventorySource::Kubernetes(kubeconfig))).await?;
     federation.all_connected().await?;
-    let devices = u64::from(arguments.nodes.div_ceil(WITH_GPUS) * GPUS);
+    let devices = u64::from(arguments.nodes.div_ceil(GPU_NODE_EVERY) * GPUS_PER_GPU_NODE);
     until("the agent to offer the cluster", Duration::from_secs(300), async || {
         let seen = federation.comity_as("admin", &["cluster", "show", CLUSTER]).await?;
         Ok((seen["devices"].as_u64() == Some(devices)).then_some(()))
@@ -107,13 +105,13 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     tokio::time::sleep(window).await;
     let rest = cost(pid, &cluster, &before)?;
 
-    eprintln!("{CHURN} pods a second come and go, {} s", arguments.seconds);
+    eprintln!("{PODS_PER_SECOND} pods a second come and go, {} s", arguments.seconds);
     let before = usage(pid, &cluster)?;
     for second in 0..arguments.seconds {
         let next = tokio::time::Instant::now() + Duration::from_secs(1);
-        let first = arguments.pods + second * CHURN;
-        make_pods(&api, first..first + CHURN, arguments.nodes).await?;
-        remove_pods(&api, first.saturating_sub(CHURN).max(arguments.pods)..first).await?;
+        let first = arguments.pods + second * PODS_PER_SECOND;
+        make_pods(&api, first..first + PODS_PER_SECOND, arguments.nodes).await?;
+        remove_pods(&api, first.saturating_sub(PODS_PER_SECOND).max(arguments.pods)..first).await?;
         tokio::time::sleep_until(next).await;
     }
     let busy = cost(pid, &cluster, &before)?;
@@ -167,13 +165,17 @@ fn hundredths(value: f64) -> f64 {
 
 fn node(number: u32) -> SimulatedNode {
     let name = format!("node-{number}");
-    if number.is_multiple_of(WITH_GPUS) { SimulatedNode::h100(&name, GPUS) } else { SimulatedNode::without_gpus(&name) }
+    if number.is_multiple_of(GPU_NODE_EVERY) {
+        SimulatedNode::h100(&name, GPUS_PER_GPU_NODE)
+    } else {
+        SimulatedNode::without_gpus(&name)
+    }
 }
 
 /// A pod already bound to its node, so that Kubernetes' scheduler does not affect the measurement.
 fn pod(number: u32, nodes: u32) -> Result<Pod> {
     let node = number % nodes;
-    let has_gpu = node.is_multiple_of(WITH_GPUS) && number / nodes < GPUS;
+    let has_gpu = node.is_multiple_of(GPU_NODE_EVERY) && number / nodes < GPUS_PER_GPU_NODE;
     let mut limits = json!({ "cpu": "500m", "memory": "512Mi" });
     if has_gpu {
         limits["nvidia.com/gpu"] = json!("1");
@@ -194,7 +196,7 @@ async fn make_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>, nodes: u32) ->
             let made = api.create(&PostParams::default(), &pod(number, nodes)?).await;
             made.map(drop).with_context(|| format!("create pod-{number}"))
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENT_POD_CALLS)
         .try_collect()
         .await
 }
@@ -214,13 +216,13 @@ async fn remove_pods(api: &Api<Pod>, numbers: std::ops::Range<u32>) -> Result<()
             let removed = api.delete(&format!("pod-{number}"), &DeleteParams::default()).await;
             removed.map(drop).with_context(|| format!("delete pod-{number}"))
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENT_POD_CALLS)
         .try_collect()
         .await
 }
 
 fn usage(pid: u32, cluster: &ControlPlane) -> Result<Usage> {
-    Ok(Usage { cpu_ticks: cpu_ticks(pid)?, requests: requests(&cluster.audit_log())?, at: Instant::now() })
+    Ok(Usage { processor_time: processor_time(pid)?, requests: requests(&cluster.audit_log())?, at: Instant::now() })
 }
 
 fn cost(pid: u32, cluster: &ControlPlane, before: &Usage) -> Result<Cost> {
@@ -232,20 +234,11 @@ fn cost(pid: u32, cluster: &ControlPlane, before: &Usage) -> Result<Cost> {
     };
     let requests: BTreeMap<String, u64> = now.requests.into_iter().filter_map(since).collect();
     Ok(Cost {
-        cpu_percent: (now.cpu_ticks - before.cpu_ticks) as f64 / TICKS / seconds * 100.0,
+        cpu_percent: (now.processor_time - before.processor_time).as_secs_f64() / seconds * 100.0,
         requests_per_second: requests.values().sum::<u64>() as f64 / seconds,
         requests,
         resident_bytes: memory(pid, "VmRSS")?,
     })
-}
-
-/// Processor time of a process, in `USER_HZ` ticks: fields 14 and 15 of proc_pid_stat(5).
-fn cpu_ticks(pid: u32) -> Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field, the name in brackets, may hold any character; field 3 follows the last bracket.
-    let fields: Vec<&str> = text.rsplit_once(") ").context("a bracket ends the name")?.1.split(' ').collect();
-    let field = |number: usize| -> Result<u64> { Ok(fields.get(number - 3).context("too few fields")?.parse()?) };
-    Ok(field(14)? + field(15)?)
 }
 
 /// Requests of the audited user so far, by verb and resource.
@@ -271,12 +264,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_ticks_are_read() {
-        let pid = std::process::id();
-        cpu_ticks(pid).unwrap();
-    }
-
-    #[test]
     fn requests_are_counted_by_verb_and_resource() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("audit.log");
@@ -294,6 +281,6 @@ mod tests {
             let pod = pod(number, 4).unwrap();
             pod.spec.unwrap().containers[0].resources.clone().unwrap().limits.unwrap().contains_key("nvidia.com/gpu")
         };
-        assert_eq!((0..100).filter(|number| gpus(*number)).count(), GPUS as usize);
+        assert_eq!((0..100).filter(|number| gpus(*number)).count(), GPUS_PER_GPU_NODE as usize);
     }
 }

@@ -1,6 +1,6 @@
 //! etcd as a store: a write is a key with the bytes of Comity's request.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,16 +10,15 @@ use comity_testkit::{Binaries, EtcdGroup};
 use prost::Message as _;
 
 use super::etcd_client::{EtcdClient, RangeRequest};
-use super::{Client, MEMBERS, Store, terms};
+use super::numbered_requests::request;
+use super::{Client, LEADER_TIMEOUT, MEMBERS, Store};
 use crate::wait::{PATIENCE, until};
 
 const PREFIX: &str = "write/";
 /// The first key after those.
-const END: &str = "write0";
+const PREFIX_END: &str = "write0";
 /// Maximum keys per answer.
-const PAGE: i64 = 5_000;
-/// Timeout of one status query.
-const LOOK: Duration = Duration::from_secs(5);
+const MAX_PAGE_KEYS: i64 = 5_000;
 
 /// Three members of etcd.
 pub(crate) struct EtcdStore {
@@ -53,7 +52,7 @@ impl EtcdStore {
             let status = client.status().await?;
             anyhow::Ok((status.header.context("a status has a header")?.member_id, status.leader))
         };
-        tokio::time::timeout(LOOK, look).await.context("no answer")?
+        tokio::time::timeout(LEADER_TIMEOUT, look).await.context("no answer")?
     }
 }
 
@@ -92,11 +91,11 @@ impl Store for EtcdStore {
         Ok(self.group.restart(member)?)
     }
 
-    async fn read_all(&self, member: usize) -> Result<HashSet<u64>> {
+    async fn read_all(&self, member: usize) -> Result<BTreeSet<u64>> {
         let client = self.connect(member)?;
-        let (mut numbers, mut key) = (HashSet::new(), PREFIX.as_bytes().to_vec());
+        let (mut numbers, mut key) = (BTreeSet::new(), PREFIX.as_bytes().to_vec());
         loop {
-            let request = RangeRequest { key, range_end: END.into(), limit: PAGE, keys_only: true };
+            let request = RangeRequest { key, range_end: PREFIX_END.into(), limit: MAX_PAGE_KEYS, keys_only: true };
             let reply = client.range(request).await?;
             let last = reply.kvs.last().map(|entry| entry.key.clone());
             for entry in reply.kvs {
@@ -131,7 +130,7 @@ impl Client for Putter {
     async fn write(&self, number: u64, limit: Duration) -> Result<()> {
         let now = self.now.load(Ordering::Relaxed);
         let client = &self.members[now % self.members.len()];
-        let put = client.put(format!("{PREFIX}{number}").into(), terms::request(number).encode_to_vec());
+        let put = client.put(format!("{PREFIX}{number}").into(), request(number).encode_to_vec());
         let outcome = tokio::time::timeout(limit, put).await.context("no answer").flatten();
         if outcome.is_err() {
             self.now.store(now + 1, Ordering::Relaxed);

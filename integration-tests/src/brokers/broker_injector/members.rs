@@ -7,13 +7,13 @@ use comity_proto::v1;
 use comity_proto::v1::change_members_request::Change;
 use tokio::time::sleep;
 
+use super::super::broker_faults::BrokerFault;
 use super::super::group::Group;
-use super::super::schedule::Fault;
-use super::{Injector, next};
+use super::{BrokerInjector, next};
 use crate::wait::until;
 
 /// Timeout of a member change, including retries.
-const DONE: Duration = Duration::from_secs(60);
+const MEMBER_CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who gets SIGKILL in the middle of a replacement.
 #[derive(Clone, Copy)]
@@ -24,9 +24,9 @@ pub(super) enum Victim {
     Leader,
 }
 
-impl Injector<'_> {
+impl BrokerInjector<'_> {
     /// Transfers leadership to the next seat, then to the member with the longest log.
-    pub(super) async fn transfer(&mut self, fault: &Fault, from: u64) -> Result<()> {
+    pub(super) async fn transfer(&mut self, fault: &BrokerFault, from: u64) -> Result<()> {
         let named = next(from);
         let led = self.leads(self.group.member(named)?, |leader| leader == named).await;
         self.noted("the leader that was named leads", led);
@@ -38,7 +38,7 @@ impl Injector<'_> {
     }
 
     async fn leads(&self, broker: u64, right: impl Fn(u64) -> bool) -> Result<()> {
-        until("the leader", DONE, async || {
+        until("the leader", MEMBER_CHANGE_TIMEOUT, async || {
             let transfer = Change::TransferLeader(v1::TransferLeader { id: broker });
             Group::change(self.group.channel_from("admin", 0)?, transfer).await?;
             let leader = self.group.leader().await;
@@ -49,7 +49,7 @@ impl Injector<'_> {
     }
 
     /// Replaces the member on a seat. Starts again if `victim` is killed meanwhile.
-    pub(super) async fn replace(&mut self, fault: &Fault, seat: u64, victim: Option<Victim>) -> Result<()> {
+    pub(super) async fn replace(&mut self, fault: &BrokerFault, seat: u64, victim: Option<Victim>) -> Result<()> {
         let successor = self.group.seat_successor(seat).await?;
         let changes = successor.changes();
         let (broken, after) = fault.breaks;
@@ -84,11 +84,11 @@ impl Injector<'_> {
 
     /// Repeats a change until it succeeds.
     async fn changed(&mut self, change: &Change) {
-        let done = until("the change", DONE, async || {
+        let done = until("the change", MEMBER_CHANGE_TIMEOUT, async || {
             Group::change(self.group.channel_from("admin", 0)?, change.clone()).await.map(Some)
         });
         let done = done.await;
-        self.noted(&format!("{change:?} is done within {DONE:?}"), done);
+        self.noted(&format!("{change:?} is done within {MEMBER_CHANGE_TIMEOUT:?}"), done);
     }
 
     fn noted(&mut self, wanted: &str, outcome: Result<()>) {

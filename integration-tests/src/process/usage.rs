@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 /// Clock ticks per second in /proc: `USER_HZ`, 100 on Linux.
-const TICKS: u64 = 100;
+const TICKS_PER_SECOND: u64 = 100;
 
 /// The field `name` of /proc/PID/status, such as `VmRSS`, in bytes.
 ///
@@ -22,13 +22,13 @@ pub fn memory(pid: u32, name: &str) -> Result<u64> {
 ///
 /// # Errors
 /// When there is no such process.
-pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
+pub fn processor_time(pid: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The second field is the name in brackets, which may hold anything.
     let (_, fields) = stat.rsplit_once(") ").context("a name in brackets")?;
     let mut ticks = fields.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
     let (user, kernel) = (ticks.next().context("utime")??, ticks.next().context("stime")??);
-    Ok(Duration::from_millis((user + kernel) * 1_000 / TICKS))
+    Ok(Duration::from_millis((user + kernel) * 1_000 / TICKS_PER_SECOND))
 }
 
 #[cfg(test)]

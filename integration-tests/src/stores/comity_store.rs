@@ -1,25 +1,21 @@
 //! Comity's broker group as a store: a write is an accepted, queued request.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use comity_proto::v1;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
-use comity_runtime::{
-    BrokerChannel, BrokerEndpoints, ClientTls, IdentityDir, IdentitySource, Roots, TlsIdentity, connect,
-};
+use comity_runtime::{BrokerChannel, BrokerEndpoints};
 
-use super::{Client, MEMBERS, Store, origin, terms};
+use super::numbered_requests::{join_origin, list_numbers, request};
+use super::store_policy::write_policy;
+use super::{Client, LEADER_TIMEOUT, MEMBERS, Store};
+use crate::federation::broker_api::user_channel;
 use crate::federation::{Federation, FederationConfig};
 use crate::place::Place;
 use crate::wait::{PATIENCE, until};
-
-/// Maximum items per page.
-const PAGE: u32 = 500;
-/// Timeout of one status query.
-const LOOK: Duration = Duration::from_secs(5);
 
 /// Three brokers.
 pub(crate) struct ComityStore {
@@ -35,7 +31,7 @@ impl ComityStore {
     /// When it does not start.
     pub(crate) async fn start() -> Result<Self> {
         let policy = tempfile::tempdir()?;
-        terms::write(policy.path())?;
+        write_policy(policy.path())?;
         let federation = Federation::start(FederationConfig {
             brokers: MEMBERS as u64,
             policy: policy.path().to_owned(),
@@ -46,12 +42,12 @@ impl ComityStore {
         .await?;
         let brokers = BrokerEndpoints::new(federation.broker_addresses())?;
         let store = Self { federation, brokers, _policy: policy };
-        origin::join(store.channel("admin", &store.brokers)?, terms::ORIGIN).await?;
+        join_origin(store.channel("admin", &store.brokers)?).await?;
         Ok(store)
     }
 
     fn channel(&self, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
-        channel(&self.federation, user, brokers)
+        user_channel(self.federation.dir(), user, brokers)
     }
 
     fn alone(&self, member: usize) -> Result<BrokerEndpoints> {
@@ -70,7 +66,7 @@ impl ComityStore {
             RequestServiceClient::new(self.channel("alice", &brokers)?).list_requests(list).await?;
             anyhow::Ok(status.leader)
         };
-        tokio::time::timeout(LOOK, look).await.context("no answer")?
+        tokio::time::timeout(LEADER_TIMEOUT, look).await.context("no answer")?
     }
 }
 
@@ -107,26 +103,9 @@ impl Store for ComityStore {
         self.federation.start_broker(member as u64 + 1)
     }
 
-    async fn read_all(&self, member: usize) -> Result<HashSet<u64>> {
-        let mut client = RequestServiceClient::new(self.channel("alice", &self.alone(member)?)?);
-        let (mut numbers, mut token) = (HashSet::new(), String::new());
-        loop {
-            let request = v1::ListRequestsRequest {
-                page: Some(v1::PageRequest { size: PAGE, token }),
-                consistency: v1::Consistency::Linearizable.into(),
-                include_ended: true,
-                ..v1::ListRequestsRequest::default()
-            };
-            let reply = client.list_requests(request).await?.into_inner();
-            for request in reply.requests {
-                let number: u64 = request.spec.context("a request has a spec")?.purpose.parse()?;
-                ensure!(numbers.insert(number), "write {number} is there twice");
-            }
-            token = reply.page.context("a page says where it goes on")?.next_token;
-            if token.is_empty() {
-                return Ok(numbers);
-            }
-        }
+    async fn read_all(&self, member: usize) -> Result<BTreeSet<u64>> {
+        let all = v1::ListRequestsRequest { include_ended: true, ..v1::ListRequestsRequest::default() };
+        list_numbers(self.channel("alice", &self.alone(member)?)?, &all).await
     }
 
     fn pids(&self) -> Vec<u32> {
@@ -138,16 +117,6 @@ impl Store for ComityStore {
     }
 }
 
-/// A channel of a user on a connection of its own.
-///
-/// # Errors
-/// When the user has no identity.
-pub(crate) fn channel(federation: &Federation, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
-    let (pem, _) = IdentityDir::new(federation.dir().join(format!("user-{user}"))).load()?;
-    let source = IdentitySource::new(TlsIdentity::from_pem(&pem)?);
-    Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
-}
-
 /// Alice, who submits.
 #[derive(Clone)]
 pub(crate) struct Submitter(BrokerChannel);
@@ -155,7 +124,7 @@ pub(crate) struct Submitter(BrokerChannel);
 impl Client for Submitter {
     async fn write(&self, number: u64, limit: Duration) -> Result<()> {
         let mut client = RequestServiceClient::new(self.0.clone());
-        tokio::time::timeout(limit, client.submit_request(terms::request(number))).await.context("no answer")??;
+        tokio::time::timeout(limit, client.submit_request(request(number))).await.context("no answer")??;
         Ok(())
     }
 }

@@ -8,29 +8,29 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
+use super::broker_faults::{BrokerFault, BrokerFaultKind};
 use super::disk::Writes;
-use super::group::{Group, RECOVERY};
+use super::group::{GROUP_RECOVERY_TIMEOUT, Group};
 use super::host::SEATS;
-use super::schedule::{Fault, FaultKind};
 use members::Victim;
 
 /// Interval of the checks of processes and group health.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Duration of each cut, and of each pause, while a connection flaps.
-const FLAP: Duration = Duration::from_millis(400);
+const FLAP_INTERVAL: Duration = Duration::from_millis(400);
 /// Time for which a broker is down before another loses its disk.
-const AWAY: Duration = Duration::from_secs(2);
+const DOWNTIME: Duration = Duration::from_secs(2);
 
 /// Recovery times by kind of fault.
-pub(super) type Figures = BTreeMap<FaultKind, Vec<Duration>>;
+pub(super) type Figures = BTreeMap<BrokerFaultKind, Vec<Duration>>;
 
-pub(super) struct Injector<'a> {
+pub(super) struct BrokerInjector<'a> {
     group: &'a mut Group,
     figures: Figures,
     violations: Vec<String>,
 }
 
-impl<'a> Injector<'a> {
+impl<'a> BrokerInjector<'a> {
     pub(super) fn new(group: &'a mut Group) -> Self {
         Self { group, figures: Figures::new(), violations: Vec::new() }
     }
@@ -41,7 +41,7 @@ impl<'a> Injector<'a> {
     /// When a fault cannot be injected.
     pub(super) async fn run(
         mut self,
-        faults: impl Iterator<Item = Fault>,
+        faults: impl Iterator<Item = BrokerFault>,
         length: Duration,
     ) -> Result<(Figures, Vec<String>)> {
         let start = Instant::now();
@@ -57,7 +57,7 @@ impl<'a> Injector<'a> {
             let well = self.await_recovery(fault.kind).await;
             self.figures.entry(fault.kind).or_default().push(over.elapsed());
             if let Err(error) = well {
-                self.violated(format!("not well {RECOVERY:?} after {name} {broker}: {error:#}"));
+                self.violated(format!("not well {GROUP_RECOVERY_TIMEOUT:?} after {name} {broker}: {error:#}"));
                 break;
             }
             sleep(fault.calm).await;
@@ -72,98 +72,98 @@ impl<'a> Injector<'a> {
         }
     }
 
-    async fn hit(&self, fault: &Fault) -> u64 {
+    async fn hit(&self, fault: &BrokerFault) -> u64 {
         let leader = if fault.kind.targets_leader() { self.group.leader().await } else { None };
         leader.unwrap_or(fault.target)
     }
 
-    async fn inject(&mut self, fault: &Fault, hit: u64) -> Result<()> {
+    async fn inject(&mut self, fault: &BrokerFault, hit: u64) -> Result<()> {
         let others = SEATS.filter(|seat| *seat != hit);
         match fault.kind {
-            FaultKind::BrokerKilled | FaultKind::LeaderKilled => {
+            BrokerFaultKind::BrokerKilled | BrokerFaultKind::LeaderKilled => {
                 self.group.kill(hit).await?;
                 self.hold(fault).await?;
                 self.group.start_on(hit)?;
             }
-            FaultKind::AllKilled => {
+            BrokerFaultKind::AllKilled => {
                 self.each(SEATS, Power::Off).await?;
                 self.hold(fault).await?;
                 self.each(SEATS, Power::On).await?;
             }
-            FaultKind::BrokerStopped | FaultKind::LeaderStopped => {
+            BrokerFaultKind::BrokerStopped | BrokerFaultKind::LeaderStopped => {
                 self.group.signal(hit, "STOP").await?;
                 self.hold(fault).await?;
                 self.group.signal(hit, "CONT").await?;
             }
-            FaultKind::Isolated | FaultKind::LeaderIsolated => {
+            BrokerFaultKind::Isolated | BrokerFaultKind::LeaderIsolated => {
                 self.group.hosts.isolate(hit)?;
                 self.hold(fault).await?;
                 self.group.hosts.join()?;
             }
-            FaultKind::Deaf | FaultKind::Mute => {
+            BrokerFaultKind::Deaf | BrokerFaultKind::Mute => {
                 for other in others {
-                    let (from, to) = if fault.kind == FaultKind::Deaf { (other, hit) } else { (hit, other) };
+                    let (from, to) = if fault.kind == BrokerFaultKind::Deaf { (other, hit) } else { (hit, other) };
                     self.group.hosts.cut(from, to)?;
                 }
                 self.hold(fault).await?;
                 self.group.hosts.join()?;
             }
-            FaultKind::PairCut => {
+            BrokerFaultKind::PairCut => {
                 let other = next(hit);
                 self.group.hosts.cut(hit, other)?;
                 self.group.hosts.cut(other, hit)?;
                 self.hold(fault).await?;
                 self.group.hosts.join()?;
             }
-            FaultKind::Flapping => self.flap(fault, hit).await?,
-            FaultKind::ClockStep | FaultKind::LeaderClockStep => {
+            BrokerFaultKind::Flapping => self.flap(fault, hit).await?,
+            BrokerFaultKind::ClockStep | BrokerFaultKind::LeaderClockStep => {
                 self.group.hosts.set_clock(hit, fault.step_s)?;
                 self.hold(fault).await?;
                 self.group.hosts.set_clock(hit, 0)?;
             }
-            FaultKind::MajorityClockStep => {
+            BrokerFaultKind::MajorityClockStep => {
                 self.group.hosts.set_clock(hit, fault.step_s)?;
                 self.group.hosts.set_clock(next(hit), fault.step_s)?;
                 self.hold(fault).await?;
                 self.group.hosts.set_clock(hit, 0)?;
                 self.group.hosts.set_clock(next(hit), 0)?;
             }
-            FaultKind::DiskFull => {
+            BrokerFaultKind::DiskFull => {
                 self.group.hosts.disk(hit)?.fill()?;
                 self.hold(fault).await?;
                 self.group.hosts.disk(hit)?.empty()?;
             }
-            FaultKind::DiskSlow | FaultKind::DiskReadOnly | FaultKind::DiskFailing => {
+            BrokerFaultKind::DiskSlow | BrokerFaultKind::DiskReadOnly | BrokerFaultKind::DiskFailing => {
                 let (slower, writes) = match fault.kind {
-                    FaultKind::DiskReadOnly => (Duration::ZERO, Writes::ReadOnly),
-                    FaultKind::DiskFailing => (Duration::ZERO, Writes::Failing),
+                    BrokerFaultKind::DiskReadOnly => (Duration::ZERO, Writes::ReadOnly),
+                    BrokerFaultKind::DiskFailing => (Duration::ZERO, Writes::Failing),
                     _ => (fault.slower, Writes::Done),
                 };
                 self.group.hosts.disk(hit)?.disturb(slower, writes)?;
                 self.hold(fault).await?;
                 self.group.hosts.disk(hit)?.disturb(Duration::ZERO, Writes::Done)?;
             }
-            FaultKind::DiskWiped => {
+            BrokerFaultKind::DiskWiped => {
                 self.group.kill(hit).await?;
                 self.group.wipe(hit)?;
                 self.hold(fault).await?;
                 self.group.start_on(hit)?;
             }
-            FaultKind::DiskWipedBehind => self.wipe_up_to_date_peer(fault, hit).await?,
-            FaultKind::LeaderTransferred => self.transfer(fault, hit).await?,
-            FaultKind::MemberReplaced | FaultKind::LeaderReplaced => self.replace(fault, hit, None).await?,
-            FaultKind::SuccessorKilled => self.replace(fault, hit, Some(Victim::Successor)).await?,
-            FaultKind::LeaderKilledInReplacement => self.replace(fault, hit, Some(Victim::Leader)).await?,
+            BrokerFaultKind::DiskWipedBehind => self.wipe_up_to_date_peer(fault, hit).await?,
+            BrokerFaultKind::LeaderTransferred => self.transfer(fault, hit).await?,
+            BrokerFaultKind::MemberReplaced | BrokerFaultKind::LeaderReplaced => self.replace(fault, hit, None).await?,
+            BrokerFaultKind::SuccessorKilled => self.replace(fault, hit, Some(Victim::Successor)).await?,
+            BrokerFaultKind::LeaderKilledInReplacement => self.replace(fault, hit, Some(Victim::Leader)).await?,
         }
         Ok(())
     }
 
     /// Broker `hit` lags while down, then restarts with a broker that lost its disk; the third, up-to-date one restarts
     /// last.
-    async fn wipe_up_to_date_peer(&mut self, fault: &Fault, hit: u64) -> Result<()> {
+    async fn wipe_up_to_date_peer(&mut self, fault: &BrokerFault, hit: u64) -> Result<()> {
         let (wiped, whole) = (next(hit), next(next(hit)));
         self.group.kill(hit).await?;
-        sleep(AWAY).await;
+        sleep(DOWNTIME).await;
         self.group.kill(wiped).await?;
         self.group.kill(whole).await?;
         self.group.wipe(wiped)?;
@@ -173,13 +173,13 @@ impl<'a> Injector<'a> {
         self.group.start_on(whole)
     }
 
-    async fn flap(&mut self, fault: &Fault, hit: u64) -> Result<()> {
+    async fn flap(&mut self, fault: &BrokerFault, hit: u64) -> Result<()> {
         let until = Instant::now() + fault.lasts;
         while Instant::now() < until {
             self.group.hosts.isolate(hit)?;
-            sleep(FLAP).await;
+            sleep(FLAP_INTERVAL).await;
             self.group.hosts.join()?;
-            sleep(FLAP).await;
+            sleep(FLAP_INTERVAL).await;
         }
         Ok(())
     }
@@ -195,10 +195,10 @@ impl<'a> Injector<'a> {
     }
 
     /// Waits until the fault ends. Restarts brokers that end by themselves, and records those that must not.
-    async fn hold(&mut self, fault: &Fault) -> Result<()> {
+    async fn hold(&mut self, fault: &BrokerFault) -> Result<()> {
         let until = Instant::now() + fault.lasts;
         while Instant::now() < until {
-            sleep(LOOK_EVERY).await;
+            sleep(GROUP_POLL_INTERVAL).await;
             if !fault.kind.may_end_brokers() {
                 self.start_ended(fault.kind)?;
             }
@@ -206,7 +206,7 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    fn start_ended(&mut self, kind: FaultKind) -> Result<()> {
+    fn start_ended(&mut self, kind: BrokerFaultKind) -> Result<()> {
         for id in self.group.ended()? {
             if !kind.may_end_brokers() {
                 let why = self.group.last_log_line(id);
@@ -217,14 +217,14 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    async fn await_recovery(&mut self, kind: FaultKind) -> Result<()> {
-        let until = Instant::now() + RECOVERY;
+    async fn await_recovery(&mut self, kind: BrokerFaultKind) -> Result<()> {
+        let until = Instant::now() + GROUP_RECOVERY_TIMEOUT;
         loop {
             self.start_ended(kind)?;
             match self.group.check_healthy().await {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() >= until => return Err(error),
-                Err(_) => sleep(LOOK_EVERY).await,
+                Err(_) => sleep(GROUP_POLL_INTERVAL).await,
             }
         }
     }

@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::dice::Dice;
 
 /// Number of brokers.
-pub const BROKERS: usize = 3;
+pub const BROKER_COUNT: usize = 3;
 /// Interval of faults in milliseconds.
-const GAP_MS: RangeInclusive<u64> = 800..=4_000;
+const FAULT_INTERVAL_MS: RangeInclusive<u64> = 800..=4_000;
 /// Time for a target to recover before its next fault.
-const REST: Duration = Duration::from_secs(4);
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(4);
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FaultKind {
+pub enum FederationFaultKind {
     /// A broker gets SIGKILL and restarts later.
     BrokerKilled,
     /// The same for the leader.
@@ -47,7 +47,7 @@ enum Object {
     Nodes(usize),
 }
 
-impl FaultKind {
+impl FederationFaultKind {
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::BrokerKilled,
@@ -117,11 +117,11 @@ pub struct Shape {
 
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct FederationFault {
     /// Start of the fault, relative to the start of the run.
     pub at: Duration,
     /// Kind of the fault.
-    pub kind: FaultKind,
+    pub kind: FederationFaultKind,
     /// Index of the broker (0 to 2), agent, API server or donor; a leader is determined at the start of the fault.
     pub target: usize,
     /// Duration of the fault.
@@ -130,13 +130,13 @@ pub struct Fault {
 
 /// The faults of a run in order of time, all of which end within `length`.
 #[must_use]
-pub fn schedule(seed: u64, shape: Shape, length: Duration) -> Vec<Fault> {
+pub fn schedule(seed: u64, shape: Shape, length: Duration) -> Vec<FederationFault> {
     let mut dice = Dice::new(seed);
     let mut free: BTreeMap<Object, Duration> = BTreeMap::new();
     let mut faults = Vec::new();
     let mut at = Duration::ZERO;
     loop {
-        at += dice.time(GAP_MS);
+        at += dice.time(FAULT_INTERVAL_MS);
         if at >= length {
             return faults;
         }
@@ -144,17 +144,17 @@ pub fn schedule(seed: u64, shape: Shape, length: Duration) -> Vec<Fault> {
         let lasts = dice.time(kind.lasts_ms());
         let busy = free.get(&object).is_some_and(|until| *until > at);
         if !busy && at + lasts <= length {
-            free.insert(object, at + lasts + REST);
-            faults.push(Fault { at, kind, target, lasts });
+            free.insert(object, at + lasts + RECOVERY_INTERVAL);
+            faults.push(FederationFault { at, kind, target, lasts });
         }
     }
 }
 
-fn draw(dice: &mut Dice, shape: Shape) -> (FaultKind, Object, usize) {
-    let all: u64 = FaultKind::ALL.iter().map(|kind| kind.weight()).sum();
+fn draw(dice: &mut Dice, shape: Shape) -> (FederationFaultKind, Object, usize) {
+    let all: u64 = FederationFaultKind::ALL.iter().map(|kind| kind.weight()).sum();
     let mut left = dice.within(1..=all);
-    let mut drawn = FaultKind::AgentKilled;
-    for kind in FaultKind::ALL {
+    let mut drawn = FederationFaultKind::AgentKilled;
+    for kind in FederationFaultKind::ALL {
         drawn = kind;
         if left <= kind.weight() {
             break;
@@ -162,20 +162,20 @@ fn draw(dice: &mut Dice, shape: Shape) -> (FaultKind, Object, usize) {
         left -= kind.weight();
     }
     match drawn {
-        FaultKind::BrokerKilled
-        | FaultKind::LeaderKilled
-        | FaultKind::AllBrokersKilled
-        | FaultKind::BrokerStopped
-        | FaultKind::LeaderStopped => (drawn, Object::Brokers, dice.index(BROKERS)),
-        FaultKind::AgentKilled | FaultKind::AgentStopped | FaultKind::AgentCut => {
+        FederationFaultKind::BrokerKilled
+        | FederationFaultKind::LeaderKilled
+        | FederationFaultKind::AllBrokersKilled
+        | FederationFaultKind::BrokerStopped
+        | FederationFaultKind::LeaderStopped => (drawn, Object::Brokers, dice.index(BROKER_COUNT)),
+        FederationFaultKind::AgentKilled | FederationFaultKind::AgentStopped | FederationFaultKind::AgentCut => {
             let agent = dice.index(shape.donors + shape.origins);
             (drawn, Object::Agent(agent), agent)
         }
-        FaultKind::ApiServerKilled => {
+        FederationFaultKind::ApiServerKilled => {
             let plane = dice.index(shape.control_planes);
             (drawn, Object::ApiServer(plane), plane)
         }
-        FaultKind::LocalUse => {
+        FederationFaultKind::LocalUse => {
             let donor = dice.index(shape.donors);
             (drawn, Object::Nodes(donor), donor)
         }
@@ -199,7 +199,7 @@ mod tests {
     fn every_kind_comes_and_all_are_over_at_the_end() {
         for seed in 0..20 {
             let faults = schedule(seed, SHAPE, LENGTH);
-            for kind in FaultKind::ALL {
+            for kind in FederationFaultKind::ALL {
                 assert!(faults.iter().any(|fault| fault.kind == kind), "seed {seed} has no {kind:?}");
             }
             assert!(faults.iter().all(|fault| fault.at + fault.lasts <= LENGTH));
@@ -209,11 +209,14 @@ mod tests {
 
     #[test]
     fn brokers_are_never_hurt_twice_at_a_time() {
-        let is_broker = |fault: &&Fault| fault.kind <= FaultKind::LeaderStopped;
+        let is_broker = |fault: &&FederationFault| fault.kind <= FederationFaultKind::LeaderStopped;
         for seed in 0..20 {
             let faults = schedule(seed, SHAPE, LENGTH);
-            let brokers: Vec<&Fault> = faults.iter().filter(is_broker).collect();
-            assert!(brokers.windows(2).all(|pair| pair[0].at + pair[0].lasts + REST <= pair[1].at), "seed {seed}");
+            let brokers: Vec<&FederationFault> = faults.iter().filter(is_broker).collect();
+            assert!(
+                brokers.windows(2).all(|pair| pair[0].at + pair[0].lasts + RECOVERY_INTERVAL <= pair[1].at),
+                "seed {seed}"
+            );
         }
     }
 }
