@@ -169,7 +169,7 @@ fn a_gateway_has_one_capability_and_one_device() {
     assert_eq!(pod["hostNetwork"], true);
     assert_eq!(pod["nodeSelector"], json!({"comity.dev/gateway": "true"}));
     let [agent] = pod["containers"].as_array().unwrap().as_slice() else { panic!("{pod}") };
-    // Laid over the other: what is dropped there stays dropped.
+    // An overlay of the other: capabilities that the base drops stay dropped.
     assert_eq!(agent["securityContext"], json!({"capabilities": {"add": ["NET_ADMIN"]}}));
     assert_eq!(pod["volumes"], json!([{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]));
 }

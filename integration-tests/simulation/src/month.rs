@@ -45,7 +45,7 @@ pub struct Month {
 
 /// Days of backlog before shares are measured.
 const SETTLING_DAYS: u64 = 1;
-/// Distinct assignments of the lent nodes to five institutions, two of which lend the same number.
+/// Distinct assignments of the lent nodes to five institutions; two lend the same number.
 pub const ARRANGEMENTS: u8 = 60;
 
 impl Month {

@@ -128,7 +128,7 @@ pub struct FederationFault {
     pub lasts: Duration,
 }
 
-/// The faults of a run in order of time, all of which end within `length`.
+/// The faults of a run in order of time; all end within `length`.
 #[must_use]
 pub fn schedule(seed: u64, shape: Shape, length: Duration) -> Vec<FederationFault> {
     let mut dice = Dice::new(seed);

@@ -20,7 +20,7 @@ use crate::comity::Comity;
 use crate::process::Process;
 use crate::process::usage::memory;
 
-/// After a fault all must be as before within this time. It is a limit against hanging; what it took is measured.
+/// The federation must recover from a fault within this time: a limit against hanging.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval of the checks of processes.
 const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ pub(super) struct FederationInjector<'a> {
     comity: Comity,
     figures: Faults,
     recoveries: JoinSet<Recovery>,
-    /// Which broker the current fault of the group hit: there is one at a time.
+    /// Target of the current fault of the group; such faults never overlap.
     hit: u64,
 }
 
@@ -95,7 +95,7 @@ impl<'a> FederationInjector<'a> {
         }
     }
 
-    /// No process may end by itself; each one's memory is noted.
+    /// Checks that no process has ended by itself, and records the memory of each.
     fn check_processes(&mut self) -> Result<()> {
         let federation = &mut self.world.federation;
         for id in federation.ended_brokers()? {
@@ -103,7 +103,7 @@ impl<'a> FederationInjector<'a> {
             federation.start_broker(id)?;
         }
         for cluster in federation.ended_agents()? {
-            // An agent that finds no API server when it starts says so and ends; who started it tries again.
+            // An agent that finds no API server at its start exits with a message, and is restarted.
             if !federation.log_of(&cluster)?.trim_end().ends_with(NO_API_SERVER) {
                 with(&self.ledger, |ledger| ledger.violated(format!("the agent of {cluster} ended by itself")));
             }
@@ -115,7 +115,7 @@ impl<'a> FederationInjector<'a> {
             Some((kind, federation.agent_pid(&cluster.id)?))
         });
         for (kind, pid) in brokers.chain(agents).collect::<Vec<_>>() {
-            // It may have been killed a moment ago.
+            // A fault may just have killed it.
             let resident = memory(pid, "VmHWM").unwrap_or(0);
             let most = self.figures.resident.entry(kind).or_default();
             *most = resident.max(*most);
@@ -160,7 +160,7 @@ impl<'a> FederationInjector<'a> {
             FederationFaultKind::LocalUse => self.use_locally(fault)?,
         }
         if fault.kind <= FederationFaultKind::LeaderStopped {
-            // The others go on: what counts is how long nobody answers.
+            // The other brokers continue: the recovery is the time until one answers.
             self.recover(fault.kind, answers(self.comity.clone()));
         }
         Ok(())
@@ -227,7 +227,7 @@ impl<'a> FederationInjector<'a> {
         });
     }
 
-    /// Takes GPUs of a donor by a pod of its own for a while.
+    /// Takes GPUs of a donor for a while, with a pod of its own.
     fn use_locally(&mut self, fault: FederationFault) -> Result<()> {
         let api = Api::<Pod>::namespaced(self.plane(fault)?.client(), "default");
         let name = format!("local-{}", fault.at.as_millis());
@@ -316,7 +316,7 @@ async fn leader(comity: &Comity) -> Result<u64> {
 
 /// Records the invariant violations that the brokers report.
 pub(super) async fn check_invariants(comity: &Comity, ledger: &SharedLedger) {
-    // With no broker up there is nobody to ask; the next time there is.
+    // No broker may be up; a later check then reads the violations.
     let Ok(status) = comity.json("admin", &["raft", "status"]).await else { return };
     for broker in status["brokers"].as_array().into_iter().flatten() {
         for broken in broker["violations"].as_array().into_iter().flatten() {

@@ -38,7 +38,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What a donor's nodes have.
+    /// GPUs of a donor's nodes.
     pub fn donor_has(&mut self, donor: &str, gpus: u64) {
         self.donors.entry(donor.to_owned()).or_default().capacity = gpus;
     }
@@ -113,7 +113,7 @@ impl Ledger {
         let unknown = |(id, donor): (&String, &DonorObservations)| {
             let leases: BTreeSet<&String> =
                 donor.unresolved.iter().flatten().filter(|lease| !self.leases.contains_key(*lease)).collect();
-            (!leases.is_empty()).then(|| format!("{id} had namespaces of {leases:?}, of which no broker knows"))
+            (!leases.is_empty()).then(|| format!("{id} had namespaces of {leases:?}, which no broker knows"))
         };
         self.donors.iter().filter_map(unknown).collect()
     }
@@ -172,7 +172,7 @@ impl Ledger {
     }
 }
 
-/// Devices of which more than 100 % is lent.
+/// Devices that are lent by more than 100 %.
 fn overlaps<'a>(who: &str, leases: impl Iterator<Item = &'a LeaseFacts>) -> Vec<String> {
     let mut taken: BTreeMap<(&str, &str, u64), (u64, Vec<&str>)> = BTreeMap::new();
     for lease in leases {

@@ -22,7 +22,7 @@ const GPUS_PER_DONOR_NODE: u32 = 8;
 const SLICES: u32 = 4;
 /// Control planes that start at the same time: each takes a core or two while it does.
 const STARTING_AT_ONCE: usize = 2;
-/// What is looked for on each cluster: all that a lease could leave behind.
+/// Kinds of objects that a lease could leave behind.
 const KINDS: &str = "namespaces,resourcequotas,limitranges,serviceaccounts,secrets,configmaps,pods,\
 networkpolicies.networking.k8s.io,roles.rbac.authorization.k8s.io,rolebindings.rbac.authorization.k8s.io,\
 clusterroles.rbac.authorization.k8s.io,clusterrolebindings.rbac.authorization.k8s.io";
@@ -35,7 +35,7 @@ pub(super) struct Cluster {
     pub(super) plane: Option<ControlPlane>,
     /// Between its agent and the brokers.
     pub(super) line: Line,
-    /// What it had before the first lease.
+    /// Objects on it before the first lease.
     before: BTreeSet<String>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct World {
     pub(super) federation: Federation,
     /// Donors first.
     pub(super) clusters: Vec<Cluster>,
-    // After what uses it.
+    // Dropped last, because the processes use it.
     _folder: tempfile::TempDir,
 }
 
@@ -95,7 +95,7 @@ impl World {
 }
 
 impl Cluster {
-    /// What is there now and was not before the first lease.
+    /// Objects that were not there before the first lease.
     ///
     /// # Errors
     /// When the API server does not answer.

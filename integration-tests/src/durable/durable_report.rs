@@ -46,7 +46,7 @@ impl Medians {
         }
     }
 
-    /// What the clients take of all processor time that clients and members take.
+    /// Fraction of the processor time that the clients use.
     fn client_share(&self) -> f64 {
         self.client_cores / (self.client_cores + self.member_cores).max(f64::MIN_POSITIVE)
     }

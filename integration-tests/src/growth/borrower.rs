@@ -1,4 +1,4 @@
-//! The calls of alice, who borrows for every tenant, and of the admin.
+//! Calls of the user alice, who borrows for every tenant, and of the admin.
 
 use std::time::{Duration, Instant};
 

@@ -106,14 +106,14 @@ impl MemberTask {
             if open.wait_for(|open| *open).await.is_err() {
                 return;
             }
-            // A broker that is gone for a while is what the run is about, and what is missing shows in what was progress.
+            // The run stops and restarts the broker; a lack of progress shows in the counters.
             let _ = self.stream(&mut asks).await;
             tokio::time::sleep(RECONNECT_INTERVAL).await;
         }
     }
 
     async fn stream(&self, asks: &mut mpsc::Receiver<Ask>) -> Result<()> {
-        // Its bound is what the broker wants of this cluster: each thing is said once a stream.
+        // Bounded by the cluster's directives: each is reported once per stream.
         let (reports, receiver) = mpsc::unbounded_channel();
         let mut client =
             AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_DESIRED_STATE_BYTES);
@@ -156,7 +156,7 @@ impl MemberTask {
                 if stream.offering.as_ref().is_some_and(|(id, _)| *id == ack.message_id)
                     && let Some((_, sender)) = stream.offering.take()
                 {
-                    // Who asked may have given up.
+                    // The caller may have given up.
                     let _ = sender.send(());
                 }
             }
@@ -165,7 +165,7 @@ impl MemberTask {
         Ok(())
     }
 
-    /// Counts the leases of which this cluster is the origin.
+    /// Counts the leases whose origin is this cluster.
     fn count(&self, desired: &v1::DesiredState) {
         let own = desired.leases.iter().filter(|lease| lease.origin == self.name);
         let (mut held, mut active) = (0, 0);

@@ -82,7 +82,7 @@ pub enum ControlPlaneError {
     NotReady {
         /// The cluster.
         cluster: String,
-        /// What is missing.
+        /// The missing condition.
         what: String,
         /// The timeout.
         after: Duration,

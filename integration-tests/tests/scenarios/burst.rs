@@ -116,7 +116,7 @@ fn brokers_away() -> Duration {
 /// A command of an administrator, and the cluster on which it is given.
 type Act = (Where, &'static [&'static str]);
 
-/// What an administrator may do to Liqo's objects while a pod runs, in an order that Liqo itself does not survive.
+/// Deletes Liqo's objects while a pod runs, in an order that Liqo itself does not survive.
 const WRONG_ORDERS: [(&str, &[Act]); 4] = [
     (
         "the donor deletes the Tenant first",
@@ -216,7 +216,7 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     burst.clusters.set_line(Line::Whole).await.unwrap();
     answers(burst, "the Service to answer after a cut of 30 s").await;
 
-    // The line is bad while it is used, and better again: the tunnel and what goes through it carry on.
+    // The line degrades while it is used, and recovers: the tunnel and its connections continue.
     burst.clusters.set_line(FAR).await.unwrap();
     answers(burst, "the Service to answer over a line of 40 to 50 ms and 2 % loss each way").await;
     let used = if is_long() { 60 } else { 10 };

@@ -150,7 +150,7 @@ async fn another_machine_takes_the_place_of_one_that_is_gone() {
     assert!(federation.logs().contains("was removed from its group"));
     federation.kill_broker(3).await.unwrap();
 
-    // In time nobody is left who founded the group. A disk that is lost then is filled as any other.
+    // In time no founding broker is left. A broker whose disk is lost then recovers like any other.
     for (id, by) in [(1, 5), (2, 6)] {
         replaced(&mut federation, id, by, 4).await;
         federation.kill_broker(id).await.unwrap();

@@ -33,7 +33,7 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     for real in [&burst.clusters.origin, &burst.clusters.donor] {
         as_strict_nodes_are(real).await;
         real.import_image(&image).await.unwrap();
-        // What the broker places runs on the second nodes, the virtual-kubelet and the guests.
+        // The virtual-kubelet and the guests run on the second nodes.
         real.kubectl(&["cordon", &real.node_name()]).await.unwrap();
         real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await.unwrap();
     }
@@ -203,7 +203,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     };
     tokio::join!(own("own-1"), own("own-2"));
 
-    // Behind the gateway's own rules: what goes into the tunnel.
+    // After the gateway's own rules: packets into the tunnel.
     let count = format!(
         "nft 'add table inet spy; add chain inet spy before {{ type filter hook prerouting priority -300; }}; \
          add chain inet spy behind {{ type filter hook forward priority 10; }}; \

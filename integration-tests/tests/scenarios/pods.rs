@@ -51,7 +51,7 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     }
     donor.kubectl(&["-n", BROKER_NAMESPACE, "delete", "secret", "comity-broker-founding"]).await.unwrap();
 
-    // The pods that come back do what is to be done for the lease.
+    // The restarted pods serve the lease.
     let federation = pods.federation();
     kill_the_agents(&pods).await;
     let request = or_logs(federation.submit(1, "midrange").await, &pods).await;

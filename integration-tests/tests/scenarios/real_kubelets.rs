@@ -57,7 +57,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     assert_eq!(seen, 2, "{devices}");
     let log = kubectl(&["logs", "probe"], "").await.or_logs(&federation);
     assert!(log.contains("NVIDIA_VISIBLE_DEVICES"), "{log}");
-    // What is outside its namespace is out of its reach: other namespaces by the API, host processes by its pid
+    // It cannot reach anything outside its namespace: other namespaces by the API, host processes by its pid
     // namespace.
     assert!(kubectl(&["-n", "kube-system", "get", "pods"], "").await.is_err());
     let processes = kubectl(&["exec", "probe", "--", "/probe", "ls", "/proc"], "").await.or_logs(&federation);

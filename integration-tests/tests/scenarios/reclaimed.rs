@@ -93,7 +93,7 @@ fn job() -> String {
     job.to_string()
 }
 
-/// Takes the class of the donor's devices out of what it lends.
+/// Removes the class of the donor's devices from its lending terms.
 fn lend_no_midrange(policy: &Path) -> Result<()> {
     let path = policy.join(format!("clusters/{DONOR}.yaml"));
     let text = std::fs::read_to_string(&path)?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{OrLogs as _, is_long};
 
-/// Where each cluster's Liqo keeps what concerns the other, and the ServiceAccount by which the origin is known to the
+/// The namespaces in which each cluster's Liqo keeps objects of the other, and the ServiceAccount by which the origin is known to the
 /// donor.
 const ON_ORIGIN: &str = "liqo-tenant-donor";
 const ON_DONOR: &str = "liqo-tenant-origin";
@@ -76,7 +76,7 @@ async fn a_token_is_replaced_while_a_pod_runs(burst: &Burst) {
     let token = first["token"].as_str().unwrap().to_owned();
     assert_eq!(whoami(burst, &token).await.unwrap(), format!("system:serviceaccount:{ON_DONOR}:{ACCOUNT}"));
 
-    // Two further tokens, so that the second was used by everybody who uses any.
+    // Two further tokens, so that every user of tokens has used the second.
     let mut before = first;
     for _ in 0..2 {
         let now = until("another token", PATIENCE, async || {
@@ -129,7 +129,7 @@ async fn deleting_the_account_takes_the_access_away(burst: &Burst) {
     let token = credential(burst).await.unwrap()["token"].as_str().unwrap().to_owned();
     whoami(burst, &token).await.unwrap();
     burst.clusters.donor.kubectl(&["-n", ON_DONOR, "delete", "serviceaccount", ACCOUNT]).await.unwrap();
-    // An API server remembers for ten seconds whom it has let in.
+    // An API server caches authentications for ten seconds.
     until("the token to be refused", PATIENCE, async || {
         let answer = whoami(burst, &token).await;
         Ok(answer.is_err_and(|error| error.to_string().contains("must be logged in")).then_some(()))

@@ -126,7 +126,7 @@ impl Axis {
     }
 }
 
-/// The least of 1, 2, 5, 10, 20, 50, ... of which [`MOST_STEPS`] reach `most`.
+/// The smallest of 1, 2, 5, 10, 20, 50, ... that reaches `most` within [`MOST_STEPS`] steps.
 fn step(most: u64) -> u64 {
     let tens = std::iter::successors(Some(1_u64), |ten| ten.checked_mul(10));
     let steps = tens.flat_map(|ten| [1, 2, 5].map(|times| ten.saturating_mul(times)));

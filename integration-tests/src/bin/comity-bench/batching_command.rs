@@ -42,7 +42,7 @@ pub(crate) struct BatchingArgs {
 /// Simulates and prints.
 ///
 /// # Errors
-/// When a file cannot be used, the core refuses a command, or leases moved beyond what the broker promises.
+/// When a file cannot be used, the core refuses a command, or moves exceed the broker's bound.
 pub(crate) fn run(arguments: &BatchingArgs) -> Result<()> {
     let trace = match (&arguments.nodes, &arguments.pods) {
         (Some(nodes), Some(pods)) => Trace::read(nodes, pods)?,

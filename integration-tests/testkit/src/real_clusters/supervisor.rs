@@ -42,7 +42,7 @@ impl Supervisor {
         let mut command = Command::new("bash");
         command.arg(&script).arg("run").arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(log.try_clone().map_err(io(&log_path))?);
-        // A group of its own: Ctrl-C at a terminal must not hit the one who tidies up.
+        // A process group of its own: Ctrl-C at a terminal must not end the cleanup.
         command.process_group(0);
         let mut child = spawn(command).map_err(io(&script))?;
         let lifeline = child.stdin.take();
