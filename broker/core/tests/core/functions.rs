@@ -14,7 +14,7 @@ use super::federation::{Federation, cluster, node};
 
 const VF: &str = "nvidia.com/ib_vf";
 
-/// Eight GPUs, and so many functions of so many Gbit/s on "ib", of which local work has some.
+/// Eight GPUs, and `count` functions of `each` Gbit/s on "ib"; local work has `local` of them.
 fn with_functions(count: u32, each: u32, local: u32) -> Node {
     let functions = RdmaFunctions { resource: VF.to_owned(), count, local };
     let wiring = NodeWiring {

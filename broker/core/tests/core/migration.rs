@@ -33,7 +33,7 @@ fn movable(count: u32) -> RequestSpec {
     RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: true }), ..on_one_node(count) }
 }
 
-/// So many nodes at `north`, and these leases run on them for two hours.
+/// `nodes` nodes at `north`, with these leases running for two hours.
 fn with_leases(nodes: usize, specs: &[RequestSpec]) -> (Federation, Vec<RequestId>) {
     let mut federation = Federation::with_rivals();
     let names = ["n1", "n2", "n3", "n4"];

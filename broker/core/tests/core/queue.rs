@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The bound, for terms of at most L with their hold and `reserveAfter` A: a request that has waited 8 A is served
-    /// when all that are older have been, each of which takes at most 8 A for the pause and L until its room is free.
+    /// after all older ones, and each of these takes at most 8 A for the pause and L until its capacity is free.
     #[test]
     fn every_request_starts_within_the_bound(arrivals in arrivals()) {
         let mut federation = Federation::with_rivals();

@@ -49,7 +49,7 @@ pub(crate) fn at(donor: &str, spec: RequestSpec) -> RequestSpec {
     RequestSpec { allow_donors: vec![cluster(donor)], ..spec }
 }
 
-/// The offers of [`Federation::ready`], with so many devices of each node in local use.
+/// The offers of [`Federation::ready`], with some devices of each node in local use.
 fn used(generation: u64, nodes: &[(&str, usize, usize)]) -> Offer {
     let big = device(81_559, Sharing::Exclusive);
     let like: Vec<_> = nodes.iter().map(|(name, gpus, _)| (*name, *gpus, big.clone())).collect();

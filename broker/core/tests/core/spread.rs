@@ -21,7 +21,7 @@ fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
 }
 
 impl Federation {
-    /// Each donor has so many nodes of four GPUs.
+    /// Each donor has this number of nodes with four GPUs.
     fn nodes(&mut self, generation: u64, donors: &[(&str, usize)]) {
         let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
         for (donor, many) in donors {
