@@ -246,7 +246,7 @@ fn reclaims_and_numa_nodes_take_no_more_rights_than_they_need() {
     let read = object("agent/node-topology.yaml", "ClusterRole", "comity-node-topology");
     let only = json!({"apiGroups": ["topology.node.k8s.io"], "resources": ["noderesourcetopologies"], "verbs": ["get", "list", "watch"]});
     assert_eq!(read["rules"], json!([only]));
-    // Of pods where nobody opted in only those on a lease's node, and their annotations.
+    // In namespaces that did not opt in: only annotations, and only of pods on a lease's node.
     let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent-burst").to_string();
     assert!(policy.contains("oldObject.spec.nodeName.matches('^lease-[0-9]+$')"), "{policy}");
 }

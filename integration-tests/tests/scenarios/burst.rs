@@ -226,9 +226,9 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     answers(burst, "the Service to answer over the whole line").await;
 
     burst.clusters.kill_api_server(Where::Donor).await.unwrap();
-    // Twice: at first the node has not been silent for long enough to be doubted. Well within the donor's own grace:
-    // beyond it the donor's controllers doubt its nodes once they are back, and call the pods unready until the kubelet
-    // objects.
+    // Twice, because the first outage is too short for the node to become not ready. Both stay within the donor's own
+    // grace period: after a longer outage its controllers mark its nodes as not ready and the pods as unready, until the
+    // kubelet reports again.
     for (wait, seconds) in [(20, "20 s"), (10, "30 s")] {
         tokio::time::sleep(Duration::from_secs(wait)).await;
         answers(burst, &format!("the Service to answer while the donor's API server is dead, for {seconds}")).await;

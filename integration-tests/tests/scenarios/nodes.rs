@@ -15,7 +15,7 @@ use crate::control_planes::pod;
 /// An address of no pod.
 const FOREIGN: &str = "192.0.2.77";
 const MEBIBYTE: usize = 1 << 20;
-/// Root with `CAP_NET_ADMIN` alone, no way to more, system calls filtered.
+/// Root with `CAP_NET_ADMIN` alone, who cannot get more; system calls are filtered.
 const NODE: [&str; 4] = ["CapEff:\t0000000000001000", "CapBnd:\t0000000000001000", "NoNewPrivs:\t1", "Seccomp:\t2"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,7 +124,7 @@ async fn as_strict_nodes_are(real: &RealCluster) {
     }
 }
 
-/// As the manifest has them, but for the name of the image.
+/// As in the manifest, except for the name of the image.
 async fn agents_of_nodes(real: &RealCluster, burst: &Burst) {
     let manifest = std::fs::read_to_string(deploy().join("agent/tun/nodes.yaml")).unwrap();
     let chosen = manifest.replace("registry.example/comity-agent:0.1.0", &image_name("agent"));
@@ -215,7 +215,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     let foreign = inside(&format!(
         "ip address add {FOREIGN}/32 dev lo; ip route add {lent}/32 via $(ip route show default | cut -d\" \" -f3) src {FOREIGN}"
     ));
-    // The node's own filter would stop it before.
+    // Otherwise the node's own filter would drop it first.
     let open = "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done";
     origin.exec_in_nth_node(2, &["sh", "-c", &format!("{open}; {foreign}")]).await.unwrap();
     let answer = get(burst, "home", &format!("http://{lent}:8080/")).await;

@@ -12,7 +12,7 @@ use crate::control_planes::pod;
 
 /// Namespace of kubeconfig Secrets on the origin.
 const LEASES: &str = "comity-leases";
-/// An ordinary user, no capability and no way to one, system calls filtered.
+/// An ordinary user without capabilities, who cannot get any; system calls are filtered.
 const NOTHING: &str = "65532 0 0 0 0 0 1 2";
 /// Root with `CAP_NET_ADMIN` (bit 12) and no other.
 pub(crate) const GATEWAY: &str = "0 0 1000 1000 1000 0 1 2";
@@ -39,11 +39,11 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     assert_eq!(held(donor, "comity-broker", &pods).await, vec![NOTHING; 3]);
     for real in [origin, donor] {
         assert_eq!(held(real, "comity-agent", &pods).await, [NOTHING]);
-        // The token was for once.
+        // The token is valid only once.
         real.kubectl(&["-n", AGENT_NAMESPACE, "delete", "secret", "comity-agent-join"]).await.unwrap();
     }
 
-    // By hand, without kustomize, they are objects too.
+    // `kubectl apply -f`, without kustomize, accepts the manifests, too.
     for folder in ["broker", "agent/netstack"] {
         let folder = deploy().join(folder);
         let args = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", folder.to_str().unwrap()];
@@ -62,7 +62,7 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     work_on(&lease, &pods).await;
     said("a container runs on the donor, although the leader and both agents were killed on the way");
 
-    // Pods that come back have other addresses: the tenant's kubeconfig stays good.
+    // Restarted pods have other addresses; the tenant's kubeconfig still works.
     kill_the_agents(&pods).await;
     or_logs(pods.brokers_ready().await, &pods).await;
     or_logs(pods.all_connected().await, &pods).await;

@@ -25,7 +25,7 @@ pub(super) struct Supervisor {
     child: Child,
     /// Kept open while the clusters should run.
     lifeline: Option<ChildStdin>,
-    /// Open, because the teardown removes the file before anybody can read why there was one.
+    /// Kept open for the error message, because the teardown removes the file.
     log: fs::File,
 }
 
@@ -60,7 +60,7 @@ impl Supervisor {
         if line.trim() == "ready" {
             return Ok(supervisor);
         }
-        // Either it has given up and is tidying up, or patience is at an end and it is told to.
+        // Either the script has failed and cleans up, or the timeout is over and it is told to.
         let gave_up = line.is_empty() && began.elapsed() < patience;
         drop(supervisor.end());
         Err(supervisor.failed(&if gave_up {
