@@ -15,7 +15,7 @@ const FIRST: u128 = 1_000_000_000;
 /// Containers of one answer.
 const MOST: usize = 10_000;
 
-/// What was measured of one container.
+/// The measurement of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) namespace: String,

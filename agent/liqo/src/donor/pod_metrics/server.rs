@@ -29,7 +29,7 @@ const CREATOR: &str = "liqo.io/creator-user";
 /// Liqo's annotation with the name that a remote namespace has at home.
 const ORIGINAL_NAME: &str = "liqo.io/original-name";
 
-/// What answers are made of.
+/// Sources of the answers.
 pub(super) struct Answers {
     pub(super) client: Client,
     pub(super) grants: watch::Receiver<Arc<Grants>>,

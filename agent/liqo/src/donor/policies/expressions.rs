@@ -1,4 +1,4 @@
-//! What each policy says, in CEL.
+//! The rules of each policy, in CEL.
 
 use super::{Policy, PolicySettings, Validation};
 use crate::donor::token::ACCOUNT as PEER_ACCOUNT;
