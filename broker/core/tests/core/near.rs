@@ -84,7 +84,7 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
         let lands = federation.lands_at(reading("laion", gib));
         assert_eq!(lands == cluster("north"), moves, "{said} said, {seen} seen");
     }
-    // What nobody says to hold comes from the origin, to both alike.
+    // A dataset that no donor holds comes from the origin, equally to both.
     assert!(!at_south(holding(&["laion"], 0), reading("own", 200)));
 
     // Also where packing would have it otherwise, which fills up what is begun.

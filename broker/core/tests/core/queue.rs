@@ -1,4 +1,4 @@
-//! Who is served next, and that nobody waits for ever.
+//! The order of the queue; no request waits forever.
 
 use std::collections::BTreeMap;
 
@@ -310,7 +310,7 @@ fn windows_open_and_close_by_log_time() {
     assert_eq!(failed.state, RequestState::Failed);
     assert!(failed.message.contains("start_by"), "{}", failed.message);
 
-    // What cannot be is refused with field and value.
+    // Impossible windows are refused with field and value.
     let submit =
         |spec| Command::SubmitRequest(comity_core::command::SubmitRequest { spec, submitted_by: "alice".into() });
     let gone = RequestSpec { not_before: None, start_by: Some(Timestamp(5)), ..spec(1, Share::Whole, "big") };
