@@ -180,7 +180,7 @@ fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
     let id = federation.submit(long);
     let standing = explain::explain_waiting(&federation.state, id).unwrap().standing.unwrap();
     assert_eq!(standing.earliest.unwrap().0, at);
-    // A request that ends before the reservation may pass.
+    // Who is gone before may pass.
     let short = RequestSpec { duration: Millis(60_000), ..spec(4, Share::Whole, "big") };
     let quote = explain::quote(&federation.state, &short);
     assert_eq!(quote.earliest.unwrap().0, federation.state.log_time);
