@@ -70,7 +70,7 @@ pub enum AgentError {
     NotACluster {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The identity in it.
         id: String,
     },
     /// The Kubernetes API.

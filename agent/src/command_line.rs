@@ -248,7 +248,7 @@ impl CommandLine {
         match Self::try_parse() {
             Ok(line) => line.action,
             Err(error) => {
-                // Nothing is left to do if even this cannot be printed.
+                // If even this cannot be printed, there is no other way to report it.
                 let _ = error.print();
                 std::process::exit(if error.use_stderr() { i32::from(USAGE) } else { 0 });
             }
@@ -265,7 +265,7 @@ async fn act(action: Action) -> Result<(), Failure> {
     };
     let (config, dump) = settings.resolve()?;
     if dump {
-        // What a command refuses it does not show as being in force.
+        // A configuration that `run` refuses is not printed either.
         if matches!(task, Task::Run) {
             config.check()?;
         }

@@ -47,7 +47,7 @@ pub enum ConfigError {
     Yaml {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and column.
+        /// The problem, with line and column.
         reason: String,
     },
     /// Values that settings cannot have.

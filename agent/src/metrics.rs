@@ -1,4 +1,4 @@
-//! What the agent counts, under the prefix `comity_agent_`.
+//! Metrics of the agent, with the prefix `comity_agent_`.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 

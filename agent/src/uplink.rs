@@ -42,9 +42,9 @@ pub struct Uplink {
     pub brokers: BrokerEndpoints,
     /// How to speak to them.
     pub tls: ClientTls,
-    /// What the cluster has.
+    /// The cluster's nodes.
     pub nodes: watch::Receiver<Nodes>,
-    /// What data it holds, and what lines carry.
+    /// Its datasets, and the bandwidth of its lines.
     pub data: watch::Receiver<Option<v1::DataSite>>,
     /// Where desired states go.
     pub desired: watch::Sender<Update>,

@@ -11,14 +11,14 @@
 //! which members replace one another. After each fault the group must recover by itself. Needs root on Linux: see
 //! [`missing`].
 
+pub mod broker_faults;
+mod broker_injector;
+mod brokers_report;
 mod clients;
 mod disk;
 pub mod drills;
 mod group;
 mod host;
-mod inject;
-mod report;
-pub mod schedule;
 mod shell;
 
 use std::collections::BTreeSet;
@@ -26,18 +26,18 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+pub use brokers_report::BrokersReport;
 pub use host::missing;
-pub use report::Report;
 
+use broker_faults::{BrokerFaultKind, schedule};
+use broker_injector::BrokerInjector;
 use clients::Clients;
 use group::Group;
-use inject::Injector;
-use schedule::{FaultKind, schedule};
 
 use crate::history::{account, check};
 
 /// Time with clients but without faults at the start.
-const CALM: Duration = Duration::from_secs(2);
+const CLIENT_WARM_UP: Duration = Duration::from_secs(2);
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]
@@ -47,14 +47,14 @@ pub struct BrokersConfig {
     /// Seed of the order of faults.
     pub seed: u64,
     /// Kinds of faults to leave out.
-    pub without: Vec<FaultKind>,
+    pub without: Vec<BrokerFaultKind>,
 }
 
 /// Runs the chaos test.
 ///
 /// # Errors
 /// When the test cannot run. Violations are in the report.
-pub async fn run(config: &BrokersConfig) -> Result<Report> {
+pub async fn run(config: &BrokersConfig) -> Result<BrokersReport> {
     let missing = missing();
     ensure!(missing.is_empty(), "this machine lacks: {}", missing.join("; "));
     eprintln!("seed {}", config.seed);
@@ -62,18 +62,20 @@ pub async fn run(config: &BrokersConfig) -> Result<Report> {
     let outcome = drive(&mut group, config).await;
     match outcome {
         Ok(report) => {
-            group.keep_logs(report.is_good());
+            if !report.is_good() {
+                group.keep_logs();
+            }
             Ok(report)
         }
         Err(error) => Err(error.context(group.logs())),
     }
 }
 
-async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<Report> {
+async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<BrokersReport> {
     let clients = Clients::start(group, config.seed)?;
-    tokio::time::sleep(CALM).await;
+    tokio::time::sleep(CLIENT_WARM_UP).await;
     let faults = schedule(config.seed, &config.without)?;
-    let (figures, mut violations) = Injector::new(group).run(faults, config.length).await?;
+    let (figures, mut violations) = BrokerInjector::new(group).run(faults, config.length).await?;
     let (operations, more) = clients.stop().await?;
     violations.extend(more);
     violations.extend(group.await_convergence().await.err().map(|error| format!("at the end: {error:#}")));
@@ -84,11 +86,15 @@ async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<Report> {
             Ok(waiting) => {
                 let (gone, back) = account(&operations, &waiting);
                 if !gone.is_empty() {
-                    violations.push(format!("broker {member} lost {} requests: {}", gone.len(), report::few(&gone)));
+                    violations.push(format!(
+                        "broker {member} lost {} requests: {}",
+                        gone.len(),
+                        brokers_report::few(&gone)
+                    ));
                 }
                 lost.extend(gone);
                 if !back.is_empty() {
-                    violations.push(format!("broker {member} undid cancellations of {}", report::few(&back)));
+                    violations.push(format!("broker {member} undid cancellations of {}", brokers_report::few(&back)));
                 }
             }
             Err(error) => violations.push(format!("broker {member} cannot be read at the end: {error:#}")),
@@ -99,5 +105,13 @@ async fn drive(group: &mut Group, config: &BrokersConfig) -> Result<Report> {
         move || check(&operations)
     })
     .await?;
-    Ok(Report { seed: config.seed, length: config.length, figures, operations, verdict, lost: lost.len(), violations })
+    Ok(BrokersReport {
+        seed: config.seed,
+        length: config.length,
+        figures,
+        operations,
+        verdict,
+        lost: lost.len(),
+        violations,
+    })
 }

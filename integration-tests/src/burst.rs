@@ -12,7 +12,7 @@ use comity_testkit::{
 };
 use serde_json::Value;
 
-use crate::federation::{AgentSpec, Donor, Federation, FederationConfig};
+use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
 use crate::place::Place;
 use crate::programs::deploy;
 use crate::wait::{PATIENCE, until};
@@ -162,7 +162,7 @@ impl Burst {
         })
         .await?;
         for (cluster, real, at) in [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)] {
-            let inventory = Donor::Kubernetes(install_agent(real).await?);
+            let inventory = InventorySource::Kubernetes(install_agent(real).await?);
             let mut spec = AgentSpec {
                 place: place(clusters, at, real.node_ip()),
                 fabric_mode: "tun",

@@ -10,16 +10,16 @@
 //! The ledger compares the brokers' leases with the objects on the donors' API servers, and shares no code with either.
 //! So every donor has an API server; origins share the remaining ones, and the others are hosts with an inventory file.
 
+mod chaos_policy;
+mod chaos_report;
 pub(crate) mod dice;
-mod figures;
+pub mod federation_faults;
+mod federation_injector;
 mod grants;
-mod inject;
 pub mod ledger;
 mod leftovers;
 mod relay;
-pub mod schedule;
 mod tenants;
-mod terms;
 mod view;
 mod world;
 
@@ -30,19 +30,19 @@ use anyhow::{Result, ensure};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use figures::Report;
+pub use chaos_report::ChaosReport;
 
 use dice::Dice;
+use federation_faults::{Shape, schedule};
+use federation_injector::FederationInjector;
 use grants::{Grants, SharedLedger};
-use inject::Injector;
 use ledger::Ledger;
-use schedule::{Shape, schedule};
 use tenants::{Submissions, Tenant};
 use view::Poller;
 use world::World;
 
 /// Time with tenants but without faults at the start.
-const CALM: Duration = Duration::from_secs(5);
+const TENANT_WARM_UP: Duration = Duration::from_secs(5);
 
 /// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub struct ChaosConfig {
 ///
 /// # Errors
 /// When the test cannot run. Violations are in the report.
-pub async fn run(config: ChaosConfig) -> Result<Report> {
+pub async fn run(config: ChaosConfig) -> Result<ChaosReport> {
     let ChaosConfig { shape, leases, length, seed } = config;
     ensure!(
         (shape.donors..=shape.donors + shape.origins).contains(&shape.control_planes),
@@ -76,11 +76,13 @@ pub async fn run(config: ChaosConfig) -> Result<Report> {
     let outcome = drive(&mut world, &ledger, config).await;
     let report = match outcome {
         Ok((faults, submissions)) => read_ledger(&ledger, |ledger| {
-            Report::new(seed, length, ledger, &faults, submissions.accepted.len(), submissions.repeated)
+            ChaosReport::new(seed, length, ledger, &faults, submissions.accepted.len(), submissions.repeated)
         }),
         Err(error) => return Err(error.context(world.federation.logs())),
     };
-    keep_logs(&world, &report);
+    if !report.violations.is_empty() {
+        world.federation.keep_logs();
+    }
     world.stop().await?;
     eprintln!("{leases} tenants, {} violations", report.violations.len());
     Ok(report)
@@ -90,7 +92,7 @@ async fn drive(
     world: &mut World,
     ledger: &SharedLedger,
     config: ChaosConfig,
-) -> Result<(figures::Faults, Submissions)> {
+) -> Result<(chaos_report::Faults, Submissions)> {
     let ChaosConfig { shape, leases, length, seed } = config;
     let mut watches = Vec::new();
     for plane in world.clusters.iter().take(shape.donors).filter_map(|cluster| cluster.plane.as_ref()) {
@@ -99,7 +101,7 @@ async fn drive(
     let comity = world.federation.command();
     let poller = Poller::start(comity.clone(), ledger.clone());
     let submissions = Arc::new(Mutex::new(Submissions::default()));
-    let until = Instant::now() + CALM + length;
+    let until = Instant::now() + TENANT_WARM_UP + length;
     let mut dice = Dice::new(seed);
     let mut tenants = JoinSet::new();
     for number in 0..leases {
@@ -115,8 +117,8 @@ async fn drive(
         };
         tenants.spawn(tenant.run());
     }
-    tokio::time::sleep(CALM).await;
-    let faults = Injector::new(world, ledger.clone()).run(&schedule(seed, shape, length), length).await?;
+    tokio::time::sleep(TENANT_WARM_UP).await;
+    let faults = FederationInjector::new(world, ledger.clone()).run(&schedule(seed, shape, length), length).await?;
     while let Some(tenant) = tenants.join_next().await {
         if let Err(error) = tenant? {
             grants::with(ledger, |ledger| ledger.violated(format!("{error:#}")));
@@ -130,12 +132,4 @@ async fn drive(
 
 fn read_ledger<T>(ledger: &SharedLedger, read: impl FnOnce(&Ledger) -> T) -> T {
     grants::with(ledger, |ledger| read(ledger))
-}
-
-/// Copies the logs of a run with violations to the directory in `COMITY_CHAOS_LOGS`.
-fn keep_logs(world: &World, report: &Report) {
-    let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS").filter(|_| !report.violations.is_empty()) else { return };
-    if let Err(error) = world.federation.copy_logs(kept.as_ref()) {
-        eprintln!("the logs are not kept: {error:#}");
-    }
 }

@@ -7,7 +7,7 @@
 //! Each measurement starts with an empty store, so that both hold the same amount. Each client has its own connection
 //! to the leader. The stores alternate in going first, because a disk or a neighbour may be slower for a while.
 
-mod report;
+mod durable_report;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use anyhow::{Context as _, Result, ensure};
 use comity_testkit::{Binaries, Needs};
 use tokio::task::JoinSet;
 
-use crate::processes::processor_time;
+use crate::process::usage::processor_time;
+use crate::statistics::percentile;
 use crate::stores::{Client, ComityStore, EtcdStore, MAX_WRITES, Store};
 
-use report::Pair;
-pub use report::Report;
-pub(crate) use report::{median, percentile, rounded};
+pub use durable_report::DurableReport;
+use durable_report::Pair;
 
 /// Warm-up before measuring, for connections and caches.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Timeout of one write, against hanging.
-const LIMIT: Duration = Duration::from_secs(20);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Failed writes that one measurement tolerates, as during an election; each is retried.
 const MAX_FAILED: u64 = 100;
-/// Pause before a retry.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Interval before a retry.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of disk syncs for the median.
 const SYNCS: usize = 200;
 
@@ -51,9 +51,9 @@ pub struct DurableConfig {
 ///
 /// # Errors
 /// When a store does not start, or writes keep failing.
-pub async fn run(config: &DurableConfig, progress: impl Fn(&str)) -> Result<Report> {
+pub async fn run(config: &DurableConfig, progress: impl Fn(&str)) -> Result<DurableReport> {
     let binaries = Binaries::ensure(Needs::Etcd).await?;
-    let mut report = Report { sync_ms: disk_sync_ms()?, ..Report::default() };
+    let mut report = DurableReport { sync_ms: disk_sync_ms()?, ..DurableReport::default() };
     for number in 0..config.pairs {
         for clients in config.clients.iter().copied() {
             let comity_first = number % 2 == 0;
@@ -95,7 +95,7 @@ impl std::fmt::Display for Measured {
 }
 
 /// State shared by all clients of a measurement.
-struct Shared {
+struct Load {
     next: AtomicU64,
     failed: AtomicU64,
     counts_from: Instant,
@@ -112,7 +112,7 @@ async fn drive<S: Store>(store: &S, clients: usize, length: Duration) -> Result<
     let counts_from = Instant::now() + WARM_UP;
     let until = counts_from + length;
     let (next, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let shared = Arc::new(Shared { next, failed, counts_from, until });
+    let shared = Arc::new(Load { next, failed, counts_from, until });
     let mut tasks = JoinSet::new();
     for _ in 0..clients {
         tasks.spawn(write(store.client_of(leader)?, Arc::clone(&shared)));
@@ -139,7 +139,7 @@ async fn drive<S: Store>(store: &S, clients: usize, length: Duration) -> Result<
 }
 
 /// Runs one client; returns the times of its acknowledged writes after the warm-up.
-async fn write<C: Client>(client: C, shared: Arc<Shared>) -> Result<Vec<Duration>> {
+async fn write<C: Client>(client: C, shared: Arc<Load>) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
     loop {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -147,11 +147,11 @@ async fn write<C: Client>(client: C, shared: Arc<Shared>) -> Result<Vec<Duration
         if began >= shared.until || number >= MAX_WRITES {
             return Ok(took);
         }
-        while let Err(error) = client.write(number, LIMIT).await {
+        while let Err(error) = client.write(number, WRITE_TIMEOUT).await {
             if shared.failed.fetch_add(1, Ordering::Relaxed) >= MAX_FAILED {
                 return Err(error.context("writes keep failing"));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
         let now = Instant::now();
         if began >= shared.counts_from && now <= shared.until {

@@ -7,7 +7,7 @@
 //! Both stores always run, but only one has load at a time. Writers find the next member by themselves. At the end
 //! every acknowledged write is looked up on every member.
 
-mod report;
+mod failover_report;
 mod writers;
 
 use std::collections::BTreeSet;
@@ -18,36 +18,36 @@ use comity_testkit::{Binaries, Needs};
 
 use crate::stores::{ComityStore, EtcdStore, MEMBERS, Store};
 
-use report::Outcome;
-pub use report::Report;
+pub use failover_report::FailoverReport;
+use failover_report::Outcome;
 use writers::Writers;
 
 /// Duration of the load before each kill.
-const CALM: Duration = Duration::from_secs(1);
+const LOAD_BEFORE_KILL: Duration = Duration::from_secs(1);
 
 /// Kills each store's leader `kills` times; `progress` receives messages.
 ///
 /// # Errors
 /// When a store does not start or stops acknowledging writes.
-pub async fn run(kills: u32, progress: impl Fn(&str)) -> Result<Report> {
+pub async fn run(kills: u32, progress: impl Fn(&str)) -> Result<FailoverReport> {
     let binaries = Binaries::ensure(Needs::Etcd).await?;
-    let mut comity = Run::of(ComityStore::start().await?)?;
-    let mut etcd = Run::of(EtcdStore::start(&binaries).await?)?;
+    let mut comity = StoreRun::of(ComityStore::start().await?)?;
+    let mut etcd = StoreRun::of(EtcdStore::start(&binaries).await?)?;
     for number in 1..=kills {
         let (first, second) = (comity.kill_leader().await?, etcd.kill_leader().await?);
         progress(&format!("kill {number}: comity {} ms, etcd {} ms", first.as_millis(), second.as_millis()));
     }
-    Ok(Report { kills, comity: comity.finish().await?, etcd: etcd.finish().await? })
+    Ok(FailoverReport { kills, comity: comity.finish().await?, etcd: etcd.finish().await? })
 }
 
 /// A store, its writers and its results.
-struct Run<S> {
+struct StoreRun<S> {
     store: S,
     writers: Writers,
     took: Vec<Duration>,
 }
 
-impl<S: Store> Run<S> {
+impl<S: Store> StoreRun<S> {
     fn of(store: S) -> Result<Self> {
         let writers = Writers::start(&store)?;
         Ok(Self { store, writers, took: Vec::new() })
@@ -64,7 +64,7 @@ impl<S: Store> Run<S> {
     async fn kill_once(&mut self) -> Result<Duration> {
         let leader = self.store.leader().await?;
         self.writers.go();
-        tokio::time::sleep(CALM).await;
+        tokio::time::sleep(LOAD_BEFORE_KILL).await;
         let killed = Instant::now();
         self.store.kill(leader).await?;
         let took = self.writers.next_acknowledgement(Instant::now()).await? - killed;

@@ -1,8 +1,10 @@
 //! A federation of broker and agent processes, driven through the `comity` command.
 
 mod agent_processes;
+pub(crate) mod broker_api;
 mod broker_processes;
 mod config;
+pub(crate) mod policy_documents;
 mod ports;
 mod user_commands;
 
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-pub use config::{AgentSpec, Donor, FederationConfig};
+pub use config::{AgentSpec, FederationConfig, InventorySource};
 pub(crate) use ports::Ports;
 
 use crate::comity;
@@ -144,6 +146,14 @@ impl Federation {
             }
         }
         Ok(())
+    }
+
+    /// Copies the logs to the directory in `COMITY_CHAOS_LOGS`, if it is set.
+    pub(crate) fn keep_logs(&self) {
+        let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS") else { return };
+        if let Err(error) = self.copy_logs(kept.as_ref()) {
+            eprintln!("the logs are not kept: {error:#}");
+        }
     }
 
     /// The ends of all logs, for error messages.

@@ -9,30 +9,32 @@
 
 mod borrower;
 mod demand;
+mod growth_policy;
+mod growth_report;
 mod inventory;
 mod member;
 mod messages;
-mod report;
-mod terms;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use comity_proto::v1;
-use comity_runtime::{BrokerEndpoints, IdentityDir};
+use comity_runtime::BrokerEndpoints;
 use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::watch;
 
+use crate::federation::broker_api::user_channel;
 use crate::federation::{Federation, FederationConfig};
 use crate::place::Place;
-use crate::processes::memory;
+use crate::process::usage::memory;
 use crate::wait::{PATIENCE, until};
 use borrower::Borrower;
+use growth_policy::write_policy;
 use member::Member;
 
 pub use demand::GPUS_PER_LEASE;
-pub use report::Report;
+pub use growth_report::GrowthReport;
 
 /// Number of the broker.
 const BROKER: u64 = 1;
@@ -43,13 +45,13 @@ pub const MAX_LEASES: u32 = 200_000;
 /// Number of clusters that borrow; each forms a peering with every donor.
 const ORIGINS: usize = 20;
 /// Maximum number of requests without an active lease, which keeps each cluster's backlog within its bounds.
-const ON_THE_WAY: u64 = 4_000;
+const MAX_PENDING_REQUESTS: u64 = 4_000;
 /// The run fails after this time without a new active lease or snapshot.
-const STUCK: Duration = Duration::from_secs(600);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Number of sequential renewals for the percentiles.
 const RENEWALS: usize = 200;
 /// Maximum concurrent offers; each takes about ten megabytes.
-const OFFERS_AT_ONCE: usize = 2;
+const CONCURRENT_OFFERS: usize = 2;
 
 /// The parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +85,7 @@ impl GrowthConfig {
 
     /// Nodes of each donor.
     fn nodes(&self) -> Vec<usize> {
-        let (nodes, each) = ((self.gpus / inventory::GPUS) as usize, self.nodes_per_cluster as usize);
+        let (nodes, each) = ((self.gpus / inventory::GPUS_PER_NODE) as usize, self.nodes_per_cluster as usize);
         (0..nodes.div_ceil(each)).map(|number| each.min(nodes - number * each)).collect()
     }
 }
@@ -92,16 +94,16 @@ impl GrowthConfig {
 ///
 /// # Errors
 /// When a size is out of range, a process does not start, or a lease is missing at the end.
-pub async fn run(config: &GrowthConfig, progress: impl Fn(&str)) -> Result<Report> {
+pub async fn run(config: &GrowthConfig, progress: impl Fn(&str)) -> Result<GrowthReport> {
     config.check()?;
-    let mut run = Run::start(config).await?;
-    let mut report = Report { gpus: config.gpus, leases: config.leases, ..Report::default() };
+    let mut run = GrowthRun::start(config).await?;
+    let mut report = GrowthReport { gpus: config.gpus, leases: config.leases, ..GrowthReport::default() };
     let result = run.measure(&mut report, &progress).await;
     result.with_context(|| format!("the broker's log ends\n{}", run.federation.logs()))?;
     Ok(report)
 }
 
-struct Run<'a> {
+struct GrowthRun<'a> {
     config: &'a GrowthConfig,
     federation: Federation,
     borrower: Borrower,
@@ -112,11 +114,11 @@ struct Run<'a> {
     _policy: tempfile::TempDir,
 }
 
-impl<'a> Run<'a> {
+impl<'a> GrowthRun<'a> {
     async fn start(config: &'a GrowthConfig) -> Result<Self> {
         let nodes = config.nodes();
         let policy = tempfile::tempdir()?;
-        terms::write(policy.path(), nodes.len(), ORIGINS)?;
+        write_policy(policy.path(), nodes.len(), ORIGINS)?;
         let federation = Federation::start(FederationConfig {
             brokers: 1,
             policy: policy.path().to_owned(),
@@ -126,10 +128,7 @@ impl<'a> Run<'a> {
         })
         .await?;
         let brokers = BrokerEndpoints::new(federation.broker_addresses())?;
-        let user = |name: &str| -> Result<_> {
-            let (pem, _) = IdentityDir::new(federation.dir().join(format!("user-{name}"))).load()?;
-            member::channel(&brokers, &pem)
-        };
+        let user = |name: &str| user_channel(federation.dir(), name, &brokers);
         let borrower = Borrower::new(user("alice")?, user("admin")?, ORIGINS);
         Ok(Self {
             config,
@@ -142,7 +141,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    async fn measure(&mut self, report: &mut Report, progress: &impl Fn(&str)) -> Result<()> {
+    async fn measure(&mut self, report: &mut GrowthReport, progress: &impl Fn(&str)) -> Result<()> {
         report.nodes = self.nodes.iter().sum();
         report.clusters = self.nodes.len();
         report.origins = ORIGINS;
@@ -189,7 +188,8 @@ impl<'a> Run<'a> {
         report.release_seconds = timed(self.release(&leases, progress)).await?;
         tokio::time::sleep(self.config.rest).await;
         report.released_resident_bytes = self.resident()?;
-        report.refused_reports = self.members.iter().map(|member| member.seen.refused.load(Ordering::Relaxed)).sum();
+        report.refused_reports =
+            self.members.iter().map(|member| member.progress.refused.load(Ordering::Relaxed)).sum();
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
 
     /// Makes all clusters members and starts their streams.
     async fn join(&mut self) -> Result<()> {
-        let names = (0..self.nodes.len()).map(terms::donor).chain((0..ORIGINS).map(terms::origin));
+        let names = (0..self.nodes.len()).map(growth_policy::donor).chain((0..ORIGINS).map(growth_policy::origin));
         let joins = names.map(|name| {
             let (borrower, open) = (self.borrower.clone(), self.open.subscribe());
             async move { Member::join(&name, &borrower.invite(&name).await?, open).await }
@@ -220,7 +220,7 @@ impl<'a> Run<'a> {
         let donors = self.members.iter().zip(&self.nodes).enumerate();
         let offers = donors
             .map(|(number, (donor, nodes))| donor.offer(inventory::offer(number, &donor.name, *nodes, generation)));
-        futures::stream::iter(offers).buffer_unordered(OFFERS_AT_ONCE).try_collect().await
+        futures::stream::iter(offers).buffer_unordered(CONCURRENT_OFFERS).try_collect().await
     }
 
     /// Changes one node of one donor.
@@ -232,19 +232,19 @@ impl<'a> Run<'a> {
     }
 
     fn active(&self) -> u64 {
-        self.members.iter().map(|member| member.seen.active.load(Ordering::Relaxed)).sum()
+        self.members.iter().map(|member| member.progress.active.load(Ordering::Relaxed)).sum()
     }
 
     /// Requests all leases and waits until they are active.
     async fn fill(&self, progress: &impl Fn(&str)) -> Result<()> {
         let leases = u64::from(self.config.leases);
         let in_turn = futures::stream::iter(0..leases).map(|number| async move {
-            while number.saturating_sub(self.active()) >= ON_THE_WAY {
+            while number.saturating_sub(self.active()) >= MAX_PENDING_REQUESTS {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             self.borrower.submit(number).await
         });
-        let submit = in_turn.buffer_unordered(borrower::AT_ONCE).try_collect::<()>();
+        let submit = in_turn.buffer_unordered(borrower::CONCURRENT_CALLS).try_collect::<()>();
         let follow = async {
             let (mut last, mut since) = (0, Instant::now());
             while last < leases {
@@ -254,8 +254,8 @@ impl<'a> Run<'a> {
                     (last, since) = (active, Instant::now());
                     progress(&format!("{active} of {leases} leases are active"));
                 }
-                if since.elapsed() > STUCK {
-                    bail!("{active} of {leases} leases became active, and no further one within {STUCK:?}");
+                if since.elapsed() > PROGRESS_TIMEOUT {
+                    bail!("{active} of {leases} leases became active, and no further one within {PROGRESS_TIMEOUT:?}");
                 }
             }
             anyhow::Ok(())
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
     }
 
     /// Renews leases until the broker makes another snapshot.
-    async fn snapshot(&self, leases: &[String], report: &mut Report) -> Result<()> {
+    async fn snapshot(&self, leases: &[String], report: &mut GrowthReport) -> Result<()> {
         let made = async || self.federation.broker_metrics(BROKER).await.map(|text| Snapshots::of(&text));
         let (before, began) = (made().await?, Instant::now());
         let mut round = 0;
@@ -280,7 +280,10 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             // The broker pauses between snapshots.
-            ensure!(began.elapsed() < STUCK, "no snapshot after {round} renewals within {STUCK:?}");
+            ensure!(
+                began.elapsed() < PROGRESS_TIMEOUT,
+                "no snapshot after {round} renewals within {PROGRESS_TIMEOUT:?}"
+            );
             self.borrower.renew(leases, round, 250).await?;
             round += 250;
         }
@@ -299,7 +302,7 @@ impl<'a> Run<'a> {
     /// Reconnects all clusters, waits until they know their leases, and sends full offers again.
     async fn resync(&self) -> Result<()> {
         for member in &self.members {
-            member.seen.active.store(0, Ordering::Relaxed);
+            member.progress.active.store(0, Ordering::Relaxed);
         }
         self.open.send_replace(true);
         self.offer_all(3).await?;
@@ -315,9 +318,9 @@ impl<'a> Run<'a> {
             }
             self.borrower.release(lease).await
         });
-        releases.buffer_unordered(borrower::AT_ONCE).try_collect::<()>().await?;
+        releases.buffer_unordered(borrower::CONCURRENT_CALLS).try_collect::<()>().await?;
         until("all leases to end", PATIENCE, async || {
-            let held: u64 = self.members.iter().map(|member| member.seen.held.load(Ordering::Relaxed)).sum();
+            let held: u64 = self.members.iter().map(|member| member.progress.held.load(Ordering::Relaxed)).sum();
             Ok((held == 0).then_some(()))
         })
         .await

@@ -48,6 +48,9 @@ pub enum Call {
 /// Lists omit requests from this number on: clients keep them until the end, and they exceed one page.
 pub const LISTED_BELOW: u64 = 1 << 32;
 
+/// Maximum number of violations that are recorded with a description.
+pub(crate) const MAX_VIOLATIONS: usize = 20;
+
 /// The result of reading one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
@@ -81,11 +84,18 @@ impl History {
         self.began.elapsed()
     }
 
-    /// Records an operation that was answered just now, or given up.
-    pub fn note(&self, call: Duration, answered: bool, what: Call, revision: Option<u64>) {
-        let answer = answered.then(|| self.now());
-        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
-        operations.push(Operation { call, answer, what, revision });
+    /// Records an operation that was answered just now.
+    pub fn answered(&self, call: Duration, what: Call, revision: Option<u64>) {
+        self.record(Operation { call, answer: Some(self.now()), what, revision });
+    }
+
+    /// Records an operation that got no answer.
+    pub fn unanswered(&self, call: Duration, what: Call) {
+        self.record(Operation { call, answer: None, what, revision: None });
+    }
+
+    fn record(&self, operation: Operation) {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
     /// All operations recorded so far.

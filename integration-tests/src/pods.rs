@@ -17,15 +17,15 @@ use crate::programs::{deploy, program};
 use crate::wait::{PATIENCE, until};
 
 /// Namespace of the brokers, on the donor's cluster.
-pub const BROKERS: &str = "comity-brokers";
+pub const BROKER_NAMESPACE: &str = "comity-brokers";
 /// Namespace of each agent.
-pub const AGENT: &str = "comity-system";
+pub const AGENT_NAMESPACE: &str = "comity-system";
 /// Image with kubectl, for a tenant's pod.
 pub const KUBECTL_IMAGE: &str = "comity.local/kubectl:1";
 /// Namespace of the offloaded pods, on the donor.
-const REMOTE: &str = "team-a-origin";
+const REMOTE_NAMESPACE: &str = "team-a-origin";
 /// Namespace of the virtual-kubelets, on the origin, and their label.
-const TENANT: &str = "liqo-tenant-donor";
+const LIQO_TENANT_NAMESPACE: &str = "liqo-tenant-donor";
 const VIRTUAL_KUBELETS: &str = "offloading.liqo.io/component=virtual-kubelet";
 /// Node port of the brokers.
 const CLIENT_PORT: u16 = 30743;
@@ -38,7 +38,7 @@ const GATEWAY_PORT: u16 = 51871;
 /// Folder of the agents' local volumes.
 const VOLUMES: &str = "/var/lib/comity-volumes";
 /// kubectl itself is given two minutes.
-const ROLLOUT: Duration = Duration::from_secs(110);
+const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(110);
 /// User of the images.
 const USER: &str = "65532:65532";
 
@@ -93,7 +93,7 @@ impl Pods {
         let members: Vec<String> = (1..=3)
             .map(|id| {
                 let client = clusters.donor.node_ip();
-                format!("{id}=comity-broker-{id}.comity-broker.{BROKERS}.svc:7444/{client}:{CLIENT_PORT}")
+                format!("{id}=comity-broker-{id}.comity-broker.{BROKER_NAMESPACE}.svc:7444/{client}:{CLIENT_PORT}")
             })
             .collect();
         let router = place(&clusters, Where::Router, clusters.donor.node_ip());
@@ -139,7 +139,7 @@ impl Pods {
         let founding = self.federation().broker_dir(1);
         let files = ["broker.json", "founding", "ca/ca.pem", "ca/ca-key.pem"].map(|file| founding.join(file));
         self.apply(donor, &["broker"], "broker", |text| {
-            text.push_str(&secret("comity-broker-founding", BROKERS, &files));
+            text.push_str(&secret("comity-broker-founding", BROKER_NAMESPACE, &files));
             text.push_str(&format!(
                 "patches:\n- target: {{kind: Service, name: comity-broker-client}}\n  patch: |\n    \
                  - {{op: add, path: /spec/type, value: NodePort}}\n    \
@@ -171,7 +171,7 @@ impl Pods {
         }
         real.kubectl(&apply).await?;
         let level = "pod-security.kubernetes.io/enforce=restricted";
-        real.kubectl(&["label", "namespace", AGENT, level]).await?;
+        real.kubectl(&["label", "namespace", AGENT_NAMESPACE, level]).await?;
 
         let token = self.invite(cluster).await?;
         self.agent_of(real, "agent/netstack", FABRIC_PORT, Some(token)).await
@@ -223,11 +223,11 @@ impl Pods {
         let bases = if tells_metrics { &[base, "liqo/pod-metrics"][..] } else { &[base] };
         self.apply(real, bases, "agent", |text| {
             text.push_str(&format!(
-                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT}\n  \
+                "configMapGenerator:\n- name: comity-agent\n  namespace: {AGENT_NAMESPACE}\n  \
                  behavior: replace\n  files: [agent.yaml]\n"
             ));
             if let Some(token) = &token {
-                text.push_str(&secret("comity-agent-join", AGENT, std::slice::from_ref(token)));
+                text.push_str(&secret("comity-agent-join", AGENT_NAMESPACE, std::slice::from_ref(token)));
             }
             std::iter::once(file).chain(token).collect()
         })
@@ -239,12 +239,13 @@ impl Pods {
     /// # Errors
     /// When kubectl fails, with its output.
     pub async fn into_tun(&self, real: &RealCluster) -> Result<()> {
-        real.kubectl(&["-n", AGENT, "delete", "deployment", "comity-agent", "--cascade=foreground"]).await?;
-        real.kubectl(&["-n", AGENT, "delete", "service/comity-agent-fabric", "networkpolicy/comity-agent"]).await?;
+        real.kubectl(&["-n", AGENT_NAMESPACE, "delete", "deployment", "comity-agent", "--cascade=foreground"]).await?;
+        real.kubectl(&["-n", AGENT_NAMESPACE, "delete", "service/comity-agent-fabric", "networkpolicy/comity-agent"])
+            .await?;
         real.exec_in_node(&["chown", "-R", "0:0", VOLUMES]).await?;
         real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
         let level = "pod-security.kubernetes.io/enforce=privileged";
-        real.kubectl(&["label", "--overwrite", "namespace", AGENT, level]).await?;
+        real.kubectl(&["label", "--overwrite", "namespace", AGENT_NAMESPACE, level]).await?;
         self.agent_of(real, "agent/tun", GATEWAY_PORT, None).await?;
         agent_rolled_out(real).await
     }
@@ -284,8 +285,8 @@ impl Pods {
     /// # Errors
     /// When it takes too long.
     pub async fn brokers_ready(&self) -> Result<()> {
-        let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
-        let wait = ["-n", BROKERS, "rollout", "status", "statefulset/comity-broker", &timeout];
+        let timeout = format!("--timeout={}s", ROLLOUT_TIMEOUT.as_secs());
+        let wait = ["-n", BROKER_NAMESPACE, "rollout", "status", "statefulset/comity-broker", &timeout];
         self.clusters().donor.kubectl(&wait).await?;
         Ok(())
     }
@@ -331,8 +332,11 @@ impl Pods {
     pub async fn logs(&self) -> String {
         let mut logs = String::new();
         for real in [&self.clusters().donor, &self.clusters().origin] {
-            for namespace in [BROKERS, AGENT, "comity-leases", NAMESPACE, REMOTE, TENANT] {
-                let whose = if namespace == TENANT { VIRTUAL_KUBELETS } else { "app.kubernetes.io/name" };
+            for namespace in
+                [BROKER_NAMESPACE, AGENT_NAMESPACE, "comity-leases", NAMESPACE, REMOTE_NAMESPACE, LIQO_TENANT_NAMESPACE]
+            {
+                let whose =
+                    if namespace == LIQO_TENANT_NAMESPACE { VIRTUAL_KUBELETS } else { "app.kubernetes.io/name" };
                 for args in [
                     &["get", "pods,pvc,endpointslices", "-o", "wide"][..],
                     &["get", "events", "--sort-by=.lastTimestamp"],
@@ -361,8 +365,8 @@ impl Pods {
 /// # Errors
 /// When it takes too long.
 pub async fn agent_rolled_out(real: &RealCluster) -> Result<()> {
-    let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
-    real.kubectl(&["-n", AGENT, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
+    let timeout = format!("--timeout={}s", ROLLOUT_TIMEOUT.as_secs());
+    real.kubectl(&["-n", AGENT_NAMESPACE, "rollout", "status", "deployment/comity-agent", &timeout]).await?;
     Ok(())
 }
 

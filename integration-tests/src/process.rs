@@ -1,5 +1,7 @@
 //! A process under test with a log file.
 
+pub(crate) mod usage;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

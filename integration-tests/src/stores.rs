@@ -1,25 +1,28 @@
 //! A common interface to two replicated stores, Comity's broker group and etcd: three members each on this machine,
 //! durable writes, mutual TLS.
 
-mod comity;
-mod etcd;
+mod comity_store;
 mod etcd_client;
-pub(crate) mod origin;
-pub(crate) mod terms;
+mod etcd_store;
+pub(crate) mod numbered_requests;
+pub(crate) mod store_policy;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
 use anyhow::Result;
 
-pub(crate) use comity::{ComityStore, channel};
-pub(crate) use etcd::EtcdStore;
+pub(crate) use comity_store::ComityStore;
+pub(crate) use etcd_store::EtcdStore;
 
 /// Members of each store.
 pub(crate) const MEMBERS: usize = 3;
 /// Maximum writes of a store: a broker group queues 50,000 requests and remembers the keys of 100,000 calls.
 pub(crate) const MAX_WRITES: u64 = 45_000;
+
+/// Timeout of asking one member who leads.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A replicated store. Members are numbered from 0.
 pub(crate) trait Store: Sized {
@@ -45,7 +48,7 @@ pub(crate) trait Store: Sized {
     fn restart(&mut self, member: usize) -> Result<()>;
 
     /// The numbers of all writes, read linearizably from one member.
-    async fn read_all(&self, member: usize) -> Result<HashSet<u64>>;
+    async fn read_all(&self, member: usize) -> Result<BTreeSet<u64>>;
 
     /// Process ids of the running members.
     fn pids(&self) -> Vec<u32>;

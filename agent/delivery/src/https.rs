@@ -24,7 +24,7 @@ pub(crate) struct HttpsServer {
     tls: Arc<rustls::ClientConfig>,
 }
 
-/// What it answered.
+/// Its answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Bytes,

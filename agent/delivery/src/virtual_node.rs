@@ -22,7 +22,7 @@ pub use resources::granted;
 
 use crate::{DonorLease, OriginLease, VirtualNodeGrant};
 
-/// What a donor lends as a virtual node.
+/// The grant of a donor for a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LentNode {
     /// Its grant.

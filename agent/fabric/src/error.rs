@@ -1,4 +1,4 @@
-//! What can go wrong in the fabric, in the operator's words.
+//! Errors of the fabric, in the operator's words.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub enum FabricError {
     Bind {
         /// The address that was asked for.
         listen: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The operating system's random source failed.
@@ -118,7 +118,7 @@ pub enum FabricError {
     LocalBind {
         /// The address that was asked for.
         bind: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A setting of mode `tun` that cannot be.
@@ -126,9 +126,9 @@ pub enum FabricError {
     Setting {
         /// Which setting.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What to write instead.
+        /// The remedy.
         reason: String,
     },
     /// The network device could not be made.
@@ -139,21 +139,21 @@ pub enum FabricError {
     Device {
         /// The device.
         device: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A link, an address or a route could not be changed.
     #[error("cannot {what}: {source}; mode tun needs NET_ADMIN in the node's network namespace")]
     Network {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The firewall's rules could not be loaded.
     #[error("cannot load table inet comity: {reason}; mode tun needs the program nft (package nftables) and NET_ADMIN")]
     Firewall {
-        /// What `nft` said.
+        /// The error of `nft`.
         reason: String,
     },
     /// The other side's networks are also networks here.
@@ -164,9 +164,9 @@ pub enum FabricError {
     Overlap {
         /// The peering's id.
         peering: String,
-        /// What the other side claims.
+        /// The other side's network.
         theirs: String,
-        /// What it overlaps with here.
+        /// The overlapping network here.
         own: String,
     },
     /// Two other clusters claim the same addresses.
@@ -193,7 +193,7 @@ pub enum FabricError {
     NodeOverlap {
         /// What the other cluster has.
         theirs: String,
-        /// What it overlaps with here.
+        /// The overlapping network here.
         own: String,
     },
     /// The gateway cannot tell which node it is.
@@ -249,7 +249,7 @@ pub enum FabricError {
         peering: String,
         /// The fabric address and port.
         listen: SocketAddr,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

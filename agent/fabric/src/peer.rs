@@ -34,7 +34,7 @@ struct Driven {
 pub(super) struct Peer {
     config: PeerConfig,
     driven: Mutex<Driven>,
-    /// What is only there where the kernel's stack is used.
+    /// Present only in mode `tun`, with the kernel's stack.
     kernel: Option<KernelSide>,
     kick: Notify,
     handshake: watch::Sender<Option<Handshake>>,
@@ -84,7 +84,7 @@ impl Peer {
         look(&mut self.lock().tunnel)
     }
 
-    /// What belongs to the kernel's stack, where that is used.
+    /// State of the kernel's stack, in mode `tun`.
     pub(super) fn kernel(&self) -> Option<&KernelSide> {
         self.kernel.as_ref()
     }

@@ -35,7 +35,7 @@ struct Registry {
 #[derive(Clone)]
 pub(super) struct SharedRegistry(Arc<RwLock<Registry>>);
 
-/// What adding a peering came to.
+/// The result of adding a peering.
 pub(super) enum Added {
     /// It was there already.
     Known(Arc<Peer>),

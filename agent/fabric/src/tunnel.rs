@@ -20,7 +20,7 @@ use super::{PresharedKey, WireguardKey, WireguardPublicKey};
 pub(super) const DATAGRAM_BYTES: usize = 2048;
 /// The same for a network device with the largest MTU.
 const LARGEST_DATAGRAM_BYTES: usize = LARGEST_MTU as usize + SEAL_BYTES;
-/// What WireGuard adds to a packet: its header and its tag.
+/// Bytes that WireGuard adds to a packet: its header and its tag.
 pub(super) const SEAL_BYTES: usize = 32;
 /// How often boringtun's timers are looked at; they are seconds long.
 const TICK: Duration = Duration::from_millis(200);
@@ -45,7 +45,7 @@ pub(super) struct Next {
     pub(super) blocked: bool,
 }
 
-/// What makes a tunnel.
+/// The parameters of a tunnel.
 pub(super) struct TunnelKeys<'a> {
     pub(super) local: &'a WireguardKey,
     pub(super) remote: WireguardPublicKey,
@@ -291,7 +291,7 @@ impl Tunnel {
         }
         let mut next = Next { at: self.next_tick, blocked: false };
         let Some(endpoint) = self.path.endpoint().filter(|_| self.has_session()) else {
-            // What is stalled was sealed for a session that is over.
+            // The stalled datagram was sealed for a session that is over.
             self.stalled = None;
             return next;
         };

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::UdpSocket;
 
-/// What became of a datagram.
+/// The result of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It left, or never will: the path is UDP, and its users bear losses.

@@ -147,6 +147,6 @@ mod tests {
                 && names.contains("nvidia.com/mig-3g.71gb")
                 && !names.contains("cpu")
         );
-        assert!(names.len() < 256, "a quota has room for 512, some of which a cluster's own devices need");
+        assert!(names.len() < 256, "a quota has room for 512, and a cluster's own devices need some");
     }
 }

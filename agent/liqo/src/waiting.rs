@@ -36,7 +36,7 @@ impl<T> Seen<T> {
 pub(super) struct Waiting<'a> {
     /// As in "wait for the nonce".
     pub(super) operation: &'a str,
-    /// What to look at if it does not come; empty where what is missing says it.
+    /// Hint for the case that it does not come; empty if the missing object suffices.
     pub(super) hint: &'a str,
     /// How long.
     pub(super) patience: Duration,
@@ -115,7 +115,7 @@ impl Waiting<'_> {
     }
 }
 
-/// What is said while no look told anything.
+/// The error before the first observation.
 const UNHEARD: &str = "the API server has not told of it";
 
 async fn emptied<K>(events: impl Stream<Item = watcher::Result<Event<K>>>, left: &mut BTreeSet<String>)

@@ -84,7 +84,7 @@ pub struct Lease {
     pub message: String,
     /// Namespace on the origin for its kubeconfig or pods.
     pub target_namespace: String,
-    /// What was asked for.
+    /// The requested capacity.
     pub gpus: Option<v1::GpuDemand>,
     /// W3C trace context of its submission.
     pub traceparent: String,

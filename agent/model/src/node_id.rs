@@ -18,7 +18,7 @@ const SALT_BYTES: usize = 32;
 /// clusters.
 const ID_BYTES: usize = 8;
 
-/// What makes node ids unguessable.
+/// The secret that makes node ids unguessable.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeSalt([u8; SALT_BYTES]);
 

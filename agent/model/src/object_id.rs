@@ -1,4 +1,4 @@
-//! What a desired state is about.
+//! Ids of the objects in a desired state.
 
 /// A lease or a peering, by its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

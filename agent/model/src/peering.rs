@@ -57,7 +57,7 @@ pub struct Peering {
     pub epoch: u32,
 }
 
-/// What the broker wants of a peering, and what it knows of the other side.
+/// The broker's directive for a peering, and its knowledge of the other side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeeringDirective {
     /// The peering.

@@ -43,7 +43,7 @@ pub enum JoinError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: JoinTokenError,
     },
@@ -59,9 +59,9 @@ pub enum JoinError {
     /// A broker refused.
     #[error("the broker refused to let {cluster} join: {reason}")]
     Refused {
-        /// Who asked.
+        /// The cluster.
         cluster: String,
-        /// What it said.
+        /// Its reason.
         reason: String,
     },
     /// The server that answers is not a broker of the token's federation.
@@ -74,7 +74,7 @@ pub enum JoinError {
         federation: String,
         /// Its brokers.
         brokers: String,
-        /// What is wrong with the first.
+        /// The error of the first one.
         reason: String,
     },
     /// No broker answered.

@@ -38,7 +38,7 @@ pub struct Renewal {
     pub directory: IdentityDir,
     /// Where new connections take it from.
     pub source: IdentitySource,
-    /// Who issues it.
+    /// The issuer.
     pub brokers: BrokerEndpoints,
     /// How to speak to them.
     pub tls: ClientTls,

@@ -35,15 +35,15 @@ pub enum BundleError {
     Field {
         /// Which field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         found: String,
-        /// What it should say.
+        /// The expected value.
         want: String,
     },
     /// A key or signature has the wrong form.
     #[error("the key bundle of {cluster} has a malformed {field}")]
     Form {
-        /// Whose bundle.
+        /// The cluster of the bundle.
         cluster: String,
         /// Which field.
         field: &'static str,
@@ -53,19 +53,19 @@ pub enum BundleError {
         "the network of {cluster} has {field} {value:?}: {reason}; correct section liqo of its agent's configuration"
     )]
     Network {
-        /// Whose bundle.
+        /// The cluster of the bundle.
         cluster: String,
         /// Which field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
     /// Not signed by the identity key with which the cluster joined.
     #[error("the key bundle of {cluster} is not signed by the identity key it joined with: it was changed on its way")]
     Signature {
-        /// Whose bundle.
+        /// The cluster of the bundle.
         cluster: String,
     },
     /// The institution is pinned, and none of its keys vouches for the cluster.
@@ -74,7 +74,7 @@ pub enum BundleError {
          a voucher, or correct pinnedInstitutionKeys"
     )]
     NotVouched {
-        /// Whose bundle.
+        /// The cluster of the bundle.
         cluster: String,
         /// Its institution.
         institution: String,

@@ -40,7 +40,7 @@ pub enum SealError {
     /// The receiver's key is no key.
     #[error("the HPKE public key of {cluster} is not valid")]
     BadKey {
-        /// Whose key.
+        /// The owner of the key.
         cluster: String,
     },
     /// It does not open: changed, moved, or for another key.
@@ -52,7 +52,7 @@ pub enum SealError {
         step: String,
         /// Its sequence.
         sequence: u64,
-        /// Who it says it is from.
+        /// The sender that it names.
         from: String,
     },
     /// It opens, but was not made by whom it names.
@@ -62,7 +62,7 @@ pub enum SealError {
         step: String,
         /// Its sequence.
         sequence: u64,
-        /// Who it says it is from.
+        /// The sender that it names.
         from: String,
     },
 }

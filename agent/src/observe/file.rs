@@ -35,7 +35,7 @@ pub enum InventoryFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// It is invalid.

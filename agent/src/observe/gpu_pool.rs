@@ -121,7 +121,7 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
     })
 }
 
-/// What all devices of the node have in common.
+/// Properties that all devices of the node share.
 fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Device, String> {
     let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
     if product.ends_with("-MIG-INVALID") {

@@ -1,4 +1,4 @@
-//! What is kept of a Kubernetes node: little, for there may be thousands.
+//! The stored fields of a Kubernetes node: few, because there may be thousands of nodes.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com
 /// HAMi's device plugin announces itself so; its `nvidia.com/gpu` counts splits, not devices.
 const HAMI_ANNOTATION: &str = "hami.io/node-nvidia-register";
 
-/// What the fold needs of one node.
+/// The fields that the inventory needs of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
     /// Name in the cluster; never leaves it.
     pub(crate) name: String,
     /// Labels that describe GPUs.
     pub(crate) labels: BTreeMap<String, String>,
-    /// What pods can have.
+    /// Allocatable amounts.
     pub(crate) allocatable: Amounts,
-    /// What is built in, healthy or not; extended resources only.
+    /// Capacity, healthy or not; extended resources only.
     pub(crate) capacity: Amounts,
     /// Ready, not cordoned, and without a taint that keeps tenants away.
     pub(crate) schedulable: bool,
@@ -36,7 +36,7 @@ pub(crate) struct NodeFacts {
     pub(crate) is_hami: bool,
     /// How its parts are joined, as its owner wrote it; empty: nothing is written.
     pub(crate) wiring: String,
-    /// What a health agent says of its devices; empty: nothing.
+    /// The health agent's annotation on its devices; empty: none.
     pub(crate) unhealthy: String,
 }
 

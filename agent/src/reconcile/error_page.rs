@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What stands before a code in the source, without white space.
+/// Text before a code in the source, without white space.
 const BEFORE_A_CODE: [&str; 7] = [
     "permanent(\"",
     "refuse(lease,\"",

@@ -25,14 +25,14 @@ pub struct CrashPoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{CRASH_VARIABLE} is {value:?}: want one of {steps}, then nothing, ':before' or ':after'")]
 pub struct CrashPointError {
-    /// What it is.
+    /// Its value.
     pub value: String,
-    /// What it may be.
+    /// The valid steps.
     pub steps: String,
 }
 
 impl CrashPoint {
-    /// What the environment asks for.
+    /// The crash points that the environment names.
     ///
     /// # Errors
     /// [`CrashPointError`]: a test that names no step would show nothing.

@@ -1,4 +1,4 @@
-//! What runs in this process, as a plan sees it.
+//! The running parts of this process, as a plan sees them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What steps work with, in parts: each step names those that it needs.
+//! Dependencies of steps, in parts: each step names those that it needs.
 
 mod connections;
 mod deliveries;

@@ -48,7 +48,7 @@ pub struct Snapshot<'a> {
     pub is_live: bool,
     /// Own records.
     pub records: &'a Records,
-    /// What runs.
+    /// Running parts.
     pub live: &'a Live,
     /// Where others reach this cluster's fabric now.
     pub endpoints: &'a [String],

@@ -8,11 +8,11 @@ use comity_proto::v1;
 /// Content of a cluster's offer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offered {
-    /// What it has.
+    /// Its nodes.
     pub nodes: Arc<Vec<v1::Node>>,
     /// How it can deliver leases now.
     pub deliveries: Vec<DeliveryKind>,
-    /// What data it holds.
+    /// Its datasets.
     pub data: Option<v1::DataSite>,
 }
 

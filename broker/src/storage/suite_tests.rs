@@ -56,7 +56,7 @@ async fn writes_that_wait_for_an_fsync_share_the_next() {
     log.disk().resume();
     log.blocking_append([blank(201)]).await.unwrap();
     let syncs = log.syncs() - before;
-    assert!(syncs < 100, "{syncs} fsyncs for 201 writes, all but one of which had to wait");
+    assert!(syncs < 100, "{syncs} fsyncs for 201 writes, although all but one had to wait");
 }
 
 /// Writes a vote and ten entries, and gives back the log's only file.

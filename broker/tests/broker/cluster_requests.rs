@@ -113,7 +113,7 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     let cancelled = requests.cancel_request(cancel("c")).await.unwrap().into_inner().request.unwrap();
     assert_eq!(cancelled.state(), v1::RequestState::Cancelled);
 
-    // What is for users and maintainers stays theirs.
+    // Clusters may not call what only users and maintainers may.
     let quote = v1::QuoteRequestRequest { spec: Some(burst()) };
     assert_refused(requests.quote_request(Request::new(quote)).await, Code::PermissionDenied, "", "");
     let renew =

@@ -12,29 +12,28 @@
 //! work as soon as its new place is ready. The broker needs no switch for this: the first strategy plans one request at
 //! a time, and without preemptible requests no lease moves.
 
-mod arrivals;
+mod batching_report;
 mod campus;
 mod counters;
-mod report;
+mod request_arrivals;
 mod run;
 
 use comity_core::Refusal;
 use comity_core::packing::Task;
 
-use self::arrivals::arrivals;
+pub use self::batching_report::{BATCHING_HEAD, BatchingFigures, BatchingReport, BatchingResult, StrategyReport, row};
 pub use self::campus::campus;
-pub use self::report::{BatchingReport, Figures, HEAD, SeedResult, StrategyReport, row};
+use self::request_arrivals::request_arrivals;
 use self::run::Run;
+use crate::time::{HOUR, MINUTE};
 use crate::trace::Trace;
 
-const MINUTE: u64 = 60_000;
-const HOUR: u64 = 60 * MINUTE;
 /// Interval between two plans, in milliseconds.
-const STEP: u64 = 10 * MINUTE;
+const PLAN_INTERVAL: u64 = 10 * MINUTE;
 /// Warm-up before measuring starts: as long as the longest lease, so that the load is steady.
-const SETTLING: u64 = 24 * HOUR;
+const WARM_UP: u64 = 24 * HOUR;
 /// A request gives up after this time in the queue.
-const PATIENCE: u64 = 4 * HOUR;
+const QUEUE_TIMEOUT: u64 = 4 * HOUR;
 /// The broker's bound on migrations: leases that may move for one request.
 pub const MOST_MOVES: u64 = 2;
 /// The broker's bound on migrations: milliseconds for which a lease is safe from a move after it started or moved.
@@ -84,10 +83,10 @@ impl BatchingTest {
     ///
     /// # Errors
     /// When the core refuses a command of the simulation.
-    pub fn run(&self, trace: &Trace, strategy: Strategy, seed: u64) -> Result<SeedResult, Refusal> {
+    pub fn run(&self, trace: &Trace, strategy: Strategy, seed: u64) -> Result<BatchingResult, Refusal> {
         let tasks: Vec<Task> = trace.tasks.iter().filter(|task| task.devices > 0).cloned().collect();
-        let arrivals = arrivals(self, trace.capacity_milli(), &tasks, seed);
+        let arrivals = request_arrivals(self, trace.capacity_milli(), &tasks, seed);
         let figures = Run::new(trace, &tasks, strategy, self.days)?.serve(&arrivals)?;
-        Ok(SeedResult { seed, figures })
+        Ok(BatchingResult { seed, figures })
     }
 }

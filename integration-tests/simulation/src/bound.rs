@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn two_shares_of_six_tenths_are_not_one_device() {
-        // One share a device, of which 40 % stay idle.
+        // Each device serves one share and stays idle by 40 %.
         assert_eq!(percents(&trace(10, 1, &[(10, 1, 600)])), [(60.0, 60.0), (60.0, 60.0)]);
     }
 

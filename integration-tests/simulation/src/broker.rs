@@ -3,8 +3,8 @@
 
 pub(crate) mod hardware;
 mod members;
+mod mutual_policy;
 pub(crate) mod spec;
-mod terms;
 
 use std::collections::BTreeSet;
 
@@ -26,6 +26,7 @@ use comity_core::{
 };
 use comity_policy::{BundleSource, SourceFile};
 
+pub(crate) use self::members::{DONOR, ORIGIN};
 pub use self::members::{Member, node_id};
 
 /// The broker's core.

@@ -4,19 +4,18 @@
 //! nodes stop answering, leave and return; donors fall silent. Agents carry out orders at once. The simulation checks
 //! every placement against its own list of failures.
 
+mod failing_federation;
+mod failures_report;
 mod faults;
-mod federation;
 mod ground_truth;
 mod invariants;
-mod report;
 
 use comity_core::{Millis, Refusal};
 
-use self::federation::Federation;
-pub use self::report::FailuresReport;
+use self::failing_federation::FailingFederation;
+pub use self::failures_report::FailuresReport;
 use crate::random::Random;
-
-const MINUTE: u64 = 60_000;
+use crate::time::MINUTE;
 
 /// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +33,7 @@ impl Failures {
     /// When the core refuses a command of the simulation.
     pub fn run(&self) -> Result<FailuresReport, Refusal> {
         let mut random = Random::new(self.seed);
-        let mut federation = Federation::new(self.seed)?;
+        let mut federation = FailingFederation::new(self.seed)?;
         while federation.report.events < self.events {
             for _ in 0..random.below(3) {
                 federation.submit(&mut random)?;

@@ -8,10 +8,10 @@
 //! institution)
 //! ```
 //!
-//! All three pack a site's own nodes the same way, so that they differ only in who may use which node. No task ends.
+//! All three pack a site's own nodes the same way, so that they differ only in the nodes that each institution may use. No task ends.
 
-mod plot;
-mod report;
+mod bar_chart;
+mod federation_report;
 mod site;
 
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ use std::str::FromStr;
 use comity_core::packing::{Mix, Shape, Task};
 use comity_core::{ClusterId, NodeId, Refusal};
 
-pub use self::plot::svg;
-pub use self::report::{FederationReport, Figures, Institution};
+pub use self::bar_chart::svg;
+pub use self::federation_report::{CaseFigures, FederationReport, Institution};
 use self::site::{Allocation, Site};
 use crate::arrivals::arrivals;
 use crate::broker::{Broker, Member, node_id};
@@ -84,7 +84,7 @@ pub enum FederationError {
 }
 
 /// A task of one institution.
-struct Arrival<'t> {
+struct InstitutionTask<'t> {
     institution: usize,
     task: &'t Task,
 }
@@ -116,7 +116,7 @@ impl FederationTest {
     }
 
     /// The trace's tasks in order of arrival, each assigned to a random institution.
-    fn arrivals<'t>(&self, trace: &'t Trace, owned: &[&[&Shape]]) -> Vec<Arrival<'t>> {
+    fn arrivals<'t>(&self, trace: &'t Trace, owned: &[&[&Shape]]) -> Vec<InstitutionTask<'t>> {
         let weight = |(number, nodes): (u64, &&[&Shape])| match self.skew {
             Skew::Capacity => nodes.iter().map(|shape| u64::from(shape.devices)).sum(),
             Skew::Zipf => 1_000_000 / number,
@@ -136,13 +136,13 @@ impl FederationTest {
             sums.partition_point(|&sum| sum <= at).min(owned.len() - 1)
         };
         let order = arrivals(trace, self.seed, self.inflate);
-        order.into_iter().map(|index| Arrival { institution: draw(), task: &trace.tasks[index] }).collect()
+        order.into_iter().map(|index| InstitutionTask { institution: draw(), task: &trace.tasks[index] }).collect()
     }
 }
 
-fn isolated(owned: &[&[&Shape]], mix: &Mix, arrivals: &[Arrival<'_>], report: &mut FederationReport) {
+fn isolated(owned: &[&[&Shape]], mix: &Mix, arrivals: &[InstitutionTask<'_>], report: &mut FederationReport) {
     let mut sites: Vec<Site> = owned.iter().map(|nodes| Site::new(nodes, mix)).collect();
-    for Arrival { institution, task } in arrivals {
+    for InstitutionTask { institution, task } in arrivals {
         if sites[*institution].place(task).is_none() {
             report.institutions[*institution].isolated.waits(task);
         }
@@ -152,9 +152,9 @@ fn isolated(owned: &[&[&Shape]], mix: &Mix, arrivals: &[Arrival<'_>], report: &m
     }
 }
 
-fn one_cluster(owned: &[&[&Shape]], mix: &Mix, arrivals: &[Arrival<'_>], report: &mut FederationReport) {
+fn one_cluster(owned: &[&[&Shape]], mix: &Mix, arrivals: &[InstitutionTask<'_>], report: &mut FederationReport) {
     let mut site = Site::new(&owned.concat(), mix);
-    for Arrival { institution, task } in arrivals {
+    for InstitutionTask { institution, task } in arrivals {
         if site.place(task).is_none() {
             report.institutions[*institution].one_cluster.waits(task);
         }
@@ -170,7 +170,7 @@ fn federated(
     owned: &[&[&Shape]],
     mix: &Mix,
     history: &[Task],
-    arrivals: &[Arrival<'_>],
+    arrivals: &[InstitutionTask<'_>],
     report: &mut FederationReport,
 ) -> Result<(), Refusal> {
     let names = report.institutions.iter().map(|institution| institution.name.clone());
@@ -183,7 +183,7 @@ fn federated(
     let ids: Result<Vec<NodeId>, Refusal> = (0..most).map(node_id).collect();
     let ids = ids?;
     let mut sites: Vec<Site> = owned.iter().map(|nodes| Site::new(nodes, mix)).collect();
-    for Arrival { institution, task } in arrivals {
+    for InstitutionTask { institution, task } in arrivals {
         if let Some(allocation) = sites[*institution].place(task) {
             broker.run_locally(*institution, &ids[allocation.node], |node| {
                 node.local_cpu_milli += allocation.cpu_milli;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nodes.csv ┐
-//!           ├▶ Trace ─▶ arrivals (seed) ─▶ Policy::place for each task ─▶ SeedResult ─▶ Report
+//!           ├▶ Trace ─▶ arrivals (seed) ─▶ Policy::place for each task ─▶ ReplayResult ─▶ ReplayReport
 //! pods.csv  ┘
 //! ```
 //!
@@ -20,8 +20,10 @@ pub mod policy;
 pub mod random;
 pub mod reclaim;
 pub mod replay;
-pub mod report;
+pub mod replay_report;
 pub mod resample;
 pub mod seeds;
 pub mod speed;
+mod svg;
+mod time;
 pub mod trace;

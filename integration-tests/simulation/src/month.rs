@@ -9,31 +9,28 @@
 
 mod accounting;
 mod demand;
-mod federation;
-mod plot;
-mod report;
-mod terms;
+mod institutions;
+mod line_chart;
+mod month_federation;
+mod month_report;
 
-pub use plot::svg;
-pub use report::{Fairness, InstitutionFigures, LendingFigures, MonthReport, TenantFigures};
+pub use line_chart::svg;
+pub use month_report::{Fairness, InstitutionFigures, LendingFigures, MonthReport, TenantFigures};
 
 use comity_core::Refusal;
 
 use self::accounting::Accounting;
 use self::demand::Demand;
-use self::federation::Federation;
-use self::report::by_lending;
-use self::terms::MEMBERS;
+use self::institutions::MEMBERS;
+use self::month_federation::MonthFederation;
+use self::month_report::by_lending;
 use crate::random::Random;
+use crate::time::{DAY, HOUR, MINUTE};
 
-const MINUTE: u64 = 60_000;
-/// An hour in milliseconds.
-pub(crate) const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
 /// Interval between two batches of arrivals, in milliseconds.
-const STEP: u64 = 10 * MINUTE;
+const ARRIVAL_INTERVAL: u64 = 10 * MINUTE;
 /// Queue length of each tenant during the backlog.
-const BACKLOG: usize = 8;
+const BACKLOG_PER_TENANT: usize = 8;
 
 /// The parameters of a simulated month.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +45,7 @@ pub struct Month {
 
 /// Days of backlog before shares are measured.
 const SETTLING_DAYS: u64 = 1;
-/// Distinct assignments of the lent nodes to five institutions, two of which lend the same number.
+/// Distinct assignments of the lent nodes to five institutions; two lend the same number.
 pub const ARRANGEMENTS: u8 = 60;
 
 impl Month {
@@ -60,7 +57,8 @@ impl Month {
     pub fn run_arranged(&self, arrangements: u8, mut progress: impl FnMut(usize)) -> Result<Fairness, Refusal> {
         let mut others = Vec::new();
         let month = self.run()?;
-        for (done, nodes) in (1..).zip(terms::arrangements().into_iter().take(usize::from(arrangements)).skip(1)) {
+        for (done, nodes) in (1..).zip(institutions::arrangements().into_iter().take(usize::from(arrangements)).skip(1))
+        {
             progress(done);
             others.push(self.run_with(nodes)?);
         }
@@ -78,23 +76,24 @@ impl Month {
     }
 
     fn run_with(&self, nodes: [usize; MEMBERS.len()]) -> Result<MonthReport, Refusal> {
-        let mut federation = Federation::new(nodes)?;
+        let mut federation = MonthFederation::new(nodes)?;
         let mut accounting = Accounting::default();
         let mut demand = Demand::new(Random::new(self.seed));
         let began = federation.now();
         let days = self.peak_days + self.backlog_days;
-        for step in 0..days * DAY / STEP {
-            let (day, now) = (step * STEP / DAY, began + step * STEP);
+        for step in 0..days * DAY / ARRIVAL_INTERVAL {
+            let (day, now) = (step * ARRIVAL_INTERVAL / DAY, began + step * ARRIVAL_INTERVAL);
             federation.run_until(now, &mut accounting)?;
-            if (step * STEP).is_multiple_of(HOUR) {
+            if (step * ARRIVAL_INTERVAL).is_multiple_of(HOUR) {
                 federation.update_local_work(began)?;
             }
             let peaks = day < self.peak_days;
             accounting.waits_count = peaks;
             accounting.shares_count = day >= self.peak_days + SETTLING_DAYS;
-            for index in 0..terms::TENANTS.len() {
+            for index in 0..institutions::TENANTS.len() {
                 let queued = federation.queued(index);
-                let more = if peaks { demand.arrivals(index, now - began) } else { BACKLOG.saturating_sub(queued) };
+                let more =
+                    if peaks { demand.arrivals(index, now - began) } else { BACKLOG_PER_TENANT.saturating_sub(queued) };
                 for _ in 0..more {
                     let request = demand.draw();
                     accounting.turned_away += u64::from(!federation.submit(index, &request)?);

@@ -1,9 +1,9 @@
 //! Placement policies: Comity's scheduler and its peers.
 
+mod arbitrary;
 mod best_fit;
 mod comity;
 mod fgd;
-mod random;
 mod scan;
 
 use std::fmt;
@@ -12,10 +12,10 @@ use std::str::FromStr;
 use comity_core::Refusal;
 use comity_core::packing::Task;
 
+pub use arbitrary::Arbitrary;
 pub use best_fit::BestFit;
 pub use comity::Comity;
 pub use fgd::Fgd;
-pub use random::Arbitrary;
 
 use crate::trace::Trace;
 

@@ -5,21 +5,19 @@
 //! every proposed set of leases with all other sets of the donor.
 
 mod checker;
-mod federation;
-mod report;
+mod reclaim_federation;
+mod reclaim_report;
 mod request;
 mod terms;
 
 use comity_core::{Millis, Refusal};
 
-use self::federation::Federation;
-pub use self::report::ReclaimReport;
+use self::reclaim_federation::ReclaimFederation;
+pub use self::reclaim_report::ReclaimReport;
 pub(crate) use self::request::request;
 pub(crate) use self::terms::{DONORS, Terms, cluster, clusters, node, policy};
 use crate::random::Random;
-
-const SECOND: u64 = 1_000;
-const MINUTE: u64 = 60 * SECOND;
+use crate::time::{MINUTE, SECOND};
 
 /// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +35,7 @@ impl Reclaims {
     /// When the core refuses a command of the simulation.
     pub fn run(&self) -> Result<ReclaimReport, Refusal> {
         let mut random = Random::new(self.seed);
-        let mut federation = Federation::new(self.seed)?;
+        let mut federation = ReclaimFederation::new(self.seed)?;
         while federation.report.reclaimed < self.reclaims {
             for _ in 0..random.below(4) {
                 federation.submit(&mut random)?;

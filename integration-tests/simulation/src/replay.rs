@@ -10,17 +10,17 @@ use crate::trace::Trace;
 
 /// The result of one seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SeedResult {
+pub struct ReplayResult {
     /// Seed of the arrivals.
     pub seed: u64,
     /// The measured values.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: ReplayFigures,
 }
 
 /// Measured values; percentages are of the GPU capacity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figures {
+pub struct ReplayFigures {
     /// Mean allocation while the demand rounds to 100 %; `None` if it never reaches that.
     pub allocated_percent_at_100: Option<f64>,
     /// Mean allocation while the demand rounds to 130 %; `None` if it never reaches that.
@@ -63,7 +63,7 @@ impl Mark {
 /// Replays `trace` once, from idle nodes.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts and thousandths are far below 2^52")]
-pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64) -> SeedResult {
+pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64) -> ReplayResult {
     let order = arrivals(trace, seed, inflate);
     let capacity = trace.capacity_milli() as f64;
     scheduler.restart(seed);
@@ -94,7 +94,7 @@ pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64
     let decisions = nanoseconds.len();
     nanoseconds.sort_unstable();
     let p99 = nanoseconds.get((decisions * 99 / 100).min(decisions.saturating_sub(1))).copied().unwrap_or(0);
-    let figures = Figures {
+    let figures = ReplayFigures {
         allocated_percent_at_100: at_100.mean(),
         allocated_percent_at_130: at_130.mean(),
         first_refused_gpu_task_at_percent: first_refused,
@@ -103,7 +103,7 @@ pub fn replay(trace: &Trace, scheduler: &mut dyn Policy, seed: u64, inflate: f64
         decisions_per_second: if seconds > 0.0 { decisions as f64 / seconds } else { 0.0 },
         p99_us: p99 as f64 / 1e3,
     };
-    SeedResult { seed, figures }
+    ReplayResult { seed, figures }
 }
 
 #[cfg(test)]

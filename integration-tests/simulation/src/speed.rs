@@ -232,10 +232,10 @@ fn resident_bytes() -> u64 {
 }
 
 /// Head of the table; [`row`] has the same columns.
-pub const HEAD: &str = " scale   nodes    GPUs  placements  asked, %  placed/s  leases/s    cold/s   FGD/s  p50 us  p99 us    max us  \
+pub const SPEED_HEAD: &str = " scale   nodes    GPUs  placements  asked, %  placed/s  leases/s    cold/s   FGD/s  p50 us  p99 us    max us  \
                         \x20  MiB";
 
-/// One row of the table under [`HEAD`].
+/// One row of the table under [`SPEED_HEAD`].
 #[must_use]
 pub fn row(speed: &Speed) -> String {
     format!(

@@ -130,8 +130,8 @@ fn read_nodes(path: &Path, models: &mut BTreeMap<String, u32>) -> Result<BTreeMa
             return Err(row.bad("sn", "give each node a name of its own".to_owned()));
         }
     }
-    let has_gpus = nodes.values().any(|shape| shape.devices > 0);
-    table.check(has_gpus, "gpu", "name nodes with GPUs, one a line")?;
+    let gpus = nodes.values().map(|shape| u64::from(shape.devices)).sum();
+    table.check(gpus, "gpu", "name nodes with GPUs, one a line")?;
     Ok(nodes)
 }
 
@@ -162,8 +162,8 @@ fn read_tasks(path: &Path, models: &BTreeMap<String, u32>) -> Result<Vec<Task>, 
         let memory_mib = row.number("memory_mib", MAX_AMOUNT)?;
         tasks.push(Task { cpu_milli, memory_mib, devices, milli, kinds: kinds(row.text(MODELS_COLUMN), models) });
     }
-    let asks_for_gpus = tasks.iter().any(|task| task.devices > 0);
-    table.check(asks_for_gpus, "num_gpu", "name tasks that ask for GPUs, one a line")?;
+    let gpus = tasks.iter().map(|task| u64::from(task.devices)).sum();
+    table.check(gpus, "num_gpu", "name tasks that ask for GPUs, one a line")?;
     Ok(tasks)
 }
 
@@ -231,13 +231,13 @@ impl Table {
         Ok(Self { path: path.to_owned(), header, rows: reader.into_records(), read: 0, line: 1 })
     }
 
-    /// Checks after the last row that the file had rows, and one with GPUs.
-    fn check(&self, gpus: bool, column: &'static str, remedy: &'static str) -> Result<(), TraceError> {
+    /// Checks after the last row that the file had rows, and `gpus` GPUs in them.
+    fn check(&self, gpus: u64, column: &'static str, remedy: &'static str) -> Result<(), TraceError> {
         let path = self.path.clone();
         match (self.read, gpus) {
             (0, _) => Err(TraceError::Empty { path, remedy }),
-            (_, false) => Err(TraceError::NoGpus { path, last_line: self.line, column, remedy }),
-            (_, true) => Ok(()),
+            (_, 0) => Err(TraceError::NoGpus { path, last_line: self.line, column, remedy }),
+            _ => Ok(()),
         }
     }
 

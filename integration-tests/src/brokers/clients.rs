@@ -12,44 +12,41 @@ use comity_runtime::BrokerChannel;
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::group::{Group, number_of, permanent_tenant, temporary_tenant};
+use super::group::{Group, permanent_tenant, temporary_tenant};
 use crate::chaos::dice::Dice;
-use crate::history::{Call, History, LISTED_BELOW, Observation, Operation};
-use crate::stores::terms;
+use crate::federation::broker_api::MAX_PAGE_ITEMS;
+use crate::history::{Call, History, LISTED_BELOW, MAX_VIOLATIONS, Observation, Operation};
+use crate::stores::numbered_requests::{number_of, request_of};
 use crate::watch::now_ms;
 
 /// Clients that submit, cancel and read, and those that list.
-const WRITERS: usize = 6;
+const HISTORY_WRITERS: usize = 6;
 const LISTERS: usize = 2;
-/// Pause between two operations of a client.
-const WRITE_EVERY: Duration = Duration::from_millis(60);
-const LIST_EVERY: Duration = Duration::from_millis(400);
-/// Timeout of a try, and pause before the next.
-const TRY: Duration = Duration::from_secs(2);
-const AGAIN: Duration = Duration::from_millis(50);
+/// Interval between two operations of a client.
+const WRITER_INTERVAL: Duration = Duration::from_millis(60);
+const LISTER_INTERVAL: Duration = Duration::from_millis(400);
+/// Timeout of a try, and interval before the next.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+const CALL_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// After this time the outcome of an operation counts as unknown.
-const GIVE_UP: Duration = Duration::from_secs(12);
+const CALL_DEADLINE: Duration = Duration::from_secs(12);
 /// Maximum temporary requests that one writer keeps queued, so that all fit into one page.
 const MAX_MOVING: usize = 24;
 /// Requests that a writer reads again.
 const RECENT: usize = 48;
-/// Maximum items per page.
-const PAGE: u32 = 500;
 /// Requests must be placed by then. None is; no clock that jumps may end one.
 const START_WITHIN_MS: u64 = 3_600_000;
 /// By how much log time may be off when a request is accepted: beyond the time that its call took.
 const LOG_TIME_OFF_MS: u64 = 5_000;
-/// Maximum number of recorded violations.
-const MAX_TOLD: usize = 20;
 
 /// The running clients.
 pub(super) struct Clients {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     tasks: JoinSet<Result<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ClientState {
     history: History,
     stopped: AtomicBool,
     next: AtomicU64,
@@ -60,10 +57,10 @@ struct Shared {
 
 impl Clients {
     pub(super) fn start(group: &Group, seed: u64) -> Result<Self> {
-        let (shared, mut tasks, mut dice) = (Arc::new(Shared::default()), JoinSet::new(), Dice::new(!seed));
-        for number in 0..WRITERS + LISTERS {
-            let client = Client { channel: group.channel_from("alice", number)?, shared: Arc::clone(&shared) };
-            if number < WRITERS {
+        let (shared, mut tasks, mut dice) = (Arc::new(ClientState::default()), JoinSet::new(), Dice::new(!seed));
+        for number in 0..HISTORY_WRITERS + LISTERS {
+            let client = HistoryClient { channel: group.channel_from("alice", number)?, shared: Arc::clone(&shared) };
+            if number < HISTORY_WRITERS {
                 tasks.spawn(client.write(dice.split()));
             } else {
                 tasks.spawn(client.list());
@@ -87,9 +84,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Client {
+struct HistoryClient {
     channel: BrokerChannel,
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
 }
 
 /// A request that was accepted.
@@ -99,7 +96,7 @@ struct Known {
     id: String,
 }
 
-impl Client {
+impl HistoryClient {
     async fn write(self, mut dice: Dice) -> Result<()> {
         let (mut mine, mut recent) = (VecDeque::new(), VecDeque::new());
         while !self.shared.stopped.load(Ordering::Relaxed) {
@@ -123,14 +120,14 @@ impl Client {
                     }
                 }
             }
-            tokio::time::sleep(WRITE_EVERY).await;
+            tokio::time::sleep(WRITER_INTERVAL).await;
         }
         Ok(())
     }
 
     async fn submit(&self, tenant: &str, number: u64, recent: &mut VecDeque<Known>) -> Result<Option<Known>> {
         let (call, called_ms) = (self.shared.history.now(), now_ms());
-        let message = terms::request_of(tenant, number, called_ms + START_WITHIN_MS);
+        let message = request_of(tenant, number, called_ms + START_WITHIN_MS);
         let reply = self
             .repeated(&[], |mut client| {
                 let message = message.clone();
@@ -138,14 +135,14 @@ impl Client {
             })
             .await;
         let Some(Ok(reply)) = reply else {
-            self.shared.history.note(call, false, Call::Submit(number), None);
+            self.shared.history.unanswered(call, Call::Submit(number));
             if number < LISTED_BELOW {
                 lock(&self.shared.unknown).insert(number);
             }
             return Ok(None);
         };
         let request = reply.request.context("a request")?;
-        self.shared.history.note(call, true, Call::Submit(number), Some(request.revision));
+        self.shared.history.answered(call, Call::Submit(number), Some(request.revision));
         let (from, to) = (called_ms.saturating_sub(LOG_TIME_OFF_MS), now_ms() + LOG_TIME_OFF_MS);
         if !(from..=to).contains(&request.submitted_at_ms) {
             let off = i128::from(request.submitted_at_ms) - i128::from(called_ms);
@@ -169,11 +166,11 @@ impl Client {
         match self.repeated(&[Code::NotFound], call_it).await {
             Some(Ok(reply)) => {
                 let revision = reply.request.context("a request")?.revision;
-                history.note(call, true, Call::Cancel(known.number), Some(revision));
+                history.answered(call, Call::Cancel(known.number), Some(revision));
             }
             // It was accepted, and nobody else cancels it.
-            Some(Err(_)) => history.note(call, true, Call::Read(known.number, Observation::Nothing), None),
-            None => history.note(call, false, Call::Cancel(known.number), None),
+            Some(Err(_)) => history.answered(call, Call::Read(known.number, Observation::Nothing), None),
+            None => history.unanswered(call, Call::Cancel(known.number)),
         }
         Ok(())
     }
@@ -203,7 +200,7 @@ impl Client {
             Some(Err(_)) => Observation::Nothing,
             None => return Ok(()),
         };
-        self.shared.history.note(call, true, Call::Read(known.number, saw), None);
+        self.shared.history.answered(call, Call::Read(known.number, saw), None);
         Ok(())
     }
 
@@ -211,7 +208,7 @@ impl Client {
         while !self.shared.stopped.load(Ordering::Relaxed) {
             let call = self.shared.history.now();
             let message = v1::ListRequestsRequest {
-                page: Some(v1::PageRequest { size: PAGE, token: String::new() }),
+                page: Some(v1::PageRequest { size: MAX_PAGE_ITEMS, token: String::new() }),
                 consistency: v1::Consistency::Linearizable.into(),
                 tenant: temporary_tenant(),
                 include_ended: false,
@@ -226,13 +223,15 @@ impl Client {
                 let page = reply.page.context("a page")?;
                 let waiting = reply.requests.iter().map(number_of).collect::<Result<BTreeSet<u64>>>()?;
                 if page.next_token.is_empty() {
-                    self.shared.history.note(call, true, Call::List(waiting), Some(page.revision));
+                    self.shared.history.answered(call, Call::List(waiting), Some(page.revision));
                 } else {
-                    self.violated(format!("more than {PAGE} requests wait that come and go: a list is no single read"));
+                    self.violated(format!(
+                        "more than {MAX_PAGE_ITEMS} requests wait that come and go: a list is no single read"
+                    ));
                 }
                 self.tidy(&reply.requests).await?;
             }
-            tokio::time::sleep(LIST_EVERY).await;
+            tokio::time::sleep(LISTER_INTERVAL).await;
         }
         Ok(())
     }
@@ -260,12 +259,13 @@ impl Client {
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {
         let began = Instant::now();
-        while began.elapsed() < GIVE_UP {
-            let answer = tokio::time::timeout(TRY, call(RequestServiceClient::new(self.channel.clone()))).await;
+        while began.elapsed() < CALL_DEADLINE {
+            let answer =
+                tokio::time::timeout(CALL_TIMEOUT, call(RequestServiceClient::new(self.channel.clone()))).await;
             match answer {
                 Ok(Ok(reply)) => return Some(Ok(reply.into_inner())),
                 Ok(Err(status)) if codes.contains(&status.code()) => return Some(Err(status)),
-                _ => tokio::time::sleep(AGAIN).await,
+                _ => tokio::time::sleep(CALL_RETRY_INTERVAL).await,
             }
         }
         None
@@ -273,7 +273,7 @@ impl Client {
 
     fn violated(&self, what: String) {
         let mut violations = lock(&self.shared.violations);
-        if violations.len() < MAX_TOLD {
+        if violations.len() < MAX_VIOLATIONS {
             eprintln!("VIOLATED: {what}");
             violations.push(what);
         }

@@ -8,9 +8,10 @@ use comity_runtime::BrokerChannel;
 use tonic::Code;
 
 use super::disk::Writes;
-use super::group::{Group, RECOVERY, permanent_tenant};
+use super::group::{GROUP_RECOVERY_TIMEOUT, Group, permanent_tenant};
 use super::host::SEATS;
-use crate::stores::terms;
+use crate::federation::policy_documents::CLASS;
+use crate::stores::numbered_requests::{SILENT_ORIGIN, request_of};
 use crate::wait::until;
 
 /// Limit against hanging.
@@ -61,14 +62,16 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
         anyhow::Ok(cut.elapsed())
     };
     let told = async {
-        until("the metric to be 0", RECOVERY, async || Ok((!group.claims_to_lead(leader).await?).then_some(())))
-            .await?;
+        until("the metric to be 0", GROUP_RECOVERY_TIMEOUT, async || {
+            Ok((!group.claims_to_lead(leader).await?).then_some(()))
+        })
+        .await?;
         anyhow::Ok(cut.elapsed())
     };
     let (called, metric) = tokio::try_join!(called, told)?;
     let began = Instant::now();
     let (purpose, tenant) = ((MEANWHILE + 1).to_string(), permanent_tenant());
-    let submitted = ["request", "submit", "--tenant", &tenant, "--origin", terms::ORIGIN, "--class", "frontier"];
+    let submitted = ["request", "submit", "--tenant", &tenant, "--origin", SILENT_ORIGIN, "--class", CLASS];
     command.json("alice", &[&submitted[..], &["--gpus", "1", "--purpose", &purpose]].concat()).await?;
     let took = began.elapsed();
     let alone = submit(&group.channel_to("alice", group.member(leader)?)?, MEANWHILE + 2).await;
@@ -95,7 +98,7 @@ async fn leaders(group: &Group) -> Result<usize> {
 }
 
 async fn submit(channel: &BrokerChannel, number: u64) -> Result<(), tonic::Status> {
-    let message = terms::request_of(&permanent_tenant(), number, 0);
+    let message = request_of(&permanent_tenant(), number, 0);
     let mut client = RequestServiceClient::new(channel.clone());
     let answer = tokio::time::timeout(ANSWER, client.submit_request(message)).await;
     answer.map_err(|_| tonic::Status::deadline_exceeded(format!("no answer within {ANSWER:?}")))?.map(drop)
@@ -163,8 +166,10 @@ async fn watch_disk(group: &mut Group, drill: DiskDrill) -> Result<BrokenDisk> {
     let running = log.get(said..).context("logs grow")?.to_owned();
 
     group.start_on(seat)?;
-    until("a start on the broken disk to end", RECOVERY, async || Ok(group.ended()?.contains(&broker).then_some(())))
-        .await?;
+    until("a start on the broken disk to end", GROUP_RECOVERY_TIMEOUT, async || {
+        Ok(group.ended()?.contains(&broker).then_some(()))
+    })
+    .await?;
     let again = group.log_on(seat)?;
     let started = again.get(log.len()..).context("logs grow")?.to_owned();
 

@@ -7,41 +7,40 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use comity_proto::v1;
 use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
-use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::{BrokerChannel, BrokerEndpoints};
 
+use super::broker_faults::REPLACEMENT;
 use super::host::{Hosts, SEATS};
-use super::schedule::REPLACEMENT;
 use crate::comity::Comity;
+use crate::federation::broker_api::user_channel;
 use crate::federation::{Federation, FederationConfig, Ports};
 use crate::place::Place;
 use crate::process::Process;
-use crate::stores::{channel, origin, terms};
+use crate::stores::numbered_requests::{join_origin, list_numbers, tenant};
+use crate::stores::store_policy::write_policy;
 use crate::wait::until;
 
 /// Entries between two snapshots: few, so that a lagging member needs one.
 const SNAPSHOT_EVERY: u64 = 2_000;
 /// Timeout of one status query.
-const LOOK: Duration = Duration::from_secs(2);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of reading all requests from one broker.
-const READ: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The group must be healthy again within this time after a fault.
-pub(super) const RECOVERY: Duration = Duration::from_secs(90);
+pub(super) const GROUP_RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Timeout of one member change, which includes a copy of the log.
-const CHANGE: Duration = Duration::from_secs(30);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Entries by which a healthy broker may lag.
-const BEHIND: u64 = 200;
-/// Maximum items per page.
-const PAGE: u32 = 500;
+const MAX_LAG: u64 = 200;
 
 /// Tenant of temporary requests; all its queued requests fit into one page.
 pub(super) fn temporary_tenant() -> String {
-    terms::tenant(0)
+    tenant(0)
 }
 
 /// Tenant of requests that stay queued.
 pub(super) fn permanent_tenant() -> String {
-    terms::tenant(1)
+    tenant(1)
 }
 
 /// Three members, each on its own host.
@@ -98,7 +97,7 @@ impl Group {
     /// When it does not become healthy.
     pub(super) async fn start() -> Result<Self> {
         let policy = tempfile::tempdir()?;
-        terms::write(policy.path())?;
+        write_policy(policy.path())?;
         let mut hosts = Hosts::make().await?;
         let config = FederationConfig {
             brokers: *SEATS.end(),
@@ -118,20 +117,21 @@ impl Group {
         let members = SEATS.map(|seat| (seat, seat)).collect();
         let (newest, saw_refusal) = (*SEATS.end(), false);
         let group = Self { federation, hosts, members, spare, newest, addresses, saw_refusal, _policy: policy };
-        origin::join(group.channel_from("admin", 0)?, terms::ORIGIN).await?;
-        until("the group to be healthy", RECOVERY, async || group.check_healthy().await.map(Some)).await?;
+        join_origin(group.channel_from("admin", 0)?).await?;
+        until("the group to be healthy", GROUP_RECOVERY_TIMEOUT, async || group.check_healthy().await.map(Some))
+            .await?;
         Ok(group)
     }
 
     /// A channel to all brokers, beginning with one of them.
     pub(super) fn channel_from(&self, user: &str, first: usize) -> Result<BrokerChannel> {
         let brokers = BrokerEndpoints::new(&self.addresses)?;
-        channel(&self.federation, user, &brokers.starting_at(first))
+        user_channel(self.federation.dir(), user, &brokers.starting_at(first))
     }
 
     /// A channel to one broker alone.
     pub(super) fn channel_to(&self, user: &str, broker: u64) -> Result<BrokerChannel> {
-        channel(&self.federation, user, &BrokerEndpoints::new([self.federation.broker_address(broker)?])?)
+        user_channel(self.federation.dir(), user, &BrokerEndpoints::new([self.federation.broker_address(broker)?])?)
     }
 
     /// The number of the member on a seat.
@@ -145,7 +145,7 @@ impl Group {
 
     async fn status(&self, id: u64) -> Result<v1::GetRaftStatusResponse> {
         let mut client = RaftServiceClient::new(self.channel_to("admin", id)?);
-        let status = tokio::time::timeout(LOOK, client.get_raft_status(v1::GetRaftStatusRequest {})).await;
+        let status = tokio::time::timeout(STATUS_TIMEOUT, client.get_raft_status(v1::GetRaftStatusRequest {})).await;
         let status = status.with_context(|| format!("broker {id} does not answer"))?;
         Ok(status.map_err(|status| anyhow!("broker {id}: {}", status.message()))?.into_inner())
     }
@@ -184,7 +184,7 @@ impl Group {
         }
         let applied = || statuses.iter().map(|status| status.applied_index);
         let (least, most) = (applied().min().unwrap_or(0), applied().max().unwrap_or(0));
-        ensure!(most - least <= BEHIND, "one has applied {least}, another {most}");
+        ensure!(most - least <= MAX_LAG, "one has applied {least}, another {most}");
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Group {
     /// # Errors
     /// Names the check that failed last.
     pub(super) async fn await_convergence(&self) -> Result<()> {
-        until("the brokers to have the same state", RECOVERY, async || {
+        until("the brokers to have the same state", GROUP_RECOVERY_TIMEOUT, async || {
             self.check_healthy().await?;
             let statuses = self.statuses().await?;
             let states: BTreeSet<_> = statuses.iter().map(|status| (status.revision, &status.state_sha256)).collect();
@@ -207,27 +207,10 @@ impl Group {
 
     /// Numbers of all queued requests, read linearizably from the member on one seat.
     pub(super) async fn queued_on(&self, seat: u64) -> Result<BTreeSet<u64>> {
-        let read = async {
-            let mut client = RequestServiceClient::new(self.channel_to("alice", self.member(seat)?)?);
-            let (mut numbers, mut token) = (BTreeSet::new(), String::new());
-            loop {
-                let request = v1::ListRequestsRequest {
-                    page: Some(v1::PageRequest { size: PAGE, token }),
-                    consistency: v1::Consistency::Linearizable.into(),
-                    ..v1::ListRequestsRequest::default()
-                };
-                let reply = client.list_requests(request).await.map_err(|status| anyhow!("{}", status.message()))?;
-                let reply = reply.into_inner();
-                for request in &reply.requests {
-                    ensure!(numbers.insert(number_of(request)?), "{} is there twice", number_of(request)?);
-                }
-                token = reply.page.context("a page says where it goes on")?.next_token;
-                if token.is_empty() {
-                    return Ok(numbers);
-                }
-            }
-        };
-        tokio::time::timeout(READ, read).await.context("no answer")?
+        let channel = self.channel_to("alice", self.member(seat)?)?;
+        let queued = v1::ListRequestsRequest::default();
+        let read = list_numbers(channel, &queued);
+        tokio::time::timeout(READ_TIMEOUT, read).await.context("no answer")?
     }
 
     /// Kills the member on a seat with SIGKILL, if it runs.
@@ -293,7 +276,7 @@ impl Group {
     pub(super) async fn change(channel: BrokerChannel, change: Change) -> Result<()> {
         let mut client = RaftServiceClient::new(channel);
         let request = v1::ChangeMembersRequest { change: Some(change) };
-        let changed = tokio::time::timeout(CHANGE, client.change_members(request)).await;
+        let changed = tokio::time::timeout(CHANGE_TIMEOUT, client.change_members(request)).await;
         changed.context("no answer")?.map_err(|status| anyhow!("{}", status.message()))?;
         Ok(())
     }
@@ -309,7 +292,7 @@ impl Group {
         self.kill_broker(old).await?;
         if !self.saw_refusal {
             self.start_broker(old)?;
-            until("the replaced broker to be refused", RECOVERY, async || {
+            until("the replaced broker to be refused", GROUP_RECOVERY_TIMEOUT, async || {
                 Ok(self.ended()?.contains(&old).then_some(()))
             })
             .await?;
@@ -353,17 +336,8 @@ impl Group {
         self.federation.logs()
     }
 
-    /// Copies the logs of a run with violations to the directory in `COMITY_CHAOS_LOGS`.
-    pub(super) fn keep_logs(&self, good: bool) {
-        let Some(kept) = std::env::var_os("COMITY_CHAOS_LOGS").filter(|_| !good) else { return };
-        if let Err(error) = self.federation.copy_logs(kept.as_ref()) {
-            eprintln!("the logs are not kept: {error:#}");
-        }
+    /// Keeps the logs of a run with violations.
+    pub(super) fn keep_logs(&self) {
+        self.federation.keep_logs();
     }
-}
-
-/// The number that a client gave a request.
-pub(super) fn number_of(request: &v1::Request) -> Result<u64> {
-    let purpose = &request.spec.as_ref().context("a request has a spec")?.purpose;
-    purpose.parse().with_context(|| format!("request of the purpose {purpose:?}"))
 }

@@ -18,8 +18,8 @@ use crate::place::{Launcher, Place};
 /// Numbers of the hosts. One member runs on each at a time; a founding member has the number of its seat.
 pub(super) const SEATS: RangeInclusive<u64> = 1..=3;
 /// Prefixes of the names of namespaces and bridges.
-const NAMESPACE: &str = "comity-chaos-";
-const BRIDGE: &str = "cchaos";
+const NAMESPACE_PREFIX: &str = "comity-chaos-";
+const BRIDGE_PREFIX: &str = "cchaos";
 /// Folders in which libfaketime may be installed.
 const FAKETIME: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
 const PROGRAMS: [&str; 8] = ["ip", "nft", "cc", "mkfs.ext4", "mount", "umount", "fallocate", "cp"];
@@ -75,7 +75,7 @@ impl Hosts {
         sweep();
         let dir = tempfile::Builder::new().prefix("comity-hosts-").tempdir()?;
         let (layer, pid) = (disk::compile(dir.path())?, std::process::id());
-        let (bridge, net) = (format!("{BRIDGE}{pid}"), format!("10.{}.{}", 100 + pid / 250 % 100, pid % 250));
+        let (bridge, net) = (format!("{BRIDGE_PREFIX}{pid}"), format!("10.{}.{}", 100 + pid / 250 % 100, pid % 250));
         let mut made = Self { _dir: dir, bridge, hosts: Vec::new(), _turn: turn };
         let bridge = made.bridge.as_str();
         run("ip", &["link", "add", bridge, "type", "bridge"])?;
@@ -166,7 +166,7 @@ fn line(bridge: &str, seat: u64) -> String {
 
 impl Host {
     fn make(dir: &Path, layer: &Path, seat: u64, net: &str) -> Result<Self> {
-        let namespace = format!("{NAMESPACE}{}-{seat}", std::process::id());
+        let namespace = format!("{NAMESPACE_PREFIX}{}-{seat}", std::process::id());
         let (address, clock) = (format!("{net}.{seat}"), dir.join(format!("clock-{seat}")));
         fs::write(&clock, "+0\n")?;
         let disk = Disk::make(dir, &format!("disk-{seat}"))?;
@@ -224,7 +224,7 @@ fn sweep() {
     let alive = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("exe")).is_ok();
     for line in run("ip", &["netns", "list"]).unwrap_or_default().lines() {
         let name = line.split_whitespace().next().unwrap_or_default();
-        if let Some((pid, _)) = name.strip_prefix(NAMESPACE).and_then(|rest| rest.split_once('-'))
+        if let Some((pid, _)) = name.strip_prefix(NAMESPACE_PREFIX).and_then(|rest| rest.split_once('-'))
             && !alive(pid)
         {
             for broker in run("ip", &["netns", "pids", name]).unwrap_or_default().lines() {
@@ -236,7 +236,7 @@ fn sweep() {
     disk::sweep(alive);
     for line in run("ip", &["-brief", "link"]).unwrap_or_default().lines() {
         let name = line.split([' ', '@']).next().unwrap_or_default();
-        let pid = name.strip_prefix(BRIDGE).and_then(|rest| rest.split('-').next());
+        let pid = name.strip_prefix(BRIDGE_PREFIX).and_then(|rest| rest.split('-').next());
         // The kernel may already have removed the interface with its namespace.
         if pid.is_some_and(|pid| !alive(pid)) && Path::new("/sys/class/net").join(name).exists() {
             run_cleanup("ip", &["link", "delete", name]);

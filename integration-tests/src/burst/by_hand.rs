@@ -12,7 +12,7 @@ use crate::wait::{PATIENCE, until};
 use crate::watch::now_ms;
 
 /// Namespace of the origin that is offloaded by hand.
-const NAMESPACE: &str = "by-hand";
+const BY_HAND_NAMESPACE: &str = "by-hand";
 /// The slice, its virtual node, and the pod on that.
 const SLICE: &str = "by-hand";
 /// Names that Liqo has for the two clusters.
@@ -90,10 +90,10 @@ impl Burst {
     async fn offload_by_hand(&self) -> Result<()> {
         let objects = json!({
             "apiVersion": "v1", "kind": "List", "items": [
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": BY_HAND_NAMESPACE}},
                 {
                     "apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
-                    "metadata": {"name": "offloading", "namespace": NAMESPACE},
+                    "metadata": {"name": "offloading", "namespace": BY_HAND_NAMESPACE},
                     "spec": {
                         "namespaceMappingStrategy": "DefaultName", "podOffloadingStrategy": "Remote",
                         "clusterSelector": {"nodeSelectorTerms": []},
@@ -103,8 +103,15 @@ impl Burst {
         });
         let origin = &self.clusters.origin;
         origin.kubectl_with_input(&["apply", "-f", "-"], &objects.to_string()).await?;
-        let phase =
-            ["-n", NAMESPACE, "get", "namespaceoffloading", "offloading", "-o", "jsonpath={.status.offloadingPhase}"];
+        let phase = [
+            "-n",
+            BY_HAND_NAMESPACE,
+            "get",
+            "namespaceoffloading",
+            "offloading",
+            "-o",
+            "jsonpath={.status.offloadingPhase}",
+        ];
         until("the namespace to be offloaded", PATIENCE, async || {
             let seen = origin.kubectl(&phase).await?;
             ensure!(seen == "Ready", "it is {seen:?}");
@@ -116,7 +123,7 @@ impl Burst {
     async fn pod_by_hand(&self) -> Result<u64> {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": SLICE, "namespace": NAMESPACE},
+            "metadata": {"name": SLICE, "namespace": BY_HAND_NAMESPACE},
             "spec": {
                 "restartPolicy": "Never",
                 "nodeSelector": {"kubernetes.io/hostname": SLICE},
@@ -126,11 +133,11 @@ impl Burst {
                 }],
             },
         });
-        let pods = self.watch_origin(&["pods", "-n", NAMESPACE])?;
+        let pods = self.watch_origin(&["pods", "-n", BY_HAND_NAMESPACE])?;
         self.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &pod.to_string()).await?;
         let created = pods.first("the pod", PATIENCE, |_| true).await?.at_ms;
         // The donor's administrator reads the log: no path between the clusters is needed for that.
-        let remote = format!("{NAMESPACE}-{LIQO_ORIGIN}");
+        let remote = format!("{BY_HAND_NAMESPACE}-{LIQO_ORIGIN}");
         let log = ["-n", &remote, "logs", SLICE];
         let began = until("the container to say when it started", PATIENCE, async || {
             Ok(Some(started(&self.clusters.donor.kubectl(&log).await?)?))

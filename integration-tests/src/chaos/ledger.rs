@@ -13,7 +13,7 @@ const WHOLE_MILLI: u64 = 1_000;
 
 /// The observed state of one donor's API server.
 #[derive(Debug, Default)]
-struct Donor {
+struct DonorObservations {
     /// GPUs of its nodes, as Kubernetes counts them.
     capacity: u64,
     /// Leases with a namespace.
@@ -29,7 +29,7 @@ struct Donor {
 /// The ledger of one run.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    donors: BTreeMap<String, Donor>,
+    donors: BTreeMap<String, DonorObservations>,
     leases: BTreeMap<String, LeaseFacts>,
     /// Fencing tokens by donor and number of the lease.
     tokens: BTreeMap<String, BTreeMap<u64, u64>>,
@@ -38,7 +38,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What a donor's nodes have.
+    /// GPUs of a donor's nodes.
     pub fn donor_has(&mut self, donor: &str, gpus: u64) {
         self.donors.entry(donor.to_owned()).or_default().capacity = gpus;
     }
@@ -110,10 +110,10 @@ impl Ledger {
     /// Sets of namespaces that could not be checked because the brokers never reported one of their leases.
     #[must_use]
     pub fn unresolved(&self) -> Vec<String> {
-        let unknown = |(id, donor): (&String, &Donor)| {
+        let unknown = |(id, donor): (&String, &DonorObservations)| {
             let leases: BTreeSet<&String> =
                 donor.unresolved.iter().flatten().filter(|lease| !self.leases.contains_key(*lease)).collect();
-            (!leases.is_empty()).then(|| format!("{id} had namespaces of {leases:?}, of which no broker knows"))
+            (!leases.is_empty()).then(|| format!("{id} had namespaces of {leases:?}, which no broker knows"))
         };
         self.donors.iter().filter_map(unknown).collect()
     }
@@ -172,7 +172,7 @@ impl Ledger {
     }
 }
 
-/// Devices of which more than 100 % is lent.
+/// Devices that are lent by more than 100 %.
 fn overlaps<'a>(who: &str, leases: impl Iterator<Item = &'a LeaseFacts>) -> Vec<String> {
     let mut taken: BTreeMap<(&str, &str, u64), (u64, Vec<&str>)> = BTreeMap::new();
     for lease in leases {

@@ -8,37 +8,38 @@ use anyhow::{Context as _, Result, bail, ensure};
 use comity_agent::services::local_api::fetch_status;
 use comity_agent_state::store::Store;
 
+use super::federation_faults::BROKER_COUNT;
+use super::federation_injector::check_invariants;
 use super::grants::{SharedLedger, with};
-use super::inject::check_invariants;
-use super::schedule::BROKERS;
-use super::view::{read_leases, read_requests};
+use super::view::{Scope, read_leases, read_requests};
 use super::world::World;
 use crate::comity::Comity;
 use crate::wait::until;
 
 /// All leases and peerings end within this time: handshakes that failed are tried again, and idle peerings wait first.
 /// Limits against hanging, all of them: a machine that is short of processors takes long over everything.
-const END: Duration = Duration::from_secs(600);
+const END_TIMEOUT: Duration = Duration::from_secs(600);
 /// Timeout for each component to remove its records afterwards.
-const FORGET: Duration = crate::PATIENCE;
+const CLEANUP_TIMEOUT: Duration = crate::PATIENCE;
 
 /// Waits until all leases and peerings end, and records leftovers in the ledger.
 pub(super) async fn check(world: &mut World, ledger: &SharedLedger, accepted: &BTreeSet<String>) -> Result<()> {
     let comity = world.federation.command();
     let violated = |text: String| with(ledger, |ledger| ledger.violated(text));
     eprintln!("waiting for the end of all leases and peerings");
-    if let Err(error) = until("all leases and peerings to end", END, async || all_ended(&comity).await).await {
+    if let Err(error) = until("all leases and peerings to end", END_TIMEOUT, async || all_ended(&comity).await).await {
         violated(format!("{error:#}"));
     }
-    let leases = read_leases(&comity, ledger, true).await?;
+    let leases = read_leases(&comity, ledger, Scope::All).await?;
     for lease in leases.iter().filter(|lease| lease.state != "ended" || lease.end_reason.is_none()) {
         violated(format!("{} is {} in the end, reason {:?}", lease.id, lease.state, lease.end_reason));
     }
     requests_ended(&comity, accepted, ledger).await?;
     for cluster in &world.clusters {
         let socket = world.federation.agent_dir(&cluster.id).join("agent.sock");
-        let forgets = until("an agent to have nothing left", FORGET, async || agent_is_clean(&socket).await).await;
-        let clean = until("an API server to have nothing left", FORGET, async || {
+        let forgets =
+            until("an agent to have nothing left", CLEANUP_TIMEOUT, async || agent_is_clean(&socket).await).await;
+        let clean = until("an API server to have nothing left", CLEANUP_TIMEOUT, async || {
             let left = cluster.left_over().await?;
             ensure!(left.is_empty(), "there is {}", left.join(", "));
             Ok(Some(()))
@@ -49,7 +50,7 @@ pub(super) async fn check(world: &mut World, ledger: &SharedLedger, accepted: &B
         }
     }
     if let Err(error) =
-        until("the brokers to be alike and empty", FORGET, async || brokers_are_alike(&comity).await).await
+        until("the brokers to be alike and empty", CLEANUP_TIMEOUT, async || brokers_are_alike(&comity).await).await
     {
         violated(format!("{error:#}"));
     }
@@ -87,7 +88,7 @@ async fn all_ended(comity: &Comity) -> Result<Option<()>> {
 /// Checks that every acknowledged request is known, has ended, and has a reason.
 async fn requests_ended(comity: &Comity, accepted: &BTreeSet<String>, ledger: &SharedLedger) -> Result<()> {
     let mut known = BTreeSet::new();
-    for request in read_requests(comity, true).await? {
+    for request in read_requests(comity, Scope::All).await? {
         let id = request["id"].as_str().context("a request has an id")?.to_owned();
         let ended = matches!(request["state"].as_str(), Some("completed" | "cancelled" | "failed"));
         if !ended || request["message"].as_str().is_none_or(str::is_empty) {
@@ -122,7 +123,7 @@ async fn brokers_are_alike(comity: &Comity) -> Result<Option<()>> {
     let brokers = status["brokers"].as_array().context("a status names brokers")?;
     let digests: BTreeSet<&str> = brokers.iter().filter_map(|broker| broker["stateSha256"].as_str()).collect();
     let empty = brokers.iter().filter(|broker| broker["error"].is_null() && broker["envelopes"] == 0).count();
-    ensure!(digests.len() == 1 && empty == BROKERS, "they are not: {status}");
+    ensure!(digests.len() == 1 && empty == BROKER_COUNT, "they are not: {status}");
     Ok(Some(()))
 }
 
@@ -165,7 +166,7 @@ fn kept(dir: &Path) -> Result<Vec<String>> {
 
 /// Panics in the logs of all processes.
 fn panics(world: &World) -> Result<Vec<String>> {
-    let brokers = (1..=BROKERS).map(|id| format!("broker-{id}"));
+    let brokers = (1..=BROKER_COUNT).map(|id| format!("broker-{id}"));
     let mut found = Vec::new();
     for name in brokers.chain(world.clusters.iter().map(|cluster| cluster.id.clone())) {
         let log = world.federation.log_of(&name)?;

@@ -40,9 +40,14 @@ impl Line {
         &self.addresses
     }
 
-    /// Cuts or restores the connection.
-    pub(super) fn set_cut(&self, cut: bool) {
-        self.cut.send_replace(cut);
+    /// Cuts the connection.
+    pub(super) fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Restores the connection.
+    pub(super) fn restore(&self) {
+        self.cut.send_replace(false);
     }
 }
 
@@ -106,10 +111,10 @@ mod tests {
         agent.write_all(b"one").await.unwrap();
         let mut got = [0; 3];
         far.read_exact(&mut got).await.unwrap();
-        line.set_cut(true);
+        line.cut();
         agent.write_all(b"two").await.unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(100), far.read_exact(&mut got)).await.is_err());
-        line.set_cut(false);
+        line.restore();
         far.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"two");
         drop(agent);

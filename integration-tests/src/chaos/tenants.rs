@@ -9,17 +9,18 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::chaos_policy::{TENANT, cluster_id};
 use super::dice::Dice;
+use super::federation_faults::Shape;
 use super::grants::{SharedLedger, with};
-use super::schedule::Shape;
-use super::terms::{CLASS, TENANT, cluster_id};
 use super::view::View;
 use crate::comity::Comity;
+use crate::federation::policy_documents::CLASS;
 
 /// Exit code of `comity` when no broker answered: whether the call was carried out is not known.
 const UNAVAILABLE: i32 = 5;
 /// Pause before a retry.
-const AGAIN: Duration = Duration::from_millis(700);
+const TENANT_RETRY_INTERVAL: Duration = Duration::from_millis(700);
 
 /// A tenant's plan for its lease.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +178,7 @@ impl Tenant {
                 UNAVAILABLE => self.note(|submissions| submissions.repeated += 1),
                 _ => bail!("comity {} ended with {code}: {err}", args.join(" ")),
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(TENANT_RETRY_INTERVAL).await;
         }
     }
 

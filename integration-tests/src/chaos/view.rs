@@ -13,8 +13,8 @@ use super::ledger::LeaseFacts;
 use crate::comity::{Comity, items};
 
 /// Interval of the polls.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// One poll in this number also reads ended leases and requests.
+const VIEW_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// One poll in this number also reads ended leases.
 const ENDED_EVERY: u32 = 10;
 
 /// Requests and leases that have not ended.
@@ -40,10 +40,11 @@ impl Poller {
         let nothing = View { at: Instant::now(), active: BTreeMap::new(), requests: BTreeMap::new() };
         let (tell, view) = watch::channel(nothing);
         let task = tokio::spawn(async move {
-            for look in 0_u32.. {
-                let next = tokio::time::Instant::now() + LOOK_EVERY;
+            for poll in 0_u32.. {
+                let next = tokio::time::Instant::now() + VIEW_POLL_INTERVAL;
+                let leases = if poll.is_multiple_of(ENDED_EVERY) { Scope::All } else { Scope::Current };
                 // Without a quorum there is no answer.
-                if let Ok(view) = poll_once(&comity, &ledger, look.is_multiple_of(ENDED_EVERY)).await {
+                if let Ok(view) = poll_once(&comity, &ledger, leases).await {
                     tell.send_replace(view);
                 }
                 tokio::time::sleep_until(next).await;
@@ -64,10 +65,18 @@ impl Drop for Poller {
     }
 }
 
-/// Reads leases into the ledger, including ended ones if `ended`, and returns them.
-pub(super) async fn read_leases(comity: &Comity, ledger: &SharedLedger, ended: bool) -> Result<Vec<LeaseFacts>> {
-    let args: &[&str] = if ended { &["lease", "list", "--all"] } else { &["lease", "list"] };
-    let list = comity.json("alice", args).await?;
+/// Which leases or requests to read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scope {
+    /// Those that have not ended.
+    Current,
+    /// Also those that have ended.
+    All,
+}
+
+/// Reads leases into the ledger, and returns them.
+pub(super) async fn read_leases(comity: &Comity, ledger: &SharedLedger, scope: Scope) -> Result<Vec<LeaseFacts>> {
+    let list = list(comity, "lease", scope).await?;
     let leases: Vec<LeaseFacts> = items(&list)?.iter().map(LeaseFacts::read).collect::<Result<_>>()?;
     let revision = list["revision"].as_u64().context("a list has a revision")?;
     with(ledger, |ledger| ledger.leases_are(revision, leases.clone()));
@@ -75,15 +84,21 @@ pub(super) async fn read_leases(comity: &Comity, ledger: &SharedLedger, ended: b
 }
 
 /// Requests with their states and leases.
-pub(super) async fn read_requests(comity: &Comity, ended: bool) -> Result<Vec<Value>> {
-    let args: &[&str] = if ended { &["request", "list", "--all"] } else { &["request", "list"] };
-    Ok(items(&comity.json("alice", args).await?)?.clone())
+pub(super) async fn read_requests(comity: &Comity, scope: Scope) -> Result<Vec<Value>> {
+    Ok(items(&list(comity, "request", scope).await?)?.clone())
 }
 
-async fn poll_once(comity: &Comity, ledger: &SharedLedger, ended: bool) -> Result<View> {
+async fn list(comity: &Comity, what: &str, scope: Scope) -> Result<Value> {
+    match scope {
+        Scope::Current => comity.json("alice", &[what, "list"]).await,
+        Scope::All => comity.json("alice", &[what, "list", "--all"]).await,
+    }
+}
+
+async fn poll_once(comity: &Comity, ledger: &SharedLedger, leases: Scope) -> Result<View> {
     let at = Instant::now();
-    let requests = read_requests(comity, false).await?;
-    let leases = read_leases(comity, ledger, ended).await?;
+    let requests = read_requests(comity, Scope::Current).await?;
+    let leases = read_leases(comity, ledger, leases).await?;
     let in_force = |lease: &&LeaseFacts| matches!(lease.state.as_str(), "active" | "suspect");
     let of = |request: &Value| {
         let lease = request["lease"].as_str().filter(|lease| !lease.is_empty()).map(str::to_owned);

@@ -9,20 +9,20 @@ use anyhow::{Context as _, Result};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use futures::{StreamExt as _, TryStreamExt as _};
 
+use super::chaos_policy::{cluster_id, write_policy};
+use super::federation_faults::Shape;
 use super::relay::Line;
-use super::schedule::Shape;
-use super::terms::{self, cluster_id};
-use crate::federation::{AgentSpec, Donor, Federation, FederationConfig};
+use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
 
 /// Nodes of a donor.
 const NODES: u32 = 2;
-/// GPUs of each.
-const GPUS: u32 = 8;
+/// GPUs of each of them.
+const GPUS_PER_DONOR_NODE: u32 = 8;
 /// Time slices of each GPU of the last donor.
 const SLICES: u32 = 4;
 /// Control planes that start at the same time: each takes a core or two while it does.
 const STARTING_AT_ONCE: usize = 2;
-/// What is looked for on each cluster: all that a lease could leave behind.
+/// Kinds of objects that a lease could leave behind.
 const KINDS: &str = "namespaces,resourcequotas,limitranges,serviceaccounts,secrets,configmaps,pods,\
 networkpolicies.networking.k8s.io,roles.rbac.authorization.k8s.io,rolebindings.rbac.authorization.k8s.io,\
 clusterroles.rbac.authorization.k8s.io,clusterrolebindings.rbac.authorization.k8s.io";
@@ -35,7 +35,7 @@ pub(super) struct Cluster {
     pub(super) plane: Option<ControlPlane>,
     /// Between its agent and the brokers.
     pub(super) line: Line,
-    /// What it had before the first lease.
+    /// Objects on it before the first lease.
     before: BTreeSet<String>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct World {
     pub(super) federation: Federation,
     /// Donors first.
     pub(super) clusters: Vec<Cluster>,
-    // After what uses it.
+    // Dropped last, because the processes use it.
     _folder: tempfile::TempDir,
 }
 
@@ -57,7 +57,7 @@ impl World {
         let folder = tempfile::Builder::new().prefix("comity-chaos-").tempdir()?;
         let planes = control_planes(shape, folder.path()).await?;
         let policy = folder.path().join("policy");
-        terms::write(&policy, shape)?;
+        write_policy(&policy, shape)?;
         // Snapshots are taken, and logs purged, many times in a run.
         let config = FederationConfig { policy, snapshot_every: 500, ..FederationConfig::with_example_policy() };
         let mut federation = Federation::start(config).await?;
@@ -66,8 +66,8 @@ impl World {
         for number in 0..shape.donors + shape.origins {
             let (id, plane) = (cluster_id(shape, number), planes.next());
             let inventory = match &plane {
-                Some(plane) => Donor::Kubernetes(plane.admin_kubeconfig_path()),
-                None => Donor::File(no_gpus(folder.path(), &id)?),
+                Some(plane) => InventorySource::Kubernetes(plane.admin_kubeconfig_path()),
+                None => InventorySource::File(no_gpus(folder.path(), &id)?),
             };
             let line = Line::lay(&federation.broker_addresses()).await?;
             let more = format!("brokers: ['{}']\n", line.addresses().join("', '"));
@@ -95,7 +95,7 @@ impl World {
 }
 
 impl Cluster {
-    /// What is there now and was not before the first lease.
+    /// Objects that were not there before the first lease.
     ///
     /// # Errors
     /// When the API server does not answer.
@@ -148,12 +148,12 @@ fn nodes(shape: Shape, number: usize) -> Vec<SimulatedNode> {
     let is_shared = shape.donors > 1 && number + 1 == shape.donors;
     (1..=NODES)
         .map(|node| {
-            let node = SimulatedNode::h100(&format!("node-{node}"), GPUS);
+            let node = SimulatedNode::h100(&format!("node-{node}"), GPUS_PER_DONOR_NODE);
             if !is_shared {
                 return node;
             }
             let product = format!("{}-SHARED", node.labels["nvidia.com/gpu.product"]);
-            SimulatedNode { gpus: GPUS * SLICES, ..node }
+            SimulatedNode { gpus: GPUS_PER_DONOR_NODE * SLICES, ..node }
                 .label("nvidia.com/gpu.product", &product)
                 .label("nvidia.com/gpu.replicas", &SLICES.to_string())
                 .label("nvidia.com/gpu.sharing-strategy", "time-slicing")

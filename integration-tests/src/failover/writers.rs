@@ -12,19 +12,19 @@ use tokio::task::JoinSet;
 use crate::stores::{Client, MAX_WRITES, MEMBERS, Store};
 
 /// Number of writers; they start with different members, so that some are connected to survivors.
-const WRITERS: usize = 6;
+const FAILOVER_WRITERS: usize = 6;
 /// Pause after an acknowledged write, which limits all writers to 150 writes per second, so that the queue of a broker
 /// group lasts for fifty kills.
-const PAUSE: Duration = Duration::from_millis(40);
+const WRITE_INTERVAL: Duration = Duration::from_millis(40);
 /// Pause after a failed write.
-const AGAIN: Duration = Duration::from_millis(5);
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Timeout of one try. Proposals forwarded to the dead leader are answered late or never, so a longer timeout would
 /// dominate the measurement.
-const TRY: Duration = Duration::from_millis(250);
+const TRY_TIMEOUT: Duration = Duration::from_millis(250);
 /// Time without an acknowledgement after which the store counts as stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Queue length of acknowledgements; the oldest ones matter.
-const NEWS: usize = 1_024;
+const QUEUE_LENGTH: usize = 1_024;
 
 /// Start and end of an acknowledged try.
 type Acknowledged = (Instant, Instant);
@@ -32,12 +32,12 @@ type Acknowledged = (Instant, Instant);
 /// Writers of one store.
 pub(super) struct Writers {
     open: watch::Sender<bool>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     news: mpsc::Receiver<Acknowledged>,
     tasks: JoinSet<()>,
 }
 
-struct Shared {
+struct WriterState {
     next: AtomicU64,
     acknowledged: Mutex<BTreeSet<u64>>,
 }
@@ -48,10 +48,10 @@ impl Writers {
     /// # Errors
     /// When a client cannot be created.
     pub(super) fn start(store: &impl Store) -> Result<Self> {
-        let (open, (send, news)) = (watch::Sender::new(false), mpsc::channel(NEWS));
-        let shared = Arc::new(Shared { next: AtomicU64::new(0), acknowledged: Mutex::default() });
+        let (open, (send, news)) = (watch::Sender::new(false), mpsc::channel(QUEUE_LENGTH));
+        let shared = Arc::new(WriterState { next: AtomicU64::new(0), acknowledged: Mutex::default() });
         let mut tasks = JoinSet::new();
-        for number in 0..WRITERS {
+        for number in 0..FAILOVER_WRITERS {
             let client = store.client(number % MEMBERS)?;
             tasks.spawn(write(client, Arc::clone(&shared), open.subscribe(), send.clone()));
         }
@@ -66,7 +66,7 @@ impl Writers {
     /// Pauses writing; pending writes may still be acknowledged.
     pub(super) async fn rest(&mut self) {
         self.open.send_replace(false);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(WRITE_INTERVAL).await;
         while self.news.try_recv().is_ok() {}
     }
 
@@ -80,7 +80,9 @@ impl Writers {
                 }
             }
         };
-        tokio::time::timeout(STUCK, first).await.with_context(|| format!("nothing acknowledged within {STUCK:?}"))?
+        tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, first)
+            .await
+            .with_context(|| format!("nothing acknowledged within {ACKNOWLEDGEMENT_TIMEOUT:?}"))?
     }
 
     /// Stops the writers; returns all acknowledged numbers.
@@ -92,7 +94,7 @@ impl Writers {
 
 async fn write<C: Client>(
     client: C,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     mut open: watch::Receiver<bool>,
     news: mpsc::Sender<Acknowledged>,
 ) {
@@ -106,14 +108,14 @@ async fn write<C: Client>(
                 return;
             }
             let began = Instant::now();
-            if client.write(number, TRY).await.is_ok() {
+            if client.write(number, TRY_TIMEOUT).await.is_ok() {
                 shared.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
                 // Whoever measures looks at each of them after a kill, and empties the rest before the next.
                 let _ = news.try_send((began, Instant::now()));
                 break;
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(WRITE_RETRY_INTERVAL).await;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(WRITE_INTERVAL).await;
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::Federation;
-use super::config::{AgentSpec, Donor};
+use super::config::{AgentSpec, InventorySource};
 use super::ports::free_ports;
 use crate::comity::items;
 use crate::process::Process;
@@ -102,8 +102,8 @@ fn agent_config(agent: &Agent, state: &Path, token: &Path, log: &str) -> Result<
     let Agent { spec, fabric_port, .. } = agent;
     let (state, token, address) = (utf8(state)?, utf8(token)?, &spec.place.address);
     let inventory = match &spec.inventory {
-        Donor::Kubernetes(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", utf8(kubeconfig)?),
-        Donor::File(file) => format!("inventoryFile: {}\n", utf8(file)?),
+        InventorySource::Kubernetes(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", utf8(kubeconfig)?),
+        InventorySource::File(file) => format!("inventoryFile: {}\n", utf8(file)?),
     };
     let (mode, more) = (spec.fabric_mode, &spec.more);
     Ok(format!(

@@ -28,7 +28,7 @@ impl FederationConfig {
 }
 
 /// The source of an agent's inventory.
-pub enum Donor {
+pub enum InventorySource {
     /// A Kubernetes cluster, by kubeconfig.
     Kubernetes(PathBuf),
     /// An inventory file on a host without Kubernetes; the echo API stands in for an API server.
@@ -40,7 +40,7 @@ pub struct AgentSpec {
     /// Cluster id, named in the policy.
     pub cluster: String,
     /// Source of its inventory.
-    pub inventory: Donor,
+    pub inventory: InventorySource,
     /// Where it runs.
     pub place: Place,
     /// Value of `COMITY_AGENT_CRASH_AT`, to make it crash once.
@@ -54,7 +54,7 @@ pub struct AgentSpec {
 impl AgentSpec {
     /// An agent on this host.
     #[must_use]
-    pub fn new(cluster: &str, inventory: Donor) -> Self {
+    pub fn new(cluster: &str, inventory: InventorySource) -> Self {
         Self {
             cluster: cluster.to_owned(),
             inventory,

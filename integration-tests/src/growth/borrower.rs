@@ -1,10 +1,9 @@
-//! The calls of alice, who borrows for every tenant, and of the admin.
+//! Calls of the user alice, who borrows for every tenant, and of the admin.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use comity_proto::v1;
-use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::offer_service_client::OfferServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
@@ -13,14 +12,14 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use tonic::{Code, Status};
 
 use super::demand;
+use crate::federation::broker_api::{MAX_PAGE_ITEMS, invite};
+use crate::statistics::percentile;
 
 /// Concurrent calls; a broker accepts 64 of one user.
-pub(super) const AT_ONCE: usize = 48;
-/// Maximum tries of a call, and the pause between them.
+pub(super) const CONCURRENT_CALLS: usize = 48;
+/// Maximum tries of a call, and the interval between them.
 const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(250);
-/// Maximum items per page.
-const PAGE: u32 = 500;
+const UNAVAILABLE_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -37,14 +36,7 @@ impl Borrower {
 
     /// A join token.
     pub(super) async fn invite(&self, cluster: &str) -> Result<String> {
-        let request = v1::InviteClusterRequest {
-            cluster: cluster.to_owned(),
-            ttl_ms: 0,
-            idempotency_key: format!("invite-{cluster}"),
-            replace: false,
-        };
-        let reply = FederationServiceClient::new(self.admin.clone()).invite_cluster(request).await;
-        Ok(reply.with_context(|| format!("invite {cluster}"))?.into_inner().token)
+        invite(self.admin.clone(), cluster).await
     }
 
     /// Submits the request of this number.
@@ -73,7 +65,7 @@ impl Borrower {
         let mut client = LeaseServiceClient::new(self.alice.clone());
         let (mut ids, mut token) = (Vec::new(), String::new());
         loop {
-            let page = Some(v1::PageRequest { size: PAGE, token });
+            let page = Some(v1::PageRequest { size: MAX_PAGE_ITEMS, token });
             let request = v1::ListLeasesRequest { page, ..v1::ListLeasesRequest::default() };
             let reply = client.list_leases(request).await.context("list leases")?.into_inner();
             ids.extend(reply.leases.into_iter().map(|lease| lease.id));
@@ -86,11 +78,14 @@ impl Borrower {
 
     /// Lists the summaries of all offers, including the empty ones of origins.
     pub(super) async fn list_offers(&self, at_least: usize) -> Result<()> {
-        let page = Some(v1::PageRequest { size: PAGE, token: String::new() });
+        let page = Some(v1::PageRequest { size: MAX_PAGE_ITEMS, token: String::new() });
         let request = v1::ListOffersRequest { page, ..v1::ListOffersRequest::default() };
         let reply = OfferServiceClient::new(self.admin.clone()).list_offers(request).await.context("list offers")?;
         let listed = reply.into_inner().offers.len();
-        ensure!(listed >= at_least.min(PAGE as usize), "{listed} offers are listed, and there are {at_least} donors");
+        ensure!(
+            listed >= at_least.min(MAX_PAGE_ITEMS as usize),
+            "{listed} offers are listed, and there are {at_least} donors"
+        );
         Ok(())
     }
 
@@ -103,9 +98,7 @@ impl Borrower {
             took.push(began.elapsed());
         }
         took.sort_unstable();
-        let of = |percent: usize| took.get((took.len() * percent / 100).min(took.len().saturating_sub(1)));
-        let ms = |percent| of(percent).map_or(0.0, Duration::as_secs_f64) * 1e3;
-        Ok((ms(50), ms(99)))
+        Ok((percentile(&took, 50), percentile(&took, 99)))
     }
 
     /// Renews `count` leases cyclically, starting with index `from`.
@@ -114,7 +107,7 @@ impl Borrower {
             let index = usize::try_from(number)? % leases.len();
             self.renew_one(&leases[index], &format!("renewal-{number}")).await
         });
-        renewals.buffer_unordered(AT_ONCE).try_collect().await
+        renewals.buffer_unordered(CONCURRENT_CALLS).try_collect().await
     }
 
     async fn renew_one(&self, lease: &str, key: &str) -> Result<()> {
@@ -143,6 +136,6 @@ async fn repeated<T>(call: impl AsyncFn() -> Result<T, Status>) -> Result<T, Sta
             Err(status) if status.code() == Code::Unavailable && tried < TRIES => tried += 1,
             answer => return answer,
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(UNAVAILABLE_RETRY_INTERVAL).await;
     }
 }

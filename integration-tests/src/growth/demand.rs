@@ -3,7 +3,8 @@
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
 
-use super::terms;
+use super::growth_policy;
+use crate::federation::policy_documents::CLASS;
 
 /// GPUs of ten requests, in thousandths each.
 const SIZES: [u32; 10] = [250, 1_000, 1_000, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000, 8_000];
@@ -19,10 +20,10 @@ pub(super) fn spec(number: usize, origins: usize) -> v1::RequestSpec {
         whole => (Kind::Whole(Whole {}), whole / 1_000),
     };
     v1::RequestSpec {
-        tenant: terms::tenant(origin, number / origins % terms::TENANTS),
-        origin: terms::origin(origin),
+        tenant: growth_policy::tenant(origin, number / origins % growth_policy::TENANTS_PER_ORIGIN),
+        origin: growth_policy::origin(origin),
         gpus: Some(v1::GpuDemand {
-            class: terms::CLASS.to_owned(),
+            class: CLASS.to_owned(),
             share: Some(v1::Share { kind: Some(kind) }),
             count,
             cpu_milli_per_gpu: 8_000,

@@ -4,14 +4,14 @@ use comity_proto::v1;
 use comity_proto::v1::sharing::{Exclusive, Fractional, Mode};
 
 /// GPUs of a node.
-pub(super) const GPUS: u32 = 8;
+pub(super) const GPUS_PER_NODE: u32 = 8;
 const CPU_MILLI: u64 = 192_000;
 const MEMORY_MIB: u64 = 2 << 20;
 /// Every donor whose number is a multiple of this shares its GPUs, the first included, because requests for shares come
 /// at any size.
-const FRACTIONAL: usize = 4;
+const FRACTIONAL_EVERY: usize = 4;
 /// Every node whose number is a multiple of this has a GPU in local use.
-const LOCAL: u64 = 16;
+const LOCAL_USE_EVERY: u64 = 16;
 
 /// A donor's offer of `nodes` nodes. Local CPU and memory depend on `generation`, so that successive offers differ in
 /// every node.
@@ -35,14 +35,16 @@ fn node(donor: usize, number: usize, generation: u64) -> v1::Node {
     let seed = mix(mix(donor as u64) ^ number as u64);
     let local = mix(seed ^ generation);
     let numa = |numa_node| v1::NumaAmounts { numa_node, cpu_milli: CPU_MILLI / 2, memory_mib: MEMORY_MIB / 2 };
-    let in_use = seed.is_multiple_of(LOCAL).then_some(u32::try_from((seed >> 32) & 7).unwrap_or(0));
+    let in_use = seed.is_multiple_of(LOCAL_USE_EVERY).then_some(u32::try_from((seed >> 32) & 7).unwrap_or(0));
     v1::Node {
         id: format!("{seed:016x}"),
         cpu_milli: CPU_MILLI,
         memory_mib: MEMORY_MIB,
         local_cpu_milli: local % 16_000,
         local_memory_mib: local % 65_536,
-        devices: (0..GPUS).map(|index| device(donor, index, in_use == Some(index))).collect(),
+        devices: (0..GPUS_PER_NODE)
+            .map(|index| device(donor, index, if in_use == Some(index) { 1_000 } else { 0 }))
+            .collect(),
         schedulable: true,
         numa: vec![numa(0), numa(1)],
         rdma: vec![v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400, ..v1::RdmaBandwidth::default() }],
@@ -50,8 +52,8 @@ fn node(donor: usize, number: usize, generation: u64) -> v1::Node {
     }
 }
 
-fn device(donor: usize, index: u32, in_use: bool) -> v1::Device {
-    let mode = if donor.is_multiple_of(FRACTIONAL) {
+fn device(donor: usize, index: u32, local_use_milli: u32) -> v1::Device {
+    let mode = if donor.is_multiple_of(FRACTIONAL_EVERY) {
         Mode::Fractional(Fractional { step_milli: 50 })
     } else {
         Mode::Exclusive(Exclusive {})
@@ -65,9 +67,9 @@ fn device(donor: usize, index: u32, in_use: bool) -> v1::Device {
         driver_version: "550.107.02".to_owned(),
         sharing: Some(v1::Sharing { mode: Some(mode) }),
         healthy: true,
-        local_use_milli: if in_use { 1_000 } else { 0 },
+        local_use_milli,
         resource_name: "nvidia.com/gpu".to_owned(),
-        numa_node: Some(index / (GPUS / 2)),
+        numa_node: Some(index / (GPUS_PER_NODE / 2)),
         nvlink_clique: "0".to_owned(),
         fault: None,
     }

@@ -11,28 +11,23 @@ use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
 use comity_proto::v1::broker_message::Body as Reply;
-use comity_proto::v1::federation_service_client::FederationServiceClient;
-use comity_runtime::{
-    BrokerChannel, BrokerEndpoints, ClientTls, IdentityKey, IdentityPem, IdentitySource, JoinToken, KeyAndCsr, Roots,
-    SystemEntropy, TlsIdentity, connect,
-};
+use comity_runtime::BrokerChannel;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::messages::{self, MessageKey};
+use crate::federation::broker_api::{channel, join};
 
-/// Context string of the identity key's signature of the CSR.
-const PROOF_DOMAIN: &str = "join-csr";
 /// Maximum message size, for desired states with thousands of leases and offers with 10,000 nodes.
-const MAX_MESSAGE_BYTES: usize = 64 << 20;
+const MAX_DESIRED_STATE_BYTES: usize = 64 << 20;
 /// Interval of heartbeats.
-const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Pause before a reconnect.
-const AGAIN: Duration = Duration::from_millis(100);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval before a reconnect.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Progress of the clusters, to wait for.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct MemberProgress {
     /// Active leases in the origin's desired state.
     pub(super) active: AtomicU64,
     /// All leases in the origin's desired state.
@@ -47,7 +42,7 @@ type Ask = (v1::Offer, oneshot::Sender<()>);
 /// A cluster with a stream in the background until dropped.
 pub(super) struct Member {
     pub(super) name: String,
-    pub(super) seen: Arc<Seen>,
+    pub(super) progress: Arc<MemberProgress>,
     asks: mpsc::Sender<Ask>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -59,11 +54,11 @@ impl Drop for Member {
 }
 
 /// Identity and endpoints of a stream.
-struct Cluster {
+struct MemberTask {
     name: String,
     identity_key: String,
     channel: BrokerChannel,
-    seen: Arc<Seen>,
+    progress: Arc<MemberProgress>,
 }
 
 impl Member {
@@ -72,31 +67,17 @@ impl Member {
     /// # Errors
     /// When the broker refuses it.
     pub(super) async fn join(name: &str, token: &str, open: watch::Receiver<bool>) -> Result<Self> {
-        let token: JoinToken = token.parse().context("a join token")?;
-        let identity = IdentityKey::generate(&SystemEntropy);
-        let key = KeyAndCsr::generate()?;
-        let request = v1::JoinRequest {
-            cluster: name.to_owned(),
-            secret: token.secret.expose().to_vec(),
-            csr_der: key.csr.as_bytes().to_vec(),
-            identity_key: identity.public().to_string(),
-            voucher: Vec::new(),
-            identity_proof: identity.sign(PROOF_DOMAIN, &[key.csr.as_bytes()]).as_bytes().to_vec(),
-        };
-        let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
-        let mut client = FederationServiceClient::new(connect(&token.brokers, &tls));
-        let reply = client.join(request).await.with_context(|| format!("{name} joins"))?.into_inner();
-        let pem = IdentityPem { key: key.key_pem, chain: reply.certificate_pem, ca: reply.ca_pem };
-        let seen = Arc::new(Seen::default());
-        let cluster = Cluster {
+        let joined = join(name, token).await?;
+        let progress = Arc::new(MemberProgress::default());
+        let cluster = MemberTask {
             name: name.to_owned(),
-            identity_key: identity.public().to_string(),
-            channel: channel(&token.brokers, &pem)?,
-            seen: Arc::clone(&seen),
+            channel: channel(&joined.brokers, &joined.pem)?,
+            identity_key: joined.identity_key,
+            progress: Arc::clone(&progress),
         };
         let (asks, receiver) = mpsc::channel(1);
         let task = tokio::spawn(cluster.run(receiver, open));
-        Ok(Self { name: name.to_owned(), seen, asks, task })
+        Ok(Self { name: name.to_owned(), progress, asks, task })
     }
 
     /// Sends an offer and waits until it is acknowledged.
@@ -110,15 +91,6 @@ impl Member {
     }
 }
 
-/// A channel with a certificate.
-///
-/// # Errors
-/// When the certificate is unusable.
-pub(super) fn channel(brokers: &BrokerEndpoints, pem: &IdentityPem) -> Result<BrokerChannel> {
-    let source = IdentitySource::new(TlsIdentity::from_pem(pem)?);
-    Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
-}
-
 /// The state of one stream.
 struct Stream {
     reports: mpsc::UnboundedSender<v1::AgentMessage>,
@@ -128,28 +100,29 @@ struct Stream {
     offering: Option<(u64, oneshot::Sender<()>)>,
 }
 
-impl Cluster {
+impl MemberTask {
     async fn run(self, mut asks: mpsc::Receiver<Ask>, mut open: watch::Receiver<bool>) {
         loop {
             if open.wait_for(|open| *open).await.is_err() {
                 return;
             }
-            // A broker that is gone for a while is what the run is about, and what is missing shows in what was seen.
+            // The run stops and restarts the broker; a lack of progress shows in the counters.
             let _ = self.stream(&mut asks).await;
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RECONNECT_INTERVAL).await;
         }
     }
 
     async fn stream(&self, asks: &mut mpsc::Receiver<Ask>) -> Result<()> {
-        // Its bound is what the broker wants of this cluster: each thing is said once a stream.
+        // Bounded by the cluster's directives: each is reported once per stream.
         let (reports, receiver) = mpsc::unbounded_channel();
-        let mut client = AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let mut client =
+            AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_DESIRED_STATE_BYTES);
         reports.send(message(0, Body::Hello(v1::Hello::default())))?;
         let mut replies = client.connect(UnboundedReceiverStream::new(receiver)).await?.into_inner();
         let welcome = replies.message().await?.and_then(|reply| reply.body);
         ensure!(matches!(welcome, Some(Reply::Welcome(_))), "no welcome: {welcome:?}");
         let mut stream = Stream { reports, next_id: 1, sent: HashSet::new(), offering: None };
-        let mut beat = tokio::time::interval(HEARTBEAT);
+        let mut beat = tokio::time::interval(HEARTBEAT_INTERVAL);
         loop {
             tokio::select! {
                 reply = replies.message() => {
@@ -177,13 +150,13 @@ impl Cluster {
             }
             Reply::Ack(ack) => {
                 if let Some(error) = ack.error {
-                    self.seen.refused.fetch_add(1, Ordering::Relaxed);
+                    self.progress.refused.fetch_add(1, Ordering::Relaxed);
                     bail!("a report of {} was refused: {error:?}", self.name);
                 }
                 if stream.offering.as_ref().is_some_and(|(id, _)| *id == ack.message_id)
                     && let Some((_, sender)) = stream.offering.take()
                 {
-                    // Who asked may have given up.
+                    // The caller may have given up.
                     let _ = sender.send(());
                 }
             }
@@ -192,7 +165,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Counts the leases of which this cluster is the origin.
+    /// Counts the leases whose origin is this cluster.
     fn count(&self, desired: &v1::DesiredState) {
         let own = desired.leases.iter().filter(|lease| lease.origin == self.name);
         let (mut held, mut active) = (0, 0);
@@ -200,8 +173,8 @@ impl Cluster {
             held += 1;
             active += u64::from(lease.state() == v1::LeaseState::Active);
         }
-        self.seen.held.store(held, Ordering::Relaxed);
-        self.seen.active.store(active, Ordering::Relaxed);
+        self.progress.held.store(held, Ordering::Relaxed);
+        self.progress.active.store(active, Ordering::Relaxed);
     }
 }
 

@@ -5,11 +5,11 @@ use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::{lease_report, peering_report};
 
 /// Key of a message that is sent once: its step, the id of the peering or lease, and the epoch.
-pub(super) type MessageKey = (Step, String, u32);
+pub(super) type MessageKey = (ReportStep, String, u32);
 
 /// The step of a peering or lease that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step {
+pub(super) enum ReportStep {
     Keys,
     PresharedKey,
     Proof,
@@ -46,18 +46,20 @@ fn of_peering(cluster: &str, identity_key: &str, peering: &v1::Peering, all: &mu
         Body::PeeringReport(v1::PeeringReport { peering: peering.id.clone(), epoch: peering.epoch, outcome })
     };
     match peering.state() {
-        S::Proposed | S::Keys => all.push((word(Step::Keys), Body::KeyBundle(keys(cluster, identity_key, peering)))),
+        S::Proposed | S::Keys => {
+            all.push((word(ReportStep::Keys), Body::KeyBundle(keys(cluster, identity_key, peering))))
+        }
         S::Authenticating if is_donor => {
             let envelope = envelope(cluster, &peering.origin, (&peering.id, peering.epoch), "", "psk");
-            all.push((word(Step::PresharedKey), Body::Envelope(envelope)));
+            all.push((word(ReportStep::PresharedKey), Body::Envelope(envelope)));
         }
         S::Establishing => {
             let outcome = peering_report::Outcome::Established(peering_report::Established { rtt_us: 900 });
-            all.push((word(Step::Established), report(outcome)));
+            all.push((word(ReportStep::Established), report(outcome)));
         }
         S::Draining => {
             let outcome = peering_report::Outcome::Closed(peering_report::Closed {});
-            all.push((word(Step::Closed), report(outcome)));
+            all.push((word(ReportStep::Closed), report(outcome)));
         }
         _ => {}
     }
@@ -94,12 +96,12 @@ fn of_envelope(cluster: &str, received: &v1::Envelope, all: &mut Vec<(MessageKey
         // The origin's proof shows that it opened the key; the donor's confirmation advances the peering.
         "psk" => {
             let proof = envelope(cluster, &received.from, (&received.peering, received.epoch), "", "proof");
-            all.push((word(Step::Proof), Body::Envelope(proof)));
+            all.push((word(ReportStep::Proof), Body::Envelope(proof)));
         }
         "proof" => {
             let outcome = Some(peering_report::Outcome::Authenticated(peering_report::Authenticated {}));
             let report = v1::PeeringReport { peering: received.peering.clone(), epoch: received.epoch, outcome };
-            all.push((word(Step::Authenticated), Body::PeeringReport(report)));
+            all.push((word(ReportStep::Authenticated), Body::PeeringReport(report)));
         }
         _ => {}
     }
@@ -111,7 +113,7 @@ fn of_envelope(cluster: &str, received: &v1::Envelope, all: &mut Vec<(MessageKey
         sequence: received.sequence,
     };
     // Each cluster gets one envelope of a peering and one of a lease.
-    all.push(((Step::Acknowledged, about.clone(), received.epoch), Body::EnvelopeAck(acknowledgement)));
+    all.push(((ReportStep::Acknowledged, about.clone(), received.epoch), Body::EnvelopeAck(acknowledgement)));
 }
 
 fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &mut Vec<(MessageKey, Body)>) {
@@ -122,7 +124,7 @@ fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &
         Body::LeaseReport(v1::LeaseReport { lease: lease.id.clone(), fencing_token: lease.fencing_token, outcome })
     };
     if lease.state() == v1::LeaseState::Ending {
-        all.push((word(Step::Clean), report(lease_report::Outcome::Clean(lease_report::Clean {}))));
+        all.push((word(ReportStep::Clean), report(lease_report::Outcome::Clean(lease_report::Clean {}))));
         return;
     }
     let is_ready = if is_donor { lease.donor_ready } else { lease.origin_ready || !lease.donor_ready };
@@ -138,10 +140,10 @@ fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &
     let (namespace, secret_name) = if is_donor { (name, String::new()) } else { (String::new(), name) };
     if is_donor {
         let sealed = envelope(cluster, &lease.origin, (&peering.id, peering.epoch), &lease.id, "credential");
-        all.push((word(Step::Credential), Body::Envelope(sealed)));
+        all.push((word(ReportStep::Credential), Body::Envelope(sealed)));
     }
     let ready = lease_report::Ready { namespace, secret_name };
-    all.push((word(Step::Ready), report(lease_report::Outcome::Ready(ready))));
+    all.push((word(ReportStep::Ready), report(lease_report::Outcome::Ready(ready))));
 }
 
 /// An envelope with the typical size of a sealed kubeconfig.

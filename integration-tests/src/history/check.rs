@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use todc_utils::{Action, WGLChecker};
 
-use super::model::{OneRequest, Step};
-use super::{Call, LISTED_BELOW, Observation, Operation};
+use super::model::{OneRequest, RequestStep};
+use super::{Call, LISTED_BELOW, MAX_VIOLATIONS, Observation, Operation};
 
-/// Maximum violations described in full.
-const MAX_TOLD: usize = 20;
 /// Maximum operations in the description of a violation.
 const MAX_SHOWN: usize = 16;
 
@@ -31,7 +29,7 @@ pub struct Verdict {
 impl Verdict {
     fn violated(&mut self, violation: impl FnOnce() -> String) {
         self.count += 1;
-        if self.violations.len() < MAX_TOLD {
+        if self.violations.len() < MAX_VIOLATIONS {
             self.violations.push(violation());
         }
     }
@@ -63,7 +61,7 @@ pub fn check(operations: &[Operation]) -> Verdict {
 struct Timed {
     call: Duration,
     answer: Option<Duration>,
-    step: Step,
+    step: RequestStep,
 }
 
 /// The history of each request. A list concerns all requests; trivial entries are omitted: absence before the
@@ -74,13 +72,13 @@ fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
     for operation in operations {
         let (call, answer) = (operation.call, operation.answer);
         let (number, step) = match &operation.what {
-            Call::Submit(number) if answer.is_some() => (number, Step::Submitted),
-            Call::Submit(number) => (number, Step::MaybeSubmitted),
-            Call::Cancel(number) if answer.is_some() => (number, Step::Cancelled),
-            Call::Cancel(number) => (number, Step::MaybeCancelled),
+            Call::Submit(number) if answer.is_some() => (number, RequestStep::Submitted),
+            Call::Submit(number) => (number, RequestStep::MaybeSubmitted),
+            Call::Cancel(number) if answer.is_some() => (number, RequestStep::Cancelled),
+            Call::Cancel(number) => (number, RequestStep::MaybeCancelled),
             // A read without an answer has no effect.
             Call::Read(..) | Call::List(_) if answer.is_none() => continue,
-            Call::Read(number, saw) => (number, Step::Read(*saw)),
+            Call::Read(number, saw) => (number, RequestStep::Read(*saw)),
             Call::List(waiting) => {
                 lists.push((call, answer, waiting));
                 continue;
@@ -95,12 +93,13 @@ fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
     for (number, steps) in requests.range_mut(..LISTED_BELOW) {
         let submitted = steps.iter().filter(|timed| is_submit(timed.step)).map(|timed| timed.call).min();
         let cancelled =
-            steps.iter().filter(|timed| timed.step == Step::Cancelled).filter_map(|timed| timed.answer).min();
+            steps.iter().filter(|timed| timed.step == RequestStep::Cancelled).filter_map(|timed| timed.answer).min();
         for (call, answer, waiting) in &lists {
-            let step = if waiting.contains(number) { Step::Read(Observation::Waiting) } else { Step::NotListed };
+            let step =
+                if waiting.contains(number) { RequestStep::Read(Observation::Waiting) } else { RequestStep::NotListed };
             let before = submitted.is_none_or(|submitted| answer.is_some_and(|answer| answer < submitted));
             let after = cancelled.is_some_and(|cancelled| cancelled < *call);
-            if step != Step::NotListed || !(before || after) {
+            if step != RequestStep::NotListed || !(before || after) {
                 steps.push(Timed { call: *call, answer: *answer, step });
             }
         }
@@ -108,13 +107,13 @@ fn by_request(operations: &[Operation]) -> BTreeMap<u64, Vec<Timed>> {
     requests
 }
 
-const fn is_submit(step: Step) -> bool {
-    matches!(step, Step::Submitted | Step::MaybeSubmitted)
+const fn is_submit(step: RequestStep) -> bool {
+    matches!(step, RequestStep::Submitted | RequestStep::MaybeSubmitted)
 }
 
 /// Calls and answers in order of time. At equal times calls come first, which makes their operations concurrent.
 /// Operations without an answer end after all others.
-fn actions(steps: &[Timed]) -> Vec<(usize, Action<Step>)> {
+fn actions(steps: &[Timed]) -> Vec<(usize, Action<RequestStep>)> {
     let mut moments = Vec::with_capacity(2 * steps.len());
     for (number, timed) in steps.iter().enumerate() {
         moments.push((timed.call, 0, number, Action::Call(timed.step)));

@@ -14,7 +14,7 @@ pub(super) enum RequestState {
 
 /// An operation on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RequestStep {
     Submitted,
     /// The outcome is unknown.
     MaybeSubmitted,
@@ -30,28 +30,31 @@ pub(super) struct OneRequest;
 
 impl Specification for OneRequest {
     type State = RequestState;
-    type Operation = Step;
+    type Operation = RequestStep;
 
     fn init() -> RequestState {
         RequestState::Unknown
     }
 
-    fn apply(step: &Step, state: &RequestState) -> (bool, RequestState) {
+    fn apply(step: &RequestStep, state: &RequestState) -> (bool, RequestState) {
         let allowed = match (step, state) {
-            (Step::Submitted, RequestState::Unknown) => return (true, RequestState::Waiting),
-            (Step::Cancelled, RequestState::Waiting) => return (true, RequestState::Cancelled),
+            (RequestStep::Submitted, RequestState::Unknown) => return (true, RequestState::Waiting),
+            (RequestStep::Cancelled, RequestState::Waiting) => return (true, RequestState::Cancelled),
             // It may take effect or not: without an answer it is never over, so an order may put it last, where nothing
             // sees it.
-            (Step::MaybeSubmitted, RequestState::Unknown) => return (true, RequestState::Waiting),
-            (Step::MaybeCancelled, RequestState::Waiting) => return (true, RequestState::Cancelled),
-            (Step::MaybeSubmitted | Step::MaybeCancelled, _) => true,
-            (Step::Read(Observation::Waiting), RequestState::Waiting) => true,
-            (Step::Read(Observation::Cancelled), RequestState::Cancelled) => true,
+            (RequestStep::MaybeSubmitted, RequestState::Unknown) => return (true, RequestState::Waiting),
+            (RequestStep::MaybeCancelled, RequestState::Waiting) => return (true, RequestState::Cancelled),
+            (RequestStep::MaybeSubmitted | RequestStep::MaybeCancelled, _) => true,
+            (RequestStep::Read(Observation::Waiting), RequestState::Waiting) => true,
+            (RequestStep::Read(Observation::Cancelled), RequestState::Cancelled) => true,
             // Of those that ended the broker keeps the latest thousand.
-            (Step::Read(Observation::Nothing) | Step::NotListed, RequestState::Unknown | RequestState::Cancelled) => {
-                true
+            (
+                RequestStep::Read(Observation::Nothing) | RequestStep::NotListed,
+                RequestState::Unknown | RequestState::Cancelled,
+            ) => true,
+            (RequestStep::Submitted | RequestStep::Cancelled | RequestStep::Read(_) | RequestStep::NotListed, _) => {
+                false
             }
-            (Step::Submitted | Step::Cancelled | Step::Read(_) | Step::NotListed, _) => false,
         };
         (allowed, *state)
     }

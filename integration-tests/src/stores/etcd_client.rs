@@ -30,9 +30,9 @@ mod generated {
 }
 
 /// For TCP and TLS together, as Comity's clients have it.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A page of keys.
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
+const MAX_PAGE_BYTES: usize = 16 << 20;
 
 /// A client of one member. Clones share its connection.
 #[derive(Clone)]
@@ -68,7 +68,7 @@ impl EtcdClient {
         });
         // The scheme is http because the connector brings its own TLS.
         let endpoint = Endpoint::from_shared(format!("http://{endpoint}")).context("an endpoint")?;
-        Ok(Self(endpoint.connect_timeout(CONNECT).connect_with_connector_lazy(connector)))
+        Ok(Self(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_with_connector_lazy(connector)))
     }
 
     pub(super) async fn put(&self, key: Vec<u8>, value: Vec<u8>) -> Result<()> {
@@ -77,7 +77,7 @@ impl EtcdClient {
     }
 
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
-        let mut client = KvClient::new(self.0.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let mut client = KvClient::new(self.0.clone()).max_decoding_message_size(MAX_PAGE_BYTES);
         Ok(client.range(request).await?.into_inner())
     }
 

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
-const SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
+const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
 const MODULES: [(&str, &str); 35] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
@@ -47,7 +47,7 @@ const MODULES: [(&str, &str); 35] = [
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
-    ("kubernetes-binaries", SCRIPT),
+    ("kubernetes-binaries", BINARIES_SCRIPT),
 ];
 
 /// The set of programs to get. Each set includes the ones before it.

@@ -23,6 +23,7 @@ use crate::simulated_node::SimulatedNode;
 use crate::{kubeconfig, port};
 
 pub use component::Component;
+pub(crate) use component::SERVICE_NETWORK;
 use files::{FOLDERS, Files};
 
 /// Maximum attempts to start, in case other processes take the ports.
@@ -81,7 +82,7 @@ pub enum ControlPlaneError {
     NotReady {
         /// The cluster.
         cluster: String,
-        /// What is missing.
+        /// The missing condition.
         what: String,
         /// The timeout.
         after: Duration,

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 /// Limit against hanging; kubectl commands that wait have their own timeouts.
-const PATIENCE: Duration = Duration::from_secs(120);
+const KUBECTL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Why a kubectl command failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub(crate) async fn run(mut command: Command, args: &[&str], input: &str) -> Res
         }
         child.wait_with_output().await
     };
-    let output = tokio::time::timeout(PATIENCE, talk)
+    let output = tokio::time::timeout(KUBECTL_TIMEOUT, talk)
         .await
         .unwrap_or_else(|_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "no end after 120 s")))
         .map_err(failed)?;

@@ -2,7 +2,7 @@
 //!
 //! The scenario tests and `comity dev --kubernetes` run against these. Nothing here imitates
 //! Kubernetes: the API servers, controller managers, schedulers, kubelets and containers are the
-//! real programs. What is simulated says so.
+//! real programs. Simulated parts are named so.
 //!
 //! Two kinds of cluster:
 //!

@@ -14,21 +14,18 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::binaries::{Binaries, LiqoVersion};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, SERVICE_NETWORK};
 use crate::daemon::{Daemon, DaemonSpec};
 use crate::kubectl::KubectlError;
 use crate::port;
 use crate::real_clusters::LIQO_NAMESPACE;
 
-/// How long the controllers may take until every range of addresses is theirs: 3 s is usual.
-const PATIENCE: Duration = Duration::from_secs(90);
-const POLL: Duration = Duration::from_millis(250);
+/// Timeout until the controllers own every range of addresses; 3 s is usual.
+const RANGES_TIMEOUT: Duration = Duration::from_secs(90);
+const RANGES_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of the checks that the programs run.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// The network of Services of every [`ControlPlane`].
-const SERVICE_NETWORK: &str = "10.96.0.0/16";
-/// Objects of the chart that stand for something which is here. Its webhooks would be called, and are not; so what they
-/// would complete is left out too.
+/// Kinds of the chart's objects to install. The webhooks do not run, so the objects that need them are left out.
 const KINDS: [&str; 13] = [
     "ConfigMap",
     "ServiceAccount",
@@ -172,7 +169,7 @@ impl LiqoControllers {
         args.extend(["--metrics-address=0", "--health-probe-address=0"].map(str::to_owned));
         let manager = start(CONTROLLER_MANAGER, "controller-manager", args)?;
         wait_for_ranges(plane, config, &manager).await?;
-        // The one that asks ends before the one that answers.
+        // The manager is a client of the IPAM, so it ends first.
         Ok(Self { supervisor: tokio::spawn(keep_running([manager, ipam])) })
     }
 }
@@ -220,7 +217,7 @@ fn render(
     Ok(kept(list["items"].as_array().cloned().unwrap_or_default()))
 }
 
-/// The objects that stand for something which is here. Deployments say how Liqo is installed, and have no pods.
+/// The objects to install. Deployments tell how Liqo is installed, and get no pods.
 fn kept(mut items: Vec<Value>) -> Vec<Value> {
     items.retain(|item| item["kind"].as_str().is_some_and(|kind| KINDS.contains(&kind)));
     for item in &mut items {
@@ -252,7 +249,7 @@ async fn wait_for_ranges(
         if !ranges.is_empty() && ranges.iter().all(|range| !range.ends_with('=')) {
             return Ok(());
         }
-        if manager.ended().is_some() || began.elapsed() > PATIENCE {
+        if manager.ended().is_some() || began.elapsed() > RANGES_TIMEOUT {
             return Err(LiqoControllersError::NotReady {
                 cluster: config.cluster_id.clone(),
                 after: began.elapsed(),
@@ -260,7 +257,7 @@ async fn wait_for_ranges(
                 log: manager.log_tail(),
             });
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(RANGES_POLL_INTERVAL).await;
     }
 }
 
@@ -269,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_answers_for_is_left_out() {
+    fn objects_of_missing_parts_are_left_out() {
         let item = |kind: &str, name: &str| json!({"kind": kind, "metadata": {"name": name}, "spec": {"replicas": 1}});
         let items = kept(vec![
             item("ValidatingWebhookConfiguration", "liqo"),

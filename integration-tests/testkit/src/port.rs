@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn ports_differ_and_can_be_bound() {
         let ports = free::<8>().unwrap();
-        // A process that another thread is starting holds what was open until it becomes its program.
+        // Until a process that another thread starts has executed its program, it holds the open files of this one.
         let began = Instant::now();
         let bind = |port: &u16| loop {
             match TcpListener::bind(("127.0.0.1", *port)) {

@@ -38,7 +38,7 @@ pub use cluster::RealCluster;
 pub use faults::Line;
 pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
 
-const SCRIPT: &str = include_str!("../kubernetes/real-clusters");
+const CLUSTERS_SCRIPT: &str = include_str!("../kubernetes/real-clusters");
 /// The image of pod sandboxes.
 const PAUSE_IMAGE: &str = "comity.local/pause:1";
 /// The image of the clusters' DNS.
@@ -195,6 +195,7 @@ impl RealClusters {
             gpus,
             nodes: nodes.clamp(1, MAX_NODES),
             names_pod_networks: config.names_pod_networks,
+            dns: config.dns,
             node_grace: grace.as_secs().max(1),
             ..cluster
         };
@@ -281,7 +282,7 @@ fn prepare(
     let write =
         |path: PathBuf, text: &str| fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source });
     let cni = machine::cni_folder().unwrap_or("/opt/cni/bin");
-    write(dir.join("real-clusters"), SCRIPT)?;
+    write(dir.join("real-clusters"), CLUSTERS_SCRIPT)?;
     let bin = binaries.folder().display();
     let chart = config.liqo.as_ref().map(|liqo| liqo.version.file("chart")).unwrap_or_default();
     let first = nodes.iter().map(|cluster| cluster.folder(1));
@@ -290,7 +291,7 @@ fn prepare(
     let settings = format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODES='{all}'\n");
     write(dir.join("settings"), &settings)?;
     for (node, place) in nodes.into_iter().zip([Where::Origin, Where::Donor]) {
-        node_files::write(dir, node, cni, config.dns)?;
+        node_files::write(dir, node, cni)?;
         let dir = dir.join(node.name);
         if let Some(liqo) = &config.liqo
             && let Some(cluster) = liqo.at(place)

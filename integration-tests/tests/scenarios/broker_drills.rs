@@ -6,10 +6,10 @@ use comity_scenarios::brokers;
 use comity_scenarios::brokers::drills::{DiskDrill, break_disk, isolate_leader};
 use comity_testkit::requirements;
 
-/// A leader that hears no majority leads no more after its lease, 0.8 s; the rest is for a machine that is loaded.
+/// A leader without a majority stops leading after its lease of 0.8 s; the rest is a margin for loaded machines.
 const STEPS_DOWN: Duration = Duration::from_secs(4);
-/// The others elect within 2 s, and a client is sent to them within another; the rest is for a machine that is loaded.
-/// A client that does not go elsewhere waits for a minute.
+/// The others elect within 2 s, and a client reaches them within another; the rest is a margin for loaded machines.
+/// A client that stays with its broker waits for a minute.
 const GOES_ELSEWHERE: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

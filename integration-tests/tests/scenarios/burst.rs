@@ -116,7 +116,7 @@ fn brokers_away() -> Duration {
 /// A command of an administrator, and the cluster on which it is given.
 type Act = (Where, &'static [&'static str]);
 
-/// What an administrator may do to Liqo's objects while a pod runs, in an order that Liqo itself does not survive.
+/// Deletes Liqo's objects while a pod runs, in an order that Liqo itself does not survive.
 const WRONG_ORDERS: [(&str, &[Act]); 4] = [
     (
         "the donor deletes the Tenant first",
@@ -216,7 +216,7 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     burst.clusters.set_line(Line::Whole).await.unwrap();
     answers(burst, "the Service to answer after a cut of 30 s").await;
 
-    // The line is bad while it is used, and better again: the tunnel and what goes through it carry on.
+    // The line degrades while it is used, and recovers: the tunnel and its connections continue.
     burst.clusters.set_line(FAR).await.unwrap();
     answers(burst, "the Service to answer over a line of 40 to 50 ms and 2 % loss each way").await;
     let used = if is_long() { 60 } else { 10 };
@@ -226,9 +226,9 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
     answers(burst, "the Service to answer over the whole line").await;
 
     burst.clusters.kill_api_server(Where::Donor).await.unwrap();
-    // Twice: at first the node has not been silent for long enough to be doubted. Well within the donor's own grace:
-    // beyond it the donor's controllers doubt its nodes once they are back, and call the pods unready until the kubelet
-    // objects.
+    // Twice, because the first outage is too short for the node to become not ready. Both stay within the donor's own
+    // grace period: after a longer outage its controllers mark its nodes as not ready and the pods as unready, until the
+    // kubelet reports again.
     for (wait, seconds) in [(20, "20 s"), (10, "30 s")] {
         tokio::time::sleep(Duration::from_secs(wait)).await;
         answers(burst, &format!("the Service to answer while the donor's API server is dead, for {seconds}")).await;

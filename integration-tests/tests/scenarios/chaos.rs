@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use comity_scenarios::chaos::schedule::Shape;
+use comity_scenarios::chaos::federation_faults::Shape;
 use comity_scenarios::chaos::{self, ChaosConfig};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

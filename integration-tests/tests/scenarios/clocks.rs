@@ -188,7 +188,7 @@ async fn log_time_is_rebased_by_the_documented_command_and_leases_keep_the_time_
         assert!(moved.abs_diff(by) < 5_000, "{done}");
         let after = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
         assert_eq!(after["expiresAtMs"].as_i64().unwrap() - before.as_i64().unwrap(), moved, "{after}");
-        // What passed meanwhile is all that it has lost.
+        // It has lost only the time that passed meanwhile.
         let (now, passed) = (time_left(&federation, &lease).await, began.elapsed().as_millis());
         let lost = u128::try_from(left - now).unwrap_or_else(|_| panic!("it had {left} ms left, now {now}"));
         assert!(lost <= passed + 1_000, "it lost {lost} ms in {passed} ms");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 
 use crate::OrLogs as _;
@@ -36,7 +36,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     );
     let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
     for (cluster, plane) in [("polytech-campus", &origin), ("ncc-main", &donor)] {
-        let spec = AgentSpec::new(cluster, Donor::Kubernetes(plane.admin_kubeconfig_path()));
+        let spec = AgentSpec::new(cluster, InventorySource::Kubernetes(plane.admin_kubeconfig_path()));
         federation.join(spec).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
@@ -93,7 +93,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     let direct = token.replace(&port_of(&token), &format!("server: {}", donor.server_url()));
     let direct_path = clusters.path().join("direct.kubeconfig");
     std::fs::write(&direct_path, direct).unwrap();
-    // At once it may do nothing, for its RoleBinding is gone; within the API server's cache time (10 s) it is nobody.
+    // Its RoleBinding is gone, so it has no rights at once; after the API server's cache time (10 s) it is invalid.
     let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
     assert!(refused.contains("orbidden") || is_nobody(&refused), "{refused}");
     until("the token to be dead", PATIENCE, async || {
@@ -142,7 +142,7 @@ async fn with_the_leader_and_both_agents_killed_at_every_step_it_still_becomes_a
     for (cluster, plane, steps) in
         [("polytech-campus", &origin, &ORIGIN_STEPS[..]), ("ncc-main", &donor, &DONOR_STEPS[..])]
     {
-        let inventory = Donor::Kubernetes(plane.admin_kubeconfig_path());
+        let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
         let spec = AgentSpec { crash_at: at_every(steps), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }
@@ -151,8 +151,8 @@ async fn with_the_leader_and_both_agents_killed_at_every_step_it_still_becomes_a
     let lease = federation.lease_of(&request).await.or_logs(&federation);
     let leader = federation.leader().await.or_logs(&federation);
     federation.kill_broker(leader).await.unwrap();
-    // A step may be interrupted by the end of another beside it when its effect is kept already: then it is not taken
-    // again, and its second place is never reached. Each is taken alone, at both places, by the scenario of crashes.
+    // The crash of a concurrent step may interrupt a step whose effect is already stored. Then it does not run again,
+    // and never reaches its second crash point. The scenario `crashes` crashes each step alone, at both points.
     let steps = ORIGIN_STEPS.len() + DONOR_STEPS.len();
     nurse(&mut federation, &lease, "active", steps, 2 * steps).await;
     for (cluster, steps) in [("polytech-campus", &ORIGIN_STEPS[..]), ("ncc-main", &DONOR_STEPS[..])] {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use comity_agent::reconcile::steps::Step;
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 
 use crate::OrLogs as _;
 use crate::inventories::{inventory, origin_and_donor};
@@ -96,7 +96,7 @@ async fn an_agent_killed_in_the_middle_of_any_step_goes_on_where_it_was() {
         for (cluster, gpus) in [("polytech-campus", 0), ("ncc-main", 16)] {
             let file = inventory(federation.dir(), cluster, gpus, "frontier");
             let crash_at = (cluster == crashing).then(|| format!("{step}:before,{step}:after"));
-            let spec = AgentSpec { crash_at, ..AgentSpec::new(cluster, Donor::File(file)) };
+            let spec = AgentSpec { crash_at, ..AgentSpec::new(cluster, InventorySource::File(file)) };
             federation.join(spec).await.or_logs(&federation);
         }
         federation.all_connected().await.or_logs(&federation);

@@ -121,7 +121,7 @@ async fn a_damaged_or_lost_disk_is_filled_again_by_the_others() {
     assert_ne!(incarnation(&before), incarnation(&after));
     assert!(federation.broker_dir(2).join("group.old-1").is_dir());
 
-    // And one that is gone as a whole, of the founder: it needs no command.
+    // The founder loses its whole log: no command is needed.
     federation.kill_broker(1).await.unwrap();
     requests.extend(write(&federation, 5).await);
     std::fs::remove_dir_all(federation.broker_dir(1).join("group")).unwrap();
@@ -144,13 +144,13 @@ async fn another_machine_takes_the_place_of_one_that_is_gone() {
     voters(&federation, &[1, 2, 4]).await;
     all_there(&federation, &requests).await;
 
-    // The one that is gone comes back after all, and is told that it is no member.
+    // The removed broker starts again, and learns that it is no member.
     federation.start_broker(3).unwrap();
     until("broker 3 to end", PATIENCE, async || Ok((federation.ended_brokers()? == [3]).then_some(()))).await.unwrap();
     assert!(federation.logs().contains("was removed from its group"));
     federation.kill_broker(3).await.unwrap();
 
-    // In time nobody is left who founded the group. A disk that is lost then is filled as any other.
+    // In time no founding broker is left. A broker whose disk is lost then recovers like any other.
     for (id, by) in [(1, 5), (2, 6)] {
         replaced(&mut federation, id, by, 4).await;
         federation.kill_broker(id).await.unwrap();
@@ -219,7 +219,7 @@ async fn a_new_group_is_made_of_the_copy_that_is_left() {
     let next = write(&federation, 1).await;
     assert!(number(&next[0]) > number(&requests[4]) + 1_000, "{next:?} after {requests:?}");
 
-    // Brokers of the old group get nowhere: not with the new one, and not by themselves.
+    // Brokers of the old group can neither join the new one nor elect a leader.
     for id in [1, 2] {
         federation.start_broker(id).unwrap();
     }

@@ -1,6 +1,6 @@
 //! A request that cannot be placed is explained donor by donor.
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource};
 
 use crate::OrLogs as _;
 use crate::inventories::inventory;
@@ -16,7 +16,7 @@ async fn each_donor_is_named_with_its_first_reason_and_what_would_unblock_it() {
         ("startup-pc", 1, "midrange"),
     ] {
         let file = inventory(federation.dir(), cluster, gpus, class);
-        federation.join(AgentSpec::new(cluster, Donor::File(file))).await.or_logs(&federation);
+        federation.join(AgentSpec::new(cluster, InventorySource::File(file))).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
     let request = federation.submit(3, "frontier").await.or_logs(&federation);

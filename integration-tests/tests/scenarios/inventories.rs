@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource};
 
 use crate::OrLogs as _;
 
@@ -36,7 +36,7 @@ pub(crate) async fn origin_and_donor_with(config: FederationConfig) -> Federatio
     let mut federation = Federation::start(config).await.unwrap();
     for (cluster, gpus) in [("polytech-campus", 0), ("ncc-main", 16)] {
         let file = inventory(federation.dir(), cluster, gpus, "frontier");
-        federation.join(AgentSpec::new(cluster, Donor::File(file))).await.or_logs(&federation);
+        federation.join(AgentSpec::new(cluster, InventorySource::File(file))).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
     federation

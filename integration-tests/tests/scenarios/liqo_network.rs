@@ -5,7 +5,7 @@ use std::path::Path;
 
 use comity_agent::services::local_api::fetch_status;
 use comity_scenarios::burst::copy_policy;
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::{
     Binaries, ControlPlane, ControlPlaneConfig, LiqoControllers, LiqoControllersConfig, LiqoVersion, Needs,
     SimulatedNode,
@@ -52,7 +52,7 @@ async fn the_networks_of_two_liqos_are_connected_by_sealed_messages_and_parted_w
         FederationConfig { brokers: 1, policy: policy.path().to_owned(), ..FederationConfig::with_example_policy() };
     let mut federation = Federation::start(config).await.unwrap();
     for (cluster, plane) in [(ORIGIN, &origin), (DONOR, &donor)] {
-        let inventory = Donor::Kubernetes(plane.admin_kubeconfig_path());
+        let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
         let spec = AgentSpec { more: LIQO.to_owned(), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }
@@ -85,7 +85,7 @@ async fn the_networks_of_two_liqos_are_connected_by_sealed_messages_and_parted_w
         let remapped = field(plane, other, &format!("configuration/{other}"), ".status.remote.cidr.pod[0]").await;
         assert!(!remapped.is_empty() && remapped != POD_CIDR, "{remapped}");
     }
-    // Each has the other's key, as the other's Liqo made it, and the origin calls where the donor's gateway is.
+    // Each cluster has the key that the other's Liqo made, and the origin connects to the donor's gateway.
     for (here, there, side) in [(&origin, &donor, "donor"), (&donor, &origin, "origin")] {
         let other = if side == "donor" { "origin" } else { "donor" };
         let known = field(here, side, &format!("publickey/{side}"), ".spec.publicKey").await;
@@ -95,7 +95,7 @@ async fn the_networks_of_two_liqos_are_connected_by_sealed_messages_and_parted_w
     let called = field(&origin, "donor", "gatewayclient/donor", ".spec.endpoint.addresses[0]").await;
     assert_eq!(called, field(&donor, "origin", "service/gw-origin", ".spec.clusterIP").await);
 
-    // With the last lease the peering ends, and with that everything here.
+    // The last lease ends the peering, which removes all objects.
     federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     federation.no_peering(PATIENCE).await.or_logs(&federation);

@@ -35,7 +35,7 @@ async fn a_broker_that_lost_its_disk_does_not_outvote_the_one_that_has_everythin
     for id in [2, 3] {
         federation.start_broker(id).unwrap();
     }
-    // They wait for broker 1, or they have it all.
+    // They wait for broker 1, or have all requests.
     if let Ok(there) = until("an answer without broker 1", ALONE, async || requests(&federation).await.map(Some)).await
     {
         let gone: Vec<&String> = acknowledged.difference(&there).collect();

@@ -168,7 +168,7 @@ fn a_gateway_has_one_capability_and_one_device() {
     assert_eq!(pod["hostNetwork"], true);
     assert_eq!(pod["nodeSelector"], json!({"comity.dev/gateway": "true"}));
     let [agent] = pod["containers"].as_array().unwrap().as_slice() else { panic!("{pod}") };
-    // Laid over the other: what is dropped there stays dropped.
+    // An overlay of the other: capabilities that the base drops stay dropped.
     assert_eq!(agent["securityContext"], json!({"capabilities": {"add": ["NET_ADMIN"]}}));
     assert_eq!(pod["volumes"], json!([{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]));
 }
@@ -245,7 +245,7 @@ fn reclaims_and_numa_nodes_take_no_more_rights_than_they_need() {
     let read = object("agent/node-topology.yaml", "ClusterRole", "comity-node-topology");
     let only = json!({"apiGroups": ["topology.node.k8s.io"], "resources": ["noderesourcetopologies"], "verbs": ["get", "list", "watch"]});
     assert_eq!(read["rules"], json!([only]));
-    // Of pods where nobody opted in only those on a lease's node, and their annotations.
+    // In namespaces that did not opt in: only annotations, and only of pods on a lease's node.
     let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent-burst").to_string();
     assert!(policy.contains("oldObject.spec.nodeName.matches('^lease-[0-9]+$')"), "{policy}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, until};
 
 use crate::OrLogs as _;
 use crate::inventories::inventory;
@@ -16,7 +16,7 @@ async fn work_goes_to_the_donor_that_says_to_hold_its_data() {
         ("physics-farm", 8, "data: {datasets: [laion], egressMbits: 10000}\n"),
     ] {
         let file = inventory(federation.dir(), cluster, gpus, "midrange");
-        let spec = AgentSpec { more: more.to_owned(), ..AgentSpec::new(cluster, Donor::File(file)) };
+        let spec = AgentSpec { more: more.to_owned(), ..AgentSpec::new(cluster, InventorySource::File(file)) };
         federation.join(spec).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use comity_scenarios::burst::{Burst, BurstConfig, NAMESPACE};
-use comity_scenarios::pods::{AGENT, image_name, image_of};
+use comity_scenarios::pods::{AGENT_NAMESPACE, image_name, image_of};
 use comity_scenarios::{PATIENCE, deploy, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealCluster, RealClusters, requirements};
@@ -15,7 +15,7 @@ use crate::control_planes::pod;
 /// An address of no pod.
 const FOREIGN: &str = "192.0.2.77";
 const MEBIBYTE: usize = 1 << 20;
-/// Root with `CAP_NET_ADMIN` alone, no way to more, system calls filtered.
+/// Root with `CAP_NET_ADMIN` alone, who cannot get more; system calls are filtered.
 const NODE: [&str; 4] = ["CapEff:\t0000000000001000", "CapBnd:\t0000000000001000", "NoNewPrivs:\t1", "Seccomp:\t2"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,7 +33,7 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     for real in [&burst.clusters.origin, &burst.clusters.donor] {
         as_strict_nodes_are(real).await;
         real.import_image(&image).await.unwrap();
-        // What the broker places runs on the second nodes, the virtual-kubelet and the guests.
+        // The virtual-kubelet and the guests run on the second nodes.
         real.kubectl(&["cordon", &real.node_name()]).await.unwrap();
         real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await.unwrap();
     }
@@ -91,8 +91,9 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     federation.no_peering(PATIENCE).await.or_logs(federation);
     for real in [origin, donor] {
         let nothing = until("the node to have nothing of it", PATIENCE, async || {
-            let told =
-                real.kubectl(&["-n", AGENT, "get", "configmap", "comity-fabric", "-o", "jsonpath={.data}"]).await?;
+            let told = real
+                .kubectl(&["-n", AGENT_NAMESPACE, "get", "configmap", "comity-fabric", "-o", "jsonpath={.data}"])
+                .await?;
             anyhow::ensure!(told.contains("podNetworks\\\":[]"), "{told}");
             let left = real.exec_in_nth_node(2, &["sh", "-c", "ip link; ip route; ip rule; nft list ruleset"]).await?;
             anyhow::ensure!(
@@ -123,25 +124,28 @@ async fn as_strict_nodes_are(real: &RealCluster) {
     }
 }
 
-/// As the manifest has them, but for the name of the image.
+/// As in the manifest, except for the name of the image.
 async fn agents_of_nodes(real: &RealCluster, burst: &Burst) {
     let manifest = std::fs::read_to_string(deploy().join("agent/tun/nodes.yaml")).unwrap();
     let chosen = manifest.replace("registry.example/comity-agent:0.1.0", &image_name("agent"));
     assert_ne!(chosen, manifest);
     real.kubectl_with_input(&["apply", "-f", "-"], &chosen).await.unwrap();
-    let wait = ["-n", AGENT, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
+    let wait = ["-n", AGENT_NAMESPACE, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
     if let Err(error) = real.kubectl(&wait).await {
-        let seen = real.kubectl(&["-n", AGENT, "get", "pods,events", "-o", "wide"]).await.unwrap_or_default();
+        let seen = real.kubectl(&["-n", AGENT_NAMESPACE, "get", "pods,events", "-o", "wide"]).await.unwrap_or_default();
         panic!("{error}\n{seen}\n{}\n{}", logs_of_nodes(real).await, burst.federation().logs());
     }
-    let pods = real.kubectl(&["-n", AGENT, "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"]).await.unwrap();
+    let pods = real
+        .kubectl(&["-n", AGENT_NAMESPACE, "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"])
+        .await
+        .unwrap();
     assert_eq!(pods, real.nth_node_name(2), "one agent of a node, and none on the gateway");
     let status = real.exec_in_nth_node(2, &["sh", "-c", "cat /proc/$(pgrep -x comity-agent)/status"]).await.unwrap();
     assert!(NODE.iter().all(|held| status.contains(held)), "{status}");
 }
 
 async fn logs_of_nodes(real: &RealCluster) -> String {
-    let logs = ["-n", AGENT, "logs", "--tail=40", "--selector=app.kubernetes.io/name=comity-agent-node"];
+    let logs = ["-n", AGENT_NAMESPACE, "logs", "--tail=40", "--selector=app.kubernetes.io/name=comity-agent-node"];
     real.kubectl(&logs).await.unwrap_or_else(|error| error.to_string())
 }
 
@@ -199,7 +203,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     };
     tokio::join!(own("own-1"), own("own-2"));
 
-    // Behind the gateway's own rules: what goes into the tunnel.
+    // After the gateway's own rules: packets into the tunnel.
     let count = format!(
         "nft 'add table inet spy; add chain inet spy before {{ type filter hook prerouting priority -300; }}; \
          add chain inet spy behind {{ type filter hook forward priority 10; }}; \
@@ -211,7 +215,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     let foreign = inside(&format!(
         "ip address add {FOREIGN}/32 dev lo; ip route add {lent}/32 via $(ip route show default | cut -d\" \" -f3) src {FOREIGN}"
     ));
-    // The node's own filter would stop it before.
+    // Otherwise the node's own filter would drop it first.
     let open = "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done";
     origin.exec_in_nth_node(2, &["sh", "-c", &format!("{open}; {foreign}")]).await.unwrap();
     let answer = get(burst, "home", &format!("http://{lent}:8080/")).await;
@@ -229,7 +233,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
 /// Invalid data in the objects that nodes follow does no harm.
 async fn scribbled(burst: &Burst) {
     let origin = &burst.clusters.origin;
-    let read = ["-n", AGENT, "get", "configmap", "comity-fabric", "-o", "json"];
+    let read = ["-n", AGENT_NAMESPACE, "get", "configmap", "comity-fabric", "-o", "json"];
     let mut map: Value = serde_json::from_str(&origin.kubectl(&read).await.unwrap()).unwrap();
     let published = map["data"]["fabric.json"].as_str().unwrap().to_owned();
     let nonsense = published.replace(&format!("\"gateway\":\"{}\"", origin.node_ip()), "\"gateway\":\"nowhere\"");
@@ -252,7 +256,7 @@ async fn scribbled(burst: &Burst) {
     })
     .await
     .or_logs(burst.federation());
-    let wait = ["-n", AGENT, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
+    let wait = ["-n", AGENT_NAMESPACE, "rollout", "status", "daemonset/comity-agent-node", "--timeout=110s"];
     origin.kubectl(&wait).await.or_logs(burst.federation());
 }
 

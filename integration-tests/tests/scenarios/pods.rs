@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use comity_scenarios::burst::{DONOR, ORIGIN};
-use comity_scenarios::pods::{AGENT, BROKERS, KUBECTL_IMAGE, Pods};
+use comity_scenarios::pods::{AGENT_NAMESPACE, BROKER_NAMESPACE, KUBECTL_IMAGE, Pods};
 use comity_scenarios::{PATIENCE, deploy, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{RealCluster, RealClusters, requirements};
@@ -12,7 +12,7 @@ use crate::control_planes::pod;
 
 /// Namespace of kubeconfig Secrets on the origin.
 const LEASES: &str = "comity-leases";
-/// An ordinary user, no capability and no way to one, system calls filtered.
+/// An ordinary user without capabilities, who cannot get any; system calls are filtered.
 const NOTHING: &str = "65532 0 0 0 0 0 1 2";
 /// Root with `CAP_NET_ADMIN` (bit 12) and no other.
 pub(crate) const GATEWAY: &str = "0 0 1000 1000 1000 0 1 2";
@@ -39,30 +39,30 @@ async fn brokers_and_agents_run_as_pods_and_lend() {
     assert_eq!(held(donor, "comity-broker", &pods).await, vec![NOTHING; 3]);
     for real in [origin, donor] {
         assert_eq!(held(real, "comity-agent", &pods).await, [NOTHING]);
-        // The token was for once.
-        real.kubectl(&["-n", AGENT, "delete", "secret", "comity-agent-join"]).await.unwrap();
+        // The token is valid only once.
+        real.kubectl(&["-n", AGENT_NAMESPACE, "delete", "secret", "comity-agent-join"]).await.unwrap();
     }
 
-    // By hand, without kustomize, they are objects too.
+    // `kubectl apply -f`, without kustomize, accepts the manifests, too.
     for folder in ["broker", "agent/netstack"] {
         let folder = deploy().join(folder);
         let args = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", folder.to_str().unwrap()];
         or_logs(donor.kubectl(&args).await, &pods).await;
     }
-    donor.kubectl(&["-n", BROKERS, "delete", "secret", "comity-broker-founding"]).await.unwrap();
+    donor.kubectl(&["-n", BROKER_NAMESPACE, "delete", "secret", "comity-broker-founding"]).await.unwrap();
 
-    // The pods that come back do what is to be done for the lease.
+    // The restarted pods serve the lease.
     let federation = pods.federation();
     kill_the_agents(&pods).await;
     let request = or_logs(federation.submit(1, "midrange").await, &pods).await;
     let lease = or_logs(federation.lease_of(&request).await, &pods).await;
     let leader = or_logs(pods.leader().await, &pods).await;
     let leader = format!("apps.kubernetes.io/pod-index={leader}");
-    or_logs(pods.kill(donor, BROKERS, &leader).await, &pods).await;
+    or_logs(pods.kill(donor, BROKER_NAMESPACE, &leader).await, &pods).await;
     work_on(&lease, &pods).await;
     said("a container runs on the donor, although the leader and both agents were killed on the way");
 
-    // Pods that come back have other addresses: the tenant's kubeconfig stays good.
+    // Restarted pods have other addresses; the tenant's kubeconfig still works.
     kill_the_agents(&pods).await;
     or_logs(pods.brokers_ready().await, &pods).await;
     or_logs(pods.all_connected().await, &pods).await;
@@ -113,7 +113,7 @@ async fn give_back(lease: &str, pods: &Pods) {
 
 pub(crate) async fn kill_the_agents(pods: &Pods) {
     for real in [&pods.clusters().origin, &pods.clusters().donor] {
-        or_logs(pods.kill(real, AGENT, AGENTS).await, pods).await;
+        or_logs(pods.kill(real, AGENT_NAMESPACE, AGENTS).await, pods).await;
     }
 }
 

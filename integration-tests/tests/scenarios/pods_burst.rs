@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use comity_scenarios::burst::{DONOR, NAMESPACE};
-use comity_scenarios::pods::{AGENT, Pods, agent_rolled_out};
+use comity_scenarios::pods::{AGENT_NAMESPACE, Pods, agent_rolled_out};
 use comity_scenarios::{PATIENCE, until};
 use comity_testkit::{RealClusters, requirements};
 
@@ -24,7 +24,7 @@ async fn an_untouched_job_bursts_while_brokers_and_agents_are_pods() {
     let RealClusters { origin, donor, .. } = pods.clusters();
     for real in [origin, donor] {
         assert_eq!(held(real, "comity-agent", &pods).await, [GATEWAY]);
-        or_logs(real.kubectl(&["-n", AGENT, "delete", "secret", "comity-agent-join"]).await, &pods).await;
+        or_logs(real.kubectl(&["-n", AGENT_NAMESPACE, "delete", "secret", "comity-agent-join"]).await, &pods).await;
     }
     or_logs(pods.burst.serve(&["train", "stubborn"]).await, &pods).await;
 
@@ -39,9 +39,9 @@ async fn an_untouched_job_bursts_while_brokers_and_agents_are_pods() {
 
     nothing_was_forbidden(&pods).await;
 
-    // Asked to go, as when the image is upgraded.
+    // Deleted gracefully, as by an upgrade of the image.
     for real in [origin, donor] {
-        let delete = ["-n", AGENT, "delete", "pod", "--selector=app.kubernetes.io/name=comity-agent"];
+        let delete = ["-n", AGENT_NAMESPACE, "delete", "pod", "--selector=app.kubernetes.io/name=comity-agent"];
         or_logs(real.kubectl(&delete).await, &pods).await;
     }
     it_is_reached_from_home(&pods).await;
@@ -89,7 +89,7 @@ async fn it_was_gated_by_the_webhook(pods: &Pods) {
     assert_eq!(or_logs(gated, pods).await, "true");
 }
 
-/// By the Service's name, by `kubectl logs` and by `kubectl exec`, all on the origin; and it has exactly its devices.
+/// It answers on the origin by the Service's name, `kubectl logs` and `kubectl exec`, and has exactly its devices.
 async fn it_is_reached_from_home(pods: &Pods) {
     let answer = answers("train", pods).await;
     assert_eq!(answer.lines().filter(|line| line.starts_with("device=")).count(), 2, "{answer}");
@@ -117,13 +117,13 @@ async fn its_metrics_are_seen_at_home(pods: &Pods) {
     println!("{}", or_logs(seen.await, pods).await.trim());
 }
 
-/// Neither by the way that Liqo's virtual-kubelet takes, to anybody but the slice, nor by a connection of one's own.
+/// The metrics are refused to users without a slice, and to direct connections.
 async fn metrics_are_told_to_nobody_else(pods: &Pods) {
     let donor = &pods.clusters().donor;
     let path = "/apis/metrics.liqo.io/v1beta1/scrape/origin/metrics/resource";
     let refused = donor.kubectl(&["get", "--raw", path]).await.expect_err("an administrator has no slice");
     assert!(refused.to_string().contains("no lease in force is this user's"), "{refused}");
-    // Whoever reaches the port shows no certificate of the API server.
+    // A direct client has no certificate of the API server.
     let server = format!("--server=https://{}:7484", donor.node_ip());
     let direct = ["get", "--raw", path, &server, "--insecure-skip-tls-verify"];
     let refused = donor.kubectl_as(Path::new("/dev/null"), &direct, "").await.expect_err("it shows no certificate");
@@ -140,7 +140,7 @@ async fn answers(service: &str, pods: &Pods) -> String {
 /// The released manifests grant all rights that the agents need: no log has a denied request.
 async fn nothing_was_forbidden(pods: &Pods) {
     for real in [&pods.clusters().origin, &pods.clusters().donor] {
-        let log = or_logs(real.kubectl(&["-n", AGENT, "logs", "deployment/comity-agent"]).await, pods).await;
+        let log = or_logs(real.kubectl(&["-n", AGENT_NAMESPACE, "logs", "deployment/comity-agent"]).await, pods).await;
         let refused: Vec<_> = log.lines().filter(|line| line.to_lowercase().contains("forbidden")).collect();
         assert!(refused.is_empty(), "{}: {refused:#?}", real.name());
     }

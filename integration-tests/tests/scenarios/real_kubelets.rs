@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use comity_scenarios::burst::{label_devices, place};
-use comity_scenarios::{AgentSpec, Donor, Federation, FederationConfig, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, Where, requirements};
 
@@ -30,7 +30,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     for (cluster, real, at) in
         [("polytech-campus", &clusters.origin, Where::Origin), ("physics-farm", &clusters.donor, Where::Donor)]
     {
-        let inventory = Donor::Kubernetes(real.admin_kubeconfig_path());
+        let inventory = InventorySource::Kubernetes(real.admin_kubeconfig_path());
         let spec = AgentSpec { place: place(&clusters, at, real.node_ip()), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }
@@ -57,7 +57,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     assert_eq!(seen, 2, "{devices}");
     let log = kubectl(&["logs", "probe"], "").await.or_logs(&federation);
     assert!(log.contains("NVIDIA_VISIBLE_DEVICES"), "{log}");
-    // What is outside its namespace is out of its reach: other namespaces by the API, host processes by its pid
+    // It cannot reach anything outside its namespace: other namespaces by the API, host processes by its pid
     // namespace.
     assert!(kubectl(&["-n", "kube-system", "get", "pods"], "").await.is_err());
     let processes = kubectl(&["exec", "probe", "--", "/probe", "ls", "/proc"], "").await.or_logs(&federation);

@@ -55,7 +55,7 @@ async fn a_job_whose_lease_is_reclaimed_is_told_answers_and_goes_on() {
     assert!(began.elapsed() < NOTICE, "it ended by its answer, not by its deadline");
     println!("{:>7} ms  it has ended", began.elapsed().as_millis());
 
-    // Nobody lends such a GPU: the Job's next pod waits, for the same request.
+    // Nobody lends such a GPU, so the Job's next pod waits for the same request.
     until("the next pod to wait", PATIENCE, async || {
         let next = pods(&burst).await?.into_iter().find(|next| next["metadata"]["uid"] != pod["metadata"]["uid"]);
         let next = next.context("there is none yet")?;
@@ -83,7 +83,7 @@ async fn a_job_whose_lease_is_reclaimed_is_told_answers_and_goes_on() {
     burst.stop().await.unwrap();
 }
 
-/// A Job that may be preempted, and whose pod may be made again.
+/// A preemptible Job whose pod may be recreated.
 fn job() -> String {
     let plain: Value = serde_json::from_str(&Burst::job(JOB, 1, &["serve", "1800"])).unwrap();
     let mut job = plain;
@@ -93,7 +93,7 @@ fn job() -> String {
     job.to_string()
 }
 
-/// Takes the class of the donor's devices out of what it lends.
+/// Removes the class of the donor's devices from its lending terms.
 fn lend_no_midrange(policy: &Path) -> Result<()> {
     let path = policy.join(format!("clusters/{DONOR}.yaml"));
     let text = std::fs::read_to_string(&path)?;

@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use crate::{OrLogs as _, is_long};
 
-/// Where each cluster's Liqo keeps what concerns the other, and the ServiceAccount by which the origin is known to the
-/// donor.
+/// Namespaces in which each cluster's Liqo keeps objects of the other, and the origin's ServiceAccount on the donor.
 const ON_ORIGIN: &str = "liqo-tenant-donor";
 const ON_DONOR: &str = "liqo-tenant-origin";
 const ACCOUNT: &str = "comity-liqo-peer";
@@ -76,7 +75,7 @@ async fn a_token_is_replaced_while_a_pod_runs(burst: &Burst) {
     let token = first["token"].as_str().unwrap().to_owned();
     assert_eq!(whoami(burst, &token).await.unwrap(), format!("system:serviceaccount:{ON_DONOR}:{ACCOUNT}"));
 
-    // Two further tokens, so that the second was used by everybody who uses any.
+    // Two further tokens, so that every user of tokens has used the second.
     let mut before = first;
     for _ in 0..2 {
         let now = until("another token", PATIENCE, async || {
@@ -103,7 +102,7 @@ async fn a_token_is_replaced_while_a_pod_runs(burst: &Burst) {
         outlive_the_first_tokens(burst).await;
     }
 
-    // The peering works on with the newest: another lease is replicated and granted over it.
+    // The peering continues with the newest token: another lease is replicated and granted over it.
     let warm = burst.run_job("again", 1, &["see"]).await.or_logs(federation);
     println!("with a later token:\n{warm}");
     burst.complete("again").await.or_logs(federation);
@@ -129,7 +128,7 @@ async fn deleting_the_account_takes_the_access_away(burst: &Burst) {
     let token = credential(burst).await.unwrap()["token"].as_str().unwrap().to_owned();
     whoami(burst, &token).await.unwrap();
     burst.clusters.donor.kubectl(&["-n", ON_DONOR, "delete", "serviceaccount", ACCOUNT]).await.unwrap();
-    // An API server remembers for ten seconds whom it has let in.
+    // An API server caches authentications for ten seconds.
     until("the token to be refused", PATIENCE, async || {
         let answer = whoami(burst, &token).await;
         Ok(answer.is_err_and(|error| error.to_string().contains("must be logged in")).then_some(()))
@@ -139,7 +138,7 @@ async fn deleting_the_account_takes_the_access_away(burst: &Burst) {
     until("Liqo to be refused", PATIENCE, async || Ok((api_server_status(burst).await? == "Error").then_some(())))
         .await
         .or_logs(federation);
-    // Nobody gives it back.
+    // Nothing restores it.
     tokio::time::sleep(2 * ROTATION).await;
     let accounts = ["-n", ON_DONOR, "get", "serviceaccounts", "-o", "name"];
     let accounts = burst.clusters.donor.kubectl(&accounts).await.unwrap();
@@ -149,7 +148,7 @@ async fn deleting_the_account_takes_the_access_away(burst: &Burst) {
     burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
 }
 
-/// Of neither the lease nor the peering.
+/// Neither the lease nor the peering leaves anything.
 async fn nothing_is_left(burst: &Burst) {
     let federation = burst.federation();
     burst.no_lease().await.or_logs(federation);

@@ -79,7 +79,7 @@ fn router(leases: Arc<Leases>) -> Router {
         .layer(middleware::from_fn_with_state(leases, authenticate))
 }
 
-/// Whose request it is.
+/// The caller.
 #[derive(Clone)]
 struct Caller {
     lease: String,

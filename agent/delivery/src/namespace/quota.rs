@@ -233,7 +233,7 @@ mod tests {
             (hard["requests.nvidia.com/mig-1g.10gb"].as_str(), hard["requests.nvidia.com/gpu"].as_str()),
             ("2", "0")
         );
-        // Nothing was leased of CPU: the floor.
+        // The lease has no CPU: the minimum applies.
         assert_eq!(hard["requests.cpu"], "100m");
     }
 

@@ -84,7 +84,7 @@ impl NamespaceDelivery {
     }
 }
 
-/// What the namespace controller reports as remaining.
+/// The remaining objects that the namespace controller reports.
 fn what_is_left(namespace: &Namespace) -> String {
     let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
     let left: Vec<&str> = conditions

@@ -1,4 +1,4 @@
-//! Who gets a session, and who does not.
+//! Which peers get a session.
 
 use super::*;
 

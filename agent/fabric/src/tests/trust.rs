@@ -1,4 +1,4 @@
-//! What strangers, other peerings and bad peers can do: nothing.
+//! Strangers, other peerings and malicious peers can do nothing.
 
 use super::*;
 
@@ -15,7 +15,7 @@ async fn strangers_get_no_answer_and_change_nothing() {
             stranger.send_to(&datagram, to).await.unwrap();
         }
     }
-    // Who knows the public key gets past the first check, but no further.
+    // A stranger with the public key passes the first check, but no other.
     let key = WireguardKey::generate().unwrap();
     let known = pair.donor.peer.config().local_secret.public();
     let mut tunn = Tunn::new(key.to_secret(), known.to_dalek(), None, None, 1, None);

@@ -77,7 +77,7 @@ async fn keep_right(
     }
 }
 
-/// What is in force: whom the certificate trusts, and since when.
+/// The configuration in force: the trusted authority, and since when.
 struct Shown {
     front_proxy: FrontProxy,
     ca_pem: String,

@@ -108,7 +108,7 @@ struct Policy {
     resources: Vec<(&'static str, Vec<&'static str>)>,
     /// Whether it looks only into namespaces of consumers.
     consumer_namespaces_only: bool,
-    /// Who is not looked at.
+    /// Exempt users.
     exempt: String,
     variables: Vec<(&'static str, String)>,
     validations: Vec<Validation>,

@@ -9,7 +9,7 @@ use serde_saphyr::Spanned;
 use super::{FileNode, MIB, Problem, amount};
 use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
 
-/// What a NUMA node has for pods.
+/// Allocatable CPU and memory of a NUMA node.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct FileNuma {

@@ -349,7 +349,7 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
     let told = with(None);
     assert_eq!((told.numa.len(), told.numa[1].cpu_milli), (2, 56_000));
     assert_eq!((told.devices[3].numa_node, told.devices[4].numa_node), (Some(0), Some(1)));
-    // What the owner leaves out is taken from the objects.
+    // The objects fill the fields that the owner omits.
     let beside = with(Some("{rdma: {ib: 400}}"));
     assert_eq!((beside.numa.len(), beside.rdma.len()), (2, 1));
     let own = with(Some("{numa: {0: {cpu: '100', memory: 1Ti}}}"));

@@ -1,4 +1,4 @@
-//! What makes leases usable on this cluster, on either side.
+//! Deliveries of leases on this cluster, as origin and as donor.
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ pub struct Member {
     pub entropy: Arc<dyn Entropy>,
 }
 
-/// What an envelope is about.
+/// The subject of an envelope.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     /// This side's keys of the epoch.

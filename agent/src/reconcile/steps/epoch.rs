@@ -1,4 +1,4 @@
-//! What steps share about one epoch of a peering: its record, and the report that it failed.
+//! Shared by the steps of one epoch of a peering: its record, and the report that it failed.
 
 use std::sync::Arc;
 

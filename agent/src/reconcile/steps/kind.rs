@@ -1,4 +1,4 @@
-//! What all kinds of steps have in common.
+//! The interface of all kinds of steps.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.min <= self.desired").message("members.min must not be more than members.desired"))]
 pub struct Members {
-    /// So many start together, or none.
+    /// Minimum number of members that start together.
     #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("members.min must be from 1 to 4096"))]
     pub min: i32,
-    /// More start with them as far as they fit, up to so many.
+    /// Maximum number of members, started as far as they fit.
     #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("members.desired must be from 1 to 4096"))]
     pub desired: i32,
 }

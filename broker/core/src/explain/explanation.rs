@@ -114,7 +114,7 @@ fn explain_migration(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &
     explanation.summary.push_str(&more);
 }
 
-/// For a gang of which donors may serve parts: tells whether these suffice, and where.
+/// For a gang whose parts several donors may serve: tells whether these suffice, and where.
 fn explain_spread(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> String {
     let mut mig_values = MigValues::default();
     let mut fitter =

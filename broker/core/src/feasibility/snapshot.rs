@@ -29,7 +29,7 @@ pub(crate) struct Snapshot<'a> {
     /// Thousandths of devices that the current request holds elsewhere or held earlier: limits per request count these
     /// too.
     pub(crate) beside_milli: u64,
-    /// Replacements for nodes of which less is usable than offered.
+    /// Replacements for nodes with less usable than offered capacity.
     usable: &'a Usable,
     occupancy: &'a Occupancy,
     /// Total occupancy of the nodes where this plan placed or released something.

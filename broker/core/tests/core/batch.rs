@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
 
-/// One donor with nodes of so many GPUs.
+/// One donor with nodes of these numbers of GPUs.
 fn donor(nodes: &[usize]) -> Federation {
     let mut federation = Federation::ready();
     let big = device(81_559, Sharing::Exclusive);
@@ -48,7 +48,7 @@ fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<Reque
     (ids, found, gpus)
 }
 
-/// So many nodes of four GPUs, and who waits for so many GPUs of one node.
+/// A number of nodes with four GPUs, and waiting requests for GPUs of one node.
 fn long_queue(nodes: usize, asked: impl Iterator<Item = u32>) -> (Federation, Vec<RequestId>) {
     let mut federation = Federation::ready();
     let (big, names) = (device(81_559, Sharing::Exclusive), (0..nodes).map(|node| format!("n{node:03}")));

@@ -125,7 +125,7 @@ pub(crate) fn end(federation: &mut Federation, lease: LeaseId) {
     }));
 }
 
-/// What apply says to a placement that it does not believe.
+/// The refusal by `apply` of an invalid placement.
 pub(crate) fn refusal(federation: &mut Federation, placement: ProposedPlacement) -> String {
     match federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![placement] })).reply {
         Ok(ReplyBody::Placed { leases, refused }) => {

@@ -28,7 +28,7 @@ fn with_fault(class: FaultClass) -> Device {
     Device { healthy: !class.withdraws(), fault, ..big() }
 }
 
-/// A node of eight devices, of which number `index` is another.
+/// A node of eight devices; device `index` is replaced by `other`.
 fn one_of_eight(generation: u64, index: usize, other: Device) -> Offer {
     let mut offer = offer(generation, &[("n1", 8, big())]);
     offer.nodes.get_mut(&node("n1")).unwrap().devices[index] = other;

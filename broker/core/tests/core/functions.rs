@@ -14,7 +14,7 @@ use super::federation::{Federation, cluster, node};
 
 const VF: &str = "nvidia.com/ib_vf";
 
-/// Eight GPUs, and so many functions of so many Gbit/s on "ib", of which local work has some.
+/// Eight GPUs, and `count` functions of `each` Gbit/s on "ib"; local work has `local` of them.
 fn with_functions(count: u32, each: u32, local: u32) -> Node {
     let functions = RdmaFunctions { resource: VF.to_owned(), count, local };
     let wiring = NodeWiring {
@@ -91,7 +91,7 @@ fn apply_believes_no_functions_that_are_not_so() {
     }
 }
 
-/// What a donor's node may be in the property: functions, or bandwidth as it is.
+/// A donor's node for the property: with functions, or with plain bandwidth.
 fn any_node() -> impl Strategy<Value = Node> {
     (1..9_u32, prop::sample::select(vec![25_u32, 50, 100]), 0..9_u32, any::<bool>()).prop_map(
         |(count, each, local, by_functions)| {
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// What a lease that was just placed takes of networks.
+/// Checks the functions and bandwidth that a new lease takes.
 fn check_whole(federation: &Federation, lease: LeaseId) -> Result<(), TestCaseError> {
     let lease = &federation.state.leases[&lease];
     let asked = federation.state.requests[&lease.request].spec.topology.rdma_gbits;

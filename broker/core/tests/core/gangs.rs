@@ -155,8 +155,8 @@ fn any_spec() -> impl Strategy<Value = RequestSpec> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is planned, apply believes; nothing is given out twice (the invariants are checked after each apply); gangs
-    /// hold all that they need or nothing; and when all leases have ended, whatever could ever fit has been served.
+    /// `apply` accepts every plan; nothing is lent twice (the invariants are checked after each apply); gangs hold all
+    /// that they need or nothing; and when all leases have ended, every request that can fit has been served.
     #[test]
     fn gangs_of_all_kinds_are_served_or_wait_whole(specs in proptest::collection::vec(any_spec(), 1..25)) {
         let mut federation = federation(&[hgx_h100(), dgx_a100(), pcie_in_pairs(), l40s(), pcie_in_pairs()]);

@@ -81,7 +81,7 @@ impl Federation {
         self.shake_hands_with("north", peering, epoch, 410);
     }
 
-    /// With a donor so many microseconds away.
+    /// With a donor at a round trip of `rtt_us` microseconds.
     pub(crate) fn shake_hands_with(&mut self, donor: &str, peering: PeeringId, epoch: u32, rtt_us: u64) {
         for (name, side) in [("west", Side::Origin), (donor, Side::Donor)] {
             self.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, name, side) }));

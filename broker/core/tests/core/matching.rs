@@ -1,4 +1,4 @@
-//! What the scheduler chooses and how it explains itself.
+//! The choices of the scheduler and their explanations.
 
 use std::collections::BTreeSet;
 
@@ -266,7 +266,7 @@ fn where_several_kinds_would_do_the_rarest_is_not_taken_first() {
     }
 }
 
-/// What a kept planner remembers of a plan that came to nothing, of releases and of offers does not hold requests up.
+/// A kept planner's memory of failed plans, releases and offers does not delay requests.
 #[test]
 fn a_kept_planner_finds_what_a_fresh_one_finds() {
     let mut federation = Federation::ready();

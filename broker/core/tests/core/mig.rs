@@ -336,8 +336,8 @@ fn what_is_written_is_read_and_so_is_format_2() {
     assert_eq!(serde_json::to_string(&share).unwrap(), r#"{"milli":142,"units":1}"#);
 }
 
-/// What exhaustive search finds to be servable: by age, each that fits together with all older ones that do. Knows no
-/// rule but that instances begin where they may, do not overlap and share one media extension.
+/// The requests that exhaustive search can serve: by age, each that fits together with all older ones that fit. It only
+/// knows that instances start at valid slots, do not overlap and share one media extension.
 fn by_age(board: Board, devices: &[InUse], asked: &[(&str, u32)]) -> BTreeSet<usize> {
     let mut reached = BTreeSet::from([devices.to_vec()]);
     let mut served = BTreeSet::new();

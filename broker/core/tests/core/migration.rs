@@ -33,7 +33,7 @@ fn movable(count: u32) -> RequestSpec {
     RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: true }), ..on_one_node(count) }
 }
 
-/// So many nodes at `north`, and these leases run on them for two hours.
+/// `nodes` nodes at `north`, with these leases running for two hours.
 fn with_leases(nodes: usize, specs: &[RequestSpec]) -> (Federation, Vec<RequestId>) {
     let mut federation = Federation::with_rivals();
     let names = ["n1", "n2", "n3", "n4"];
@@ -91,7 +91,7 @@ impl Federation {
         moves.map(|(id, _)| id).collect()
     }
 
-    /// What is being reclaimed moves, saves itself and ends; then `request` is placed.
+    /// The reclaimed leases move, save their work and end; then `request` is placed.
     fn carry_out(&mut self, reclaims: Vec<ProposedReclaim>, request: RequestId) {
         let moved: Vec<LeaseId> = reclaims.iter().map(|reclaim| reclaim.lease).collect();
         assert_eq!(self.reclaim(reclaims).len(), moved.len());
@@ -130,7 +130,7 @@ fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
     assert_eq!(reclaims.len(), 1);
     assert_eq!(reclaims[0].reason, ReclaimReason::Migration { by: request });
     federation.carry_out(reclaims, request);
-    // What has moved stays where it is for an hour, whoever asks.
+    // A lease that has moved stays in its place for an hour.
     let moved = federation.state.live_leases().find(|(_, lease)| lease.moved_from.is_some()).unwrap().0;
     federation.ok(Command::ReleaseLease(ReleaseLease { lease: federation.state.requests[&request].lease.unwrap() }));
     let other = federation.submit(on_one_node(4));

@@ -71,8 +71,8 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
     // So do 200 GiB over a line of 100 Gbit/s, whatever the others of that cluster are.
     let line = DataSite { egress_mbits_to: BTreeMap::from([(cluster("north"), 100_000)]), ..holding(&["laion"], 10) };
     assert!(!at_south(line, reading("laion", 200)));
-    // And over one of which nobody says anything, where so much was seen to arrive: then little is known to be slow,
-    // too. What somebody says is more than was seen may be so all the same.
+    // The same for a line without a stated rate, if this rate was measured. A stated rate above the measured one may
+    // still be true.
     for (gib, said, seen, moves) in
         [(200, 0, 100_000, true), (200, 10, 100_000, true), (5, 0, 100, false), (5, 10_000, 100, true)]
     {
@@ -84,7 +84,7 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
         let lands = federation.lands_at(reading("laion", gib));
         assert_eq!(lands == cluster("north"), moves, "{said} said, {seen} seen");
     }
-    // What nobody says to hold comes from the origin, to both alike.
+    // A dataset that no donor holds comes from the origin, equally to both.
     assert!(!at_south(holding(&["laion"], 0), reading("own", 200)));
 
     // Also where packing would have it otherwise, which fills up what is begun.

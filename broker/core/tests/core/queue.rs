@@ -1,4 +1,4 @@
-//! Who is served next, and that nobody waits for ever.
+//! The order of the queue; no request waits forever.
 
 use std::collections::BTreeMap;
 
@@ -310,7 +310,7 @@ fn windows_open_and_close_by_log_time() {
     assert_eq!(failed.state, RequestState::Failed);
     assert!(failed.message.contains("start_by"), "{}", failed.message);
 
-    // What cannot be is refused with field and value.
+    // Impossible windows are refused with field and value.
     let submit =
         |spec| Command::SubmitRequest(comity_core::command::SubmitRequest { spec, submitted_by: "alice".into() });
     let gone = RequestSpec { not_before: None, start_by: Some(Timestamp(5)), ..spec(1, Share::Whole, "big") };
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The bound, for terms of at most L with their hold and `reserveAfter` A: a request that has waited 8 A is served
-    /// when all that are older have been, each of which takes at most 8 A for the pause and L until its room is free.
+    /// after all older ones, and each of these takes at most 8 A for the pause and L until its capacity is free.
     #[test]
     fn every_request_starts_within_the_bound(arrivals in arrivals()) {
         let mut federation = Federation::with_rivals();

@@ -49,7 +49,7 @@ pub(crate) fn at(donor: &str, spec: RequestSpec) -> RequestSpec {
     RequestSpec { allow_donors: vec![cluster(donor)], ..spec }
 }
 
-/// The offers of [`Federation::ready`], with so many devices of each node in local use.
+/// The offers of [`Federation::ready`], with some devices of each node in local use.
 fn used(generation: u64, nodes: &[(&str, usize, usize)]) -> Offer {
     let big = device(81_559, Sharing::Exclusive);
     let like: Vec<_> = nodes.iter().map(|(name, gpus, _)| (*name, *gpus, big.clone())).collect();
@@ -190,7 +190,7 @@ fn a_lease_that_is_reclaimed_moves_and_its_request_keeps_its_id() {
     let moved = &federation.state.requests[&request];
     assert_eq!((moved.state, moved.lease), (RequestState::Matched, Some(next)));
     assert_eq!(federation.state_of(next), LeaseState::Active);
-    // What it was to replace is gone: cancelling ends the one that is left.
+    // The lease that it replaces is gone, so cancelling ends the remaining one.
     federation.ok(Command::CancelRequest(CancelRequest { request }));
     assert_eq!(federation.state_of(next), LeaseState::Ending);
 }
@@ -374,7 +374,7 @@ fn a_lease_that_is_still_set_up_is_waited_for_where_it_is_enough() {
     let asked = federation.submit(at("south", urgent(1)));
     let plan = planner.plan(&federation.state, 10);
     assert!(plan.reclaims.is_empty(), "three are taken where one will do: {:?}", plan.reclaims);
-    // What needs both takes what runs now, and the other one as soon as it does.
+    // The request needs both leases: it reclaims the active one now, and the other one once that is active.
     federation.run(small);
     federation.now += MINUTE;
     federation.ok(Command::Expire(Expire {}));

@@ -1,5 +1,4 @@
-//! What people are told of leases that are being reclaimed for a request: what the plan does, before and after it does
-//! it.
+//! Explanations and quotes show the leases that are reclaimed for a request, as the plan does, before and after it.
 
 use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests};
 use comity_core::demand::{RequestSpec, Share};
@@ -20,7 +19,7 @@ fn told(federation: &Federation, request: RequestId) -> Waiting {
     explain::explain_waiting(&federation.state, request).unwrap()
 }
 
-/// What is being reclaimed for `request` by the next plan.
+/// The leases that the next plan reclaims for `request`.
 fn proposed(federation: &Federation, request: RequestId) -> Vec<LeaseId> {
     let plan = scheduler::plan(&federation.state, 512);
     let its = plan.reclaims.iter().filter(|reclaim| reclaim.reason.for_request() == Some(request));
@@ -73,7 +72,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     assert!(unblock(&quote.explanation, "south").contains("2 leases of priority normal (4 GPUs) would be reclaimed"));
     assert!(!unblock(&quote.explanation, "north").contains("reclaimed"));
 
-    // Who may not preempt hears nothing of it, and neither does who asks for later.
+    // Requests that may not preempt or start later see no reclaims.
     let plain = explain::quote(&federation.state, &spec(4, Share::Whole, "big"));
     assert!(plain.reclaims.is_none() && plain.earliest.unwrap().0 > end, "it waits for their terms");
     let later = RequestSpec { not_before: Some(Timestamp(now.0 + MINUTE)), ..urgent(4) };
@@ -103,7 +102,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     );
     assert!(unblock(&waiting.explanation, "south").contains("are being reclaimed for it"));
 
-    // What they leave is its own: others that ask for less wait until it ends.
+    // Their capacity is kept for it: smaller requests wait until it ends.
     let behind = explain::quote(&federation.state, &at("south", spec(1, Share::Whole, "big")));
     let (starts, _) = behind.earliest.unwrap();
     assert!(

@@ -21,8 +21,8 @@ fn held(federation: &Federation) -> Offer {
     federation.state.clusters[&cluster("north")].offer.as_deref().cloned().unwrap()
 }
 
-/// What became of `north`'s offer in five steps: local work, another kind of device, a node that came, one that went, a
-/// node that may not be used.
+/// `north`'s offer in five steps: local work, another kind of device, a new node, a removed one, and one that may not
+/// be used.
 fn steps() -> Vec<Offer> {
     let big = device(81_559, Sharing::Exclusive);
     let small = device(24_576, Sharing::Fractional { step_milli: 100 });

@@ -21,7 +21,7 @@ fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
 }
 
 impl Federation {
-    /// Each donor has so many nodes of four GPUs.
+    /// Each donor has this number of nodes with four GPUs.
     fn nodes(&mut self, generation: u64, donors: &[(&str, usize)]) {
         let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
         for (donor, many) in donors {
@@ -207,7 +207,7 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
         }
     }
     assert_eq!(federation.state.live_leases().count(), 0);
-    // What one donor does not lend counts for its part alone.
+    // Capacity that one donor does not lend limits only that donor's part.
     let quote = explain::quote(&federation.state, &gang(4, 3, 3));
     assert!(quote.placements.is_empty(), "{request} comes first and leaves too little");
     federation.with_terms(
@@ -259,7 +259,7 @@ fn what_cannot_be_spread_is_refused() {
     }
 }
 
-/// What happens next to a federation of gangs.
+/// The next event in a federation of gangs.
 #[derive(Clone, Debug)]
 enum Event {
     Submit(Box<RequestSpec>),

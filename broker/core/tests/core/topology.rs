@@ -25,7 +25,7 @@ fn nvlink_takes_pairs_that_bridges_join() {
     let single = placed(&mut federation, asking(1, Topology::default()));
     assert_eq!(devices(&federation, single), [6]);
     end(&mut federation, pairs[0]);
-    // Who does not ask for NVLink takes what is left of a broken pair, and breaks no other.
+    // A request without NVLink takes the rest of a broken pair, and breaks no other.
     let rest = placed(&mut federation, asking(1, Topology::default()));
     assert_eq!(devices(&federation, rest), [7]);
     let pair = placed(&mut federation, asking(2, nvlink()));
@@ -71,10 +71,10 @@ fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
     assert!(reason.contains("by whole nodes only") && remedy.contains("fill whole nodes"), "{reason} {remedy}");
     let whole = placed(&mut federation, asking(8, nvlink()));
     assert_eq!(devices(&federation, whole).len(), 8);
-    // Who does not insist on NVLink may have some of the others; then no whole node is left.
+    // A request without NVLink may take some of the others; then no whole node is left.
     placed(&mut federation, asking(4, Topology::default()));
     waits(&mut federation, asking(8, nvlink()));
-    // A placement of a part is not believed.
+    // `apply` refuses a placement of a part.
     let request = federation.submit(asking(4, nvlink()));
     let mut forged = ProposedPlacement {
         request,

@@ -76,7 +76,7 @@ pub(crate) struct Own {
 pub(crate) enum Base {
     /// The median log clock of those members of a majority that know it.
     LogClock(u64),
-    /// The median wall clock of a majority, none of which knows the log clock.
+    /// The median wall clock of a majority whose members do not know the log clock.
     WallClock(u64),
 }
 

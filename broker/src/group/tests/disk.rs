@@ -140,7 +140,7 @@ async fn a_full_disk_stops_the_broker_and_a_freed_one_goes_on() {
     // At start: the same, not damage.
     match Group::start(config(&federation), deps(&federation)).await {
         Err(error) => says_that_nothing_is_lost(&error.to_string(), "the file system is full"),
-        // What the log cut off of its end may have made room for a start.
+        // The log may have truncated its end, which freed enough space for a start.
         Ok(group) => group.shutdown().await,
     }
     std::fs::remove_file(filler).unwrap();

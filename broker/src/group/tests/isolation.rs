@@ -102,7 +102,7 @@ async fn a_leader_that_reaches_its_majority_again_in_the_same_term_counts_the_ou
     until("the leader to lead again", || leads(old)).await;
     assert_eq!(term(old), before, "this test is about one term");
     let outage = Duration::from_millis(old.begin_term().await.0);
-    // What a majority answered last may be half a second old when it is noted.
+    // A majority's last answer may be half a second old when it is recorded.
     assert!(outage + Duration::from_millis(100) >= without && outage <= cut.elapsed() + Duration::from_secs(1));
     changed(&old.group, 2).await;
     stop_all(brokers, &lines).await;

@@ -7,9 +7,10 @@ use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, LeaseId, RequestId, State};
 
-use super::arrivals::Arrival;
-use super::report::Figures;
-use super::{HOUR, IN_PLACE_FOR, MINUTE, MOST_MOVES};
+use super::batching_report::BatchingFigures;
+use super::request_arrivals::RequestArrival;
+use super::{IN_PLACE_FOR, MOST_MOVES};
+use crate::time::{HOUR, MINUTE};
 
 /// A submitted request.
 struct Submitted {
@@ -34,7 +35,7 @@ pub(super) struct Counters {
     waited: u64,
     lent_milli_time: u128,
     stranded_milli_time: u128,
-    figures: Figures,
+    figures: BatchingFigures,
 }
 
 impl Counters {
@@ -49,7 +50,7 @@ impl Counters {
             waited: 0,
             lent_milli_time: 0,
             stranded_milli_time: 0,
-            figures: Figures::default(),
+            figures: BatchingFigures::default(),
         }
     }
 
@@ -58,7 +59,7 @@ impl Counters {
     }
 
     /// Counts a submitted request.
-    pub(super) fn submitted(&mut self, id: RequestId, arrival: &Arrival<'_>, now: u64) {
+    pub(super) fn submitted(&mut self, id: RequestId, arrival: &RequestArrival<'_>, now: u64) {
         let (counts, milli) = (self.counts(now), arrival.task.device_milli());
         let is_gang = arrival.task.devices > 1;
         if counts {
@@ -141,7 +142,7 @@ impl Counters {
         self.stranded_milli_time += u128::from(wanted.min(free)) * u128::from(span);
     }
 
-    pub(super) fn figures(mut self) -> Figures {
+    pub(super) fn figures(mut self) -> BatchingFigures {
         let counted = real(self.counts_until - self.counts_from);
         let hours = counted / real(HOUR);
         let counts = |id: &RequestId| self.submitted.get(id).is_some_and(|submitted| submitted.counts);

@@ -11,17 +11,14 @@ use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::packing::Task;
 use comity_core::{Command, LeaseId, Millis, Refusal, RequestId, Timestamp};
 
-use super::arrivals::Arrival;
+use super::batching_report::BatchingFigures;
 use super::counters::Counters;
-use super::report::Figures;
-use super::{HOUR, MINUTE, PATIENCE, SETTLING, STEP, Strategy};
-use crate::broker::{Broker, Member, Reclaimed};
+use super::request_arrivals::RequestArrival;
+use super::{PLAN_INTERVAL, QUEUE_TIMEOUT, Strategy, WARM_UP};
+use crate::broker::{Broker, DONOR, ORIGIN, Reclaimed};
+use crate::time::{HOUR, MINUTE};
 use crate::trace::Trace;
 
-/// Index of the member that borrows.
-const ORIGIN: usize = 0;
-/// Index of the member that lends.
-const DONOR: usize = 1;
 /// Notice period of preemptible requests. A lease with a new place moves as soon as its work is saved.
 const GRACE: Millis = Millis(10 * MINUTE);
 
@@ -39,35 +36,33 @@ pub(super) struct Run {
 impl Run {
     /// Starts with idle nodes.
     pub(super) fn new(trace: &Trace, tasks: &[Task], strategy: Strategy, days: u64) -> Result<Self, Refusal> {
-        let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
-        let donor = Member { name: "donor".to_owned(), nodes: trace.nodes.values().collect() };
-        let broker = Broker::new(&[origin, donor], tasks)?;
+        let broker = Broker::with_one_donor(trace, tasks)?;
         let began = broker.now().0;
-        let ends = began + SETTLING + days * 24 * HOUR;
-        let counters = Counters::new(trace.capacity_milli(), began + SETTLING, ends);
+        let ends = began + WARM_UP + days * 24 * HOUR;
+        let counters = Counters::new(trace.capacity_milli(), began + WARM_UP, ends);
         Ok(Self { broker, strategy, began, ends, work: BTreeMap::new(), counters })
     }
 
     /// Serves the arrivals, which must be in order of time.
-    pub(super) fn serve(mut self, arrivals: &[Arrival<'_>]) -> Result<Figures, Refusal> {
+    pub(super) fn serve(mut self, arrivals: &[RequestArrival<'_>]) -> Result<BatchingFigures, Refusal> {
         let mut next = arrivals.iter().peekable();
         let mut now = self.began;
-        while now <= self.ends + PATIENCE {
+        while now <= self.ends + QUEUE_TIMEOUT {
             self.advance_to(Timestamp(now))?;
             while let Some(arrival) = next.next_if(|arrival| self.began + arrival.at <= now) {
                 self.submit(arrival, now)?;
             }
             self.settle()?;
-            self.counters.sample(&self.broker.state, self.broker.cluster(DONOR), now, STEP);
-            now += STEP;
+            self.counters.sample(&self.broker.state, self.broker.cluster(DONOR), now, PLAN_INTERVAL);
+            now += PLAN_INTERVAL;
         }
         Ok(self.counters.figures())
     }
 
-    fn submit(&mut self, arrival: &Arrival<'_>, now: u64) -> Result<(), Refusal> {
+    fn submit(&mut self, arrival: &RequestArrival<'_>, now: u64) -> Result<(), Refusal> {
         let moves = self.strategy == Strategy::Moved && arrival.may_move;
         let preemptible = moves.then_some(Preemptible { grace: GRACE, checkpoint: true });
-        let start_by = Some(Timestamp(now + PATIENCE));
+        let start_by = Some(Timestamp(now + QUEUE_TIMEOUT));
         let change = |spec: RequestSpec| RequestSpec { start_by, preemptible, ..spec };
         let request = self.broker.submit_for(ORIGIN, arrival.task, Millis(arrival.lasts), change)?;
         self.counters.submitted(request, arrival, now);

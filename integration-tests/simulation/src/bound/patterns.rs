@@ -63,7 +63,7 @@ mod tests {
         assert_eq!((worth, pattern), (13.0, vec![0, 1, 1]));
         let (worth, pattern) = best(&[300, 400], &[3.0, 5.0], 0.0);
         assert_eq!((worth, pattern.as_slice()), (11.0, &[2, 1][..]));
-        // What is left is worth more than any share.
+        // The remainder is worth more than any share.
         let (worth, pattern) = best(&[300], &[3.0], 0.02);
         assert!((worth - 20.0).abs() < 1e-9 && pattern == [0], "{worth} {pattern:?}");
     }

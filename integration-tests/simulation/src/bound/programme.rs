@@ -47,7 +47,7 @@ pub(super) struct Programme {
     capacity_milli: f64,
 }
 
-/// Rows of the programme, none of which may be positive on balance: `Σ coefficient × column ≤ bound`.
+/// Rows of the programme. No row may be positive on balance: `Σ coefficient × column ≤ bound`.
 #[derive(Default)]
 struct Rows {
     row: Vec<usize>,

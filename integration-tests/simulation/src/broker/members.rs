@@ -11,8 +11,13 @@ use comity_core::work::{WorkMix, WorkType};
 use comity_core::{ClusterId, Command, LeaseId, Millis, NodeId, Refusal, RequestId, State, TenantId, Timestamp};
 
 use super::spec::request_spec;
-use super::{Broker, hardware, terms};
+use super::{Broker, hardware, mutual_policy};
+use crate::trace::Trace;
 
+/// Index of the borrower in [`Broker::with_one_donor`].
+pub(crate) const ORIGIN: usize = 0;
+/// Index of the donor in [`Broker::with_one_donor`].
+pub(crate) const DONOR: usize = 1;
 /// The constant time of a replay.
 const REPLAYED_AT: Timestamp = Timestamp(1_000_000);
 
@@ -37,7 +42,7 @@ impl Broker {
         let tenants: Result<Vec<TenantId>, Refusal> =
             names.iter().map(|name| TenantId::parse(name, "tenant")).collect();
         let clusters = clusters?;
-        let mut broker = Self::joined(terms::policy(&names), &clusters, REPLAYED_AT)?;
+        let mut broker = Self::joined(mutual_policy::policy(&names), &clusters, REPLAYED_AT)?;
         for (cluster, member) in clusters.iter().zip(members).filter(|(_, member)| !member.nodes.is_empty()) {
             let nodes = (0..).zip(&member.nodes).map(|(number, shape)| Ok((node_id(number)?, node(shape))));
             let nodes: Result<NodeMap, Refusal> = nodes.collect();
@@ -50,6 +55,16 @@ impl Broker {
         broker.planner = Planner::expecting(work);
         broker.members = clusters.into_iter().zip(tenants?).collect();
         Ok(broker)
+    }
+
+    /// A broker for one borrower without nodes and one donor with the idle nodes of `trace`.
+    ///
+    /// # Errors
+    /// When the core refuses the nodes as an offer.
+    pub(crate) fn with_one_donor(trace: &Trace, history: &[Task]) -> Result<Self, Refusal> {
+        let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
+        let donor = Member { name: "donor".to_owned(), nodes: trace.nodes.values().collect() };
+        Self::new(&[origin, donor], history)
     }
 
     /// Restores an earlier state and clears the planner's caches.

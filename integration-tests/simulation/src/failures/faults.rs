@@ -3,7 +3,7 @@
 use comity_core::inventory::{FaultClass, NodeMap};
 use comity_core::{NodeId, Refusal};
 
-use super::federation::Federation;
+use super::failing_federation::FailingFederation;
 use super::ground_truth::{Failure, Place};
 use crate::random::Random;
 use crate::reclaim::{DONORS, cluster, node};
@@ -11,7 +11,7 @@ use crate::reclaim::{DONORS, cluster, node};
 /// Maximum number of silent donors: with more, a broker would blame its own network.
 const MOST_SILENT: usize = 2;
 
-impl Federation {
+impl FailingFederation {
     /// Makes something fail or recover; recoveries get likelier with the number of failures.
     pub(super) fn fail_or_recover(&mut self, random: &mut Random) -> Result<(), Refusal> {
         self.report.events += 1;

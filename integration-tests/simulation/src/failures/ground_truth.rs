@@ -7,9 +7,8 @@ use comity_core::lease::Lease;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, NodeId};
 
-const MINUTE: u64 = 60_000;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+use crate::time::{DAY, HOUR, MINUTE};
+
 /// The broker gives up a donor after this silence, in milliseconds.
 pub(super) const DONOR_LOST_AFTER: u64 = 30 * MINUTE;
 

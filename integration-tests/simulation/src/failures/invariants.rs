@@ -4,11 +4,11 @@ use comity_core::demand::RequestSpec;
 use comity_core::lease::{Lease, LeaseState};
 use comity_core::{ClusterId, NodeId, Refusal, RequestId};
 
-use super::federation::Federation;
+use super::failing_federation::FailingFederation;
 use super::ground_truth::DONOR_LOST_AFTER;
 use crate::reclaim::{DONORS, cluster};
 
-impl Federation {
+impl FailingFederation {
     /// Checks that no lease stays on failed hardware and no affected request waits beside free capacity.
     pub(super) fn check_invariants(&mut self, reserved: &[ClusterId]) -> Result<(), Refusal> {
         let missed = self.broker.state.live_leases().filter(|(_, lease)| self.is_missed(lease)).count();

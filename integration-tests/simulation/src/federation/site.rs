@@ -71,7 +71,7 @@ impl Site {
         Some(allocation)
     }
 
-    /// Subtracts resources allocation by the institution or by a borrower.
+    /// Subtracts an allocation of the institution or of a borrower.
     pub(super) fn take(&mut self, allocation: &Allocation) {
         let Some(free) = self.nodes.get_mut(allocation.node) else { return };
         free.cpu_milli = free.cpu_milli.saturating_sub(allocation.cpu_milli);
@@ -85,7 +85,7 @@ impl Site {
         self.pool.update(0, u32::try_from(allocation.node).unwrap_or(u32::MAX), state);
     }
 
-    /// FreeResources thousandths of devices on some of the nodes.
+    /// Free thousandths of the devices of some nodes.
     pub(super) fn free_milli(&self, nodes: Range<usize>) -> u64 {
         self.nodes[nodes].iter().flat_map(|free| &free.devices).map(|&milli| u64::from(milli)).sum()
     }

@@ -3,9 +3,10 @@
 use comity_core::fairness::Shares;
 use comity_core::{LeaseId, State};
 
-use super::report::{InstitutionFigures, MonthReport, Sample, TenantFigures, real, whole};
-use super::terms::{MEMBERS, TENANTS};
-use super::{HOUR, Month};
+use super::Month;
+use super::institutions::{GPUS_PER_NODE, MEMBERS, TENANTS};
+use super::month_report::{InstitutionFigures, MonthReport, Sample, TenantFigures, real, whole};
+use crate::time::HOUR;
 
 /// GPUs in use at one moment, in thousandths.
 pub(super) struct Usage {
@@ -102,7 +103,7 @@ impl Accounting {
                 let p95 = waits.get(waits.len() * 95 / 100).copied().unwrap_or(0);
                 InstitutionFigures {
                     institution: member.name.to_owned(),
-                    gpus: 8 * nodes[at],
+                    gpus: GPUS_PER_NODE * nodes[at],
                     lent_gpu_hours: whole(lent) / 1_000.0 / real(HOUR),
                     requests: waits.len(),
                     mean_wait_minutes: mean / 60_000.0,

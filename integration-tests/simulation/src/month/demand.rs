@@ -1,8 +1,8 @@
 //! Draws requests and their times from a seed.
 
-use super::HOUR;
-use super::terms::{MEMBERS, TENANTS};
+use super::institutions::{MEMBERS, TENANTS};
 use crate::random::Random;
+use crate::time::HOUR;
 
 /// First and last hour of a working day, by the local clock.
 const WORKING_HOURS: std::ops::Range<u64> = 8..20;

@@ -7,13 +7,8 @@ use comity_core::packing::Task;
 use comity_core::{Refusal, State};
 
 use super::Policy;
-use crate::broker::{Broker, Member};
+use crate::broker::{Broker, DONOR, ORIGIN};
 use crate::trace::Trace;
-
-/// Index of the member that borrows.
-const ORIGIN: usize = 0;
-/// Index of the member that lends.
-const DONOR: usize = 1;
 
 /// The broker's core on the nodes of a trace.
 #[derive(Debug)]
@@ -29,9 +24,7 @@ impl Comity {
     /// # Errors
     /// When the core refuses the trace's nodes as an offer.
     pub fn new(trace: &Trace, history: &[Task]) -> Result<Self, Refusal> {
-        let origin = Member { name: "origin".to_owned(), nodes: Vec::new() };
-        let donor = Member { name: "donor".to_owned(), nodes: trace.nodes.values().collect() };
-        let broker = Broker::new(&[origin, donor], history)?;
+        let broker = Broker::with_one_donor(trace, history)?;
         Ok(Self { idle: broker.state.clone(), broker, refused: None })
     }
 

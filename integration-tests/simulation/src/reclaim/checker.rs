@@ -9,7 +9,7 @@ use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{ClusterId, LeaseId, NodeId, RequestId, State};
 
-use super::terms::{GPUS_PER_NODE, PRIORITIES, Terms};
+use super::terms::{DONOR_NODE_GPUS, PRIORITIES, Terms};
 
 /// The current state of one donor.
 pub(super) struct Donor<'s> {
@@ -31,7 +31,7 @@ impl<'s> Donor<'s> {
         Self {
             state,
             terms,
-            left: nodes.map(|(node, has)| (node, GPUS_PER_NODE - local(has))).collect(),
+            left: nodes.map(|(node, has)| (node, DONOR_NODE_GPUS - local(has))).collect(),
             leases: leases.collect(),
         }
     }
@@ -77,20 +77,28 @@ impl<'s> Donor<'s> {
 
     /// Whether no lease is being reclaimed for a request here.
     pub(super) fn is_quiet(&self) -> bool {
-        self.going(true).is_empty()
+        self.leaving().all(|(_, lease)| !self.leaves_for_a_request(lease))
     }
 
-    /// Leases that end, and leases being reclaimed for a request or for other reasons, as `for_a_request` says.
-    fn going(&self, for_a_request: bool) -> BTreeSet<LeaseId> {
-        let waits = |lease: &Lease| match lease.reclaim.as_ref().map(|reclaim| &reclaim.reason) {
+    /// Leases that end or are being reclaimed.
+    fn leaving(&self) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
+        let leaves = |lease: &Lease| matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming);
+        self.leases.iter().copied().filter(move |(_, lease)| leaves(lease))
+    }
+
+    /// Whether a lease leaves for a request that still waits for its place.
+    fn leaves_for_a_request(&self, lease: &Lease) -> bool {
+        match lease.reclaim.as_ref().map(|reclaim| &reclaim.reason) {
             Some(ReclaimReason::Preempted { by } | ReclaimReason::Migration { by }) => {
                 self.state.requests.get(by).is_some_and(|request| request.waits() && request.room_at.is_some())
             }
             _ => false,
-        };
-        let goes = |lease: &Lease| matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming);
-        let here = self.leases.iter().filter(|(_, lease)| goes(lease) && waits(lease) == for_a_request);
-        here.map(|(id, _)| *id).collect()
+        }
+    }
+
+    /// Leases that leave, but not for a request that still waits for their place.
+    fn leaving_anyway(&self) -> BTreeSet<LeaseId> {
+        self.leaving().filter(|(_, lease)| !self.leaves_for_a_request(lease)).map(|(id, _)| id).collect()
     }
 
     fn rank(&self, lease: &Lease) -> (u32, bool) {
@@ -116,7 +124,7 @@ impl<'s> Donor<'s> {
             here.filter(|reclaim| wanted(&reclaim.reason)).map(|reclaim| reclaim.lease).collect()
         };
         let in_force = |lease: &Lease| matches!(lease.state, LeaseState::Active | LeaseState::Suspect);
-        let mut gone = self.going(false);
+        let mut gone = self.leaving_anyway();
         gone.extend(of(&|reason| matches!(reason, ReclaimReason::PolicyChanged { code } if code != "donor-exhausted")));
         let mut judged = Vec::new();
         let local = of(&|reason| *reason == ReclaimReason::LocalNeed);
@@ -137,7 +145,7 @@ impl<'s> Donor<'s> {
             let Some(request) = self.state.requests.get(&by).filter(|_| !set.is_empty()) else { continue };
             let value = PRIORITIES[2].1;
             let may = |lease: &Lease| in_force(lease) && !self.rank(lease).1 && self.rank(lease).0 < value;
-            let all: BTreeSet<LeaseId> = self.going(false).union(&self.going(true)).copied().collect();
+            let all: BTreeSet<LeaseId> = self.leaving().map(|(id, _)| id).collect();
             let lacks = |gone: &BTreeSet<LeaseId>| u64::from(!self.fits(&request.spec, gone, None));
             judged.push(self.takes_too_much(&set, &all, &may, &lacks));
         }

@@ -4,10 +4,10 @@ use comity_core::demand::Preemptible;
 use comity_core::demand::{RequestSpec, Topology};
 use comity_core::{Millis, PriorityName, Refusal, TenantId};
 
-use super::MINUTE;
 use super::terms::{ORIGINS, PRIORITIES, cluster};
 use crate::broker::spec::{request_spec, whole_gpus};
 use crate::random::Random;
+use crate::time::{HOUR, MINUTE};
 
 /// A random request for one to four GPUs and some hours.
 pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
@@ -16,7 +16,7 @@ pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
     let preemptible = Preemptible { grace, checkpoint: random.below(2) == 0 };
     let gpus = whole_gpus(1 + u32::try_from(random.below(4)).unwrap_or(0), 1_000, 1_000)?;
     let topology = Topology { same_node: random.below(3) > 0, ..Topology::default() };
-    let duration = Millis(30 * MINUTE + random.bits() % (8 * 60 * MINUTE));
+    let duration = Millis(30 * MINUTE + random.bits() % (8 * HOUR));
     let priority = PriorityName::parse(PRIORITIES[random.below(PRIORITIES.len())].0, "priority")?;
     Ok(RequestSpec {
         topology,

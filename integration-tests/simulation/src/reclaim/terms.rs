@@ -11,8 +11,8 @@ use crate::broker::hardware::h100s;
 pub(crate) const DONORS: [(&str, usize, u64); 4] = [("north", 2, 5), ("east", 2, 30), ("south", 1, 1), ("west", 2, 10)];
 /// Clusters that borrow; each has a tenant of the same name.
 pub(crate) const ORIGINS: [&str; 2] = ["campus", "clinic"];
-/// GPUs of a node.
-pub(super) const GPUS_PER_NODE: u64 = 4;
+/// GPUs of each node of a donor.
+pub(super) const DONOR_NODE_GPUS: u64 = 4;
 /// Priority classes by value; the last may preempt.
 pub(super) const PRIORITIES: [(&str, u32); 3] = [("low", 1), ("normal", 10), ("urgent", 1_000)];
 
@@ -28,7 +28,7 @@ pub(crate) fn clusters() -> Result<Vec<ClusterId>, Refusal> {
 
 /// An idle node of a donor.
 pub(crate) fn node() -> Node {
-    h100s(usize::try_from(GPUS_PER_NODE).unwrap_or(0))
+    h100s(usize::try_from(DONOR_NODE_GPUS).unwrap_or(0))
 }
 
 /// A donor's current lending terms.

@@ -1,12 +1,12 @@
 //! Batching on a campus of 64 GPUs: its effect, and the bound on migrations.
 
 use comity_simulation::batching::{
-    BatchingReport, BatchingTest, Figures, MOST_MOVES, Strategy, StrategyReport, campus,
+    BatchingFigures, BatchingReport, BatchingTest, MOST_MOVES, Strategy, StrategyReport, campus,
 };
 
 const TEST: BatchingTest = BatchingTest { demand: 1.0, every: 600_000, days: 2, preemptible_percent: 100 };
 
-fn run(strategy: Strategy, seed: u64) -> Figures {
+fn run(strategy: Strategy, seed: u64) -> BatchingFigures {
     TEST.run(&campus(), strategy, seed).unwrap().figures
 }
 

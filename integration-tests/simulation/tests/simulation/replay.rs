@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use comity_simulation::arrivals::{arrivals, known};
 use comity_simulation::policy::PolicyName;
-use comity_simulation::replay::{SeedResult, replay};
-use comity_simulation::report::Report;
+use comity_simulation::replay::{ReplayResult, replay};
+use comity_simulation::replay_report::ReplayReport;
 use comity_simulation::trace::Trace;
 
 /// Demand beyond the last mark, which one large task could otherwise skip: 1 % is four GPUs here.
@@ -20,7 +20,7 @@ fn trace() -> Trace {
     Trace::read(&fixture("nodes.csv"), &fixture("pods.csv")).unwrap()
 }
 
-fn run(policy: PolicyName, percent: u8) -> Vec<SeedResult> {
+fn run(policy: PolicyName, percent: u8) -> Vec<ReplayResult> {
     let trace = trace();
     let mut policy = policy.start(&trace, &known(trace.tasks.clone(), percent)).unwrap();
     let results = (46..48).map(|seed| replay(&trace, policy.as_mut(), seed, INFLATE)).collect();
@@ -29,7 +29,7 @@ fn run(policy: PolicyName, percent: u8) -> Vec<SeedResult> {
 }
 
 fn mean(policy: PolicyName, percent: u8) -> f64 {
-    Report::new(policy, &trace(), run(policy, percent)).mean.allocated_percent_at_100.unwrap()
+    ReplayReport::new(policy, &trace(), run(policy, percent)).mean.allocated_percent_at_100.unwrap()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn little_history_is_enough() {
 }
 
 /// The results without times.
-fn choices(mut results: Vec<SeedResult>) -> Vec<SeedResult> {
+fn choices(mut results: Vec<ReplayResult>) -> Vec<ReplayResult> {
     for result in &mut results {
         (result.figures.decisions_per_second, result.figures.p99_us) = (0.0, 0.0);
     }
@@ -94,7 +94,7 @@ fn arrivals_add_up_to_the_demand() {
 
 #[test]
 fn the_report_is_one_object_with_the_means() {
-    let report = Report::new(PolicyName::Fgd, &trace(), run(PolicyName::Fgd, 100));
+    let report = ReplayReport::new(PolicyName::Fgd, &trace(), run(PolicyName::Fgd, 100));
     let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
     assert_eq!((&json["policy"], &json["nodes"], &json["gpus"]), (&"fgd".into(), &80.into(), &416.into()));
     let values: Vec<f64> = json["seeds"]

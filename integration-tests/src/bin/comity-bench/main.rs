@@ -1,19 +1,19 @@
 //! Measures Comity beside its peers. Each result comes from one machine: compare ratios, not absolute numbers.
 
-mod agent;
-mod batching;
-mod bound;
-mod burst;
-mod chaos;
-mod durable;
-mod failover;
-mod failures;
-mod fairness;
-mod federation;
-mod growth;
-mod place;
-mod reclaim;
-mod speed;
+mod agent_command;
+mod batching_command;
+mod bound_command;
+mod burst_command;
+mod chaos_command;
+mod durable_command;
+mod failover_command;
+mod failures_command;
+mod fairness_command;
+mod federation_command;
+mod growth_command;
+mod place_command;
+mod reclaim_command;
+mod speed_command;
 mod whole;
 mod workload;
 
@@ -65,13 +65,13 @@ enum Benchmark {
     /// manual steps of an administrator: `liqoctl peer`, a ResourceSlice, and a pod on its virtual node. Then it starts
     /// a federation over two such clusters and runs unmodified Jobs: cold (no peering yet) and warm (a new lease on an
     /// open peering). Prints medians. A run takes about two minutes.
-    Burst(burst::BurstArgs),
+    Burst(burst_command::BurstArgs),
     /// Cost of an agent on a large cluster: memory, processor time, requests to the API server
     ///
     /// Starts a control plane with simulated nodes and pods, one broker, and an agent that observes the cluster.
     /// Measures the agent at rest, with only the heartbeats of the simulated kubelets, and again while pods come and
     /// go. Linux; five minutes at the default size.
-    Agent(agent::AgentArgs),
+    Agent(agent_command::AgentArgs),
     /// Many origins and donors while brokers, agents, networks and API servers fail at random
     ///
     /// Starts real brokers, agents and control planes with simulated nodes on this machine. Tenants borrow, release,
@@ -84,7 +84,7 @@ enum Benchmark {
     /// brokers are cut in both directions, in one direction and repeatedly; clocks jump; disks are full, slow,
     /// read-only or lost. Clients record their history. At the end it checks that the history is linearizable, that all
     /// brokers have the same state, and that each has every acknowledged request.
-    Chaos(chaos::ChaosArgs),
+    Chaos(chaos_command::ChaosArgs),
     /// Time without writes after the leader dies, beside etcd
     ///
     /// Starts three brokers and three etcd members with mutual TLS on this machine, on the same disk. While clients
@@ -93,7 +93,7 @@ enum Benchmark {
     /// restarts, and the next kill follows once all members agree. At the end every member is asked for all
     /// acknowledged writes; `lost` counts those that some member lacks. Exit code 1 if Comity lost any. With 30 kills
     /// the 99th percentile is the maximum. Use a release build; about five minutes. TMPDIR selects the disk.
-    Failover(failover::FailoverArgs),
+    Failover(failover_command::FailoverArgs),
     /// Durable writes per second and their latency, beside etcd
     ///
     /// Starts three brokers on this machine. Each client submits one request after another to the leader and waits
@@ -101,7 +101,7 @@ enum Benchmark {
     /// same disk store the same bytes under a new key each. Each client has its own connection. Stores are new for each
     /// measurement, and their order alternates. Prints medians over the pairs, and the clients' share of the processor
     /// time of clients and members. Use a release build; about three minutes. TMPDIR selects the disk.
-    Durable(durable::DurableArgs),
+    Durable(durable_command::DurableArgs),
     /// GPU capacity that Comity or another policy allocates when a trace of tasks is placed on a cluster
     ///
     /// Replays the tasks of a trace, shuffled and then sampled again up to the demand, one after another; none ends.
@@ -113,7 +113,7 @@ enum Benchmark {
     /// core, fgd is fragmentation gradient descent (Weng et al., USENIX ATC 2023), and best-fit and random are the
     /// usual heuristics. --sharing-percent and --cpu-only-percent derive other workloads from the trace, always the
     /// same ones. Exit code 1 and a message if a file is unusable.
-    Place(place::PlaceArgs),
+    Place(place_command::PlaceArgs),
     /// Placements per second of the broker's planner and state machine, on one core and in memory
     ///
     /// Queues the trace's tasks in batches, then plans and places each batch: once to warm the caches of node states,
@@ -122,7 +122,7 @@ enum Benchmark {
     /// second (the state machine checks each again), the planner's rate with cold caches, the rate of FGD (which scans
     /// every node, as its authors' simulator does), and the time from a queued request to its lease. Use a release
     /// build.
-    Match(speed::MatchArgs),
+    Match(speed_command::MatchArgs),
     /// Gain of institutions that lend to each other, with the nodes and tasks of a trace divided among them
     ///
     /// Replays the same arrivals three times: each institution keeps to itself; each asks the broker for what does not
@@ -130,14 +130,14 @@ enum Benchmark {
     /// the three cases its GPUs that stay unused (stranded), its tasks without a place (waiting) and the GPUs that
     /// those request (unplaced). Borrowing goes through the broker's state machine and planner. Tasks without GPUs run
     /// at home only, except in the one-cluster case. No task ends.
-    Federation(federation::FederationArgs),
+    Federation(federation_command::FederationArgs),
     /// Upper bound, by linear programming, on the GPU capacity that any policy allocates
     ///
     /// Prints, for 100 % and 130 % demand, the allocation of a scheduler that takes every task it can fit and may
     /// migrate all tasks at any time (work-conserving), and of one that may refuse tasks (free choice). The relaxation
     /// only adds capacity: tasks are divisible and arrive in the trace's proportions, nodes of one shape are merged,
     /// devices stay whole. Files as for `comity-bench place`. About a minute.
-    Bound(bound::BoundArgs),
+    Bound(bound_command::BoundArgs),
     /// Shares and waiting times over a simulated month of five institutions in different time zones
     ///
     /// Runs the broker's state machine and planner in simulated time; agents carry out every order at once. First,
@@ -145,7 +145,7 @@ enum Benchmark {
     /// institution lends. Then, for a third of the time, every tenant has queued requests: compare each tenant's share
     /// of the GPU-hours with its entitlement by weights and reciprocity. A seed determines the report. Takes minutes
     /// with a release build.
-    Fairness(fairness::FairnessArgs),
+    Fairness(fairness_command::FairnessArgs),
     /// Effect of placing queued requests together, and of migrating leases for them
     ///
     /// Runs the broker's state machine and planner in simulated time over a campus of eight nodes with eight GPUs, or
@@ -155,7 +155,7 @@ enum Benchmark {
     /// one GPU), in total and placed; allocated GPUs; GPUs that stayed idle while requests needed them; and migrated
     /// leases. Exit code 1 if more leases moved for a request than the broker promises, if one moved within an hour of
     /// its start or last move, or if one was stopped without a new place. A seed determines the report.
-    Batching(batching::BatchingArgs),
+    Batching(batching_command::BatchingArgs),
     /// Leases reclaimed at random: with notice, no more than needed, and migrated where possible
     ///
     /// Runs the broker's state machine and planner in simulated time while local work, lending terms and demand change
@@ -163,7 +163,7 @@ enum Benchmark {
     /// its notice period unless its work was saved, that no smaller set of the donor's leases would have sufficed (it
     /// tries all sets), and that no lease was stopped while another donor had room for it. Exit code 1 on any
     /// violation. A seed determines the report.
-    Reclaim(reclaim::ReclaimArgs),
+    Reclaim(reclaim_command::ReclaimArgs),
     /// Devices, nodes and donors that fail at random: nothing is placed on them, and affected leases continue elsewhere
     ///
     /// Runs the broker's state machine and planner in simulated time while devices fail and recover, nodes stop
@@ -171,7 +171,7 @@ enum Benchmark {
     /// list of failed and recently flapping hardware, verifies that nothing is placed or left there, that affected
     /// leases move wherever another donor has room, and that no lease with notice stops before its end. Exit code 1 on
     /// any violation. A seed determines the report.
-    Failures(failures::FailuresArgs),
+    Failures(failures_command::FailuresArgs),
     /// Largest federation that one broker holds: memory, snapshot and restore by GPUs and active leases
     ///
     /// Starts a broker on this machine. Donors join and offer their nodes, and tenants of twenty institutions borrow
@@ -180,26 +180,26 @@ enum Benchmark {
     /// kills it (SIGKILL), restarts it and counts the leases; lets all clusters reconnect and offer again; and finally
     /// releases everything. Needs comity-broker and comity in its own folder; use a release build. About ten minutes
     /// and 4 GB of memory at the default size.
-    Growth(growth::GrowthArgs),
+    Growth(growth_command::GrowthArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Benchmark::Burst(arguments) => burst::run(&arguments).await,
-        Benchmark::Agent(arguments) => agent::run(&arguments).await,
-        Benchmark::Chaos(arguments) => chaos::run(&arguments).await,
-        Benchmark::Failover(arguments) => failover::run(&arguments).await,
-        Benchmark::Durable(arguments) => durable::run(&arguments).await,
-        Benchmark::Place(arguments) => place::run(&arguments),
-        Benchmark::Match(arguments) => speed::run(&arguments),
-        Benchmark::Federation(arguments) => federation::run(&arguments),
-        Benchmark::Bound(arguments) => bound::run(&arguments),
-        Benchmark::Fairness(arguments) => fairness::run(&arguments),
-        Benchmark::Batching(arguments) => batching::run(&arguments),
-        Benchmark::Reclaim(arguments) => reclaim::run(&arguments),
-        Benchmark::Failures(arguments) => failures::run(&arguments),
-        Benchmark::Growth(arguments) => growth::run(&arguments).await,
+        Benchmark::Burst(arguments) => burst_command::run(&arguments).await,
+        Benchmark::Agent(arguments) => agent_command::run(&arguments).await,
+        Benchmark::Chaos(arguments) => chaos_command::run(&arguments).await,
+        Benchmark::Failover(arguments) => failover_command::run(&arguments).await,
+        Benchmark::Durable(arguments) => durable_command::run(&arguments).await,
+        Benchmark::Place(arguments) => place_command::run(&arguments),
+        Benchmark::Match(arguments) => speed_command::run(&arguments),
+        Benchmark::Federation(arguments) => federation_command::run(&arguments),
+        Benchmark::Bound(arguments) => bound_command::run(&arguments),
+        Benchmark::Fairness(arguments) => fairness_command::run(&arguments),
+        Benchmark::Batching(arguments) => batching_command::run(&arguments),
+        Benchmark::Reclaim(arguments) => reclaim_command::run(&arguments),
+        Benchmark::Failures(arguments) => failures_command::run(&arguments),
+        Benchmark::Growth(arguments) => growth_command::run(&arguments).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

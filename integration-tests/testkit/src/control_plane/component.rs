@@ -11,7 +11,8 @@ use crate::simulated_node::KWOK_ANNOTATION;
 
 /// The first address of the service network, under which pods would know the API server.
 pub(super) const SERVICE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
-const SERVICE_NETWORK: &str = "10.96.0.0/16";
+/// The network of Services of every control plane.
+pub(crate) const SERVICE_NETWORK: &str = "10.96.0.0/16";
 const KWOK_STAGES: &str = include_str!("../../kubernetes/kwok.yaml");
 
 /// A daemon of a control plane, in the order of their start.

@@ -14,9 +14,9 @@ use crate::control_plane::{Component, ControlPlaneConfig, ControlPlaneError};
 use crate::daemon::Daemon;
 use crate::simulated_node::SimulatedNode;
 
-const POLL: Duration = Duration::from_millis(50);
+const READINESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Timeout of one query to an API server that may be starting.
-const ASK_WITHIN: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The wait of one start, with its client and deadline.
 pub(super) struct Waiting<'a> {
@@ -104,7 +104,7 @@ impl<'a> Waiting<'a> {
     ) -> Result<(), ControlPlaneError> {
         loop {
             // Without a subscriber: the client logs each refusal of a server that is starting as an error.
-            let asked = tokio::time::timeout(ASK_WITHIN, ask()).with_subscriber(NoSubscriber::new());
+            let asked = tokio::time::timeout(QUERY_TIMEOUT, ask()).with_subscriber(NoSubscriber::new());
             if let Ok(Some(_)) = asked.await {
                 return Ok(());
             }
@@ -128,7 +128,7 @@ impl<'a> Waiting<'a> {
                     log: daemons.get(&suspect).map(Daemon::log_tail).unwrap_or_default(),
                 });
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(READINESS_POLL_INTERVAL).await;
         }
     }
 }

@@ -111,8 +111,7 @@ impl RealCluster {
         self.settings.api_server()
     }
 
-    /// The addresses of its pods. Its node routes them; nothing else does, so a way there from the other cluster is the
-    /// business of who needs one.
+    /// The addresses of its pods. Only its nodes route them: a test that needs a route from the other cluster adds one.
     #[must_use]
     pub fn pod_cidr(&self) -> &'static str {
         self.settings.pods()
@@ -141,8 +140,8 @@ impl RealCluster {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// A kubeconfig with every right for the host, the process that started the clusters for one: a port of the
-    /// loopback leads to the API server for as long as this value lives.
+    /// A kubeconfig with all rights for processes of the host: a port on loopback leads to the API server as long as
+    /// this value lives.
     #[must_use]
     pub fn host_kubeconfig_path(&self) -> PathBuf {
         self.dir.join("host.kubeconfig")

@@ -35,7 +35,7 @@ pub(super) fn provide(
     if let Some(liqo) = &config.liqo {
         let (version, tag) = (liqo.version, liqo.version.tag());
         // The names that Liqo's chart gives them, and the paths that it starts. The virtual kubelet writes to /tmp.
-        images.extend(liqo::PROGRAMS.iter().map(|name| {
+        images.extend(liqo::LIQO_PROGRAMS.iter().map(|name| {
             (version.file(name), format!("ghcr.io/liqotech/{name}:{tag}"), format!("/usr/bin/{name}"), "", true)
         }));
     }

@@ -11,7 +11,7 @@ use super::{RealClustersError, Where};
 use crate::binaries::{Binaries, LiqoVersion};
 
 /// Its programs, as its chart names them; their files in images have the same names.
-pub(super) const PROGRAMS: [&str; 4] = ["liqo-controller-manager", "crd-replicator", "webhook", "virtual-kubelet"];
+pub(super) const LIQO_PROGRAMS: [&str; 4] = ["liqo-controller-manager", "crd-replicator", "webhook", "virtual-kubelet"];
 /// Liqo's namespace.
 pub const LIQO_NAMESPACE: &str = "liqo";
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Required programs; `scripts/system-packages` installs them on Debian.
-const PROGRAMS: [&str; 14] = [
+const SYSTEM_PROGRAMS: [&str; 14] = [
     "bash",
     "containerd",
     "containerd-shim-runc-v2",
@@ -36,7 +36,7 @@ pub(super) fn missing() -> Vec<String> {
     if !fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         missing.push("root (run it as root)".to_owned());
     }
-    let absent: Vec<&str> = PROGRAMS
+    let absent: Vec<&str> = SYSTEM_PROGRAMS
         .into_iter()
         .filter(|program| !PROGRAM_FOLDERS.iter().any(|folder| Path::new(folder).join(program).exists()))
         .collect();

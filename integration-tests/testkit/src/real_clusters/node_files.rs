@@ -28,7 +28,7 @@ pub(super) struct NodeSettings {
     pub(super) service_network: &'static str,
     /// The first address of the service network: the API server, for pods.
     pub(super) service_ip: Ipv4Addr,
-    /// The address of the DNS Service, where the cluster has one.
+    /// The address of the DNS Service.
     pub(super) dns_ip: &'static str,
     /// GPUs of each node.
     pub(super) gpus: u32,
@@ -36,6 +36,8 @@ pub(super) struct NodeSettings {
     pub(super) nodes: u32,
     /// Whether the Node objects name their pods' networks.
     pub(super) names_pod_networks: bool,
+    /// Whether DNS runs, on the first node.
+    pub(super) dns: bool,
     /// Seconds of silence after which a node is not ready.
     pub(super) node_grace: u64,
 }
@@ -52,6 +54,7 @@ pub(super) const ORIGIN: NodeSettings = NodeSettings {
     gpus: 0,
     nodes: 1,
     names_pod_networks: false,
+    dns: false,
     node_grace: 50,
 };
 
@@ -67,6 +70,7 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     gpus: 0,
     nodes: 1,
     names_pod_networks: false,
+    dns: false,
     node_grace: 50,
 };
 
@@ -106,7 +110,7 @@ impl NodeSettings {
 }
 
 /// Writes the certificates and configuration of one cluster into `root`, one folder per node.
-pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str, dns: bool) -> Result<(), RealClustersError> {
+pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str) -> Result<(), RealClustersError> {
     let pki = root.join(cluster.name).join("pki");
     let authority = Authority::open(&pki)?;
     certificates(&root.join(cluster.name), cluster, &authority)?;
@@ -118,10 +122,10 @@ pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str, dns: 
             ("node.env", node_env(cluster, number)),
             ("containerd.toml", containerd(cni_folder)),
             ("cni.conflist", cni(cluster, number)),
-            ("kubelet.yaml", kubelet(cluster, number, &pki, dns)),
+            ("kubelet.yaml", kubelet(cluster, number, &pki)),
             ("kube-proxy.yaml", kube_proxy(cluster, number, &pki)),
         ];
-        if dns && number == 1 {
+        if cluster.dns && number == 1 {
             files.push(("coredns.yaml", DNS.replace("@IMAGE@", DNS_IMAGE).replace("@ADDRESS@", cluster.dns_ip)));
         }
         for (name, text) in files {
@@ -236,8 +240,8 @@ fn cni(node: &NodeSettings, number: u32) -> String {
 
 /// The thresholds: a full disk of the machine must neither evict pods nor delete the images that were imported. The
 /// intervals are short so that tests see changes soon.
-fn kubelet(node: &NodeSettings, number: u32, pki: &Path, dns: bool) -> String {
-    let dns_ip = if dns { node.dns_ip } else { "" };
+fn kubelet(node: &NodeSettings, number: u32, pki: &Path) -> String {
+    let dns_ip = if node.dns { node.dns_ip } else { "" };
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

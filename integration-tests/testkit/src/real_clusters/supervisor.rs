@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{RealClustersError, SCRIPT};
+use super::{CLUSTERS_SCRIPT, RealClustersError};
 use crate::daemon::{last_lines, spawn};
 
 /// Timeout of the teardown; 0.3 to 4 s is usual.
-const DOWN_WITHIN: Duration = Duration::from_secs(40);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Polling interval of its log during the start.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const SUPERVISOR_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The script that made the clusters and waits for its standard input to close.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Supervisor {
     child: Child,
     /// Kept open while the clusters should run.
     lifeline: Option<ChildStdin>,
-    /// Open, because the teardown removes the file before anybody can read why there was one.
+    /// Kept open for the error message, because the teardown removes the file.
     log: fs::File,
 }
 
@@ -42,7 +42,7 @@ impl Supervisor {
         let mut command = Command::new("bash");
         command.arg(&script).arg("run").arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(log.try_clone().map_err(io(&log_path))?);
-        // A group of its own: Ctrl-C at a terminal must not hit the one who tidies up.
+        // A process group of its own: Ctrl-C at a terminal must not end the cleanup.
         command.process_group(0);
         let mut child = spawn(command).map_err(io(&script))?;
         let lifeline = child.stdin.take();
@@ -60,7 +60,7 @@ impl Supervisor {
         if line.trim() == "ready" {
             return Ok(supervisor);
         }
-        // Either it has given up and is tidying up, or patience is at an end and it is told to.
+        // Either the script has failed and cleans up, or the timeout is over and it is told to.
         let gave_up = line.is_empty() && began.elapsed() < patience;
         drop(supervisor.end());
         Err(supervisor.failed(&if gave_up {
@@ -82,7 +82,7 @@ impl Supervisor {
     /// Closes the script's standard input and waits until the teardown is done.
     pub(super) fn end(&mut self) -> Result<(), RealClustersError> {
         drop(self.lifeline.take());
-        let deadline = Instant::now() + DOWN_WITHIN;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
@@ -110,7 +110,7 @@ impl Drop for Supervisor {
 async fn relay(log: &Path) -> std::convert::Infallible {
     let mut passed = 0;
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(SUPERVISOR_POLL_INTERVAL).await;
         let text = fs::read_to_string(log).unwrap_or_default();
         let Some(end) = text.rfind('\n').filter(|end| *end >= passed) else { continue };
         for line in text[passed..end].lines() {
@@ -124,7 +124,7 @@ async fn relay(log: &Path) -> std::convert::Infallible {
 pub(super) async fn sweep(root: &Path) -> Result<(), RealClustersError> {
     // The script as an argument, not as a file that another process may be replacing.
     let output = tokio::process::Command::new("bash")
-        .args(["-c", SCRIPT, "real-clusters", "sweep"])
+        .args(["-c", CLUSTERS_SCRIPT, "real-clusters", "sweep"])
         .arg(root)
         .stdin(Stdio::null())
         .output()

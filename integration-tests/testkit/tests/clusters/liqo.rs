@@ -114,13 +114,13 @@ async fn the_line_is_impaired(clusters: &RealClusters, binaries: &Binaries) {
     // 162 of 200 come both ways, with a standard deviation of 5.5.
     assert!((130..194).contains(&answered), "{answered} of 200 were answered");
     assert!((100..150).contains(&least), "{least} ms for 50 ms each way");
-    // What is lost is sent again, though seconds later: of some tries one is in time.
+    // Lost packets are sent again seconds later, so one of several tries is in time.
     let mut answered = false;
     for _ in 0..8 {
         answered = answered || donor_answers(clusters, binaries).await;
     }
     assert!(answered, "none of eight requests was answered");
-    // Another takes its place; and what cannot be leaves the line whole.
+    // Another replaces it; an invalid one does not harm the line.
     clusters.set_line(impaired(5, 0.0)).await.unwrap();
     let (answered, least) = ping(clusters, binaries).await;
     assert_eq!(answered, 200);

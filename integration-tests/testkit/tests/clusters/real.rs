@@ -41,7 +41,7 @@ fn seen(log: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     (gpus.split(',').map(str::to_owned).collect(), devices.map(str::to_owned).collect())
 }
 
-/// What of the clusters in `dir` is left: processes, cgroups, processes in their networks, mounts, files.
+/// Leftovers of the clusters in `dir`: processes, cgroups, processes in their networks, mounts, files.
 pub(crate) fn left(dir: &Path, networks: &BTreeSet<String>) -> BTreeSet<String> {
     let id = dir.file_name().unwrap().to_str().unwrap();
     let mut left = processes_of(dir.to_str().unwrap());

@@ -1,4 +1,4 @@
-//! Who may be told what. Pure.
+//! Decides which metrics a caller may read. Pure.
 
 use super::super::{Grants, slice_user};
 

@@ -1,7 +1,7 @@
-//! From what a metrics-server says, rates, to what one asks kubelets for, counters. Pure.
+//! Converts the rates of a metrics-server to the counters that one reads from kubelets. Pure.
 //!
 //! A rate is the mean of a time that ends with its timestamp. Adding rate times time since the last timestamp gives a
-//! counter out of which the other side's metrics-server reckons the same rates.
+//! counter from which the other side's metrics-server computes the same rates.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// Containers of one answer.
 const MOST: usize = 10_000;
 
-/// What was measured of one container.
+/// The measurement of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) namespace: String,

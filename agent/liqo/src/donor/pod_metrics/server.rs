@@ -27,7 +27,7 @@ use crate::{CREATOR_LABEL, REMOTE_CLUSTER_LABEL};
 /// Liqo's annotation with the name that a remote namespace has at home.
 const ORIGINAL_NAME: &str = "liqo.io/original-name";
 
-/// What answers are made of.
+/// Sources of the answers.
 pub(super) struct Answers {
     pub(super) client: Client,
     pub(super) grants: watch::Receiver<Arc<Grants>>,

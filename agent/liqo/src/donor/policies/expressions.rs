@@ -1,4 +1,4 @@
-//! What each policy says, in CEL.
+//! The rules of each policy, in CEL.
 
 use super::{Policy, PolicySettings, Validation};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;

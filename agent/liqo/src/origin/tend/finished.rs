@@ -12,14 +12,14 @@ use super::nodes::Nodes;
 /// The number of pods counts like a resource.
 pub(super) const PODS: &str = "pods";
 
-/// What is kept of a pod that runs, or ran, on a virtual node.
+/// The stored fields of a pod that runs, or ran, on a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodFacts {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) node: String,
-    /// What it takes of the lease.
+    /// The part of the lease that it uses.
     pub(super) requests: Amounts,
     /// "Succeeded" or "Failed"; empty while it may still run.
     pub(super) outcome: String,

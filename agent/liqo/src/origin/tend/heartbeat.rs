@@ -23,11 +23,11 @@ pub(super) enum Answer {
     ApiServer,
     /// The other end of the tunnel, without the API server: its pods run on, and are reached.
     LineOnly,
-    /// Nothing.
+    /// Neither.
     Nothing,
 }
 
-/// What is known of one node; times are since the keeper began.
+/// The state of one node; times are since the keeper began.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pulse {
     /// Last renewal of the Lease that was seen.
@@ -42,7 +42,7 @@ pub(super) struct Pulse {
     pub(super) restarted: bool,
 }
 
-/// What to do for a node in doubt.
+/// The action for a suspect node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Help {
     Nothing,
@@ -64,7 +64,7 @@ impl Pulse {
         self.ready == "Unknown" || (self.ready == "True" && now.saturating_sub(self.renewed) > STALE)
     }
 
-    /// What to do after the donor was asked.
+    /// The action after the donor's answer.
     pub(super) fn hear(&mut self, answer: Answer, now: Duration) -> Help {
         match answer {
             Answer::Nothing => {
@@ -153,7 +153,7 @@ mod tests {
             assert_eq!(pulse.hear(Answer::LineOnly, at(seconds)), Help::Beat);
             pulse.mended = Some(at(seconds));
         }
-        // What counts towards a restart begins with the API server's return.
+        // The time until a restart begins with the API server's return.
         assert_eq!(pulse.hear(Answer::ApiServer, at(900)), Help::Beat);
         assert_eq!(pulse.hear(Answer::ApiServer, at(961)), Help::Restart);
     }

@@ -19,7 +19,7 @@ use crate::REMOTE_CLUSTER_LABEL;
 /// By name. Those that wait for a lease are not among them.
 pub(super) type Nodes = BTreeMap<String, NodeFacts>;
 
-/// What is kept of one.
+/// The stored fields of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeFacts {
     pub(super) name: String,
@@ -27,7 +27,7 @@ pub(super) struct NodeFacts {
     pub(super) donor: String,
     /// Status of the condition Ready: "True", "False" or "Unknown".
     pub(super) ready: String,
-    /// What its pods may take.
+    /// The capacity for its pods.
     pub(super) allocatable: Amounts,
 }
 

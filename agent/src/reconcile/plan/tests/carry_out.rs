@@ -1,4 +1,4 @@
-//! What carrying out each step does to what the next plan sees.
+//! The effect of each step on the input of the next plan.
 
 use crate::reconcile::steps::lease::{
     AcceptCredential, AdmitLease, ForgetLease, LeaseStep, OpenCredential, PrepareLease, Probe, RefuseLease,
@@ -12,7 +12,7 @@ use crate::reconcile::steps::peering::{
 use super::*;
 
 impl Sim {
-    /// What the step's executor does to what a plan sees.
+    /// Applies the effect of the step's executor to the input of a plan.
     pub(super) fn carry_out(&mut self, step: &Step) {
         match step {
             Step::Peering(step) => self.carry_out_peering(step),

@@ -95,7 +95,7 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
         _ => None,
     });
     assert_eq!(refused, Some(("lease-2", "local-policy")));
-    // What comes later with an older token is of the past, whoever says it.
+    // Later messages with an older token are outdated, whoever sends them.
     let mut sim = connected_donor();
     sim.records.fence = 9;
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Active)];

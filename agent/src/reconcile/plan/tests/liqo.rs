@@ -15,7 +15,7 @@ use crate::reconcile::steps::liqo::{
 const HOUR: u64 = 3_600_000;
 
 impl Sim {
-    /// What the executors of the exchange do to the records.
+    /// Applies the changes that the executors of the exchange make to the records.
     pub(super) fn carry_out_liqo(&mut self, step: &LiqoStep) {
         let blob = || Some(SecretBlob::new(vec![1]));
         match step {
@@ -404,7 +404,7 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
         let said = code(&sim);
         assert!(said.starts_with("peer-cannot") && said.contains(reason), "{said}");
     }
-    // What is there already is not taken down for it.
+    // Existing objects are not removed for it.
     let mut sim = exchanged_donor();
     sim.desired.leases[0].donor_ready = true;
     sim.service = NodeService::none("the admission policies are not there");

@@ -1,4 +1,4 @@
-//! Pools: interchangeable devices of a node, any of which local work may hold.
+//! Pools: interchangeable devices of a node; local work may hold any of them.
 
 use std::collections::BTreeMap;
 

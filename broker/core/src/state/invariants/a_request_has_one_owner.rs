@@ -33,8 +33,8 @@ fn check(state: &State) -> Vec<String> {
     violations
 }
 
-/// Whether `leases` are exactly the leases that the request names plus their chains of replacements, each of which
-/// names its predecessor.
+/// Whether `leases` are exactly the leases that the request names plus their chains of replacements, in which each
+/// lease names its predecessor.
 fn are_its_chains(state: &State, request: &Request, leases: &[LeaseId]) -> bool {
     let knows = |pair: &[LeaseId]| state.leases.get(&pair[1]).is_some_and(|next| next.moved_from == Some(pair[0]));
     let chains: Vec<Vec<LeaseId>> = request.chains(state).collect();

@@ -153,7 +153,7 @@ fn three() -> SimulatedGroup {
     group
 }
 
-/// How far log time may be off true time, `passed` after all was well, after so many changes of the leader.
+/// Maximum offset of log time from true time, `passed` after an exact one and after `changes` changes of the leader.
 fn bound(passed: u64, changes: u64) -> u64 {
     passed / 100 + (changes + 1) * (LONGEST_WAY + 2)
 }

@@ -48,7 +48,7 @@ fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
     assert_eq!(sim.liqo().network.unwrap().remote, Some(network_state(2)));
     sim.desired.envelopes.clear();
     sim.acknowledged();
-    // What comes to be known later is told again, once.
+    // Facts that become known later are reported again, once.
     let mut known = network_state(1);
     known.public_key = Some("a2V5".into());
     see(&mut sim, Some(known), waits());
@@ -90,7 +90,7 @@ fn both_sides_choose_the_same_network_or_say_what_to_set() {
         (network.liqo_network, network.pod_cidrs) = (true, Vec::new());
     });
     assert!(code(&theirs).contains("set liqo.network: liqo here, or comity there"), "{}", code(&theirs));
-    // What Liqo's network says for good is said of the lease.
+    // A permanent error of Liqo's network is reported for the lease.
     let mut refused = with_liqo_network(connected_origin()).with_node_lease();
     refused.desired.envelopes = vec![envelope("liqo-identity", "")];
     refused.settle();

@@ -4,17 +4,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What goes wrong between two steps.
+/// Faults between two steps.
 #[derive(Clone, Copy, Debug)]
 enum Mishap {
     None,
-    /// What is only in memory is gone.
+    /// The process restarts and loses its memory.
     Restart,
     /// The tunnel's keys are made again: what travels is void.
     NewEpoch,
     /// The broker refuses what waits.
     Refused,
-    /// What travels is deleted unread.
+    /// Envelopes in flight are deleted unread.
     Lost,
     /// All records of the exchange on one side are gone, and its keys with them.
     Forgotten,
@@ -108,7 +108,7 @@ proptest! {
                 if pair.sides.iter().all(Sim::is_done) {
                     break;
                 }
-                // What was lost on its way is waited for no longer than an envelope lives.
+                // The wait for a lost envelope ends with the envelope's lifetime.
                 for sim in &mut pair.sides {
                     sim.now_ms += HOUR;
                 }
