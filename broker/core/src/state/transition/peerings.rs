@@ -1,7 +1,8 @@
 //! Changes of peerings and of the envelopes they relay.
 
+use comity_types::PeeringId;
+
 use crate::model::envelope::{Envelope, EnvelopeKey};
-use crate::model::id::PeeringId;
 use crate::model::peering::Peering;
 use crate::model::reply::Change;
 use crate::state::timers::Due;

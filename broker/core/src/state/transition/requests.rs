@@ -1,6 +1,7 @@
 //! Changes of requests.
 
-use crate::model::id::RequestId;
+use comity_types::RequestId;
+
 use crate::model::reply::Change;
 use crate::model::request::Request;
 use crate::model::work::WorkType;
