@@ -43,8 +43,7 @@ pub(crate) async fn run(
             () = stop.cancelled() => return,
             () = clock.sleep(LOOK_EVERY) => {}
         }
-        let peerings: Vec<String> = tunnels.epochs().into_keys().collect();
-        let arrived = peerings.iter().filter_map(|peering| Some(Arrived::of(&tunnels.fabric.peer(peering)?)));
+        let arrived = tunnels.epochs().into_keys().filter_map(|peering| Some(Arrived::of(&tunnels.peer(peering)?)));
         let told = meters.look(clock.elapsed(), arrived).clone();
         let gauge = &metrics.measured_mbits;
         for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {

@@ -8,6 +8,7 @@ use comity_agent_liqo::donor::{Grant, Grants, LiqoDonor, Minted};
 use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -103,7 +104,7 @@ impl VirtualNodeDonor for NodeLender {
 
     fn remove<'a>(
         &'a self,
-        lease_id: &'a str,
+        lease_id: LeaseId,
         slice: &'a str,
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
@@ -119,7 +120,7 @@ impl VirtualNodeDonor for NodeLender {
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(self.nodes.leases())
     }
 }

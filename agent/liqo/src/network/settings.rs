@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_types::is_dns_label;
 use comity_agent_model::settings::InvalidSetting;
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_types::is_dns_label;
 use comity_proto::v1;
 
 use super::facts::pod::{PodFacts, PodRef};
