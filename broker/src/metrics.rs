@@ -1,8 +1,8 @@
 //! Prometheus metrics. All names begin with `comity_broker_`.
 
-use comity_core::lease::LeaseState;
 use comity_core::reply::Applied;
 use comity_core::{Refusal, State};
+use comity_types::LeaseState;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use comity_types::Delivery;
 use serde::{Deserialize, Serialize};
 
-use crate::documents::{DeliveryKind, DocRef};
+use crate::documents::DocRef;
 
 pub use usage::{LeaseUse, UsageTable};
 
@@ -30,7 +31,7 @@ pub struct BorrowFacts<'f> {
     /// GPUs of other leases of the same request, in milli-GPU. Limits per request count them too.
     pub beside_milli: u64,
     /// Delivery of the lease to the origin.
-    pub delivery: DeliveryKind,
+    pub delivery: Delivery,
     /// Duration of the lease, in milliseconds; at least 1.
     pub duration_ms: u64,
     /// Time of the log entry, in milliseconds since 1970.

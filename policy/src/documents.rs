@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use agreement::{Agreement, AgreementSides};
-pub use cluster::{Cluster, DeliveryKind, LendTerm, NodeSharing, NvLinkSharing};
+pub use cluster::{Cluster, LendTerm, NodeSharing, NvLinkSharing};
 pub use federation::{Defaults, Federation, Limits};
 pub use gpu_class::GpuClass;
 pub use institution::Institution;

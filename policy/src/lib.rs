@@ -42,9 +42,8 @@ pub use compile::{InvalidBundle, load};
 pub use device::DeviceFacts;
 pub use directory::{ReadError, Scan, read_directory, scan_directory};
 pub use documents::{
-    Agreement, AgreementSides, Cluster, Defaults, DeliveryKind, DocRef, Document, Federation, GpuClass, Institution,
-    LendTerm, Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, SourceLocation, Tenant,
-    TenantRole,
+    Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
+    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, SourceLocation, Tenant, TenantRole,
 };
 pub use kind::{API_VERSION, Kind};
 pub use mig_profile::is_mig_profile;

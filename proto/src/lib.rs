@@ -4,7 +4,11 @@
 //! group and may change with every release. The `.proto` files beside this crate carry the documentation; they are
 //! compiled by protox at build time, so neither protoc nor any system library is needed.
 //!
-//! This crate never converts, checks or decides anything: that happens at the edge of each service.
+//! Only the enums that `comity-types` has too are converted here. Messages are parsed at the edge of each service.
+
+mod convert;
+
+pub use convert::Unspecified;
 
 /// The public API, package `comity.v1`.
 #[allow(missing_docs, reason = "generated: tonic adds items of its own without documentation")]

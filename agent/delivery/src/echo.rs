@@ -28,6 +28,7 @@ use comity_agent_model::lease_id::namespace_name;
 use comity_runtime::atomic_file;
 use comity_runtime::clock::Clock;
 use comity_runtime::entropy::Entropy;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -84,8 +85,8 @@ impl Drop for EchoDelivery {
 impl DonorDelivery for EchoDelivery {
     fn prepare<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Prepared, DeliveryError>> {
         Box::pin(async move {
-            let namespace = namespace_name(&lease.lease_id);
-            self.leases.put(&lease.lease_id, LeaseRecord::of(lease, &namespace))?;
+            let namespace = namespace_name(lease.lease_id);
+            self.leases.put(lease.lease_id, LeaseRecord::of(lease, &namespace))?;
             Ok(Prepared { namespace })
         })
     }
@@ -96,19 +97,19 @@ impl DonorDelivery for EchoDelivery {
                 kind: CredentialKind::Echo,
                 ca_pem: self.ca_pem.clone(),
                 tls_server_name: certificate::SERVER_NAME.to_owned(),
-                token: self.leases.issue(&lease.lease_id, lease.ends_at_ms)?,
-                namespace: namespace_name(&lease.lease_id),
+                token: self.leases.issue(lease.lease_id, lease.ends_at_ms)?,
+                namespace: namespace_name(lease.lease_id),
                 expires_at_ms: lease.ends_at_ms,
                 server_port: API_PORT,
             })
         })
     }
 
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
         Box::pin(async move { self.leases.remove(lease_id) })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(async move { Ok(self.leases.ids()) })
     }
 

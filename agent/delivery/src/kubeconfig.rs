@@ -3,13 +3,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_runtime::secret::SecretString;
+use comity_types::LeaseId;
 
 use crate::ApiCredential;
 
 /// YAML in which every value is quoted as JSON, so that no value can change the structure.
-pub(crate) fn render(lease_id: &str, credential: &ApiCredential, server: &str) -> SecretString {
+pub(crate) fn render(lease_id: LeaseId, credential: &ApiCredential, server: &str) -> SecretString {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
-    let lease = quoted(lease_id);
+    let lease = quoted(&lease_id.to_string());
     SecretString::new(format!(
         "apiVersion: v1
 kind: Config
@@ -56,7 +57,7 @@ mod tests {
             expires_at_ms: 0,
             server_port: 6443,
         };
-        let text = render("lease-7", &credential, "127.0.0.1:4321");
+        let text = render(LeaseId(7), &credential, "127.0.0.1:4321");
         let config = kube::config::Kubeconfig::from_yaml(text.expose()).unwrap();
         assert_eq!(config.current_context.as_deref(), Some("lease-7"));
         let cluster = config.clusters[0].cluster.as_ref().unwrap();

@@ -22,6 +22,7 @@ use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::functions::functions;
 use comity_proto::v1;
 use comity_runtime::SecretString;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
@@ -39,8 +40,8 @@ const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 /// A lease as the donor's delivery needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DonorLease {
-    /// "lease-N".
-    pub lease_id: String,
+    /// Its id.
+    pub lease_id: LeaseId,
     /// Tenant charged.
     pub tenant: String,
     /// Borrowing cluster.
@@ -65,8 +66,8 @@ impl DonorLease {
 /// A lease as the origin's delivery needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginLease {
-    /// "lease-N".
-    pub lease_id: String,
+    /// Its id.
+    pub lease_id: LeaseId,
     /// Tenant that may use it.
     pub tenant: String,
     /// Lending cluster.
@@ -112,13 +113,13 @@ pub trait DonorDelivery: Send + Sync {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>>;
 
     /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>>;
 
     /// Target of the fabric's API port: the API server, or the echo API.
     fn api_target(&self) -> ForwardTarget;
@@ -152,11 +153,11 @@ pub trait OriginDelivery: Send + Sync {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>>;
 
     /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>>;
 }

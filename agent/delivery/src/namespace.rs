@@ -21,9 +21,10 @@ use comity_agent_kubernetes::gpu_resource;
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
-use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id, namespace_name};
+use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use comity_runtime::clock::Clock;
 use comity_runtime::secret::SecretString;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, ResourceQuota, Secret, ServiceAccount};
@@ -66,7 +67,7 @@ impl NamespaceDelivery {
         Api::all(self.api.client())
     }
 
-    fn namespaced<K>(&self, lease_id: &str) -> Api<K>
+    fn namespaced<K>(&self, lease_id: LeaseId) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
         K::DynamicType: Default,
@@ -75,8 +76,7 @@ impl NamespaceDelivery {
     }
 
     async fn make(&self, lease: &DonorLease) -> Result<Prepared, DeliveryError> {
-        check_lease_id(&lease.lease_id)?;
-        let id = lease.lease_id.as_str();
+        let id = lease.lease_id;
         let devices = self.device_names().await?;
         let metadata = |name: &str| objects::metadata(lease, name);
         let quota = quota::resource_quota(lease, &devices, metadata)?;
@@ -102,12 +102,12 @@ impl NamespaceDelivery {
         let wanted = objects::namespace(lease);
         let name = wanted.name_any();
         let operation = format!("create namespace {name}");
-        if self.owned_namespace(&lease.lease_id).await?.is_none() {
+        if self.owned_namespace(lease.lease_id).await?.is_none() {
             let parameters = creating();
             // Create, unlike apply, never takes over an object that somebody else made meanwhile.
             return match call(&operation, namespaces.create(&parameters, &wanted)).await {
                 Ok(_) => Ok(()),
-                Err(error) => match self.owned_namespace(&lease.lease_id).await? {
+                Err(error) => match self.owned_namespace(lease.lease_id).await? {
                     Some(_) => Ok(()),
                     None => Err(error),
                 },
@@ -117,7 +117,7 @@ impl NamespaceDelivery {
     }
 
     /// The namespace of the lease, if it exists; an error if it is not ours, or is being deleted.
-    async fn owned_namespace(&self, lease_id: &str) -> Result<Option<Namespace>, DeliveryError> {
+    async fn owned_namespace(&self, lease_id: LeaseId) -> Result<Option<Namespace>, DeliveryError> {
         let name = namespace_name(lease_id);
         let Some(namespace) = call_opt(&format!("read namespace {name}"), self.namespaces().get(&name)).await? else {
             return Ok(None);
@@ -211,7 +211,7 @@ impl NamespaceDelivery {
     }
 
     async fn issue(&self, lease: &DonorLease) -> Result<ApiCredential, DeliveryError> {
-        let id = lease.lease_id.as_str();
+        let id = lease.lease_id;
         if self.owned_namespace(id).await?.is_none() {
             return Err(DeliveryError::temporary(
                 format!("issue a token for {id}"),
@@ -254,7 +254,7 @@ impl NamespaceDelivery {
         })
     }
 
-    async fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
+    async fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let namespaces = self.namespaces();
         let mut page = ListParams::default().labels(LEASE_LABEL).limit(PAGE_SIZE);
         let mut leases = BTreeSet::new();
@@ -279,11 +279,11 @@ impl DonorDelivery for NamespaceDelivery {
         Box::pin(self.issue(lease))
     }
 
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
         Box::pin(self.take_down(lease_id))
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(self.leases())
     }
 
@@ -293,16 +293,16 @@ impl DonorDelivery for NamespaceDelivery {
 }
 
 /// The lease of a namespace; `None` if label and name disagree.
-fn lease_of(namespace: &PartialObjectMeta<Namespace>) -> Option<String> {
-    let lease = namespace.labels().get(LEASE_LABEL)?;
-    (namespace_name(lease) == namespace.name_any()).then(|| lease.clone())
+fn lease_of(namespace: &PartialObjectMeta<Namespace>) -> Option<LeaseId> {
+    let lease = namespace.labels().get(LEASE_LABEL)?.parse().ok()?;
+    (namespace_name(lease) == namespace.name_any()).then_some(lease)
 }
 
 /// Checks that the namespace has this lease's label.
-fn check_owner(labels: &std::collections::BTreeMap<String, String>, lease_id: &str) -> Result<(), DeliveryError> {
+fn check_owner(labels: &std::collections::BTreeMap<String, String>, lease_id: LeaseId) -> Result<(), DeliveryError> {
     let name = namespace_name(lease_id);
     match labels.get(LEASE_LABEL) {
-        Some(lease) if lease == lease_id => Ok(()),
+        Some(lease) if *lease == lease_id.to_string() => Ok(()),
         Some(other) => Err(DeliveryError::permanent(
             "namespace-not-ours",
             format!(

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::check_lease_id;
 use comity_runtime::atomic_file;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 use crate::{Accepted, ApiCredential, OriginDelivery, OriginLease, kubeconfig, probe};
@@ -33,21 +33,20 @@ impl OriginFile {
         Ok(Self { dir })
     }
 
-    fn path(&self, lease_id: &str) -> Result<PathBuf, DeliveryError> {
-        check_lease_id(lease_id)?;
-        Ok(self.dir.join(format!("{lease_id}{SUFFIX}")))
+    fn path(&self, lease_id: LeaseId) -> PathBuf {
+        self.dir.join(format!("{lease_id}{SUFFIX}"))
     }
 
     fn write(&self, lease: &OriginLease, credential: &ApiCredential, server: &str) -> Result<Accepted, DeliveryError> {
-        let path = self.path(&lease.lease_id)?;
-        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, server);
+        let path = self.path(lease.lease_id);
+        let kubeconfig = kubeconfig::render(lease.lease_id, credential, server);
         atomic_file::write(&path, kubeconfig.expose().as_bytes(), atomic_file::PRIVATE)
             .map_err(|error| DeliveryError::temporary(format!("write the kubeconfig of {}", lease.lease_id), error))?;
         Ok(Accepted { secret_name: path.display().to_string(), kubeconfig })
     }
 
-    fn delete(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        let path = self.path(lease_id)?;
+    fn delete(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
+        let path = self.path(lease_id);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(DeliveryError::temporary(format!("remove {}", path.display()), error))
@@ -56,16 +55,12 @@ impl OriginFile {
         }
     }
 
-    fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
+    fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let failed = |error| DeliveryError::temporary(format!("read {}", self.dir.display()), error);
         let mut leases = BTreeSet::new();
         for entry in std::fs::read_dir(&self.dir).map_err(failed)?.take(MAX_FILES) {
             let name = entry.map_err(failed)?.file_name();
-            if let Some(lease) =
-                name.to_str().and_then(|name| name.strip_suffix(SUFFIX)).filter(|lease| !lease.starts_with('.'))
-            {
-                leases.insert(lease.to_owned());
-            }
+            leases.extend(name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse::<LeaseId>().ok()));
         }
         Ok(leases)
     }
@@ -91,11 +86,11 @@ impl OriginDelivery for OriginFile {
         Box::pin(probe::probe(credential, local_api))
     }
 
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
         Box::pin(async move { self.delete(lease_id) })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(async move { self.leases() })
     }
 }
@@ -115,7 +110,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let origin = OriginFile::open(dir.path()).unwrap();
         let lease = OriginLease {
-            lease_id: "lease-7".into(),
+            lease_id: LeaseId(7),
             tenant: "t".into(),
             donor: "d".into(),
             target_namespace: String::new(),
@@ -133,10 +128,9 @@ mod tests {
         let accepted = origin.accept(&lease, &credential, "127.0.0.1:1").await.unwrap();
         let mode = std::fs::metadata(&accepted.secret_name).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(origin.list().await.unwrap(), BTreeSet::from(["lease-7".to_owned()]));
-        origin.remove("lease-7").await.unwrap();
-        origin.remove("lease-7").await.unwrap();
+        assert_eq!(origin.list().await.unwrap(), BTreeSet::from([LeaseId(7)]));
+        origin.remove(LeaseId(7)).await.unwrap();
+        origin.remove(LeaseId(7)).await.unwrap();
         assert!(origin.list().await.unwrap().is_empty());
-        assert!(origin.remove("../x").await.is_err());
     }
 }

@@ -13,6 +13,7 @@ use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -57,20 +58,20 @@ impl OriginSecret {
     ) -> Result<Accepted, DeliveryError> {
         let namespace =
             if lease.target_namespace.is_empty() { DEFAULT_TARGET_NAMESPACE } else { lease.target_namespace.as_str() };
-        let name = namespace_name(&lease.lease_id);
+        let name = namespace_name(lease.lease_id);
         self.ensure_namespace(namespace).await?;
         let secrets = self.secrets(namespace);
         let found = call_opt(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
-        if found.is_some_and(|secret| !is_of(&secret, &lease.lease_id)) {
+        if found.is_some_and(|secret| !is_of(&secret, lease.lease_id)) {
             let message = format!(
                 "Secret {namespace}/{name} exists and was not made by Comity; it is left alone: rename or delete it"
             );
             return Err(DeliveryError::permanent("secret-not-ours", message));
         }
-        self.ledger.note(&lease.lease_id, namespace)?;
-        let kubeconfig = kubeconfig::render(&lease.lease_id, credential, server);
-        let labels =
-            [(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (DONOR_LABEL, &lease.donor)];
+        self.ledger.note(lease.lease_id, namespace)?;
+        let kubeconfig = kubeconfig::render(lease.lease_id, credential, server);
+        let id = lease.lease_id.to_string();
+        let labels = [(LEASE_LABEL, id.as_str()), (TENANT_LABEL, &lease.tenant), (DONOR_LABEL, &lease.donor)];
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(name.clone()),
@@ -104,7 +105,7 @@ impl OriginSecret {
         }
     }
 
-    async fn delete(&self, lease_id: &str) -> Result<(), DeliveryError> {
+    async fn delete(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let Some(namespace) = self.ledger.namespace(lease_id) else { return Ok(()) };
         let name = namespace_name(lease_id);
         let secrets = self.secrets(&namespace);
@@ -125,8 +126,8 @@ impl OriginSecret {
     }
 }
 
-fn is_of(secret: &Secret, lease_id: &str) -> bool {
-    secret.labels().get(LEASE_LABEL).is_some_and(|lease| lease == lease_id)
+fn is_of(secret: &Secret, lease_id: LeaseId) -> bool {
+    secret.labels().get(LEASE_LABEL).is_some_and(|lease| *lease == lease_id.to_string())
 }
 
 impl OriginDelivery for OriginSecret {
@@ -148,11 +149,11 @@ impl OriginDelivery for OriginSecret {
         Box::pin(probe::probe(credential, local_api))
     }
 
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
         Box::pin(self.delete(lease_id))
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(async move { Ok(self.ledger.leases()) })
     }
 }

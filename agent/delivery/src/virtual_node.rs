@@ -15,6 +15,7 @@ use comity_agent_liqo::donor::{Grant, Minted};
 use comity_agent_liqo::network::LiqoNetwork;
 use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 pub use donor::NodeLender;
@@ -94,7 +95,7 @@ pub trait VirtualNodeDonor: Send + Sync {
     /// [`DeliveryError`].
     fn remove<'a>(
         &'a self,
-        lease_id: &'a str,
+        lease_id: LeaseId,
         slice: &'a str,
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>>;
@@ -103,7 +104,7 @@ pub trait VirtualNodeDonor: Send + Sync {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>>;
 }
 
 /// The origin's side of virtual nodes.
@@ -162,13 +163,13 @@ pub trait VirtualNodeOrigin: Send + Sync {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>>;
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>>;
 
     /// Ids of all leases that have objects here.
     ///
     /// # Errors
     /// [`DeliveryError`].
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>>;
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>>;
 }
 
 /// Both sides of a cluster with Liqo.

@@ -5,7 +5,6 @@
 
 pub mod api;
 pub mod call;
-pub mod dns_label;
 pub mod failure_log;
 pub mod gpu_resource;
 pub mod https_server;

@@ -24,7 +24,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent_kubernetes::call::{MANAGED_BY, call_opt};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::side::Side;
+use comity_types::{PeeringId, Side};
 use ipnet::Ipv4Net;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -98,7 +98,7 @@ impl NetworkStanding {
 }
 
 /// Networks by the peering that carries them.
-pub type Networks = std::collections::BTreeMap<String, NetworkSeen>;
+pub type Networks = std::collections::BTreeMap<PeeringId, NetworkSeen>;
 
 /// Observed network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

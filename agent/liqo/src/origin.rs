@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::call::call;
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_types::is_dns_label;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};

@@ -1,7 +1,6 @@
 //! The tenant namespace, in which Liqo keeps all objects of another cluster, for both of its roles.
 
 use comity_agent_kubernetes::call::own_labels;
-use comity_agent_kubernetes::dns_label;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ObjectMeta;
 
@@ -9,8 +8,10 @@ use crate::{LiqoPeer, PEERING_LABEL, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABE
 
 /// Prefix of tenant namespaces; the Liqo id follows.
 pub const TENANT_NAMESPACE_PREFIX: &str = "liqo-tenant-";
+/// Longest DNS label.
+const MAX_LABEL_BYTES: usize = 63;
 /// Longest Liqo id: its tenant namespace's name is a DNS label too.
-pub(crate) const MAX_LIQO_ID: usize = dns_label::MAX_BYTES - TENANT_NAMESPACE_PREFIX.len();
+pub(crate) const MAX_LIQO_ID: usize = MAX_LABEL_BYTES - TENANT_NAMESPACE_PREFIX.len();
 
 /// The name of the namespace for the cluster with this Liqo id.
 pub(crate) fn tenant_namespace_of(liqo_id: &str) -> String {

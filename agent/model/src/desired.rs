@@ -67,16 +67,15 @@ impl Desired {
 
     /// Updates which objects are missing from the state, and since when.
     fn compare(&mut self, here: &BTreeSet<ObjectId>, now: Duration) {
-        let leases = self.state.leases.iter().map(|lease| ObjectId::Lease(lease.id.clone()));
-        let peerings = self.state.peerings.iter().map(|directive| ObjectId::Peering(directive.peering.id.clone()));
-        let wanted: BTreeSet<ObjectId> = leases.chain(peerings).collect();
+        let leases = self.state.leases.iter().map(|lease| ObjectId::Lease(lease.id));
+        let peerings = self.state.peerings.iter().map(|directive| ObjectId::Peering(directive.peering.id));
+        let wanted: BTreeSet<ObjectId> = leases.chain(peerings).chain(self.state.skipped.iter().copied()).collect();
         self.missing.retain(|object, _| here.contains(object) && !wanted.contains(object));
         for object in here.difference(&wanted) {
-            self.missing.entry(object.clone()).or_insert(now);
+            self.missing.entry(*object).or_insert(now);
         }
         let confirmed = |since: &Duration| now.saturating_sub(*since) >= CONFIRMED_AFTER;
-        self.unwanted =
-            self.missing.iter().filter(|(_, since)| confirmed(since)).map(|(object, _)| object.clone()).collect();
+        self.unwanted = self.missing.iter().filter(|(_, since)| confirmed(since)).map(|(object, _)| *object).collect();
     }
 
     /// The state in force.
@@ -109,52 +108,57 @@ impl Desired {
 
 #[cfg(test)]
 mod tests {
+    use comity_types::{LeaseId, PeeringId, RequestId};
+
     use super::*;
     use crate::lease::Lease;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn update(number: u64, revision: u64, leases: &[&str]) -> Update {
-        let leases = leases.iter().map(|id| Lease { id: (*id).to_owned(), ..Lease::default() }).collect();
+    fn update(number: u64, revision: u64, leases: &[u64]) -> Update {
+        let leases = leases
+            .iter()
+            .map(|id| Lease::new(LeaseId(*id), RequestId(*id), "west".parse().expect("a label"), PeeringId(1)))
+            .collect();
         let state = DesiredState { revision, leases, ..DesiredState::default() };
         Update { state: Some(Arc::new(state)), is_live: true, number }
     }
 
-    fn lease(id: &str) -> ObjectId {
-        ObjectId::Lease(id.to_owned())
+    fn lease(id: u64) -> ObjectId {
+        ObjectId::Lease(LeaseId(id))
     }
 
-    fn here(leases: &[&str]) -> BTreeSet<ObjectId> {
-        leases.iter().map(|id| lease(id)).collect()
+    fn here(leases: &[u64]) -> BTreeSet<ObjectId> {
+        leases.iter().map(|id| lease(*id)).collect()
     }
 
     #[test]
     fn missing_once_is_not_gone_and_missing_twice_far_apart_is() {
         let mut desired = Desired::default();
-        let here = here(&["lease-1", "lease-2"]);
-        assert!(desired.take(&update(1, 10, &["lease-2"]), &here, SECOND));
+        let here = here(&[1, 2]);
+        assert!(desired.take(&update(1, 10, &[2]), &here, SECOND));
         assert!(desired.unwanted().is_empty());
-        desired.take(&update(2, 11, &["lease-2"]), &here, SECOND * 5);
+        desired.take(&update(2, 11, &[2]), &here, SECOND * 5);
         assert!(desired.unwanted().is_empty(), "too soon");
         assert!(desired.wants_another_look(SECOND * 6));
-        desired.take(&update(3, 12, &["lease-2"]), &here, SECOND * 7);
-        assert_eq!(desired.unwanted().iter().collect::<Vec<_>>(), [&lease("lease-1")]);
-        desired.take(&update(4, 13, &["lease-1"]), &here, SECOND * 8);
-        assert!(!desired.unwanted().contains(&lease("lease-1")), "wanted again");
+        desired.take(&update(3, 12, &[2]), &here, SECOND * 7);
+        assert_eq!(desired.unwanted().iter().collect::<Vec<_>>(), [&lease(1)]);
+        desired.take(&update(4, 13, &[1]), &here, SECOND * 8);
+        assert!(!desired.unwanted().contains(&lease(1)), "wanted again");
     }
 
     #[test]
     fn the_same_state_seen_again_confirms_nothing() {
         let mut desired = Desired::default();
-        desired.take(&update(1, 10, &[]), &here(&["lease-1"]), SECOND);
-        assert!(!desired.take(&update(1, 10, &[]), &here(&["lease-1"]), SECOND * 100));
+        desired.take(&update(1, 10, &[]), &here(&[1]), SECOND);
+        assert!(!desired.take(&update(1, 10, &[]), &here(&[1]), SECOND * 100));
         assert!(desired.unwanted().is_empty());
     }
 
     #[test]
     fn an_older_state_is_ignored_for_a_while() {
         let mut desired = Desired::default();
-        desired.take(&update(1, 10, &["lease-1"]), &BTreeSet::new(), SECOND);
+        desired.take(&update(1, 10, &[1]), &BTreeSet::new(), SECOND);
         assert!(!desired.take(&update(2, 9, &[]), &BTreeSet::new(), SECOND * 2));
         assert!(!desired.is_live() && desired.state().leases.len() == 1);
         assert!(desired.take(&update(3, 9, &[]), &BTreeSet::new(), SECOND * 63));

@@ -1,73 +1,27 @@
 //! A lease as the broker describes it to its agents.
 
 use comity_proto::v1;
-
-use crate::delivery_kind::DeliveryKind;
-
-/// How far a lease has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LeaseState {
-    /// This version does not know it.
-    #[default]
-    Unknown,
-    /// Placed; the peering is being set up.
-    Placed,
-    /// Both sides prepare.
-    Connecting,
-    /// Usable.
-    Active,
-    /// A side is silent; nothing is torn down.
-    Suspect,
-    /// Ends at a deadline, or once its work is saved.
-    Reclaiming,
-    /// Being taken down.
-    Ending,
-    /// Taken down on both sides.
-    Ended,
-}
-
-impl LeaseState {
-    /// Whether the lease is to exist on both sides.
-    #[must_use]
-    pub const fn is_wanted(self) -> bool {
-        matches!(self, Self::Placed | Self::Connecting | Self::Active | Self::Suspect | Self::Reclaiming)
-    }
-}
-
-impl From<v1::LeaseState> for LeaseState {
-    fn from(state: v1::LeaseState) -> Self {
-        match state {
-            v1::LeaseState::Unspecified => Self::Unknown,
-            v1::LeaseState::Placed => Self::Placed,
-            v1::LeaseState::Connecting => Self::Connecting,
-            v1::LeaseState::Active => Self::Active,
-            v1::LeaseState::Suspect => Self::Suspect,
-            v1::LeaseState::Reclaiming => Self::Reclaiming,
-            v1::LeaseState::Ending => Self::Ending,
-            v1::LeaseState::Ended => Self::Ended,
-        }
-    }
-}
+use comity_types::{ClusterId, Delivery, EndReason, InvalidId, LeaseId, LeaseState, PeeringId, RequestId};
 
 /// A lease. Times are in milliseconds since 1970.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lease {
-    /// "lease-N".
-    pub id: String,
-    /// "req-N".
-    pub request: String,
+    /// Its id.
+    pub id: LeaseId,
+    /// The request that it serves.
+    pub request: RequestId,
     /// Tenant charged.
     pub tenant: String,
     /// Borrowing cluster.
-    pub origin: String,
+    pub origin: ClusterId,
     /// Donor, nodes and devices.
     pub placement: Option<v1::Placement>,
-    /// "peer-N".
-    pub peering: String,
-    /// How far it has come.
-    pub state: LeaseState,
-    /// Why it ended.
-    pub end_reason: v1::EndReason,
+    /// The peering that carries it.
+    pub peering: PeeringId,
+    /// Its state; `None` if this version does not know it.
+    pub state: Option<LeaseState>,
+    /// Why it ends, once it does and if this version knows it.
+    pub end_reason: Option<EndReason>,
     /// Its fencing token.
     pub fencing_token: u64,
     /// Until when its capacity is held before it is active.
@@ -89,25 +43,65 @@ pub struct Lease {
     /// W3C trace context of its submission.
     pub traceparent: String,
     /// How it reaches the origin.
-    pub delivery: DeliveryKind,
+    pub delivery: Delivery,
     /// Its reclaim, if there is one.
     pub reclaim: Option<v1::Reclaim>,
-    /// The request's next lease; empty if there is none.
-    pub moved_to: String,
+    /// The request's next lease.
+    pub moved_to: Option<LeaseId>,
 }
 
-impl From<v1::Lease> for Lease {
-    fn from(lease: v1::Lease) -> Self {
+impl Lease {
+    /// A lease about which nothing but its parties is known.
+    #[must_use]
+    pub fn new(id: LeaseId, request: RequestId, origin: ClusterId, peering: PeeringId) -> Self {
         Self {
-            state: lease.state().into(),
-            end_reason: lease.end_reason(),
-            delivery: lease.delivery().into(),
-            id: lease.id,
-            request: lease.request,
+            id,
+            request,
+            tenant: String::new(),
+            origin,
+            placement: None,
+            peering,
+            state: None,
+            end_reason: None,
+            fencing_token: 0,
+            hold_until_ms: 0,
+            expires_at_ms: 0,
+            term_ms: 0,
+            donor_ready: false,
+            origin_ready: false,
+            message: String::new(),
+            target_namespace: String::new(),
+            gpus: None,
+            traceparent: String::new(),
+            delivery: Delivery::default(),
+            reclaim: None,
+            moved_to: None,
+        }
+    }
+
+    /// Whether it is to exist on both sides.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.state.is_some_and(LeaseState::is_wanted)
+    }
+}
+
+impl TryFrom<v1::Lease> for Lease {
+    type Error = InvalidId;
+
+    fn try_from(lease: v1::Lease) -> Result<Self, InvalidId> {
+        let moved_to = Some(lease.moved_to.as_str()).filter(|next| !next.is_empty());
+        Ok(Self {
+            moved_to: moved_to.map(|next| LeaseId::parse(next, "lease.moved_to")).transpose()?,
+            state: lease.state().try_into().ok(),
+            end_reason: lease.end_reason().try_into().ok(),
+            delivery: lease.delivery().try_into().unwrap_or_default(),
+            id: LeaseId::parse(&lease.id, "lease.id")?,
+            request: RequestId::parse(&lease.request, "lease.request")?,
             tenant: lease.tenant,
-            origin: lease.origin,
+            origin: ClusterId::parse(&lease.origin, "lease.origin")?,
             placement: lease.placement,
-            peering: lease.peering,
+            peering: PeeringId::parse(&lease.peering, "lease.peering")?,
             fencing_token: lease.fencing_token,
             hold_until_ms: lease.hold_until_ms,
             expires_at_ms: lease.expires_at_ms,
@@ -119,7 +113,6 @@ impl From<v1::Lease> for Lease {
             gpus: lease.gpus,
             traceparent: lease.traceparent,
             reclaim: lease.reclaim,
-            moved_to: lease.moved_to,
-        }
+        })
     }
 }

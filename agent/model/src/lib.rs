@@ -5,9 +5,9 @@
 
 pub mod api_port;
 pub mod delivery_error;
-pub mod delivery_kind;
 pub mod desired;
 pub mod desired_state;
+pub mod envelope;
 pub mod forward_target;
 pub mod functions;
 pub mod lease;
@@ -19,5 +19,4 @@ pub mod nodes;
 pub mod object_id;
 pub mod peering;
 pub mod settings;
-pub mod side;
 pub mod status_reasons;

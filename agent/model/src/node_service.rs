@@ -1,8 +1,7 @@
 //! Whether this cluster can lend and borrow virtual nodes now.
 
+use comity_types::Delivery;
 use ipnet::Ipv4Net;
-
-use crate::delivery_kind::DeliveryKind;
 
 /// How origins authenticate to a donor's API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +48,8 @@ impl NodeService {
 
     /// Deliveries that an offer announces.
     #[must_use]
-    pub fn deliveries(&self) -> Vec<DeliveryKind> {
-        let node = self.lends.is_ok().then_some(DeliveryKind::VirtualNode);
-        std::iter::once(DeliveryKind::Namespace).chain(node).collect()
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        let node = self.lends.is_ok().then_some(Delivery::VirtualNode);
+        std::iter::once(Delivery::Namespace).chain(node).collect()
     }
 }

@@ -1,10 +1,12 @@
 //! Ids of the objects in a desired state.
 
+use comity_types::{LeaseId, PeeringId};
+
 /// A lease or a peering, by its id.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectId {
-    /// "lease-N".
-    Lease(String),
-    /// "peer-N".
-    Peering(String),
+    /// A lease.
+    Lease(LeaseId),
+    /// A peering.
+    Peering(PeeringId),
 }

@@ -1,64 +1,25 @@
 //! A peering as the broker describes it to its agents.
 
 use comity_proto::v1;
-
-/// How far a peering has come in its epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PeeringState {
-    /// This version does not know it.
-    #[default]
-    Unknown,
-    /// Both sides are to make keys.
-    Proposed,
-    /// One side's keys are known.
-    Keys,
-    /// The pre-shared key is sent and proven.
-    Authenticating,
-    /// The tunnel is set up.
-    Establishing,
-    /// The tunnel is up.
-    Established,
-    /// Being taken down.
-    Draining,
-    /// Taken down on both sides.
-    Closed,
-    /// The epoch failed; another one follows.
-    Failed,
-}
-
-impl From<v1::PeeringState> for PeeringState {
-    fn from(state: v1::PeeringState) -> Self {
-        match state {
-            v1::PeeringState::Unspecified => Self::Unknown,
-            v1::PeeringState::Proposed => Self::Proposed,
-            v1::PeeringState::Keys => Self::Keys,
-            v1::PeeringState::Authenticating => Self::Authenticating,
-            v1::PeeringState::Establishing => Self::Establishing,
-            v1::PeeringState::Established => Self::Established,
-            v1::PeeringState::Draining => Self::Draining,
-            v1::PeeringState::Closed => Self::Closed,
-            v1::PeeringState::Failed => Self::Failed,
-        }
-    }
-}
+use comity_types::{ClusterId, InvalidId, PeeringId, PeeringState};
 
 /// A peering of two clusters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peering {
-    /// "peer-N".
-    pub id: String,
+    /// Its id.
+    pub id: PeeringId,
     /// Borrowing cluster.
-    pub origin: String,
+    pub origin: ClusterId,
     /// Lending cluster.
-    pub donor: String,
-    /// How far it has come.
-    pub state: PeeringState,
+    pub donor: ClusterId,
+    /// Its state; `None` if this version does not know it.
+    pub state: Option<PeeringState>,
     /// Epoch of its keys.
     pub epoch: u32,
 }
 
 /// The broker's directive for a peering, and its knowledge of the other side.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PeeringDirective {
     /// The peering.
     pub peering: Peering,
@@ -75,17 +36,17 @@ pub struct PeeringDirective {
 }
 
 impl PeeringDirective {
-    /// Converts a directive; `None` for one without a peering.
-    #[must_use]
-    pub fn read(directive: v1::PeeringDirective) -> Option<Self> {
-        let peering = directive.peering?;
-        let state = peering.state().into();
-        Some(Self {
+    /// Converts a directive about `peering`, which was taken out of it.
+    ///
+    /// # Errors
+    /// One of its ids is malformed.
+    pub fn read(peering: &v1::Peering, directive: v1::PeeringDirective) -> Result<Self, InvalidId> {
+        Ok(Self {
             peering: Peering {
-                id: peering.id,
-                origin: peering.origin,
-                donor: peering.donor,
-                state,
+                id: PeeringId::parse(&peering.id, "peering.id")?,
+                origin: ClusterId::parse(&peering.origin, "peering.origin")?,
+                donor: ClusterId::parse(&peering.donor, "peering.donor")?,
+                state: peering.state().try_into().ok(),
                 epoch: peering.epoch,
             },
             origin_keys: directive.origin_keys,

@@ -51,9 +51,7 @@ impl DataSettings {
         if let Some((to, mbits)) = self.egress_mbits_to.iter().find(|(_, mbits)| !(1..=MAX_MBITS).contains(*mbits)) {
             checks.refuse("data.egressMbitsTo", format!("{to}: {mbits}"), format!("use 1 to {MAX_MBITS} Mbit/s"));
         }
-        if let Some(name) =
-            self.egress_mbits_to.keys().find(|name| !comity_agent_kubernetes::dns_label::is_dns_label(name))
-        {
+        if let Some(name) = self.egress_mbits_to.keys().find(|name| !comity_types::is_dns_label(name)) {
             checks.refuse("data.egressMbitsTo", name, "name clusters of the federation, as in polytech-campus");
         }
     }

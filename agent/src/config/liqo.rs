@@ -1,9 +1,9 @@
 //! The section `liqo` of the agent's configuration.
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_agent_liqo::network::GatewaySettings;
 use comity_agent_model::settings::SettingChecks;
+use comity_types::is_dns_label;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 

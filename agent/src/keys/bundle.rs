@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::{HpkePublicKey, RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
+use comity_types::is_dns_label;
+use comity_types::{PeeringId, Side};
 use ipnet::Ipv4Net;
 
 use crate::keys::seal::SUITE;
@@ -85,7 +85,7 @@ pub enum BundleError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Peering.
-    pub peering: String,
+    pub peering: PeeringId,
     /// Epoch.
     pub epoch: u32,
     /// The other cluster.
@@ -152,7 +152,7 @@ pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&Ident
 pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) -> Result<RemoteKeys, BundleError> {
     let side = i32::from(v1::Side::from(expected.side));
     for (field, found, want) in [
-        ("peering", bundle.peering.clone(), expected.peering.clone()),
+        ("peering", bundle.peering.clone(), expected.peering.to_string()),
         ("epoch", bundle.epoch.to_string(), expected.epoch.to_string()),
         ("cluster", bundle.cluster.clone(), expected.cluster.clone()),
         ("side", bundle.side.to_string(), side.to_string()),
@@ -283,7 +283,7 @@ mod tests {
         };
         let bundle = sign(bundle, &key, voucher.as_ref());
         let expected = Expected {
-            peering: "peer-1".into(),
+            peering: PeeringId(1),
             epoch: 2,
             cluster: "donor".into(),
             side: Side::Donor,

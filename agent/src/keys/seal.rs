@@ -7,6 +7,7 @@
 //! authenticate the sender; so its identity key signs content and binding inside the seal, and a broker that knows all
 //! public keys cannot forge an envelope.
 
+use comity_agent_model::envelope::{Envelope, lease_text};
 use comity_agent_state::record::{HpkePublicKey, SecretKey};
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
@@ -91,16 +92,17 @@ pub struct Binding {
 impl Binding {
     /// That of an envelope as it came.
     #[must_use]
-    pub fn of(federation: &str, envelope: &v1::Envelope) -> Self {
+    pub fn of(federation: &str, envelope: &Envelope) -> Self {
+        let key = &envelope.key;
         Self {
             federation: federation.to_owned(),
-            peering: envelope.peering.clone(),
-            epoch: envelope.epoch,
-            lease: envelope.lease.clone(),
-            step: envelope.step.clone(),
-            sequence: envelope.sequence,
-            from: envelope.from.clone(),
-            to: envelope.to.clone(),
+            peering: key.peering.to_string(),
+            epoch: key.epoch,
+            lease: lease_text(key.lease),
+            step: key.step.clone(),
+            sequence: key.sequence,
+            from: envelope.from.to_string(),
+            to: envelope.to.to_string(),
         }
     }
 
@@ -177,14 +179,14 @@ pub fn seal(
 /// [`SealError::DoesNotOpen`], [`SealError::NotSigned`].
 pub fn open(
     federation: &str,
-    envelope: &v1::Envelope,
+    envelope: &Envelope,
     secret: &SecretKey,
     sender: &IdentityPublicKey,
 ) -> Result<Zeroizing<Vec<u8>>, SealError> {
     let does_not_open = || SealError::DoesNotOpen {
-        step: envelope.step.clone(),
-        sequence: envelope.sequence,
-        from: envelope.from.clone(),
+        step: envelope.key.step.clone(),
+        sequence: envelope.key.sequence,
+        from: envelope.from.to_string(),
     };
     let associated = Binding::of(federation, envelope).bytes();
     let (private, _) = XWing::derive_keypair(secret.expose());
@@ -203,9 +205,9 @@ pub fn open(
     let (signature, content) = plain.split_at_checked(SIGNATURE_BYTES).ok_or_else(does_not_open)?;
     let signature = IdentitySignature::from_bytes(signature).map_err(|_| does_not_open())?;
     sender.verify(SIGNED_AS, &[&associated, content], &signature).map_err(|_| SealError::NotSigned {
-        step: envelope.step.clone(),
-        sequence: envelope.sequence,
-        from: envelope.from.clone(),
+        step: envelope.key.step.clone(),
+        sequence: envelope.key.sequence,
+        from: envelope.from.to_string(),
     })?;
     Ok(Zeroizing::new(content.to_vec()))
 }
@@ -238,6 +240,7 @@ impl TryCryptoRng for Draws<'_> {}
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_runtime::{SeededEntropy, SystemEntropy};
+    use comity_types::{LeaseId, PeeringId};
 
     use super::*;
 
@@ -257,8 +260,9 @@ mod tests {
         }
     }
 
-    fn sealed(signer: &IdentityKey, secret: &SecretKey) -> v1::Envelope {
-        seal(&binding(), b"content", &hpke_public(secret), signer, &SystemEntropy).unwrap()
+    fn sealed(signer: &IdentityKey, secret: &SecretKey) -> Envelope {
+        let envelope = seal(&binding(), b"content", &hpke_public(secret), signer, &SystemEntropy).unwrap();
+        envelope.try_into().unwrap()
     }
 
     #[test]
@@ -274,14 +278,14 @@ mod tests {
     fn every_bound_field_is_bound() {
         let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
         let envelope = sealed(&signer, &secret);
-        let changes: [fn(&mut v1::Envelope); 9] = [
-            |e| e.peering = "peer-2".into(),
-            |e| e.epoch = 3,
-            |e| e.lease = "lease-4".into(),
-            |e| e.step = "psk".into(),
-            |e| e.sequence = 5,
-            |e| e.from = "other".into(),
-            |e| e.to = "other".into(),
+        let changes: [fn(&mut Envelope); 9] = [
+            |e| e.key.peering = PeeringId(2),
+            |e| e.key.epoch = 3,
+            |e| e.key.lease = Some(LeaseId(4)),
+            |e| e.key.step = "psk".into(),
+            |e| e.key.sequence = 5,
+            |e| e.from = "other".parse().unwrap(),
+            |e| e.to = "other".parse().unwrap(),
             |e| e.ciphertext[0] ^= 1,
             |e| e.encapsulated_key.truncate(32),
         ];
@@ -292,9 +296,7 @@ mod tests {
             assert!(matches!(opened, Err(SealError::DoesNotOpen { .. })), "{opened:?}");
         }
         assert!(open("other.test", &envelope, &secret, &signer.public()).is_err());
-        // When the broker deletes it is the broker's business, and not bound.
-        let later = v1::Envelope { expires_at_ms: 1, ..envelope };
-        assert!(open("dev.test", &later, &secret, &signer.public()).is_ok());
+        assert!(open("dev.test", &envelope, &secret, &signer.public()).is_ok());
     }
 
     #[test]

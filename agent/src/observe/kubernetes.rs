@@ -10,7 +10,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::nodes::Nodes;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -162,7 +162,7 @@ fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, 
 fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
     let name = namespace.metadata.name.clone()?;
     let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));
-    let is_ours = lease.is_some_and(|lease| comity_agent_model::lease_id::namespace_name(lease) == name);
+    let is_ours = lease.and_then(|lease| lease.parse().ok()).is_some_and(|lease| namespace_name(lease) == name);
     Some((name.clone(), is_ours.then_some(name)))
 }
 

@@ -12,8 +12,8 @@ const BEFORE_A_CODE: [&str; 7] = [
     "self.fail(\"",
     "Impossible(\"",
     "epoch::fail(store,peering,epoch,\"",
-    "report::fail(store,&lease.id,token,\"",
-    "send_failed(change,&envelope.peering,envelope.epoch,\"",
+    "report::fail(store,lease.id,token,\"",
+    "send_failed(change,key.peering,key.epoch,\"",
 ];
 
 /// All sources below a folder, without white space.

@@ -12,6 +12,7 @@ use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
+use comity_types::LeaseId;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -68,7 +69,7 @@ struct Pause {
 struct Loop {
     busy: BTreeSet<String>,
     pauses: BTreeMap<String, Pause>,
-    listed: BTreeSet<String>,
+    listed: BTreeSet<LeaseId>,
     next_list: Duration,
     next_garbage: Duration,
     next_resync: Duration,
@@ -128,7 +129,7 @@ impl Executor {
                 state.pauses.get(&pause_name(&step)).map_or(Duration::ZERO, |pause| pause.until.saturating_sub(now));
             if !pause.is_zero() {
                 sleep = sleep.min(pause);
-            } else if !state.busy.contains(&*step.object()) && tasks.len() < CONCURRENT_STEPS {
+            } else if !state.busy.contains(&step.object()) && tasks.len() < CONCURRENT_STEPS {
                 self.start(step, state, tasks, now).await;
             }
         }
@@ -140,7 +141,7 @@ impl Executor {
         let mut live = self.live();
         if now >= state.next_garbage && !desired.unwanted().is_empty() {
             // Without what was removed since the last desired state.
-            live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).cloned().collect();
+            live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).copied().collect();
         }
         let service = self.parts.deliveries.node_service.borrow().clone();
         plan(&Snapshot {
@@ -186,7 +187,7 @@ impl Executor {
             let result = work.run(&step).await;
             return self.note(Ok((step, result)), state);
         }
-        state.busy.insert(step.object().into_owned());
+        state.busy.insert(step.object());
         tasks.spawn(async move {
             let result = work.run(&step).await;
             (step, result)
@@ -203,7 +204,7 @@ impl Executor {
                 return;
             }
         };
-        state.busy.remove(&*step.object());
+        state.busy.remove(&step.object());
         let now = self.parts.clock.elapsed();
         let name = pause_name(&step);
         let outcome = if result.is_ok() { "done" } else { "retry" };
@@ -221,7 +222,7 @@ impl Executor {
                 let pause = state.pauses.entry(name).or_insert_with(fresh);
                 let wait = pause.backoff.next_delay(self.parts.entropy.as_ref()).max(RETRY.0 / 4);
                 pause.until = now + wait;
-                tracing::warn!(step = step.name(), object = &*step.object(), %error, again_in = ?wait, "a step failed and is retried");
+                tracing::warn!(step = step.name(), object = step.object(), %error, again_in = ?wait, "a step failed and is retried");
             }
         }
     }
@@ -231,8 +232,8 @@ impl Executor {
         let records = self.parts.store.records();
         let leases = records.donors.keys().chain(records.origins.keys()).chain(&state.listed);
         let peerings = records.peerings.keys().map(|(peering, _)| peering).chain(records.liqo.keys());
-        let peerings = peerings.cloned().chain(self.parts.tunnels.epochs().into_keys());
-        leases.cloned().map(ObjectId::Lease).chain(peerings.map(ObjectId::Peering)).collect()
+        let peerings = peerings.copied().chain(self.parts.tunnels.epochs().into_keys());
+        leases.copied().map(ObjectId::Lease).chain(peerings.map(ObjectId::Peering)).collect()
     }
 
     async fn list(&self, state: &mut Loop, now: Duration) {
@@ -247,7 +248,7 @@ impl Executor {
     }
 
     /// Leases that any delivery holds objects of.
-    async fn delivered_leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
+    async fn delivered_leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let deliveries = &self.parts.deliveries;
         let (donor, origin) = tokio::join!(deliveries.donor.list(), deliveries.origin.list());
         let mut made = donor?;
@@ -296,7 +297,7 @@ struct StepRun {
 impl StepRun {
     async fn run(&self, step: &Step) -> Result<(), StepError> {
         let (name, limit) = (step.name(), step.deadline());
-        let span = tracing::info_span!("step", step = name, object = &*step.object(), trace_id = tracing::field::Empty);
+        let span = tracing::info_span!("step", step = name, object = step.object(), trace_id = tracing::field::Empty);
         // "version-trace id-span id-flags": the same id is in the brokers' logs.
         if let Some(trace_id) = step.traceparent().split('-').nth(1) {
             span.record("trace_id", trace_id);
@@ -314,7 +315,7 @@ impl StepRun {
         let result = work.unwrap_or(Err(StepError::Deadline(limit)));
         if result.is_ok() {
             reached(true);
-            span.in_scope(|| tracing::info!(step = name, object = &*step.object(), "done"));
+            span.in_scope(|| tracing::info!(step = name, object = step.object(), "done"));
         }
         result
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_agent_liqo::network::NetworkSeen;
 use comity_agent_model::object_id::ObjectId;
 use comity_agent_state::record::ReportKey;
+use comity_types::{LeaseId, PeeringId};
 
 /// A lease that this process connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +22,15 @@ pub struct LiveLease {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// Tunnels in the fabric, with their epochs.
-    pub tunnels: BTreeMap<String, u32>,
+    pub tunnels: BTreeMap<PeeringId, u32>,
     /// Leases whose forward and kubeconfig stand.
-    pub accepted: BTreeMap<String, LiveLease>,
+    pub accepted: BTreeMap<LeaseId, LiveLease>,
     /// Reports acknowledged just now, which the desired state may not show yet.
     pub settling: BTreeSet<ReportKey>,
     /// Leases under reclaim whose work is saved.
-    pub saved: BTreeSet<String>,
+    pub saved: BTreeSet<LeaseId>,
     /// Networks between Liqos, by the peering that carries them.
-    pub networks: BTreeMap<String, NetworkSeen>,
+    pub networks: BTreeMap<PeeringId, NetworkSeen>,
     /// Objects that the broker no longer wants, as [`Desired`](comity_agent_model::desired::Desired) confirmed.
     pub unwanted: BTreeSet<ObjectId>,
 }

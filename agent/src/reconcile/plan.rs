@@ -19,15 +19,17 @@ mod peering;
 use std::collections::BTreeSet;
 
 use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::node_service::NodeService;
 use comity_agent_model::object_id::ObjectId;
-use comity_agent_model::peering::{PeeringDirective, PeeringState};
+use comity_agent_model::peering::PeeringDirective;
 use comity_agent_state::record::{Records, ReportKey};
 use comity_proto::v1;
+use comity_types::{LeaseId, PeeringId, PeeringState};
 
-use crate::reconcile::envelope::{ack_key, ack_of, is_known};
+use crate::reconcile::envelope::is_known;
 use crate::reconcile::live::Live;
 use crate::reconcile::steps::lease::{ForgetLease, RemoveLease};
 use crate::reconcile::steps::liqo::LiqoRemove;
@@ -71,22 +73,22 @@ impl Snapshot<'_> {
     }
 
     /// Plans the acknowledgement of an envelope, unless it is in the outbox.
-    fn discard(&self, envelope: &v1::Envelope, steps: &mut Vec<Step>) {
-        let ack = ack_of(envelope);
-        if !self.is_reported(&ack_key(&ack)) {
-            steps.push(DiscardEnvelope { ack }.into());
+    fn discard(&self, envelope: &Envelope, steps: &mut Vec<Step>) {
+        let key = envelope.key.clone();
+        if !self.is_reported(&ReportKey::EnvelopeAck(key.clone())) {
+            steps.push(DiscardEnvelope { key }.into());
         }
     }
 
-    fn directive(&self, peering: &str) -> Option<&PeeringDirective> {
+    fn directive(&self, peering: PeeringId) -> Option<&PeeringDirective> {
         self.desired.peerings.iter().find(|directive| directive.peering.id == peering)
     }
 
     /// The peering's current epoch, if its tunnel may carry credentials.
-    fn usable_epoch(&self, peering: &str) -> Option<u32> {
+    fn usable_epoch(&self, peering: PeeringId) -> Option<u32> {
         let peering = &self.directive(peering)?.peering;
-        let stands = matches!(peering.state, PeeringState::Establishing | PeeringState::Established);
-        let complete = self.records.peering(&peering.id, peering.epoch).is_some_and(|record| record.is_complete());
+        let stands = matches!(peering.state, Some(PeeringState::Establishing | PeeringState::Established));
+        let complete = self.records.peering(peering.id, peering.epoch).is_some_and(|record| record.is_complete());
         (stands && complete).then_some(peering.epoch)
     }
 }
@@ -106,14 +108,14 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     for lease in leases {
         if lease.placement.as_ref().is_some_and(|placement| placement.donor == snapshot.cluster) {
             donor_lease::plan(snapshot, lease, &mut lent_milli, &mut steps);
-        } else if lease.origin == snapshot.cluster {
+        } else if lease.origin.as_str() == snapshot.cluster {
             origin_lease::plan(snapshot, lease, &mut steps);
         }
     }
     discard_useless_envelopes(snapshot, &mut steps);
     garbage(snapshot, &mut steps);
     let mut objects = BTreeSet::new();
-    steps.retain(|step| objects.insert(step.object().into_owned()));
+    steps.retain(|step| objects.insert(step.object()));
     steps
 }
 
@@ -127,10 +129,11 @@ fn is_past_grace(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
 /// Discards envelopes of another epoch, of an unknown step, or for a lease that is gone: nobody will open them.
 fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     for envelope in &snapshot.desired.envelopes {
-        let epoch = snapshot.directive(&envelope.peering).map(|directive| directive.peering.epoch);
-        let lease_gone = !envelope.lease.is_empty()
-            && !snapshot.desired.leases.iter().any(|lease| lease.id == envelope.lease && lease.state.is_wanted());
-        if epoch != Some(envelope.epoch) || lease_gone || !is_known(&envelope.step) {
+        let key = &envelope.key;
+        let epoch = snapshot.directive(key.peering).map(|directive| directive.peering.epoch);
+        let is_wanted = |id| snapshot.desired.leases.iter().any(|lease| lease.id == id && lease.is_wanted());
+        let lease_gone = key.lease.is_some_and(|lease| !is_wanted(lease));
+        if epoch != Some(key.epoch) || lease_gone || !is_known(&key.step) {
             snapshot.discard(envelope, steps);
         }
     }
@@ -138,15 +141,15 @@ fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
 
 /// Removes what was confirmed as unwanted, a little at a time; never while no broker is connected.
 fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
-    let is_desired_lease = |id: &str| snapshot.desired.leases.iter().any(|lease| lease.id == id);
-    for lease in snapshot.records.donors.keys().chain(snapshot.records.origins.keys()) {
-        let done = snapshot.records.donors.get(lease).is_some_and(|record| record.clean_acked)
-            || snapshot.records.origins.get(lease).is_some_and(|record| record.clean_acked);
+    let is_desired_lease = |id: LeaseId| snapshot.desired.leases.iter().any(|lease| lease.id == id);
+    for &lease in snapshot.records.donors.keys().chain(snapshot.records.origins.keys()) {
+        let done = snapshot.records.donors.get(&lease).is_some_and(|record| record.clean_acked)
+            || snapshot.records.origins.get(&lease).is_some_and(|record| record.clean_acked);
         if snapshot.is_live && done && !is_desired_lease(lease) {
-            steps.push(ForgetLease { lease: lease.clone() }.into());
+            steps.push(ForgetLease { lease }.into());
         }
     }
-    for peering in snapshot.records.closed.keys() {
+    for &peering in snapshot.records.closed.keys() {
         if snapshot.is_live
             && snapshot.directive(peering).is_none()
             && snapshot.records.epochs(peering).next().is_none()
@@ -157,24 +160,22 @@ fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     if !snapshot.is_live {
         return;
     }
-    let is_desired = |object: &ObjectId| match object {
+    let is_desired = |object: ObjectId| match object {
         ObjectId::Lease(lease) => is_desired_lease(lease),
         ObjectId::Peering(peering) => snapshot.directive(peering).is_some(),
     };
-    let unwanted = snapshot.live.unwanted.iter().filter(|object| !is_desired(object));
+    let unwanted = snapshot.live.unwanted.iter().copied().filter(|object| !is_desired(*object));
     for object in unwanted.take(GARBAGE_PER_PLAN) {
         steps.push(match object {
-            ObjectId::Peering(peering) if snapshot.records.liqo.contains_key(peering) => {
-                LiqoRemove { peering: peering.clone() }.into()
-            }
+            ObjectId::Peering(peering) if snapshot.records.liqo.contains_key(&peering) => LiqoRemove { peering }.into(),
             ObjectId::Peering(peering) => forget_peering(peering),
-            ObjectId::Lease(lease) => RemoveLease { lease: lease.clone(), side: None, report: None }.into(),
+            ObjectId::Lease(lease) => RemoveLease { lease, side: None, report: None }.into(),
         });
     }
 }
 
-fn forget_peering(peering: &str) -> Step {
-    ForgetPeering { peering: peering.to_owned(), before: None }.into()
+fn forget_peering(peering: PeeringId) -> Step {
+    ForgetPeering { peering, before: None }.into()
 }
 
 #[cfg(test)]

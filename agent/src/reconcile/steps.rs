@@ -9,7 +9,6 @@ pub mod lease;
 pub mod liqo;
 pub mod peering;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 pub use discard_envelope::DiscardEnvelope;

@@ -149,7 +149,7 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
             Access::Kubeconfig(local_api, _) => local_api.to_string(),
             Access::VirtualNode(node) => format!("node {node}"),
         };
-        (id, what)
+        (id.to_string(), what)
     });
     Json(Status {
         cluster: member.cluster.clone(),
@@ -159,15 +159,16 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         revision,
         outbox: records.outbox.len(),
         lent_gpu_milli: records.lent_milli(),
-        tunnels: tunnels.epochs(),
-        networks: networks.borrow().iter().map(|(peering, seen)| (peering.clone(), seen.standing.told())).collect(),
-        lent: lent.map(|record| (record.lease.clone(), record.namespace.clone().unwrap_or_default())).collect(),
+        tunnels: tunnels.epochs().into_iter().map(|(peering, epoch)| (peering.to_string(), epoch)).collect(),
+        networks: networks.borrow().iter().map(|(peering, seen)| (peering.to_string(), seen.standing.told())).collect(),
+        lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
     })
 }
 
 async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum::extract::Path<String>) -> Response {
-    match shown.parts.connections.access(&lease) {
+    let access = lease.parse().ok().and_then(|lease| shown.parts.connections.access(lease));
+    match access {
         Some(Access::Kubeconfig(_, kubeconfig)) => {
             ([(header::CONTENT_TYPE, "application/yaml")], kubeconfig.expose().clone()).into_response()
         }

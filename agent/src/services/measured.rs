@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_fabric::measured::{ReceivedBytes, Measured, Meters};
+use comity_agent_fabric::measured::{Measured, Meters, ReceivedBytes};
 use comity_proto::v1;
 use comity_runtime::Clock;
 use tokio::sync::watch;
@@ -43,8 +43,8 @@ pub(crate) async fn run(
             () = stop.cancelled() => return,
             () = clock.sleep(READING_INTERVAL) => {}
         }
-        let peerings: Vec<String> = tunnels.epochs().into_keys().collect();
-        let arrived = peerings.iter().filter_map(|peering| Some(ReceivedBytes::of(&tunnels.fabric.peer(peering)?)));
+        let arrived =
+            tunnels.epochs().into_keys().filter_map(|peering| Some(ReceivedBytes::of(&tunnels.peer(peering)?)));
         let told = meters.look(clock.elapsed(), arrived).clone();
         let gauge = &metrics.measured_mbits;
         for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {

@@ -19,11 +19,11 @@ use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::node_service::{Authentication, NodeService};
-use comity_agent_model::side::Side;
 use comity_agent_state::record::LiqoRecord;
 use comity_agent_state::store::{Store, StoreError};
 use comity_proto::v1;
 use comity_runtime::{Clock, Shutdown};
+use comity_types::Side;
 use futures::future::BoxFuture;
 use prost::Message as _;
 use tokio::sync::watch;
@@ -178,8 +178,8 @@ impl Line for Tunnels {
         Box::pin(async move {
             let records = self.store.records();
             let to_donor = |record: &LiqoRecord| record.side == Side::Origin && record.liqo_id == donor;
-            let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| peering.clone());
-            let tunnel = peering.and_then(|peering| self.tunnels.fabric.peer(&peering));
+            let peering = records.liqo.iter().find(|(_, record)| to_donor(record)).map(|(peering, _)| *peering);
+            let tunnel = peering.and_then(|peering| self.tunnels.peer(peering));
             let Some(tunnel) = tunnel else { return false };
             // The donor's agent accepts the connection even if its API server is down.
             tunnel.connect_within(API_PORT, LINE_PATIENCE).await.is_ok()

@@ -15,9 +15,8 @@ use std::time::Duration;
 use comity_agent_fabric::Reach;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
-use comity_agent_model::delivery_kind::DeliveryKind;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::Records;
+use comity_types::{Delivery, PeeringId, Side};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use ipnet::Ipv4Net;
@@ -64,19 +63,19 @@ struct Seen {
 /// Computes the allowed addresses of each peering's tunnel. Pure.
 fn reaches(
     records: &Records,
-    tunnels: &BTreeMap<String, u32>,
+    tunnels: &BTreeMap<PeeringId, u32>,
     own: &BTreeSet<Ipv4Net>,
     guests: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
     offloaded: &BTreeSet<Ipv4Addr>,
-) -> BTreeMap<String, (u32, Reach)> {
+) -> BTreeMap<PeeringId, (u32, Reach)> {
     let mut reaches = BTreeMap::new();
-    for (peering, epoch) in tunnels {
+    for (&peering, epoch) in tunnels {
         let remote = records.peering(peering, *epoch).and_then(|keys| keys.remote.as_ref());
         let cidrs: BTreeSet<Ipv4Net> = remote.iter().flat_map(|remote| &remote.network.pod_cidrs).copied().collect();
         let hosts = |addresses: &mut dyn Iterator<Item = Ipv4Addr>, within: &BTreeSet<Ipv4Net>| -> BTreeSet<Ipv4Net> {
             addresses.filter(|address| within.iter().any(|net| net.contains(address))).map(Ipv4Net::from).collect()
         };
-        let reach = match records.liqo.get(peering) {
+        let reach = match records.liqo.get(&peering) {
             Some(record) if record.side == Side::Donor => {
                 let mut guests = guests.get(&record.liqo_id).into_iter().flatten().copied();
                 Reach { remote: cidrs, local: hosts(&mut guests, own) }
@@ -86,7 +85,7 @@ fn reaches(
         };
         // If one side is empty nothing is allowed, so the other side is emptied as well.
         let nobody = reach.remote.is_empty() || reach.local.is_empty();
-        reaches.insert(peering.clone(), (*epoch, if nobody { Reach::default() } else { reach }));
+        reaches.insert(peering, (*epoch, if nobody { Reach::default() } else { reach }));
     }
     reaches
 }
@@ -180,34 +179,34 @@ fn note<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool
 
 /// One watch for each virtual node: there are few, and each is small compared with all pods of a cluster.
 fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<String, Pods>, seen: &mut Seen) {
-    let is_node = |delivery, removed: bool| delivery == DeliveryKind::VirtualNode && !removed;
+    let is_node = |delivery, removed: bool| delivery == Delivery::VirtualNode && !removed;
     let borrowed = records.origins.values().filter(|record| is_node(record.delivery, record.removed));
-    let wanted: BTreeSet<&str> = borrowed.map(|record| record.node()).collect();
-    let gone: Vec<String> = watches.keys().filter(|node| !wanted.contains(node.as_str())).cloned().collect();
+    let wanted: BTreeSet<String> = borrowed.map(|record| record.node()).collect();
+    let gone: Vec<String> = watches.keys().filter(|node| !wanted.contains(*node)).cloned().collect();
     for node in gone {
         watches.remove(&node);
         seen.offloaded.remove(&node);
     }
     for node in wanted {
-        if !watches.contains_key(node) {
+        if !watches.contains_key(&node) {
             let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-            watches.insert(node.to_owned(), pods(client, config));
+            watches.insert(node, pods(client, config));
         }
     }
 }
 
-fn tell(tunnels: &Tunnels, now: BTreeMap<String, (u32, Reach)>, told: &mut BTreeMap<String, (u32, Reach)>) {
+fn tell(tunnels: &Tunnels, now: BTreeMap<PeeringId, (u32, Reach)>, told: &mut BTreeMap<PeeringId, (u32, Reach)>) {
     told.retain(|peering, _| now.contains_key(peering));
     for (peering, (epoch, reach)) in now {
         if told.get(&peering) == Some(&(epoch, reach.clone())) {
             continue;
         }
-        match tunnels.fabric.set_reachable(&peering, reach.clone()) {
+        match tunnels.fabric.set_reachable(&peering.to_string(), reach.clone()) {
             Ok(()) => {
                 told.insert(peering, (epoch, reach));
             }
             // The next round repeats it; until then the earlier state is in force, or nothing is allowed.
-            Err(error) => tracing::warn!(peering, %error, "cannot tell the fabric who may talk"),
+            Err(error) => tracing::warn!(%peering, %error, "cannot tell the fabric who may talk"),
         }
     }
 }
@@ -232,13 +231,13 @@ mod tests {
             network: RemoteNetwork { pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()], ..RemoteNetwork::default() },
         };
         let bundle = v1::KeyBundle { peering: "peer-1".into(), epoch: 3, ..v1::KeyBundle::default() };
-        let keys = PeeringRecord::new(&bundle, side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
+        let keys = PeeringRecord::new(PeeringId(1), &bundle, side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
         let keys = PeeringRecord { remote: Some(remote), ..keys };
         let mut records = Records::default();
-        records.peerings.insert(("peer-1".into(), 3), Arc::new(keys));
+        records.peerings.insert((PeeringId(1), 3), Arc::new(keys));
         if exchange {
             let peer = LiqoPeer { peering: "peer-1".into(), cluster: "other".into(), liqo_id: "liqo-2".into() };
-            records.liqo.insert("peer-1".into(), Arc::new(LiqoRecord::new(side, &peer, "liqo-1")));
+            records.liqo.insert(PeeringId(1), Arc::new(LiqoRecord::new(PeeringId(1), side, &peer, "liqo-1")));
         }
         records
     }
@@ -253,8 +252,8 @@ mod tests {
         ]);
         // The donor claims this cluster's own database address for one pod.
         let offloaded = BTreeSet::from([address("10.2.5.5"), address("10.1.0.99")]);
-        let tunnels = BTreeMap::from([("peer-1".to_owned(), 3)]);
-        let (epoch, reach) = reaches(records, &tunnels, &own, &guests, &offloaded).remove("peer-1").unwrap();
+        let tunnels = BTreeMap::from([(PeeringId(1), 3)]);
+        let (epoch, reach) = reaches(records, &tunnels, &own, &guests, &offloaded).remove(&PeeringId(1)).unwrap();
         assert_eq!(epoch, 3);
         let text = |nets: &BTreeSet<Ipv4Net>| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         (text(&reach.remote), text(&reach.local))

@@ -10,11 +10,11 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
     let refused = ack.error.is_some();
     match &outgoing.key {
         ReportKey::Psk(peering, epoch) | ReportKey::Proof(peering, epoch) => {
-            change.change_peering(peering, *epoch, |record| record.sealed_accepted = !refused);
+            change.change_peering(*peering, *epoch, |record| record.sealed_accepted = !refused);
         }
         // The broker dropped it with its epoch, or was not ready for it: it is sealed again when the time is right.
         ReportKey::Credential(lease) if refused => {
-            change.change_donor(lease, |record| record.sealed = None);
+            change.change_donor(*lease, |record| record.sealed = None);
         }
         ReportKey::Liqo(peering) => {
             let record = change.records().liqo.get(peering).map(|record| LiqoRecord::clone(record));
@@ -35,12 +35,12 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
             }
         }
         ReportKey::Clean(lease) if !refused || is_unknown(ack) => {
-            change.change_donor(lease, |record| record.clean_acked = true);
-            change.change_origin(lease, |record| record.clean_acked = true);
+            change.change_donor(*lease, |record| record.clean_acked = true);
+            change.change_origin(*lease, |record| record.clean_acked = true);
         }
         ReportKey::Closed(peering) if !refused || is_unknown(ack) => {
             if let Some(v1::agent_message::Body::PeeringReport(report)) = &outgoing.message.body {
-                change.put_closed(peering, report.epoch);
+                change.put_closed(*peering, report.epoch);
             }
         }
         ReportKey::Credential(_)
@@ -69,6 +69,7 @@ mod tests {
     use comity_agent_state::record::OriginRecord;
     use comity_agent_state::store::Store;
     use comity_proto::v1::agent_message::Body;
+    use comity_types::{Delivery, LeaseId};
 
     use super::*;
 
@@ -84,19 +85,15 @@ mod tests {
             let store = Store::open(home.path()).unwrap();
             store
                 .update(|change| {
-                    change.put_origin(OriginRecord::new(
-                        "lease-1",
-                        1,
-                        comity_agent_model::delivery_kind::DeliveryKind::Namespace,
-                    ));
-                    change.send(ReportKey::Clean("lease-1".into()), Body::LeaseReport(v1::LeaseReport::default()));
+                    change.put_origin(OriginRecord::new(LeaseId(1), 1, Delivery::Namespace));
+                    change.send(ReportKey::Clean(LeaseId(1)), Body::LeaseReport(v1::LeaseReport::default()));
                 })
                 .await
                 .unwrap();
             let id = *store.records().outbox.keys().next().unwrap();
             let key = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
-            assert_eq!(key, Some(ReportKey::Clean("lease-1".into())));
-            assert_eq!(store.records().origins["lease-1"].clean_acked, counts, "{code:?}");
+            assert_eq!(key, Some(ReportKey::Clean(LeaseId(1))));
+            assert_eq!(store.records().origins[&LeaseId(1)].clean_acked, counts, "{code:?}");
             assert!(store.records().outbox.is_empty());
             let again = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
             assert_eq!(again, None, "a second acknowledgement finds nothing");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_proto::v1;
+use comity_types::Delivery;
 
 /// Content of a cluster's offer.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +11,7 @@ pub struct Offered {
     /// Its nodes.
     pub nodes: Arc<Vec<v1::Node>>,
     /// How it can deliver leases now.
-    pub deliveries: Vec<DeliveryKind>,
+    pub deliveries: Vec<Delivery>,
     /// Its datasets.
     pub data: Option<v1::DataSite>,
 }
@@ -75,7 +75,7 @@ mod tests {
 
     fn nodes(id: &str) -> Offered {
         let nodes = Arc::new(vec![v1::Node { id: id.to_owned(), ..v1::Node::default() }]);
-        Offered { nodes, deliveries: vec![DeliveryKind::Namespace], data: None }
+        Offered { nodes, deliveries: vec![Delivery::Namespace], data: None }
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
         let mut state = OfferState::default();
         state.welcomed(0);
         state.next("c", &nodes("a"), 7);
-        let both = Offered { deliveries: vec![DeliveryKind::Namespace, DeliveryKind::VirtualNode], ..nodes("a") };
+        let both = Offered { deliveries: vec![Delivery::Namespace, Delivery::VirtualNode], ..nodes("a") };
         assert!(state.is_due(&both));
         assert_eq!(state.next("c", &both, 8).deliveries, [1, 2]);
         assert!(!state.is_due(&both) && state.is_due(&nodes("a")));

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comity_agent_liqo::donor::{Grant, Grants};
-use comity_agent_model::delivery_kind::DeliveryKind;
-use comity_agent_model::side::Side;
+use comity_agent_model::envelope::{EnvelopeKey, lease_text};
 use comity_proto::v1;
 use comity_runtime::IdentityPublicKey;
+use comity_types::{Delivery, LeaseId, PeeringId, Side};
 use serde::{Deserialize, Serialize};
 
 pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, SealedMessage};
@@ -40,8 +40,8 @@ pub struct RemoteKeys {
 /// This side of one epoch of a peering.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeeringRecord {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch of the keys.
     pub epoch: u32,
     /// Which side this is.
@@ -71,9 +71,15 @@ pub struct PeeringRecord {
 impl PeeringRecord {
     /// A record with fresh keys and their bundle; nothing of the other side is known yet.
     #[must_use]
-    pub fn new(bundle: &v1::KeyBundle, side: Side, wireguard_secret: SecretKey, hpke_secret: SecretKey) -> Self {
+    pub fn new(
+        peering: PeeringId,
+        bundle: &v1::KeyBundle,
+        side: Side,
+        wireguard_secret: SecretKey,
+        hpke_secret: SecretKey,
+    ) -> Self {
         Self {
-            peering: bundle.peering.clone(),
+            peering,
             epoch: bundle.epoch,
             side,
             wireguard_secret,
@@ -97,14 +103,14 @@ impl PeeringRecord {
 
     /// Key in `opened` for a kind of envelope.
     #[must_use]
-    pub fn kind(lease: &str, step: &str) -> String {
-        format!("{lease}/{step}")
+    pub fn kind(lease: Option<LeaseId>, step: &str) -> String {
+        format!("{}/{step}", lease_text(lease))
     }
 
-    /// Whether an envelope of this kind and sequence was opened already, or is older than one that was.
+    /// Whether an envelope was opened already, or is older than one of its kind that was.
     #[must_use]
-    pub fn has_opened(&self, lease: &str, step: &str, sequence: u64) -> bool {
-        self.opened.get(&Self::kind(lease, step)).is_some_and(|opened| *opened >= sequence)
+    pub fn has_opened(&self, key: &EnvelopeKey) -> bool {
+        self.opened.get(&Self::kind(key.lease, &key.step)).is_some_and(|opened| *opened >= key.sequence)
     }
 }
 
@@ -126,8 +132,8 @@ pub struct SealedCredential {
 /// The donor's side of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DonorRecord {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
     /// Fencing token under which it was admitted.
     pub fencing_token: u64,
     /// Thousandths of GPUs that it takes, by this agent's own count.
@@ -135,7 +141,7 @@ pub struct DonorRecord {
     /// When it was admitted, in milliseconds since 1970.
     pub admitted_at_ms: u64,
     /// Its delivery.
-    pub delivery: DeliveryKind,
+    pub delivery: Delivery,
     /// Namespace, once prepared.
     pub namespace: Option<String>,
     /// Grant of its virtual node, once prepared; in force until the lease is taken down.
@@ -155,9 +161,9 @@ pub struct DonorRecord {
 impl DonorRecord {
     /// A record of an admitted lease without objects yet.
     #[must_use]
-    pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
+    pub fn new(lease: LeaseId, fencing_token: u64, delivery: Delivery) -> Self {
         Self {
-            lease: lease.to_owned(),
+            lease,
             fencing_token,
             milli: 0,
             admitted_at_ms: 0,
@@ -175,8 +181,8 @@ impl DonorRecord {
     /// Name of the ResourceSlice that stands for it: that of an earlier lease whose virtual node is idle, or the
     /// lease's id.
     #[must_use]
-    pub fn slice(&self) -> &str {
-        self.slice.as_deref().unwrap_or(&self.lease)
+    pub fn slice(&self) -> String {
+        self.slice.clone().unwrap_or_else(|| self.lease.to_string())
     }
 }
 
@@ -194,12 +200,12 @@ pub struct HeldCredential {
 /// The origin's side of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginRecord {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
     /// Fencing token as last seen.
     pub fencing_token: u64,
     /// Its delivery.
-    pub delivery: DeliveryKind,
+    pub delivery: Delivery,
     /// The newest credential.
     pub credential: Option<HeldCredential>,
     /// Its virtual node, once there is one: see [`node`](Self::node).
@@ -215,9 +221,9 @@ pub struct OriginRecord {
 impl OriginRecord {
     /// A record of a lease without credential yet.
     #[must_use]
-    pub fn new(lease: &str, fencing_token: u64, delivery: DeliveryKind) -> Self {
+    pub fn new(lease: LeaseId, fencing_token: u64, delivery: Delivery) -> Self {
         Self {
-            lease: lease.to_owned(),
+            lease,
             fencing_token,
             delivery,
             credential: None,
@@ -229,8 +235,8 @@ impl OriginRecord {
     }
     /// Name of the virtual node that stands for it: that of an earlier lease, or the lease's id.
     #[must_use]
-    pub fn node(&self) -> &str {
-        self.node.as_deref().unwrap_or(&self.lease)
+    pub fn node(&self) -> String {
+        self.node.clone().unwrap_or_else(|| self.lease.to_string())
     }
 }
 
@@ -239,35 +245,35 @@ impl OriginRecord {
 #[serde(rename_all = "kebab-case")]
 pub enum ReportKey {
     /// The key bundle.
-    Keys(String, u32),
+    Keys(PeeringId, u32),
     /// The `psk` envelope.
-    Psk(String, u32),
+    Psk(PeeringId, u32),
     /// The `proof` envelope.
-    Proof(String, u32),
+    Proof(PeeringId, u32),
     /// The donor checked the proof.
-    Authenticated(String, u32),
+    Authenticated(PeeringId, u32),
     /// The tunnel is up.
-    Established(String, u32),
+    Established(PeeringId, u32),
     /// This epoch failed.
-    PeeringFailed(String, u32),
+    PeeringFailed(PeeringId, u32),
     /// The peering is taken down.
-    Closed(String),
+    Closed(PeeringId),
     /// This side's envelope of a peering's Liqo exchange.
-    Liqo(String),
+    Liqo(PeeringId),
     /// This side's envelope about the network between the two Liqos of a peering.
-    LiqoNetwork(String),
+    LiqoNetwork(PeeringId),
     /// The `credential` envelope of a lease.
-    Credential(String),
+    Credential(LeaseId),
     /// This side of a lease is ready.
-    Ready(String),
+    Ready(LeaseId),
     /// This side of a lease failed.
-    LeaseFailed(String),
+    LeaseFailed(LeaseId),
     /// The work on a lease under reclaim is saved.
-    Checkpointed(String),
+    Checkpointed(LeaseId),
     /// This side of a lease is taken down.
-    Clean(String),
-    /// An envelope may be deleted: peering, epoch, lease, step, sequence.
-    EnvelopeAck(String, u32, String, String, u64),
+    Clean(LeaseId),
+    /// An envelope may be deleted.
+    EnvelopeAck(EnvelopeKey),
 }
 
 /// A message that the broker has not acknowledged yet.
@@ -283,15 +289,15 @@ pub struct Outgoing {
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     /// By peering and epoch.
-    pub peerings: BTreeMap<(String, u32), Arc<PeeringRecord>>,
+    pub peerings: BTreeMap<(PeeringId, u32), Arc<PeeringRecord>>,
     /// Lent leases.
-    pub donors: BTreeMap<String, Arc<DonorRecord>>,
+    pub donors: BTreeMap<LeaseId, Arc<DonorRecord>>,
     /// Borrowed leases.
-    pub origins: BTreeMap<String, Arc<OriginRecord>>,
+    pub origins: BTreeMap<LeaseId, Arc<OriginRecord>>,
     /// Liqo exchanges by peering.
-    pub liqo: BTreeMap<String, Arc<LiqoRecord>>,
+    pub liqo: BTreeMap<PeeringId, Arc<LiqoRecord>>,
     /// Peerings reported as taken down, with their epochs.
-    pub closed: BTreeMap<String, u32>,
+    pub closed: BTreeMap<PeeringId, u32>,
     /// Unacknowledged messages by id.
     pub outbox: BTreeMap<u64, Arc<Outgoing>>,
     /// Highest admitted fencing token: an unknown lease without a higher one is stale.
@@ -302,29 +308,27 @@ impl Records {
     /// The peering that carries the network to a Liqo. Two clusters that lend to each other have two peerings but one
     /// network between their Liqos; both sides choose the older peering.
     #[must_use]
-    pub fn network_carrier(&self, liqo_id: &str) -> Option<&String> {
-        let number = |peering: &str| peering.strip_prefix("peer-").and_then(|number| number.parse::<u64>().ok());
+    pub fn network_carrier(&self, liqo_id: &str) -> Option<PeeringId> {
         let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.standing_network().is_some();
-        let carriers = self.liqo.iter().filter(|(_, record)| of_cluster(record)).map(|(peering, _)| peering);
-        carriers.min_by_key(|peering| (number(peering), *peering))
+        self.liqo.iter().find(|(_, record)| of_cluster(record)).map(|(peering, _)| *peering)
     }
 
     /// Grants of all leases in force by virtual node; the same after a restart.
     #[must_use]
     pub fn grants(&self) -> Grants {
         let in_force = self.donors.values().filter(|record| !record.removed);
-        Grants(in_force.filter_map(|record| Some((record.slice().to_owned(), record.grant.clone()?))).collect())
+        Grants(in_force.filter_map(|record| Some((record.slice(), record.grant.clone()?))).collect())
     }
 
     /// The record of one epoch.
     #[must_use]
-    pub fn peering(&self, peering: &str, epoch: u32) -> Option<&Arc<PeeringRecord>> {
-        self.peerings.get(&(peering.to_owned(), epoch))
+    pub fn peering(&self, peering: PeeringId, epoch: u32) -> Option<&Arc<PeeringRecord>> {
+        self.peerings.get(&(peering, epoch))
     }
 
     /// All epochs of a peering, oldest first.
-    pub fn epochs<'a>(&'a self, peering: &'a str) -> impl DoubleEndedIterator<Item = &'a Arc<PeeringRecord>> {
-        self.peerings.range((peering.to_owned(), 0)..=(peering.to_owned(), u32::MAX)).map(|(_, record)| record)
+    pub fn epochs(&self, peering: PeeringId) -> impl DoubleEndedIterator<Item = &Arc<PeeringRecord>> {
+        self.peerings.range((peering, 0)..=(peering, u32::MAX)).map(|(_, record)| record)
     }
 
     /// Thousandths of GPUs lent out, by this agent's own count.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
-use comity_agent_model::lease::{Lease, LeaseState};
+use comity_agent_model::lease::Lease;
 use comity_agent_workload::burst::{RequestError, Requests};
 use comity_proto::v1;
+use comity_types::{Delivery, LeaseState, PeeringId};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -19,6 +19,11 @@ struct State {
     keys: BTreeMap<String, (v1::RequestSpec, String)>,
     submissions: usize,
     is_silent: bool,
+}
+
+fn lease(id: &str, origin: &str) -> Lease {
+    let request = id.replace("lease-", "req-").parse().unwrap();
+    Lease::new(id.parse().unwrap(), request, origin.parse().unwrap(), PeeringId(1))
 }
 
 /// Clones share their state.
@@ -81,23 +86,20 @@ impl Broker {
             request.lease.clone_from(&lease_id);
             let spec = request.spec.clone().unwrap();
             let lease = Lease {
-                delivery: spec.delivery().into(),
-                id: lease_id.clone(),
-                request: id.to_owned(),
+                delivery: spec.delivery().try_into().unwrap(),
                 tenant: spec.tenant,
-                origin: spec.origin,
                 placement: Some(v1::Placement {
                     donor: "institute".to_owned(),
                     resource_name: "nvidia.com/gpu".to_owned(),
                     ..v1::Placement::default()
                 }),
-                state: LeaseState::Active,
+                state: Some(LeaseState::Active),
                 expires_at_ms: 4_000_000_000_000,
                 donor_ready: true,
                 origin_ready: true,
                 target_namespace: spec.target_namespace,
                 gpus: spec.gpus,
-                ..Lease::default()
+                ..lease(&lease_id, &spec.origin)
             };
             state.leases.insert(lease_id.clone(), lease);
         }
@@ -106,18 +108,15 @@ impl Broker {
     }
 
     /// Lends without a request; the lease is active at once.
-    pub(crate) fn lend(&self, lease: &str, namespace: &str) {
+    pub(crate) fn lend(&self, id: &str, namespace: &str) {
         let lease = Lease {
-            id: lease.to_owned(),
-            request: lease.replace("lease-", "req-"),
-            origin: "polytechnic".to_owned(),
             placement: Some(v1::Placement { donor: "institute".to_owned(), ..v1::Placement::default() }),
-            state: LeaseState::Active,
+            state: Some(LeaseState::Active),
             target_namespace: namespace.to_owned(),
-            delivery: DeliveryKind::VirtualNode,
-            ..Lease::default()
+            delivery: Delivery::VirtualNode,
+            ..lease(id, "polytechnic")
         };
-        self.state().leases.insert(lease.id.clone(), lease);
+        self.state().leases.insert(id.to_owned(), lease);
         self.publish();
     }
 
@@ -130,7 +129,7 @@ impl Broker {
                 deadline_ms,
                 ..v1::Reclaim::default()
             });
-            lease.state = if deadline_ms.is_some() { LeaseState::Reclaiming } else { LeaseState::Active };
+            lease.state = Some(if deadline_ms.is_some() { LeaseState::Reclaiming } else { LeaseState::Active });
             lease.message =
                 deadline_ms.map_or_else(String::new, |_| "reclaimed: the donor needs it for local work".to_owned());
         }

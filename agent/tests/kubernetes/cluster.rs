@@ -124,7 +124,7 @@ fn kubeconfig(plane: &ControlPlane, token: &str) -> String {
 /// Three of the sixteen GPUs, with 4 cores and 16 GiB each, for half an hour.
 pub(crate) fn lease(id: &str) -> DonorLease {
     DonorLease {
-        lease_id: id.into(),
+        lease_id: id.parse().unwrap(),
         tenant: "vision".into(),
         origin: "polytechnic".into(),
         placement: v1::Placement {

@@ -5,6 +5,7 @@ use comity_agent_delivery::DonorDelivery as _;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
 use comity_proto::v1::Node;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -74,7 +75,7 @@ pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     })
     .await;
     cluster.plane().kubectl(&["uncordon", "gpu-2"]).await.unwrap();
-    donor.remove("lease-1").await.unwrap();
+    donor.remove(LeaseId(1)).await.unwrap();
 }
 
 fn in_use(node: &Node) -> u32 {

@@ -8,6 +8,7 @@ use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{DonorSettings, LiqoDonor};
 use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -47,7 +48,7 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     let grant = lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap().grant;
     assert_eq!(grant.node_selector[LABEL], "true");
     assert_eq!(labelled(&nodes).await, both);
-    assert_eq!(lender.list().await.unwrap(), BTreeSet::from(["lease-70".to_owned()]));
+    assert_eq!(lender.list().await.unwrap(), BTreeSet::from([LeaseId(70)]));
 
     // A label that somebody else put on a third node is removed: the lease's pods could run there.
     let extra = Patch::Merge(json!({ "metadata": { "labels": { LABEL: "true" } } }));
@@ -55,8 +56,8 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
     assert_eq!(labelled(&nodes).await, both);
 
-    lender.remove("lease-70", "lease-70", None).await.unwrap();
-    lender.remove("lease-70", "lease-70", None).await.unwrap();
+    lender.remove(LeaseId(70), "lease-70", None).await.unwrap();
+    lender.remove(LeaseId(70), "lease-70", None).await.unwrap();
     assert!(labelled(&nodes).await.is_empty() && lender.list().await.unwrap().is_empty());
 
     // The right to label nodes gives no right to change them.

@@ -14,11 +14,11 @@ use comity_agent_liqo::{
     wg_gateway_client, wg_gateway_server,
 };
 use comity_agent_model::forward_target::ForwardTarget;
-use comity_agent_model::side::Side;
 use comity_testkit::{
     Binaries, Component, ControlPlane, ControlPlaneConfig, LiqoControllers, LiqoControllersConfig, LiqoVersion, Needs,
     SimulatedNode,
 };
+use comity_types::Side;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
 use comity_testkit::{self as testkit, RealClusters, Where};
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
@@ -73,7 +74,7 @@ fn peer() -> LiqoPeer {
 fn request(id: &str) -> SliceRequest {
     let resources = [("cpu", "2"), ("memory", "2Gi"), ("pods", "20"), ("nvidia.com/gpu", "2")];
     SliceRequest {
-        lease_id: id.into(),
+        lease_id: id.parse().unwrap(),
         slice: id.into(),
         resources: resources.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
         target_namespace: "team-a".into(),
@@ -109,10 +110,10 @@ async fn a_lease_is_a_node(setting: &Setting, origin: &LiqoOrigin) {
     let began = Instant::now();
     origin.accept(&peer(), &request("lease-7")).await.unwrap();
     let accepted = began.elapsed();
-    origin.ready("lease-7").await.unwrap();
+    origin.ready(LeaseId(7)).await.unwrap();
     eprintln!("lease accepted after {accepted:?}, its node ready after {:?}", began.elapsed());
     origin.accept(&peer(), &request("lease-7")).await.unwrap();
-    assert_eq!(origin.list().await.unwrap().into_iter().collect::<Vec<_>>(), ["lease-7"]);
+    assert_eq!(origin.list().await.unwrap().into_iter().collect::<Vec<_>>(), [LeaseId(7)]);
 
     let node = Api::<Node>::all(setting.origin.clone()).get("lease-7").await.unwrap();
     let taints = node.spec.unwrap().taints.unwrap();
@@ -196,9 +197,9 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
         ours.map(|taint| (taint.value.unwrap_or_default(), taint.effect)).collect::<Vec<_>>()
     };
     let began = Instant::now();
-    origin.remove("lease-7").await.unwrap();
+    origin.remove(LeaseId(7)).await.unwrap();
     eprintln!("lease-7 ended in {:?}", began.elapsed());
-    origin.remove("lease-7").await.unwrap();
+    origin.remove(LeaseId(7)).await.unwrap();
     assert!(origin.list().await.unwrap().is_empty());
     eventually("the node is shut to everybody", async || {
         lease_taints().await == [("none".to_owned(), "NoSchedule".to_owned())]
@@ -211,7 +212,7 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
 
     let began = Instant::now();
     origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-9") }).await.unwrap();
-    origin.ready("lease-9").await.unwrap();
+    origin.ready(LeaseId(9)).await.unwrap();
     eprintln!("lease-9 has the node of lease-7 after {:?}", began.elapsed());
     assert_eq!(lease_taints().await, [("lease-9".to_owned(), "NoSchedule".to_owned())]);
     let error = origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-10") }).await;
@@ -225,9 +226,9 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
 
 async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, lease: &str, slice: &str) {
     let began = Instant::now();
-    origin.remove(lease).await.unwrap();
+    origin.remove(lease.parse().unwrap()).await.unwrap();
     eprintln!("{lease} removed in {:?}", began.elapsed());
-    origin.remove(lease).await.unwrap();
+    origin.remove(lease.parse().unwrap()).await.unwrap();
     assert!(origin.list().await.unwrap().is_empty());
     assert!(Api::<Node>::all(setting.origin.clone()).get_opt(slice).await.unwrap().is_none());
     for kind in [comity_agent_liqo::resource_slice(), comity_agent_liqo::virtual_node()] {
@@ -246,7 +247,7 @@ async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, le
 /// The donor dies with a lease in use; this side still ends clean.
 async fn a_dead_donor_is_let_go(setting: &Setting, origin: &LiqoOrigin, clusters: &RealClusters) {
     origin.accept(&peer(), &request("lease-8")).await.unwrap();
-    origin.ready("lease-8").await.unwrap();
+    origin.ready(LeaseId(8)).await.unwrap();
     let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
     let pod = json!({ "metadata": { "name": "lost" }, "spec": setting::gpu_pod("lease-8", &[]) });
     pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
@@ -254,7 +255,7 @@ async fn a_dead_donor_is_let_go(setting: &Setting, origin: &LiqoOrigin, clusters
 
     clusters.kill_api_server(Where::Donor).await.unwrap();
     let began = Instant::now();
-    while let Err(error) = origin.remove("lease-8").await {
+    while let Err(error) = origin.remove(LeaseId(8)).await {
         eprintln!("after {:?}: {error}", began.elapsed());
         assert!(began.elapsed() < Duration::from_secs(240), "{error}");
     }

@@ -2,6 +2,7 @@
 
 use comity_agent_delivery::{DonorDelivery as _, OriginDelivery as _, OriginLease, OriginSecret};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
@@ -9,7 +10,7 @@ use crate::cluster::{Cluster, lease, refusal};
 
 fn origin_lease(id: &str, namespace: &str) -> OriginLease {
     OriginLease {
-        lease_id: id.into(),
+        lease_id: id.parse().unwrap(),
         tenant: "vision".into(),
         donor: "donor".into(),
         target_namespace: namespace.into(),
@@ -50,15 +51,15 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     assert!(matches!(&error, DeliveryError::Permanent { code: "kubernetes-forbidden", .. }), "{error}");
     assert!(error.to_string().contains("deploy/agent/rbac.yaml"), "{error}");
 
-    donor.remove("lease-4").await.unwrap();
+    donor.remove(LeaseId(4)).await.unwrap();
     let error = origin.probe(&wanted, &credential, cluster.api_address()).await.unwrap_err().to_string();
     assert!(error.contains("401") || error.contains("403"), "{error}");
 
     // After a restart it still knows its own objects.
     let again = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
-    assert_eq!(again.list().await.unwrap().into_iter().collect::<Vec<_>>(), ["lease-4"]);
-    again.remove("lease-4").await.unwrap();
-    again.remove("lease-4").await.unwrap();
+    assert_eq!(again.list().await.unwrap().into_iter().collect::<Vec<_>>(), [LeaseId(4)]);
+    again.remove(LeaseId(4)).await.unwrap();
+    again.remove(LeaseId(4)).await.unwrap();
     assert!(again.list().await.unwrap().is_empty());
     assert_eq!(refusal(secrets.get("comity-lease-4").await).0, 404);
 }

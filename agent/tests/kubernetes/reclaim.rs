@@ -34,7 +34,7 @@ pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
 
     it_is_told_until_when_and_why(cluster, &broker, &pods).await;
     answer(&pods).await;
-    let saved = || async { running.saved.borrow().by_pods.contains(LEASE) };
+    let saved = || async { running.saved.borrow().by_pods.contains(&LEASE.parse().unwrap()) };
     eventually("the answer is heard", saved).await;
 
     broker.reclaim(LEASE, None);
@@ -63,8 +63,10 @@ pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
     .await;
     let yes = Patch::Merge(json!({ "metadata": { "annotations": { CHECKPOINTED: "true" } } }));
     leases.patch(LEASE, &PatchParams::default(), &yes).await.unwrap();
-    eventually("the answer on the GpuLease is heard", || async { running.saved.borrow().by_hand.contains(LEASE) })
-        .await;
+    eventually("the answer on the GpuLease is heard", || async {
+        running.saved.borrow().by_hand.contains(&LEASE.parse().unwrap())
+    })
+    .await;
     assert!(running.saved.borrow().by_pods.is_empty(), "the pod did not answer");
 
     pods.delete("work", &DeleteParams::default().grace_period(0)).await.unwrap();

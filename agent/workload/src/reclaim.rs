@@ -18,8 +18,9 @@ mod pod;
 mod saved;
 mod snapshot;
 
-use comity_agent_model::lease::{Lease, LeaseState};
+use comity_agent_model::lease::Lease;
 use comity_proto::v1;
+use comity_types::LeaseState;
 
 pub use control_loop::{ReclaimContext, run};
 pub use plan::{Notice, ReclaimPlan, plan};
@@ -38,7 +39,7 @@ pub const CHECKPOINTED: &str = "comity.dev/checkpointed";
 #[must_use]
 pub fn reclaim_of(lease: &Lease) -> Option<&v1::Reclaim> {
     // A suspect lease may be under reclaim too.
-    let is_in_force = matches!(lease.state, LeaseState::Reclaiming | LeaseState::Suspect);
+    let is_in_force = matches!(lease.state, Some(LeaseState::Reclaiming | LeaseState::Suspect));
     lease.reclaim.as_ref().filter(|_| is_in_force)
 }
 

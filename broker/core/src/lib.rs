@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`inventory`], [`demand`], [`placement`]: capacity, requests, and the chosen nodes and devices
-//! - [`request`], [`lease`], [`peering`]: state machines, each with a table of legal transitions
+//! - [`request`], [`lease`], [`peering`]: what goes through the states of `comity-types`
 //! - [`reclaim`]: leases under reclaim, and what happens to their requests
 //! - [`command`]: one file per command
 //! - [`scheduler`]: order, filter, fit, score, reserve, explain
@@ -36,9 +36,8 @@ pub use apply::command;
 pub use apply::entry as log;
 pub use collections::cow_map;
 pub use model::{
-    amounts, blob, broker_record, cluster, data, demand, envelope, health, id, idempotency, inventory, keys, lease,
-    limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request, settings,
-    time, work,
+    amounts, blob, broker_record, cluster, data, demand, envelope, health, idempotency, inventory, keys, lease, limits,
+    mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request, settings, time, work,
 };
 pub use scheduler::packing;
 pub use state::encoding as snapshot;
@@ -46,7 +45,6 @@ pub use state::{fairness, invariants, occupancy};
 
 pub use blob::Blob;
 pub use command::Command;
-pub use id::{ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId};
 pub use log::LogEnvelope;
 pub use model::refusal::Refusal;
 pub use model::reply::{Actor, Applied, Change, Idempotency, Reply, ReplyBody};

@@ -1,7 +1,6 @@
-//! Types, units and ids. Nothing here knows the [`State`](crate::State).
+//! Types and units. Nothing here knows the [`State`](crate::State).
 
 pub mod blob;
-pub mod id;
 pub mod limits;
 pub(crate) mod records;
 pub mod refusal;

@@ -18,6 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use comity_policy::UsageTable;
+use comity_types::{
+    ClassName, ClusterId, InstitutionId, LeaseId, LeaseState, NodeId, PeeringId, PriorityName, RequestId, RequestState,
+    TenantId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::collections::cow_map::CowMap;
@@ -25,14 +29,11 @@ use crate::model::amounts::Amounts;
 use crate::model::broker_record::BrokerRecord;
 use crate::model::cluster::{Cluster, Invite};
 use crate::model::envelope::{Envelope, EnvelopeKey};
-use crate::model::id::{
-    ClassName, ClusterId, InstitutionId, LeaseId, NodeId, PeeringId, PriorityName, RequestId, TenantId,
-};
 use crate::model::idempotency::{self, StoredReply};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::model::settings::Settings;
 use crate::model::time::{Millis, Timestamp};
 use crate::model::work::{WorkMix, WorkType};
@@ -344,7 +345,7 @@ impl Derived {
     }
 
     pub(crate) fn note_peering(&mut self, id: PeeringId, peering: &Peering, idle: Millis) {
-        use crate::model::peering::PeeringState::{Closed, Draining, Established, Failed};
+        use comity_types::PeeringState::{Closed, Draining, Established, Failed};
         let due = match peering.state {
             Draining | Closed => None,
             Failed => peering.retry_at,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use comity_core::ClusterId;
+use comity_types::ClusterId;
 use tokio_util::sync::CancellationToken;
 
 type Live = BTreeMap<ClusterId, (u64, CancellationToken)>;

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use comity_core::Refusal;
 use comity_core::refusal::Code;
-use comity_core::{ClusterId, Refusal, TenantId};
 use comity_policy::{Bundle, Roles, TenantRole};
+use comity_types::{ClusterId, TenantId};
 
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;

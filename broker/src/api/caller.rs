@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
-use comity_core::{Actor, ClusterId};
+use comity_core::Actor;
 use comity_runtime::spiffe::{SpiffeId, SpiffeKind};
 use comity_runtime::tls::PeerInfo;
+use comity_types::ClusterId;
 
 use crate::api::rpc_error::RpcError;
 

@@ -1,10 +1,10 @@
 //! Secrets of join tokens. They are derived, not random: a repeated invitation gives the same token on any broker,
 //! while the log holds only a hash.
 
-use comity_core::ClusterId;
 use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::join_token::{SECRET_BYTES, hash_secret};
 use comity_runtime::secret::Secret;
+use comity_types::ClusterId;
 
 const PURPOSE: &str = "comity-join-secret-v1";
 

@@ -57,7 +57,7 @@ impl Page {
     }
 
     /// The key after which the page begins, as `parse` reads it; `None` for the first page.
-    pub fn after<K>(&self, parse: impl FnOnce(&str) -> Result<K, Refusal>) -> Result<Option<K>, Refusal> {
+    pub fn after<K, E>(&self, parse: impl FnOnce(&str) -> Result<K, E>) -> Result<Option<K>, E> {
         self.after.as_deref().map(parse).transpose()
     }
 

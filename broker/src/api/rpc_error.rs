@@ -4,6 +4,7 @@ use comity_core::Refusal;
 use comity_core::refusal::Code as RefusalCode;
 use comity_proto::{ERROR_DETAIL_METADATA, v1};
 use comity_runtime::tls::ELSEWHERE_METADATA;
+use comity_types::InvalidId;
 use prost::Message as _;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
@@ -62,6 +63,12 @@ pub enum RpcError {
         /// The failed operation.
         what: &'static str,
     },
+}
+
+impl From<InvalidId> for RpcError {
+    fn from(invalid: InvalidId) -> Self {
+        Refusal::from(invalid).into()
+    }
 }
 
 impl RpcError {

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use comity_core::ClusterId;
 use comity_runtime::clock::Clock;
+use comity_types::ClusterId;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 

@@ -192,7 +192,8 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use comity_core::{ClusterId, Records};
+    use comity_core::Records;
+    use comity_types::ClusterId;
 
     use super::*;
 

@@ -14,13 +14,14 @@ use std::time::{Instant, SystemTime};
 
 use comity_core::command::{ApplyPolicy, BeginTerm};
 use comity_core::reply::{Actor, Applied, Idempotency, ReplyBody};
-use comity_core::{ClusterId, Command, Millis, State};
+use comity_core::{Command, Millis, State};
 use comity_policy::{BundleSource, SourceFile};
 use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::clock::SystemClock;
 use comity_runtime::identity::{IdentitySource, TlsIdentity};
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{ClientCertificates, IncomingLimits, ServerTls, incoming};
+use comity_types::ClusterId;
 use openraft::async_runtime::WatchReceiver as _;
 use tempfile::TempDir;
 use tokio::net::TcpListener;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comity_core::command::MarkClusters;
-use comity_core::{ClusterId, Command, State};
+use comity_core::{Command, State};
+use comity_types::ClusterId;
 
 use crate::context::Context;
 use crate::group::Consistency;
@@ -55,7 +56,8 @@ fn marks(state: &State, heard: &BTreeMap<ClusterId, Duration>, began: Duration, 
 #[cfg(test)]
 mod tests {
     use comity_core::cluster::Cluster;
-    use comity_core::{InstitutionId, Records, Timestamp};
+    use comity_core::{Records, Timestamp};
+    use comity_types::InstitutionId;
 
     use super::*;
 

@@ -7,7 +7,8 @@ use comity_core::feasibility::spared;
 use comity_core::limits::MAX_RECLAIMS_PER_COMMAND;
 use comity_core::proposal::ProposedReclaim;
 use comity_core::scheduler::Reclaimer;
-use comity_core::{Command, LeaseId, ReplyBody};
+use comity_core::{Command, ReplyBody};
+use comity_types::LeaseId;
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};

@@ -3,12 +3,12 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use comity_core::ClusterId;
 use comity_proto::raft::v1::raft_transport_server::{RaftTransport, RaftTransportServer};
 use comity_proto::raft::v1::{
     AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse,
     ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
 };
+use comity_types::ClusterId;
 use futures::{Stream, StreamExt as _};
 use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use comity_core::State;
 use comity_core::reply::{Applied, Change};
-use comity_core::{ClusterId, State};
+use comity_types::ClusterId;
 use tokio::sync::watch;
 
 /// Last revision that touched each cluster with a stream; one entry per connected cluster.

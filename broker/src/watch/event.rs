@@ -1,9 +1,10 @@
 //! Change events: one object after a change, rendered once for all watchers, with the keys that decide who may see it.
 
+use comity_core::State;
 use comity_core::reply::Change;
-use comity_core::{ClusterId, LeaseId, PeeringId, RequestId, State, TenantId};
 use comity_proto::v1;
 use comity_proto::v1::watch_event::Object;
+use comity_types::{ClusterId, LeaseId, PeeringId, RequestId, TenantId};
 
 use crate::api::authorize::Viewer;
 use crate::api::convert::{cluster, lease, peering, request};

@@ -73,8 +73,8 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
-    use comity_core::ClusterId;
     use comity_proto::v1;
+    use comity_types::ClusterId;
 
     use super::*;
     use crate::watch::event::Event;

@@ -3,7 +3,7 @@
 use comity_broker::api::join_secret;
 use comity_broker::group::Proposal;
 use comity_core::command::InviteCluster;
-use comity_core::{ClusterId, Command, Millis};
+use comity_core::{Command, Millis};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
@@ -14,6 +14,7 @@ use comity_runtime::entropy::SystemEntropy;
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::signing::IdentityKey;
 use comity_runtime::spiffe::{ClusterName, TrustDomain};
+use comity_types::ClusterId;
 use tonic::Code;
 
 use crate::fake_agent::FakeAgent;

@@ -13,18 +13,15 @@ use comity_core::command::{
     PlaceRequests, ReclaimLeases, ReportLease, SubmitRequest,
 };
 use comity_core::data::DataSite;
-use comity_core::demand::{Delivery, RequestSpec};
+use comity_core::demand::RequestSpec;
 use comity_core::inventory::{NodeMap, Offer};
-use comity_core::lease::LeaseState;
 use comity_core::log::LOG_FORMAT;
 use comity_core::proposal::{ProposedPlacement, ProposedReclaim};
 use comity_core::refusal::Code;
 use comity_core::scheduler::{Plan, Planner};
-use comity_core::{
-    Actor, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, Refusal, ReplyBody, RequestId, State, TenantId,
-    Timestamp,
-};
+use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::{BundleSource, SourceFile};
+use comity_types::{ClassName, ClusterId, Delivery, LeaseId, LeaseState, RequestId, TenantId};
 
 pub(crate) use self::members::{DONOR, ORIGIN};
 pub use self::members::{Member, node_id};

@@ -17,8 +17,9 @@ mod site;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use comity_core::Refusal;
 use comity_core::packing::{Mix, Shape, Task};
-use comity_core::{ClusterId, NodeId, Refusal};
+use comity_types::{ClusterId, NodeId};
 
 pub use self::bar_chart::svg;
 pub use self::federation_report::{CaseFigures, FederationReport, Institution};

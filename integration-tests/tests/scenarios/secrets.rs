@@ -23,7 +23,8 @@ async fn the_token_and_the_preshared_key_are_not_in_any_broker() {
     // The pre-shared key, from the origin's own disk.
     federation.kill_agent("polytech-campus").await.unwrap();
     let store = Store::open(&federation.agent_dir("polytech-campus")).unwrap();
-    let psk = store.records().peering("peer-1", 1).unwrap().preshared.as_ref().unwrap().expose().to_vec();
+    let psk =
+        store.records().peering(comity_types::PeeringId(1), 1).unwrap().preshared.as_ref().unwrap().expose().to_vec();
     drop(store);
     federation.start_agent("polytech-campus").unwrap();
     federation.all_connected().await.or_logs(&federation);

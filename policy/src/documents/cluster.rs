@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
+use comity_types::Delivery;
+use serde::Serialize;
 
 use super::Spec;
 use super::parties::Parties;
@@ -31,7 +32,7 @@ pub struct Cluster {
     /// `maxLeaseDuration`: the longest lease it grants, in milliseconds.
     pub max_lease_duration_ms: Option<u64>,
     /// `delivery`: the ways it can deliver a lease; `namespace` by default.
-    pub delivery: BTreeSet<DeliveryKind>,
+    pub delivery: BTreeSet<Delivery>,
     /// `nodeSharing`: which requests may share a node with others.
     pub node_sharing: NodeSharing,
 }
@@ -83,25 +84,6 @@ impl LendTerm {
     }
 }
 
-/// How a lease reaches the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeliveryKind {
-    /// A namespace on the donor and a kubeconfig at the origin.
-    Namespace,
-    /// A virtual node at the origin, through Liqo.
-    VirtualNode,
-}
-
-impl std::fmt::Display for DeliveryKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Namespace => "namespace",
-            Self::VirtualNode => "virtual-node",
-        })
-    }
-}
-
 impl Spec for Cluster {
     const KIND: Kind = Kind::Cluster;
 
@@ -125,7 +107,7 @@ impl Spec for Cluster {
         let delivery = fields.optional("delivery", reader).map(|(path, node)| {
             reader.require_items(&path, node, "write `delivery: [namespace]`");
             reader.set(&path, node, |reader, path, node| {
-                let words = [("namespace", DeliveryKind::Namespace), ("virtual-node", DeliveryKind::VirtualNode)];
+                let words = [("namespace", Delivery::Namespace), ("virtual-node", Delivery::VirtualNode)];
                 reader.word(path, node, &words)
             })
         });
@@ -140,7 +122,7 @@ impl Spec for Cluster {
             local_reserve_gpus_milli: reserve.unwrap_or(0),
             reclaim_grace_ms: grace,
             max_lease_duration_ms: longest,
-            delivery: delivery.unwrap_or_else(|| BTreeSet::from([DeliveryKind::Namespace])),
+            delivery: delivery.unwrap_or_else(|| BTreeSet::from([Delivery::Namespace])),
             node_sharing: sharing.unwrap_or_default(),
         })
     }

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use comity_policy::{
-    BorrowFacts, Bundle, BundleSource, Decision, DeliveryKind, DenyCode, DeviceFacts, InUse, Kind, LeaseUse, Problem,
-    ProblemCode, SourceFile, TenantRole, UsageTable, load, read_directory, render_problems, scan_directory,
+    BorrowFacts, Bundle, BundleSource, Decision, DenyCode, DeviceFacts, InUse, Kind, LeaseUse, Problem, ProblemCode,
+    SourceFile, TenantRole, UsageTable, load, read_directory, render_problems, scan_directory,
 };
+use comity_types::Delivery;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -31,7 +32,7 @@ fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
         class,
         gpus_milli: gpus * 1000,
         beside_milli: 0,
-        delivery: DeliveryKind::Namespace,
+        delivery: Delivery::Namespace,
         duration_ms: HOUR,
         now_ms: NOW,
         in_use: InUse::default(),
@@ -99,7 +100,7 @@ fn each_denial_names_its_reason_line_and_remedy() {
         (BorrowFacts { duration_ms: 60 * HOUR, ..base }, DenyCode::LeaseTooLong),
         (BorrowFacts { donor_cluster: "moon", ..base }, DenyCode::UnknownDonor),
         (BorrowFacts { donor_cluster: "polytech-campus", ..base }, DenyCode::SameCluster),
-        (BorrowFacts { delivery: DeliveryKind::VirtualNode, ..ask("startup-pc", "midrange", 1) }, DenyCode::NoDelivery),
+        (BorrowFacts { delivery: Delivery::VirtualNode, ..ask("startup-pc", "midrange", 1) }, DenyCode::NoDelivery),
         (ask("physics-farm", "frontier", 1), DenyCode::ClassNotLent),
         (
             BorrowFacts {
@@ -127,7 +128,7 @@ fn each_denial_names_its_reason_line_and_remedy() {
             assert!(file.text.lines().count() >= document.line as usize);
         }
     }
-    assert!(bundle.may_borrow(&BorrowFacts { delivery: DeliveryKind::VirtualNode, ..base }).is_allowed());
+    assert!(bundle.may_borrow(&BorrowFacts { delivery: Delivery::VirtualNode, ..base }).is_allowed());
     let last_moment = BorrowFacts { now_ms: 1_924_991_999_999 - HOUR, ..base };
     assert!(bundle.may_borrow(&last_moment).is_allowed());
 

@@ -11,6 +11,7 @@ use comity_runtime::atomic_file;
 use comity_runtime::clock::Clock;
 use comity_runtime::entropy::Entropy;
 use comity_runtime::secret::SecretString;
+use comity_types::LeaseId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
@@ -61,7 +62,7 @@ impl LeaseRecord {
 #[derive(Debug)]
 pub(super) struct Leases {
     path: PathBuf,
-    records: Mutex<BTreeMap<String, LeaseRecord>>,
+    records: Mutex<BTreeMap<LeaseId, LeaseRecord>>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
 }
@@ -84,28 +85,28 @@ impl Leases {
     }
 
     /// Adds or updates a lease; its tokens stay.
-    pub(super) fn put(&self, lease_id: &str, mut record: LeaseRecord) -> Result<(), DeliveryError> {
+    pub(super) fn put(&self, lease_id: LeaseId, mut record: LeaseRecord) -> Result<(), DeliveryError> {
         self.change(|records| {
-            if records.len() >= MAX_LEASES && !records.contains_key(lease_id) {
+            if records.len() >= MAX_LEASES && !records.contains_key(&lease_id) {
                 return Err(DeliveryError::permanent(
                     "too-many-leases",
                     format!("the echo API holds {MAX_LEASES} leases; release some"),
                 ));
             }
-            record.tokens = records.get(lease_id).map(|old| old.tokens.clone()).unwrap_or_default();
-            records.insert(lease_id.to_owned(), record);
+            record.tokens = records.get(&lease_id).map(|old| old.tokens.clone()).unwrap_or_default();
+            records.insert(lease_id, record);
             Ok(())
         })
     }
 
     /// A new token, good until `ends_at_ms`. Only its hash is kept.
-    pub(super) fn issue(&self, lease_id: &str, ends_at_ms: u64) -> Result<SecretString, DeliveryError> {
+    pub(super) fn issue(&self, lease_id: LeaseId, ends_at_ms: u64) -> Result<SecretString, DeliveryError> {
         let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
         self.entropy.fill(bytes.as_mut());
         let token = URL_SAFE_NO_PAD.encode(bytes.as_ref());
         let now = self.clock.unix_ms();
         self.change(|records| {
-            let record = records.get_mut(lease_id).ok_or_else(|| {
+            let record = records.get_mut(&lease_id).ok_or_else(|| {
                 DeliveryError::temporary(
                     format!("issue a token for {lease_id}"),
                     "it is not prepared; it is prepared again",
@@ -121,18 +122,18 @@ impl Leases {
     }
 
     /// Forgets a lease and its tokens.
-    pub(super) fn remove(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        if !self.lock().contains_key(lease_id) {
+    pub(super) fn remove(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
+        if !self.lock().contains_key(&lease_id) {
             return Ok(());
         }
         self.change(|records| {
-            records.remove(lease_id);
+            records.remove(&lease_id);
             Ok(())
         })
     }
 
     /// The lease that a token belongs to, if it is good now. Compares against every token in constant time.
-    pub(super) fn authenticate(&self, token: &str) -> Option<(String, LeaseRecord)> {
+    pub(super) fn authenticate(&self, token: &str) -> Option<(LeaseId, LeaseRecord)> {
         let (given, now) = (hash(token), self.clock.unix_ms());
         let records = self.lock();
         let mut found = None;
@@ -140,7 +141,7 @@ impl Leases {
             for known in &record.tokens {
                 let same: bool = known.sha256.as_bytes().ct_eq(given.as_bytes()).into();
                 if same && known.expires_at_ms > now {
-                    found = Some((id.clone(), record.clone()));
+                    found = Some((*id, record.clone()));
                 }
             }
         }
@@ -148,13 +149,13 @@ impl Leases {
     }
 
     /// Ids of all leases.
-    pub(super) fn ids(&self) -> BTreeSet<String> {
-        self.lock().keys().cloned().collect()
+    pub(super) fn ids(&self) -> BTreeSet<LeaseId> {
+        self.lock().keys().copied().collect()
     }
 
     fn change(
         &self,
-        change: impl FnOnce(&mut BTreeMap<String, LeaseRecord>) -> Result<(), DeliveryError>,
+        change: impl FnOnce(&mut BTreeMap<LeaseId, LeaseRecord>) -> Result<(), DeliveryError>,
     ) -> Result<(), DeliveryError> {
         const OPERATION: &str = "store the leases of the echo API";
         let mut records = self.lock();
@@ -170,7 +171,7 @@ impl Leases {
     }
 
     /// The map is replaced whole, so a panic elsewhere leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, LeaseRecord>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LeaseId, LeaseRecord>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,6 +9,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use comity_types::LeaseId;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
@@ -82,7 +83,7 @@ fn router(leases: Arc<Leases>) -> Router {
 /// The caller.
 #[derive(Clone)]
 struct Caller {
-    lease: String,
+    lease: LeaseId,
     record: LeaseRecord,
 }
 

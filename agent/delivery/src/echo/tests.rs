@@ -11,9 +11,9 @@ use crate::probe::probe;
 
 const NOW: u64 = 1_790_000_000_000;
 
-fn lease(id: &str) -> DonorLease {
+fn lease(id: u64) -> DonorLease {
     DonorLease {
-        lease_id: id.into(),
+        lease_id: LeaseId(id),
         tenant: "vision".into(),
         origin: "polytechnic".into(),
         placement: v1::Placement { resource_name: "nvidia.com/gpu".into(), resource_count: 3, ..Default::default() },
@@ -37,10 +37,10 @@ async fn get(echo: &EchoDelivery, credential: &ApiCredential, path: &str) -> (u1
 async fn a_lease_sees_itself_and_no_other_until_it_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let echo = start(dir.path(), &ManualClock::at_unix_ms(NOW)).await;
-    for id in ["lease-1", "lease-2"] {
+    for id in [1, 2] {
         echo.prepare(&lease(id)).await.unwrap();
     }
-    let credential = echo.credential(&lease("lease-1")).await.unwrap();
+    let credential = echo.credential(&lease(1)).await.unwrap();
     probe(&credential, echo.address()).await.unwrap();
     let (status, body) = get(&echo, &credential, "/api/v1/namespaces/comity-lease-1/resourcequotas/gpus").await;
     assert_eq!(status, 200);
@@ -52,11 +52,11 @@ async fn a_lease_sees_itself_and_no_other_until_it_is_removed() {
     );
     let (status, body) = get(&echo, &credential, "/api/v1/namespaces/comity-lease-2/resourcequotas/gpus").await;
     assert!(status == 403 && body.contains("stands in for"), "{status} {body}");
-    echo.remove("lease-1").await.unwrap();
-    echo.remove("lease-1").await.unwrap();
+    echo.remove(LeaseId(1)).await.unwrap();
+    echo.remove(LeaseId(1)).await.unwrap();
     assert_eq!(get(&echo, &credential, "/version").await.0, 401);
     assert!(matches!(probe(&credential, echo.address()).await, Err(DeliveryError::Temporary { .. })));
-    assert_eq!(echo.list().await.unwrap(), BTreeSet::from(["lease-2".to_owned()]));
+    assert_eq!(echo.list().await.unwrap(), BTreeSet::from([LeaseId(2)]));
 }
 
 #[tokio::test]
@@ -64,8 +64,8 @@ async fn leases_and_credentials_survive_a_restart_and_end_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let clock = ManualClock::at_unix_ms(NOW);
     let first = start(dir.path(), &clock).await;
-    first.prepare(&lease("lease-1")).await.unwrap();
-    let credential = first.credential(&lease("lease-1")).await.unwrap();
+    first.prepare(&lease(1)).await.unwrap();
+    let credential = first.credential(&lease(1)).await.unwrap();
     drop(first);
     let second = start(dir.path(), &clock).await;
     probe(&credential, second.address()).await.unwrap();
@@ -79,9 +79,9 @@ async fn leases_and_credentials_survive_a_restart_and_end_in_time() {
 async fn a_wrong_token_and_an_unprepared_lease_get_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let echo = start(dir.path(), &ManualClock::at_unix_ms(NOW)).await;
-    assert!(matches!(echo.credential(&lease("lease-9")).await, Err(DeliveryError::Temporary { .. })));
-    echo.prepare(&lease("lease-1")).await.unwrap();
-    let mut credential = echo.credential(&lease("lease-1")).await.unwrap();
+    assert!(matches!(echo.credential(&lease(9)).await, Err(DeliveryError::Temporary { .. })));
+    echo.prepare(&lease(1)).await.unwrap();
+    let mut credential = echo.credential(&lease(1)).await.unwrap();
     credential.token = comity_runtime::SecretString::new("guess".into());
     assert_eq!(get(&echo, &credential, "/version").await.0, 401);
 }
@@ -90,9 +90,9 @@ async fn a_wrong_token_and_an_unprepared_lease_get_nothing() {
 async fn the_kubeconfig_works_with_a_kubernetes_client() {
     let dir = tempfile::tempdir().unwrap();
     let echo = start(dir.path(), &ManualClock::at_unix_ms(NOW)).await;
-    echo.prepare(&lease("lease-1")).await.unwrap();
-    let credential = echo.credential(&lease("lease-1")).await.unwrap();
-    let text = crate::kubeconfig::render("lease-1", &credential, &echo.address().to_string());
+    echo.prepare(&lease(1)).await.unwrap();
+    let credential = echo.credential(&lease(1)).await.unwrap();
+    let text = crate::kubeconfig::render(LeaseId(1), &credential, &echo.address().to_string());
     let kubeconfig = kube::config::Kubeconfig::from_yaml(text.expose()).unwrap();
     let config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();

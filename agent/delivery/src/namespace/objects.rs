@@ -31,14 +31,15 @@ const TENANT_ROLE_MANIFEST: &str = include_str!("../../../../deploy/agent/tenant
 
 /// Labels of everything in the namespace.
 pub(crate) fn labels(lease: &DonorLease) -> BTreeMap<String, String> {
-    own_labels([(LEASE_LABEL, lease.lease_id.as_str()), (TENANT_LABEL, &lease.tenant), (ORIGIN_LABEL, &lease.origin)])
+    let id = lease.lease_id.to_string();
+    own_labels([(LEASE_LABEL, id.as_str()), (TENANT_LABEL, &lease.tenant), (ORIGIN_LABEL, &lease.origin)])
 }
 
 /// Metadata of an object in the lease's namespace.
 pub(crate) fn metadata(lease: &DonorLease, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
-        namespace: Some(namespace_name(&lease.lease_id)),
+        namespace: Some(namespace_name(lease.lease_id)),
         labels: Some(labels(lease)),
         ..ObjectMeta::default()
     }
@@ -51,7 +52,7 @@ pub(crate) fn namespace(lease: &DonorLease) -> Namespace {
         labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
     }
     let metadata =
-        ObjectMeta { name: Some(namespace_name(&lease.lease_id)), labels: Some(labels), ..ObjectMeta::default() };
+        ObjectMeta { name: Some(namespace_name(lease.lease_id)), labels: Some(labels), ..ObjectMeta::default() };
     Namespace { metadata, ..Namespace::default() }
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn role_binding(lease: &DonorLease) -> RoleBinding {
         subjects: Some(vec![Subject {
             kind: "ServiceAccount".to_owned(),
             name: SERVICE_ACCOUNT.to_owned(),
-            namespace: Some(namespace_name(&lease.lease_id)),
+            namespace: Some(namespace_name(lease.lease_id)),
             ..Subject::default()
         }]),
     }

@@ -150,12 +150,13 @@ fn gib(amount: u64) -> Quantity {
 mod tests {
     use comity_agent_kubernetes::gpu_resource::all_known;
     use comity_proto::v1;
+    use comity_types::LeaseId;
 
     use super::*;
 
     fn lease(resource: &str, count: u64, cpu_milli: u64) -> DonorLease {
         DonorLease {
-            lease_id: "lease-7".into(),
+            lease_id: LeaseId(7),
             tenant: "vision".into(),
             origin: "polytechnic".into(),
             placement: v1::Placement {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::{check_lease_id, namespace_name};
+use comity_agent_model::lease_id::namespace_name;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::ResourceExt as _;
@@ -20,8 +21,7 @@ const POLL: Duration = Duration::from_millis(250);
 
 impl NamespaceDelivery {
     /// Removes the rights first, then all objects; returns when nothing is left.
-    pub(super) async fn take_down(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check_lease_id(lease_id)?;
+    pub(super) async fn take_down(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let name = namespace_name(lease_id);
         let read = format!("read namespace {name}");
         let Some(namespace) = call_opt(&read, self.namespaces().get(&name)).await? else { return Ok(()) };
@@ -29,7 +29,7 @@ impl NamespaceDelivery {
             // Not ours: nothing of this lease is here.
             tracing::warn!(
                 namespace = name,
-                lease = lease_id,
+                lease = %lease_id,
                 "a namespace of this name was not made by Comity; it is left alone"
             );
             return Ok(());
@@ -50,7 +50,7 @@ impl NamespaceDelivery {
 
     /// Voids every credential at once: the Secret that the tokens are bound to, the rights, and the account, with which
     /// go tokens that the tenant made for itself.
-    async fn revoke(&self, lease_id: &str) -> Result<(), DeliveryError> {
+    async fn revoke(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let now = DeleteParams::background().grace_period(0);
         call_opt("revoke the tenant's token", self.namespaced::<Secret>(lease_id).delete(objects::TOKEN_SECRET, &now))
             .await?;

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_runtime::atomic_file;
+use comity_types::LeaseId;
 
 const LEDGER_FILE: &str = "origin-secrets.json";
 /// Far more leases than one origin holds.
@@ -16,7 +17,7 @@ const OPERATION: &str = "note where the Secret of a lease is";
 #[derive(Debug)]
 pub(super) struct Ledger {
     path: PathBuf,
-    namespaces: Mutex<BTreeMap<String, String>>,
+    namespaces: Mutex<BTreeMap<LeaseId, String>>,
 }
 
 impl Ledger {
@@ -37,9 +38,9 @@ impl Ledger {
         Ok(Self { path, namespaces: Mutex::new(namespaces) })
     }
 
-    pub(super) fn note(&self, lease_id: &str, namespace: &str) -> Result<(), DeliveryError> {
+    pub(super) fn note(&self, lease_id: LeaseId, namespace: &str) -> Result<(), DeliveryError> {
         let mut namespaces = self.lock();
-        match namespaces.get(lease_id) {
+        match namespaces.get(&lease_id) {
             Some(noted) if noted == namespace => return Ok(()),
             Some(noted) => {
                 let message =
@@ -49,31 +50,31 @@ impl Ledger {
             None => {}
         }
         let mut changed = namespaces.clone();
-        changed.insert(lease_id.to_owned(), namespace.to_owned());
+        changed.insert(lease_id, namespace.to_owned());
         self.store(&mut namespaces, changed)
     }
 
-    pub(super) fn forget(&self, lease_id: &str) -> Result<(), DeliveryError> {
+    pub(super) fn forget(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let mut namespaces = self.lock();
         let mut changed = namespaces.clone();
-        if changed.remove(lease_id).is_none() {
+        if changed.remove(&lease_id).is_none() {
             return Ok(());
         }
         self.store(&mut namespaces, changed)
     }
 
-    pub(super) fn namespace(&self, lease_id: &str) -> Option<String> {
-        self.lock().get(lease_id).cloned()
+    pub(super) fn namespace(&self, lease_id: LeaseId) -> Option<String> {
+        self.lock().get(&lease_id).cloned()
     }
 
-    pub(super) fn leases(&self) -> BTreeSet<String> {
-        self.lock().keys().cloned().collect()
+    pub(super) fn leases(&self) -> BTreeSet<LeaseId> {
+        self.lock().keys().copied().collect()
     }
 
     fn store(
         &self,
-        current: &mut BTreeMap<String, String>,
-        changed: BTreeMap<String, String>,
+        current: &mut BTreeMap<LeaseId, String>,
+        changed: BTreeMap<LeaseId, String>,
     ) -> Result<(), DeliveryError> {
         let bytes = serde_json::to_vec(&changed).map_err(|error| DeliveryError::temporary(OPERATION, error))?;
         atomic_file::write(&self.path, &bytes, atomic_file::PRIVATE)
@@ -83,7 +84,7 @@ impl Ledger {
     }
 
     /// The map is replaced whole, so a panic elsewhere leaves nothing half done.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<LeaseId, String>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -97,12 +98,12 @@ mod tests {
     fn notes_survive_a_restart_and_a_lease_stays_where_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(dir.path()).unwrap();
-        ledger.note("lease-1", "a").unwrap();
-        ledger.note("lease-2", "b").unwrap();
-        assert!(ledger.note("lease-1", "b").is_err());
-        ledger.forget("lease-2").unwrap();
+        ledger.note(LeaseId(1), "a").unwrap();
+        ledger.note(LeaseId(2), "b").unwrap();
+        assert!(ledger.note(LeaseId(1), "b").is_err());
+        ledger.forget(LeaseId(2)).unwrap();
         let again = Ledger::open(dir.path()).unwrap();
-        assert_eq!(again.namespace("lease-1").as_deref(), Some("a"));
-        assert_eq!(again.leases(), BTreeSet::from(["lease-1".to_owned()]));
+        assert_eq!(again.namespace(LeaseId(1)).as_deref(), Some("a"));
+        assert_eq!(again.leases(), BTreeSet::from([LeaseId(1)]));
     }
 }

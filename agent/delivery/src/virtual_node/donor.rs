@@ -8,6 +8,7 @@ use comity_agent_liqo::donor::{Grant, Grants, LiqoDonor, Minted};
 use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -106,7 +107,7 @@ impl VirtualNodeDonor for NodeLender {
 
     fn remove<'a>(
         &'a self,
-        lease_id: &'a str,
+        lease_id: LeaseId,
         slice: &'a str,
         tenant_namespace: Option<&'a str>,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
@@ -122,7 +123,7 @@ impl VirtualNodeDonor for NodeLender {
         })
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(self.nodes.leases())
     }
 }

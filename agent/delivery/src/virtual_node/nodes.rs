@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, Patch};
 use kube::core::PartialObjectMeta;
@@ -43,7 +44,7 @@ pub(super) struct Selection {
 }
 
 /// The label of a lease's nodes.
-pub(super) fn lease_label(lease_id: &str) -> String {
+pub(super) fn lease_label(lease_id: LeaseId) -> String {
     format!("{LEASE_NODES}{lease_id}")
 }
 
@@ -72,7 +73,7 @@ fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt)
             return Ok(Selection { selector, shown, to_label: Vec::new() });
         }
     }
-    let selector = Labels::from([(lease_label(&lease.lease_id), "true".to_owned())]);
+    let selector = Labels::from([(lease_label(lease.lease_id), "true".to_owned())]);
     Ok(Selection { selector, shown, to_label: chosen.into_iter().map(|(name, _)| name.clone()).collect() })
 }
 
@@ -101,7 +102,7 @@ impl LeaseNodes {
             .map(|node| (node.name_any(), node.metadata.labels.unwrap_or_default()))
             .collect();
         let selection = select(lease, &nodes, &self.salt)?;
-        let label = lease_label(&lease.lease_id);
+        let label = lease_label(lease.lease_id);
         for (name, labels) in &nodes {
             let wanted = selection.to_label.contains(name);
             let is = labels.get(&label).map(String::as_str);
@@ -115,7 +116,7 @@ impl LeaseNodes {
     }
 
     /// Removes a lease's label from every node.
-    pub(super) async fn release(&self, lease_id: &str) -> Result<(), DeliveryError> {
+    pub(super) async fn release(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let label = lease_label(lease_id);
         for node in self.list(&ListParams::default().labels(&label)).await? {
             self.set(&node.name_any(), &label, None).await?;
@@ -124,10 +125,10 @@ impl LeaseNodes {
     }
 
     /// Leases whose label any node carries.
-    pub(super) async fn leases(&self) -> Result<BTreeSet<String>, DeliveryError> {
+    pub(super) async fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let nodes = self.list(&ListParams::default()).await?;
         let labels = nodes.iter().flat_map(|node| node.labels().keys());
-        Ok(labels.filter_map(|label| label.strip_prefix(LEASE_NODES)).map(str::to_owned).collect())
+        Ok(labels.filter_map(|label| label.strip_prefix(LEASE_NODES)?.parse().ok()).collect())
     }
 
     async fn set(&self, node: &str, label: &str, value: Option<&str>) -> Result<(), DeliveryError> {
@@ -171,7 +172,7 @@ mod tests {
             .map(|name| v1::NodePlacement { node: SALT.node_id(name), ..v1::NodePlacement::default() })
             .collect();
         DonorLease {
-            lease_id: "lease-7".into(),
+            lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
             placement: v1::Placement { nodes, ..v1::Placement::default() },

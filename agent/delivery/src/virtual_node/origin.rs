@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use comity_agent_liqo::origin::{LiqoOrigin, SliceRequest};
 use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TenantRequest};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 use super::VirtualNodeOrigin;
@@ -40,7 +41,7 @@ impl VirtualNodeOrigin for LiqoOrigin {
     ) -> BoxFuture<'a, Result<String, DeliveryError>> {
         Box::pin(async move {
             let request = SliceRequest {
-                lease_id: lease.lease_id.clone(),
+                lease_id: lease.lease_id,
                 slice: grant.slice.clone(),
                 resources: grant.resources.clone(),
                 target_namespace: match lease.target_namespace.as_str() {
@@ -60,14 +61,14 @@ impl VirtualNodeOrigin for LiqoOrigin {
         lease: &'a OriginLease,
         _grant: &'a VirtualNodeGrant,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
-        Box::pin(self.ready(&lease.lease_id))
+        Box::pin(self.ready(lease.lease_id))
     }
 
-    fn remove<'a>(&'a self, lease_id: &'a str) -> BoxFuture<'a, Result<(), DeliveryError>> {
+    fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
         Box::pin(Self::remove(self, lease_id))
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<String>, DeliveryError>> {
+    fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(Self::list(self))
     }
 }

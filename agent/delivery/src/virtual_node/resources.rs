@@ -49,6 +49,7 @@ pub fn granted(lease: &DonorLease) -> Result<BTreeMap<String, String>, DeliveryE
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_proto::v1;
+    use comity_types::LeaseId;
 
     use super::*;
 
@@ -59,7 +60,7 @@ mod tests {
             ..v1::NodePlacement::default()
         });
         DonorLease {
-            lease_id: "lease-7".into(),
+            lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
             placement: v1::Placement {

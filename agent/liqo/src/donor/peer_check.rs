@@ -2,8 +2,8 @@
 //! user or group of this cluster would have the same rights.
 
 use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call};
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_types::is_dns_label;
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 use kube::api::ListParams;
 use kube::{Api, Resource};

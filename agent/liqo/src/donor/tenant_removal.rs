@@ -2,7 +2,7 @@
 
 use comity_agent_kubernetes::call::{call, call_opt};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::check_lease_id;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -73,7 +73,7 @@ impl LiqoDonor {
         let slices = self.replicated_slices(peer).await?;
         // Names become those of nodes, and of certificates.
         let names = slices.iter().filter(|slice| suits(slice, grant)).map(kube::ResourceExt::name_any);
-        Ok(names.filter(|name| check_lease_id(name).is_ok()).collect())
+        Ok(names.filter(|name| name.parse::<LeaseId>().is_ok()).collect())
     }
 
     /// In the order of their names.

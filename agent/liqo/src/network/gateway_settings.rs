@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::settings::InvalidSetting;
+use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 /// Limits of the MTU in the tunnel: IPv6's minimum, and the rest of a jumbo frame.

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::side::Side;
+use comity_types::Side;
+use comity_types::is_dns_label;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 

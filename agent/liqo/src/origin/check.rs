@@ -2,8 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_types::is_dns_label;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 

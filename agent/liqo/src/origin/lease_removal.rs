@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id};
+use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_types::LeaseId;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
@@ -46,15 +47,14 @@ impl LiqoOrigin {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    pub async fn remove(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check_lease_id(lease_id)?;
+    pub async fn remove(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let found = match self.slice_of(lease_id).await? {
             Some(slice) => Some(slice),
             // The slice went before this agent saw the rest go.
             None => self.virtual_node_of(lease_id).await?,
         };
         let Some(held) = found.as_ref().map(HeldSlice::of) else { return Ok(()) };
-        let is_empty = self.drain(&held, lease_id).await?;
+        let is_empty = self.drain(&held, &lease_id.to_string()).await?;
         if is_empty && self.keep_idle(&held).await? {
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl LiqoOrigin {
         self.unmark(&held.donor).await
     }
 
-    async fn virtual_node_of(&self, lease_id: &str) -> Result<Option<DynamicObject>, DeliveryError> {
+    async fn virtual_node_of(&self, lease_id: LeaseId) -> Result<Option<DynamicObject>, DeliveryError> {
         let nodes = self.cluster_wide(&virtual_node());
         let of_lease = ListParams::default().labels(&format!("{LEASE_LABEL}={lease_id}")).limit(1);
         Ok(call("list the VirtualNodes of leases", nodes.list(&of_lease)).await?.items.into_iter().next())

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_types::LeaseId;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -23,8 +24,8 @@ pub(super) const DIGEST: &str = "comity.dev/parameters";
 /// The request to a donor for one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceRequest {
-    /// "lease-N".
-    pub lease_id: String,
+    /// The lease.
+    pub lease_id: LeaseId,
     /// Name of the slice, and so of the node: the lease's id, or that of an earlier lease whose node is idle.
     pub slice: String,
     /// Kubernetes resource names and quantities, as in the lease.
@@ -101,11 +102,12 @@ pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
     let mut object = DynamicObject::new(&request.slice, &resource_slice())
         .within(&peer.tenant_namespace())
         .data(json!({ "spec": { "class": SLICE_CLASS, "resources": request.resources } }));
+    let lease = request.lease_id.to_string();
     object.metadata.labels = Some(own_labels([
         ("liqo.io/replication", "true"),
         ("liqo.io/remoteID", peer.liqo_id.as_str()),
         (REMOTE_CLUSTER_LABEL, peer.liqo_id.as_str()),
-        (LEASE_LABEL, &request.lease_id),
+        (LEASE_LABEL, &lease),
         (PEERING_LABEL, &peer.peering),
     ]));
     object.metadata.annotations = Some(BTreeMap::from([

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::{LEASE_LABEL, check_lease_id};
+use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_policy::quantity::nano as quantity_nano;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::api::{ListParams, Patch};
 use kube::core::DynamicObject;
@@ -38,8 +39,8 @@ impl LiqoOrigin {
     /// # Errors
     /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
     pub async fn accept(&self, peer: &LiqoPeer, request: &SliceRequest) -> Result<(), DeliveryError> {
-        check_lease_id(&request.lease_id)?;
-        check_lease_id(&request.slice)?;
+        let slice = LeaseId::parse(&request.slice, "slice");
+        slice.map_err(|error| DeliveryError::permanent("bad-lease-id", error.to_string()))?;
         check::target_namespace(&request.target_namespace)?;
         check::peer(peer, self.own_id().await?)?;
         let name = request.slice.as_str();
@@ -54,11 +55,12 @@ impl LiqoOrigin {
             self.ensure_target_namespace(&request.target_namespace),
         )?;
         match &found {
-            Some(found) => check_slice(found, peer, &request.lease_id)?,
+            Some(found) => check_slice(found, peer, request.lease_id)?,
             None => check_new(request)?,
         }
         dynamic::apply(&slices, &objects::slice(peer, request)).await?;
-        let denial = if request.slice == request.lease_id { Denial::Final } else { Denial::MayBeOld };
+        // Between two leases the donor denies it.
+        let denial = if is_own(request) { Denial::Final } else { Denial::MayBeOld };
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
         // The namespace's offer depends on the slice alone, so it is written while the donor grants that.
@@ -82,8 +84,7 @@ impl LiqoOrigin {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    pub async fn ready(&self, lease_id: &str) -> Result<(), DeliveryError> {
-        check_lease_id(lease_id)?;
+    pub async fn ready(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let operation = format!("use virtual node {lease_id}");
         let Some(slice) = self.slice_of(lease_id).await? else {
             return Err(DeliveryError::temporary(operation, "there is no ResourceSlice; it is made again"));
@@ -99,13 +100,13 @@ impl LiqoOrigin {
     ///
     /// # Errors
     /// [`DeliveryError`].
-    pub async fn list(&self) -> Result<BTreeSet<String>, DeliveryError> {
+    pub async fn list(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let mut found = self.slices(LEASE_LABEL).await?;
         // Of a lease whose slice went before the rest.
         let nodes = self.cluster_wide(&virtual_node());
         let labelled = ListParams::default().labels(LEASE_LABEL);
         found.extend(call("list the VirtualNodes of leases", nodes.list(&labelled)).await?.items);
-        Ok(found.iter().filter_map(|object| object.labels().get(LEASE_LABEL).cloned()).collect())
+        Ok(found.iter().filter_map(|object| object.labels().get(LEASE_LABEL)?.parse().ok()).collect())
     }
 
     /// Slices that match a label selector, whatever donor they are for.
@@ -125,7 +126,7 @@ impl LiqoOrigin {
         Ok(slices)
     }
 
-    pub(super) async fn slice_of(&self, lease_id: &str) -> Result<Option<DynamicObject>, DeliveryError> {
+    pub(super) async fn slice_of(&self, lease_id: LeaseId) -> Result<Option<DynamicObject>, DeliveryError> {
         Ok(self.slices(&format!("{LEASE_LABEL}={lease_id}")).await?.into_iter().next())
     }
 
@@ -144,7 +145,7 @@ impl LiqoOrigin {
     /// Adds the lease's labels and taint to the virtual node, before or after its virtual-kubelet began.
     async fn mark_virtual_node(&self, tenant: &str, request: &SliceRequest) -> Result<(), DeliveryError> {
         let nodes = self.namespaced(tenant, &virtual_node());
-        let (name, lease, target) = (&request.slice, &request.lease_id, &request.target_namespace);
+        let (name, lease, target) = (&request.slice, request.lease_id.to_string(), &request.target_namespace);
         let operation = format!("wait for Liqo to make VirtualNode {name}");
         let there = |node: Option<&DynamicObject>| {
             Ok(match node {
@@ -160,7 +161,7 @@ impl LiqoOrigin {
         let operation = format!("label VirtualNode {name}");
         let parameters = patching();
         for _ in 0..PATCH_ATTEMPTS {
-            let Some(patch) = objects::virtual_node_patch(&node, lease, target) else { return Ok(()) };
+            let Some(patch) = objects::virtual_node_patch(&node, &lease, target) else { return Ok(()) };
             match nodes.patch(name, &parameters, &Patch::Merge(&patch)).await {
                 Ok(_) => return Ok(()),
                 // Liqo was faster.
@@ -179,10 +180,15 @@ fn is_replica(slice: &DynamicObject) -> bool {
     slice.labels().get("liqo.io/replicated").is_some_and(|replicated| replicated == "true")
 }
 
+/// Whether the slice has the lease's name, and not that of an earlier one.
+fn is_own(request: &SliceRequest) -> bool {
+    request.slice == request.lease_id.to_string()
+}
+
 /// A name of the donor's choice could be that of another donor's node: only what this cluster made for the peering
 /// before may be called otherwise than the lease.
 fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
-    if request.slice == request.lease_id {
+    if is_own(request) {
         return Ok(());
     }
     let message = format!(
@@ -192,14 +198,14 @@ fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
     Err(DeliveryError::permanent("slice-gone", message))
 }
 
-fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: &str) -> Result<(), DeliveryError> {
+fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: LeaseId) -> Result<(), DeliveryError> {
     let name = found.name_any();
     let temporary = |reason: &str| Err(DeliveryError::temporary(format!("make ResourceSlice {name}"), reason));
     if found.metadata.deletion_timestamp.is_some() {
         return temporary("the old one is still being deleted");
     }
     match found.labels().get(LEASE_LABEL) {
-        Some(lease) if lease == lease_id => return Ok(()),
+        Some(lease) if *lease == lease_id.to_string() => return Ok(()),
         Some(other) if found.labels().contains_key(PEERING_LABEL) => {
             return temporary(&format!("it still stands for {other}, which is being taken down"));
         }
@@ -272,7 +278,7 @@ fn amounts(resources: &Value) -> BTreeMap<String, u128> {
     entries.filter_map(|(name, value)| Some((name.clone(), quantity_nano(&text(value)?)?))).collect()
 }
 
-fn node_ready(node: Option<&Node>, lease_id: &str, granted: &BTreeMap<String, u128>) -> Seen<()> {
+fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String, u128>) -> Seen<()> {
     let Some(node) = node else {
         return Seen::NotYet("there is no Node yet; look at the virtual-kubelet's pod".to_owned());
     };
@@ -283,7 +289,7 @@ fn node_ready(node: Option<&Node>, lease_id: &str, granted: &BTreeMap<String, u1
         let message = ready.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition Ready");
         return Seen::NotYet(format!("the Node is not ready: {message}"));
     }
-    if node.labels().get(LEASE_LABEL).map(String::as_str) != Some(lease_id) {
+    if node.labels().get(LEASE_LABEL).is_none_or(|lease| *lease != lease_id.to_string()) {
         return Seen::NotYet("the Node has no label of its lease yet".to_owned());
     }
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
@@ -356,7 +362,7 @@ mod tests {
             (&[(PEERING_LABEL, "peer-2")], Some("slice-not-ours")),
             (&[], Some("slice-not-ours")),
         ] {
-            let found = match check_slice(&labelled(labels), &peer, "lease-9") {
+            let found = match check_slice(&labelled(labels), &peer, LeaseId(9)) {
                 Ok(()) => None,
                 Err(DeliveryError::Permanent { code, .. }) => Some(code),
                 Err(_) => Some("temporary"),
@@ -368,7 +374,7 @@ mod tests {
     #[test]
     fn a_name_of_the_donors_choice_is_not_made_here() {
         let with = |slice: &str| SliceRequest {
-            lease_id: "lease-9".into(),
+            lease_id: LeaseId(9),
             slice: slice.into(),
             resources: wanted(),
             target_namespace: "team-a".into(),
@@ -404,19 +410,19 @@ mod tests {
             .unwrap()
         };
         let granted = amounts(&json!({ "nvidia.com/gpu": 2 }));
-        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), "lease-7", &granted), Seen::Done(())));
+        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &granted), Seen::Done(())));
         for (node, part) in [
             (node("Unknown", "2", "lease-7"), "not ready"),
             (node("True", "1", "lease-7"), "nvidia.com/gpu"),
             (node("True", "4", "lease-7"), "nvidia.com/gpu"),
             (node("True", "2", "lease-8"), "label"),
         ] {
-            assert!(matches!(node_ready(Some(&node), "lease-7", &granted), Seen::NotYet(what) if what.contains(part)));
+            assert!(matches!(node_ready(Some(&node), LeaseId(7), &granted), Seen::NotYet(what) if what.contains(part)));
         }
         assert!(matches!(
-            node_ready(Some(&node("True", "2", "lease-7")), "lease-7", &BTreeMap::new()),
+            node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &BTreeMap::new()),
             Seen::NotYet(_)
         ));
-        assert!(matches!(node_ready(None, "lease-7", &granted), Seen::NotYet(_)));
+        assert!(matches!(node_ready(None, LeaseId(7), &granted), Seen::NotYet(_)));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use comity_agent_fabric::LocalForward;
 use comity_runtime::SecretString;
+use comity_types::LeaseId;
 
 use crate::reconcile::live::LiveLease;
 
@@ -55,40 +56,40 @@ pub enum Access {
 
 /// All connected leases, by id.
 #[derive(Default)]
-pub struct Connections(Mutex<BTreeMap<String, Connected>>);
+pub struct Connections(Mutex<BTreeMap<LeaseId, Connected>>);
 
 impl Connections {
-    fn leases(&self) -> MutexGuard<'_, BTreeMap<String, Connected>> {
+    fn leases(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Connected>> {
         // Each change is one insertion or removal, so a panic elsewhere leaves nothing half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connected leases, as a plan sees them.
     #[must_use]
-    pub fn live(&self) -> BTreeMap<String, LiveLease> {
-        self.leases().iter().map(|(id, connected)| (id.clone(), connected.lease.clone())).collect()
+    pub fn live(&self) -> BTreeMap<LeaseId, LiveLease> {
+        self.leases().iter().map(|(id, connected)| (*id, connected.lease.clone())).collect()
     }
 
     /// How each connected lease is used.
     #[must_use]
-    pub fn accesses(&self) -> BTreeMap<String, Access> {
-        self.leases().iter().map(|(id, connected)| (id.clone(), connected.borrowed.access())).collect()
+    pub fn accesses(&self) -> BTreeMap<LeaseId, Access> {
+        self.leases().iter().map(|(id, connected)| (*id, connected.borrowed.access())).collect()
     }
 
     /// How a connected lease is used.
     #[must_use]
-    pub fn access(&self, lease: &str) -> Option<Access> {
-        Some(self.leases().get(lease)?.borrowed.access())
+    pub fn access(&self, lease: LeaseId) -> Option<Access> {
+        Some(self.leases().get(&lease)?.borrowed.access())
     }
 
     /// Adds or replaces a lease.
-    pub(crate) fn insert(&self, lease: &str, connected: Connected) {
-        self.leases().insert(lease.to_owned(), connected);
+    pub(crate) fn insert(&self, lease: LeaseId, connected: Connected) {
+        self.leases().insert(lease, connected);
     }
 
     /// Disconnects a lease; its port stays open as long as what is returned.
-    pub(crate) fn remove(&self, lease: &str) -> Option<Connected> {
-        self.leases().remove(lease)
+    pub(crate) fn remove(&self, lease: LeaseId) -> Option<Connected> {
+        self.leases().remove(&lease)
     }
 
     /// Disconnects all leases.

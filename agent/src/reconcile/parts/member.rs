@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use comity_agent_model::envelope::{Envelope, lease_text};
 use comity_agent_state::record::{PeeringRecord, RemoteKeys, SecretKey};
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentitySignature};
+use comity_types::LeaseId;
 use zeroize::Zeroizing;
 
 use crate::keys::bundle::PinnedKeys;
@@ -37,8 +39,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) keys: &'a PeeringRecord,
     /// The receiver.
     pub(crate) remote: &'a RemoteKeys,
-    /// Lease; empty for the peering itself.
-    pub(crate) lease: &'a str,
+    /// Lease; `None` for the peering itself.
+    pub(crate) lease: Option<LeaseId>,
     /// Kind of the envelope.
     pub(crate) step: &'a str,
     /// Sequence, from 1.
@@ -58,9 +60,9 @@ impl Member {
         let Subject { keys, remote, lease, step, sequence } = subject;
         let binding = Binding {
             federation: self.federation.clone(),
-            peering: keys.peering.clone(),
+            peering: keys.peering.to_string(),
             epoch: keys.epoch,
-            lease: lease.to_owned(),
+            lease: lease_text(lease),
             step: step.to_owned(),
             sequence,
             from: self.cluster.clone(),
@@ -72,7 +74,7 @@ impl Member {
     /// Opens an envelope of the other side.
     pub(crate) fn open(
         &self,
-        envelope: &v1::Envelope,
+        envelope: &Envelope,
         keys: &PeeringRecord,
         remote: &RemoteKeys,
     ) -> Result<Zeroizing<Vec<u8>>, SealError> {

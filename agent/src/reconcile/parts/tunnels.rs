@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comity_agent_fabric::{Exposure, Fabric, FabricError, PeerConfig, PeerHandle};
+use comity_types::PeeringId;
 use tokio::sync::Notify;
 
 /// The fabric, and what a restart loses of it.
@@ -21,9 +22,9 @@ pub struct Tunnels {
 #[derive(Default)]
 struct Running {
     /// Exposed APIs, by peering, with the epoch of their tunnel.
-    exposures: BTreeMap<String, (u32, Exposure)>,
+    exposures: BTreeMap<PeeringId, (u32, Exposure)>,
     /// Epoch of each tunnel.
-    epochs: BTreeMap<String, u32>,
+    epochs: BTreeMap<PeeringId, u32>,
 }
 
 impl Tunnels {
@@ -41,35 +42,40 @@ impl Tunnels {
 
     /// Epoch of each tunnel, by peering.
     #[must_use]
-    pub fn epochs(&self) -> BTreeMap<String, u32> {
+    pub fn epochs(&self) -> BTreeMap<PeeringId, u32> {
         self.running().epochs.clone()
     }
 
     /// Sets up the tunnel of an epoch; `expose` opens ports in it, once in each epoch.
     pub(crate) fn set_up(
         &self,
+        peering: PeeringId,
         config: PeerConfig,
         epoch: u32,
         expose: impl FnOnce(&PeerHandle) -> Result<Option<Exposure>, FabricError>,
     ) -> Result<(), FabricError> {
-        let peering = config.peering.clone();
         let handle = self.fabric.add_peer(config)?;
         let mut running = self.running();
         if running.exposures.get(&peering).is_none_or(|(exposed, _)| *exposed != epoch) {
             let exposure = expose(&handle)?;
-            running.exposures.extend(exposure.map(|exposure| (peering.clone(), (epoch, exposure))));
+            running.exposures.extend(exposure.map(|exposure| (peering, (epoch, exposure))));
         }
         running.epochs.insert(peering, epoch);
         self.reach_due.notify_one();
         Ok(())
     }
 
+    /// The tunnel of a peering.
+    pub(crate) fn peer(&self, peering: PeeringId) -> Option<PeerHandle> {
+        self.fabric.peer(&peering.to_string())
+    }
+
     /// Removes a peering's tunnel.
-    pub(crate) fn take_down(&self, peering: &str) {
-        self.fabric.remove_peer(peering);
+    pub(crate) fn take_down(&self, peering: PeeringId) {
+        self.fabric.remove_peer(&peering.to_string());
         let mut running = self.running();
-        running.exposures.remove(peering);
-        running.epochs.remove(peering);
+        running.exposures.remove(&peering);
+        running.epochs.remove(&peering);
     }
 
     /// Closes the ports in all tunnels.

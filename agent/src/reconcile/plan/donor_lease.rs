@@ -1,10 +1,9 @@
 //! Steps of a lease that this cluster lends.
 
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LeaseTerms;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
+use comity_types::{Delivery, Side};
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
@@ -39,19 +38,24 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, known: bool, lent_milli: &mut u
         return;
     }
     let delivery = lease.delivery;
-    if let (DeliveryKind::VirtualNode, Err(reason)) = (delivery, &snapshot.service.lends) {
+    if let (Delivery::VirtualNode, Err(reason)) = (delivery, &snapshot.service.lends) {
         let message = format!("this cluster lends no virtual nodes now: {reason}");
         steps.push(refuse(lease, "virtual-node-unavailable", message));
         return;
     }
     let milli = milli(lease);
-    let institution = snapshot.directive(&lease.peering).map_or("", |directive| directive.peer_institution.as_str());
-    let terms =
-        LeaseTerms { origin: &lease.origin, institution, milli, term_ms: lease.term_ms, lent_milli: *lent_milli };
+    let institution = snapshot.directive(lease.peering).map_or("", |directive| directive.peer_institution.as_str());
+    let terms = LeaseTerms {
+        origin: lease.origin.as_str(),
+        institution,
+        milli,
+        term_ms: lease.term_ms,
+        lent_milli: *lent_milli,
+    };
     match snapshot.policy.check(&terms) {
         Ok(()) => {
             *lent_milli = lent_milli.saturating_add(milli);
-            let (lease, fencing_token) = (lease.id.clone(), lease.fencing_token);
+            let (lease, fencing_token) = (lease.id, lease.fencing_token);
             steps.push(AdmitLease { lease, fencing_token, milli, delivery }.into());
         }
         Err(message) => steps.push(refuse(lease, "local-policy", message)),
@@ -78,8 +82,8 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, steps: &m
     }
     if record.namespace.is_none() {
         let ready = match record.delivery {
-            DeliveryKind::Namespace => ExchangeState::Ready,
-            DeliveryKind::VirtualNode => exchange_state(snapshot, &lease.peering),
+            Delivery::Namespace => ExchangeState::Ready,
+            Delivery::VirtualNode => exchange_state(snapshot, lease.peering),
         };
         match ready {
             ExchangeState::Ready => steps.push(PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }.into()),
@@ -88,14 +92,14 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, steps: &m
         }
         return;
     }
-    let Some(epoch) = snapshot.usable_epoch(&lease.peering) else { return };
-    if snapshot.is_reported(&ReportKey::Credential(lease.id.clone())) {
+    let Some(epoch) = snapshot.usable_epoch(lease.peering) else { return };
+    if snapshot.is_reported(&ReportKey::Credential(lease.id)) {
         return;
     }
     match &record.sealed {
         Some(sealed) if sealed.epoch == epoch && !is_renewal_due(sealed, ends_at_ms, snapshot.now_ms) => {
-            if !lease.donor_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id.clone())) {
-                steps.push(ReportLease { lease: lease.id.clone(), fencing_token: lease.fencing_token }.into());
+            if !lease.donor_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id)) {
+                steps.push(ReportLease { lease: lease.id, fencing_token: lease.fencing_token }.into());
             }
         }
         sealed => {

@@ -1,8 +1,8 @@
 //! Planning that both sides of a lease share: its end, and a refusal.
 
-use comity_agent_model::lease::{Lease, LeaseState};
-use comity_agent_model::side::Side;
+use comity_agent_model::lease::Lease;
 use comity_agent_state::record::ReportKey;
+use comity_types::{LeaseState, Side};
 
 use super::{Snapshot, Step, is_past_grace};
 use crate::reconcile::steps::lease::{RefuseLease, RemoveLease};
@@ -25,15 +25,15 @@ pub(super) fn ends(
     held: Option<TakeDown>,
     steps: &mut Vec<Step>,
 ) -> bool {
-    let remove = |report| -> Step { RemoveLease { lease: lease.id.clone(), side: Some(side), report }.into() };
-    if lease.state == LeaseState::Ending {
+    let remove = |report| -> Step { RemoveLease { lease: lease.id, side: Some(side), report }.into() };
+    if lease.state == Some(LeaseState::Ending) {
         let known = held.is_some_and(|held| held.clean_acked);
-        if !known && !snapshot.is_reported(&ReportKey::Clean(lease.id.clone())) {
+        if !known && !snapshot.is_reported(&ReportKey::Clean(lease.id)) {
             steps.push(remove(Some(lease.fencing_token)));
         }
         return true;
     }
-    if !lease.state.is_wanted() || snapshot.is_reported(&ReportKey::LeaseFailed(lease.id.clone())) {
+    if !lease.is_wanted() || snapshot.is_reported(&ReportKey::LeaseFailed(lease.id)) {
         return true;
     }
     if !is_past_grace(snapshot, lease) {
@@ -47,5 +47,5 @@ pub(super) fn ends(
 
 /// The step that reports to the broker that this side cannot serve the lease.
 pub(super) fn refuse(lease: &Lease, code: &'static str, message: String) -> Step {
-    RefuseLease { lease: lease.id.clone(), fencing_token: lease.fencing_token, code, message }.into()
+    RefuseLease { lease: lease.id, fencing_token: lease.fencing_token, code, message }.into()
 }

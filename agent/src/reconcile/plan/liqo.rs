@@ -28,12 +28,11 @@
 
 use comity_agent_liqo::network::{NetworkStanding, NetworkState};
 use comity_agent_liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
-use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
-use comity_agent_model::peering::{PeeringDirective, PeeringState};
-use comity_agent_model::side::Side;
+use comity_agent_model::peering::PeeringDirective;
 use comity_agent_state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMessage};
-use comity_proto::v1;
+use comity_types::{Delivery, PeeringId, PeeringState, Side};
 
 use super::{Snapshot, Step};
 use crate::reconcile::steps::liqo::{
@@ -47,9 +46,9 @@ const MINT_PAUSE_MS: u64 = 10_000;
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &PeeringDirective, steps: &mut Vec<Step>) {
     let peering = &directive.peering;
-    let stands =
-        matches!(peering.state, PeeringState::Authenticating | PeeringState::Establishing | PeeringState::Established);
-    let keys = snapshot.records.peering(&peering.id, peering.epoch);
+    use PeeringState::{Authenticating, Established, Establishing};
+    let stands = matches!(peering.state, Some(Authenticating | Establishing | Established));
+    let keys = snapshot.records.peering(peering.id, peering.epoch);
     if let (true, Some(keys)) = (stands, keys) {
         exchange(snapshot, keys, steps);
     }
@@ -67,13 +66,13 @@ pub(super) enum ExchangeState {
 }
 
 /// Whether a virtual node can be made over a peering.
-pub(super) fn exchange_state(snapshot: &Snapshot<'_>, peering: &str) -> ExchangeState {
+pub(super) fn exchange_state(snapshot: &Snapshot<'_>, peering: PeeringId) -> ExchangeState {
     let epoch = snapshot.directive(peering).map(|directive| directive.peering.epoch);
     let keys = epoch.and_then(|epoch| snapshot.records.peering(peering, epoch));
     if let Some(reason) = keys.and_then(|keys| impossible(snapshot, keys)) {
         return ExchangeState::Impossible("peer-cannot", reason);
     }
-    match snapshot.records.liqo.get(peering) {
+    match snapshot.records.liqo.get(&peering) {
         Some(record) => match failure(snapshot, record) {
             _ if record.done && record.network.is_none() => ExchangeState::Ready,
             Some(message) => ExchangeState::Impossible("liqo-refused", message.to_owned()),
@@ -87,7 +86,7 @@ pub(super) fn exchange_state(snapshot: &Snapshot<'_>, peering: &str) -> Exchange
 /// Whether Liqo's network, where it carries pods, reaches those of a virtual node.
 fn network_state(snapshot: &Snapshot<'_>, record: &LiqoRecord) -> ExchangeState {
     let carrier = snapshot.records.network_carrier(&record.liqo_id);
-    match carrier.and_then(|carrier| snapshot.live.networks.get(carrier)).map(|seen| &seen.standing) {
+    match carrier.and_then(|carrier| snapshot.live.networks.get(&carrier)).map(|seen| &seen.standing) {
         Some(NetworkStanding::Ready { .. }) => ExchangeState::Ready,
         Some(NetworkStanding::Refused(reason)) => ExchangeState::Impossible("liqo-refused", reason.clone()),
         Some(NetworkStanding::Waits(_)) | None => ExchangeState::Pending,
@@ -139,10 +138,10 @@ fn failure<'a>(snapshot: &Snapshot<'_>, record: &'a LiqoRecord) -> Option<&'a st
 fn wanting<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord) -> impl Iterator<Item = &'a Lease> {
     let ours = |lease: &&Lease| match keys.side {
         Side::Donor => snapshot.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
-        Side::Origin => lease.origin == snapshot.cluster,
+        Side::Origin => lease.origin.as_str() == snapshot.cluster,
     };
-    let over_it = |lease: &&Lease| lease.peering == keys.peering && lease.delivery == DeliveryKind::VirtualNode;
-    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.state.is_wanted()).filter(ours)
+    let over_it = |lease: &&Lease| lease.peering == keys.peering && lease.delivery == Delivery::VirtualNode;
+    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.is_wanted()).filter(ours)
 }
 
 fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
@@ -165,7 +164,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
     let reinstalled = record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id;
     if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(snapshot) {
         // One Liqo was reinstalled, or the network changed: the exchange starts over.
-        steps.push(LiqoRemove { peering: keys.peering.clone() }.into());
+        steps.push(LiqoRemove { peering: keys.peering }.into());
         return;
     }
     if failure(snapshot, record).is_none() {
@@ -175,7 +174,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
 }
 
 fn begin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {
-    let (peering, epoch) = (keys.peering.clone(), keys.epoch);
+    let (peering, epoch) = (keys.peering, keys.epoch);
     match keys.side {
         Side::Donor if snapshot.service.authentication.by_token => steps.push(LiqoMint { peering, epoch }.into()),
         Side::Donor => match unopened(snapshot, keys, TenantRequest::STEP) {
@@ -193,24 +192,22 @@ fn envelopes<'a>(
     snapshot: &'a Snapshot<'_>,
     keys: &'a PeeringRecord,
     step: &'static str,
-) -> impl Iterator<Item = &'a v1::Envelope> {
+) -> impl Iterator<Item = &'a Envelope> {
     snapshot.desired.envelopes.iter().filter(move |envelope| {
-        envelope.peering == keys.peering
-            && envelope.epoch == keys.epoch
-            && envelope.lease.is_empty()
-            && envelope.step == step
+        let key = &envelope.key;
+        key.peering == keys.peering && key.epoch == keys.epoch && key.lease.is_none() && key.step == step
     })
 }
 
-fn unopened<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord, step: &'static str) -> Option<&'a v1::Envelope> {
+fn unopened<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord, step: &'static str) -> Option<&'a Envelope> {
     envelopes(snapshot, keys, step)
-        .filter(|envelope| !keys.has_opened("", step, envelope.sequence))
-        .max_by_key(|envelope| envelope.sequence)
+        .filter(|envelope| !keys.has_opened(&envelope.key))
+        .max_by_key(|envelope| envelope.key.sequence)
 }
 
 /// Plans to open the donor's newest message; false if there is none.
 fn open_as_origin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) -> bool {
-    let (peering, epoch) = (keys.peering.clone(), keys.epoch);
+    let (peering, epoch) = (keys.peering, keys.epoch);
     if let Some(envelope) = unopened(snapshot, keys, IdentityParams::STEP) {
         steps.push(LiqoIdentity { peering, epoch, envelope: Some(envelope.clone()) }.into());
     } else if let Some(envelope) = unopened(snapshot, keys, Challenge::STEP) {
@@ -247,23 +244,23 @@ impl Exchange<'_> {
     /// Opens the other side's message first; then sends this side's if it changed or may be lost.
     fn network(&self, steps: &mut Vec<Step>) {
         let Some(network) = self.record.standing_network() else { return };
-        let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
+        let (peering, epoch) = (self.keys.peering, self.keys.epoch);
         if let Some(envelope) = unopened(self.snapshot, self.keys, NetworkState::step(self.keys.side.other())) {
             steps.push(LiqoNetwork { peering, epoch, envelope: Some(envelope.clone()) }.into());
             return;
         }
-        let carries = self.snapshot.records.network_carrier(&self.record.liqo_id) == Some(&peering);
+        let carries = self.snapshot.records.network_carrier(&self.record.liqo_id) == Some(peering);
         let seen = self.snapshot.live.networks.get(&peering).filter(|_| carries);
         let Some(local) = seen.and_then(|seen| seen.local.as_ref()) else { return };
         let changed = network.told.as_ref() != Some(local);
         let in_vain = self.needed && self.may_be_lost(network.sealed.as_ref());
-        if (changed || in_vain) && !self.snapshot.is_reported(&ReportKey::LiqoNetwork(peering.clone())) {
+        if (changed || in_vain) && !self.snapshot.is_reported(&ReportKey::LiqoNetwork(peering)) {
             steps.push(LiqoNetwork { peering, epoch, envelope: None }.into());
         }
     }
 
     fn donor(&self, steps: &mut Vec<Step>) {
-        let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
+        let (peering, epoch) = (self.keys.peering, self.keys.epoch);
         if self.goes_by_token() {
             if self.is_mint_due() {
                 steps.push(LiqoMint { peering, epoch }.into());
@@ -280,7 +277,7 @@ impl Exchange<'_> {
     }
 
     fn origin(&self, steps: &mut Vec<Step>) {
-        let (peering, epoch) = (self.keys.peering.clone(), self.keys.epoch);
+        let (peering, epoch) = (self.keys.peering, self.keys.epoch);
         if open_as_origin(self.snapshot, self.keys, steps) {
             return;
         }
@@ -302,7 +299,7 @@ impl Exchange<'_> {
     /// Whether the origin needs another token: its token is old, or may be lost.
     fn is_mint_due(&self) -> bool {
         let Some(minted) = &self.record.minted else { return self.needed };
-        if self.snapshot.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
+        if self.snapshot.is_reported(&ReportKey::Liqo(self.keys.peering)) {
             return false;
         }
         let age = self.snapshot.now_ms.saturating_sub(minted.at_ms);
@@ -318,7 +315,7 @@ impl Exchange<'_> {
 
     /// Whether the newest message must be sealed (again).
     fn is_due(&self) -> bool {
-        if !self.needed || self.snapshot.is_reported(&ReportKey::Liqo(self.keys.peering.clone())) {
+        if !self.needed || self.snapshot.is_reported(&ReportKey::Liqo(self.keys.peering)) {
             return false;
         }
         self.may_be_lost(self.record.sealed.as_ref())
@@ -336,7 +333,7 @@ impl Exchange<'_> {
         let network = NetworkState::step(self.keys.side.other());
         for step in [Challenge::STEP, TenantRequest::STEP, IdentityParams::STEP, network] {
             for envelope in envelopes(self.snapshot, self.keys, step) {
-                if self.keys.has_opened("", step, envelope.sequence) {
+                if self.keys.has_opened(&envelope.key) {
                     self.snapshot.discard(envelope, steps);
                 }
             }

@@ -1,11 +1,10 @@
 //! Steps of a lease that this cluster borrows.
 
-use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::{OriginRecord, ReportKey};
 use comity_agent_workload::reclaim::reclaim_of;
-use comity_proto::v1;
+use comity_types::{Delivery, Side};
 
 use super::lease::{TakeDown, ends, refuse};
 use super::liqo::{ExchangeState, exchange_state};
@@ -26,8 +25,8 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>
         steps.push(refuse(lease, "credential-lost", message));
         return;
     }
-    if lease.delivery == DeliveryKind::VirtualNode && !lease.origin_ready {
-        let reason = match (&snapshot.service.borrows, exchange_state(snapshot, &lease.peering)) {
+    if lease.delivery == Delivery::VirtualNode && !lease.origin_ready {
+        let reason = match (&snapshot.service.borrows, exchange_state(snapshot, lease.peering)) {
             (Err(reason), _) => {
                 Some(("virtual-node-unavailable", format!("this cluster borrows no virtual nodes now: {reason}")))
             }
@@ -39,9 +38,9 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>
             return;
         }
     }
-    let reported = ReportKey::Checkpointed(lease.id.clone());
+    let reported = ReportKey::Checkpointed(lease.id);
     if reclaim_of(lease).is_some() && snapshot.live.saved.contains(&lease.id) && !snapshot.is_reported(&reported) {
-        steps.push(ReportCheckpointed { lease: lease.id.clone(), fencing_token: lease.fencing_token }.into());
+        steps.push(ReportCheckpointed { lease: lease.id, fencing_token: lease.fencing_token }.into());
     }
     open(snapshot, lease, steps);
     if let Some(record) = record {
@@ -50,13 +49,17 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>
 }
 
 fn open(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>) {
-    let ours = |e: &&v1::Envelope| e.lease == lease.id && e.step == CREDENTIAL && e.peering == lease.peering;
+    let ours = |envelope: &&Envelope| {
+        let key = &envelope.key;
+        key.lease == Some(lease.id) && key.step == CREDENTIAL && key.peering == lease.peering
+    };
     for envelope in snapshot.desired.envelopes.iter().filter(ours) {
-        let Some(record) = snapshot.records.peering(&envelope.peering, envelope.epoch) else { continue };
-        if record.has_opened(&envelope.lease, &envelope.step, envelope.sequence) {
+        let key = &envelope.key;
+        let Some(record) = snapshot.records.peering(key.peering, key.epoch) else { continue };
+        if record.has_opened(key) {
             snapshot.discard(envelope, steps);
-        } else if record.remote.is_some() && snapshot.usable_epoch(&lease.peering) == Some(envelope.epoch) {
-            let (lease, fencing_token) = (lease.id.clone(), lease.fencing_token);
+        } else if record.remote.is_some() && snapshot.usable_epoch(lease.peering) == Some(key.epoch) {
+            let (lease, fencing_token) = (lease.id, lease.fencing_token);
             steps.push(OpenCredential { lease, fencing_token, envelope: envelope.clone() }.into());
         }
     }
@@ -66,13 +69,13 @@ fn accept(snapshot: &Snapshot<'_>, lease: &Lease, record: &OriginRecord, steps: 
     let (Some(credential), Some(tunnel)) = (&record.credential, snapshot.live.tunnels.get(&lease.peering)) else {
         return;
     };
-    if lease.delivery == DeliveryKind::VirtualNode && exchange_state(snapshot, &lease.peering) != ExchangeState::Ready {
+    if lease.delivery == Delivery::VirtualNode && exchange_state(snapshot, lease.peering) != ExchangeState::Ready {
         return;
     }
     let wanted = LiveLease { epoch: credential.epoch, sequence: credential.sequence, tunnel_epoch: *tunnel };
     if snapshot.live.accepted.get(&lease.id) != Some(&wanted) {
         steps.push(AcceptCredential { lease: Box::new(lease.clone()) }.into());
-    } else if !lease.origin_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id.clone())) {
+    } else if !lease.origin_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id)) {
         steps.push(Probe { lease: Box::new(lease.clone()) }.into());
     }
 }

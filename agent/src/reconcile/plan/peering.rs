@@ -1,9 +1,10 @@
 //! Steps of one peering.
 
-use comity_agent_model::peering::{Peering, PeeringDirective, PeeringState};
-use comity_agent_model::side::Side;
+use comity_agent_model::envelope::Envelope;
+use comity_agent_model::peering::{Peering, PeeringDirective};
 use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_proto::v1;
+use comity_types::{PeeringId, PeeringState, Side};
 
 use super::{Snapshot, Step};
 use crate::keys::bundle::Expected;
@@ -17,12 +18,14 @@ use crate::reconcile::steps::peering::{
 pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &PeeringDirective, steps: &mut Vec<Step>) {
     let peering = &directive.peering;
     let side = match snapshot.cluster {
-        cluster if cluster == peering.donor => Side::Donor,
-        cluster if cluster == peering.origin => Side::Origin,
+        cluster if cluster == peering.donor.as_str() => Side::Donor,
+        cluster if cluster == peering.origin.as_str() => Side::Origin,
         _ => return,
     };
     let this = OnePeering { snapshot, directive, peering, side };
-    match peering.state {
+    // A state that this version does not know: nothing is touched.
+    let Some(state) = peering.state else { return };
+    match state {
         PeeringState::Proposed
         | PeeringState::Keys
         | PeeringState::Authenticating
@@ -30,7 +33,7 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &PeeringDirective, steps:
         | PeeringState::Established => this.handshake(steps),
         PeeringState::Draining => this.close(steps),
         PeeringState::Failed => this.restore(steps),
-        PeeringState::Closed | PeeringState::Unknown => {}
+        PeeringState::Closed => {}
     }
 }
 
@@ -42,23 +45,23 @@ struct OnePeering<'a> {
 }
 
 impl OnePeering<'_> {
-    fn key(&self, kind: fn(String, u32) -> ReportKey) -> ReportKey {
-        kind(self.peering.id.clone(), self.peering.epoch)
+    fn key(&self, kind: fn(PeeringId, u32) -> ReportKey) -> ReportKey {
+        kind(self.peering.id, self.peering.epoch)
     }
 
-    fn is_reported(&self, kind: fn(String, u32) -> ReportKey) -> bool {
+    fn is_reported(&self, kind: fn(PeeringId, u32) -> ReportKey) -> bool {
         self.snapshot.is_reported(&self.key(kind))
     }
 
     fn fail(&self, code: &'static str, message: &str, steps: &mut Vec<Step>) {
         if !self.is_reported(ReportKey::PeeringFailed) {
-            let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+            let (peering, epoch) = (self.peering.id, self.peering.epoch);
             steps.push(FailPeering { peering, epoch, code, message: message.to_owned() }.into());
         }
     }
 
     fn handshake(&self, steps: &mut Vec<Step>) {
-        let (id, epoch) = (&self.peering.id, self.peering.epoch);
+        let (id, epoch) = (self.peering.id, self.peering.epoch);
         let shown = match self.side {
             Side::Origin => self.directive.origin_keys.as_ref(),
             Side::Donor => self.directive.donor_keys.as_ref(),
@@ -70,13 +73,13 @@ impl OnePeering<'_> {
             if shown.is_some() {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
             } else {
-                steps.push(MakeKeys { peering: id.clone(), epoch, side: self.side }.into());
+                steps.push(MakeKeys { peering: id, epoch, side: self.side }.into());
             }
             return;
         };
         match shown {
             None if !self.is_reported(ReportKey::Keys) => {
-                steps.push(MakeKeys { peering: id.clone(), epoch, side: self.side }.into());
+                steps.push(MakeKeys { peering: id, epoch, side: self.side }.into());
             }
             None => self.restore(steps),
             Some(shown) if prost::Message::encode_to_vec(shown) != record.bundle => {
@@ -89,11 +92,11 @@ impl OnePeering<'_> {
             Some(shown) if shown.network.as_ref() != self.snapshot.network => {
                 self.fail("network-changed", "this side's network is another one now", steps);
             }
-            Some(_) if self.peering.state == PeeringState::Authenticating => match self.side {
+            Some(_) if self.peering.state == Some(PeeringState::Authenticating) => match self.side {
                 Side::Donor => self.authenticate_as_donor(record, steps),
                 Side::Origin => self.authenticate_as_origin(record, steps),
             },
-            Some(_) if matches!(self.peering.state, PeeringState::Establishing | PeeringState::Established) => {
+            Some(_) if matches!(self.peering.state, Some(PeeringState::Establishing | PeeringState::Established)) => {
                 self.establish(record, steps);
             }
             Some(_) => self.restore(steps),
@@ -106,9 +109,9 @@ impl OnePeering<'_> {
             Side::Origin => (&self.directive.donor_keys, &self.peering.donor, Side::Donor),
         };
         let expected = Expected {
-            peering: self.peering.id.clone(),
+            peering: self.peering.id,
             epoch: self.peering.epoch,
-            cluster: cluster.clone(),
+            cluster: cluster.to_string(),
             side,
             identity_key: self.directive.peer_identity_key.clone(),
             institution: self.directive.peer_institution.clone(),
@@ -116,16 +119,18 @@ impl OnePeering<'_> {
         Some((expected, Box::new(bundle.clone()?)))
     }
 
-    fn envelope(&self, step: &str) -> Option<&v1::Envelope> {
-        let ours = |e: &&v1::Envelope| {
-            e.peering == self.peering.id && e.epoch == self.peering.epoch && e.lease.is_empty() && e.step == step
+    fn envelope(&self, step: &str) -> Option<&Envelope> {
+        let Peering { id, epoch, .. } = *self.peering;
+        let ours = |envelope: &&Envelope| {
+            let key = &envelope.key;
+            key.peering == id && key.epoch == epoch && key.lease.is_none() && key.step == step
         };
-        self.snapshot.desired.envelopes.iter().filter(ours).max_by_key(|envelope| envelope.sequence)
+        self.snapshot.desired.envelopes.iter().filter(ours).max_by_key(|envelope| envelope.key.sequence)
     }
 
     fn authenticate_as_donor(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
         let Some((expected, bundle)) = self.expected() else { return };
-        let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        let (peering, epoch) = (self.peering.id, self.peering.epoch);
         if record.preshared.is_none() || !record.sealed_accepted && !self.is_reported(ReportKey::Psk) {
             steps.push(SendPsk { expected, bundle }.into());
         } else if record.proven {
@@ -144,7 +149,7 @@ impl OnePeering<'_> {
     fn authenticate_as_origin(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
         if record.preshared.is_some() {
             if !record.sealed_accepted && !self.is_reported(ReportKey::Proof) {
-                steps.push(SendProof { peering: self.peering.id.clone(), epoch: self.peering.epoch }.into());
+                steps.push(SendProof { peering: self.peering.id, epoch: self.peering.epoch }.into());
             }
             self.acknowledge_again(PSK, steps);
         } else if let (Some((expected, bundle)), Some(envelope)) = (self.expected(), self.envelope(PSK)) {
@@ -160,7 +165,7 @@ impl OnePeering<'_> {
     }
 
     fn establish(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
-        let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        let (peering, epoch) = (self.peering.id, self.peering.epoch);
         if !record.is_complete() {
             return self.fail("keys-lost", "this side has lost the pre-shared key of this epoch", steps);
         }
@@ -169,12 +174,12 @@ impl OnePeering<'_> {
             && !self.directive.reported_established
             && !self.is_reported(ReportKey::Established)
         {
-            steps.push(ReportEstablished { peering: peering.clone(), epoch }.into());
+            steps.push(ReportEstablished { peering, epoch }.into());
         }
         self.acknowledge_again(PSK, steps);
         self.acknowledge_again(PROOF, steps);
-        let older = self.snapshot.records.epochs(&peering).any(|record| record.epoch < epoch);
-        if self.peering.state == PeeringState::Established && older {
+        let older = self.snapshot.records.epochs(peering).any(|record| record.epoch < epoch);
+        if self.peering.state == Some(PeeringState::Established) && older {
             steps.push(ForgetPeering { peering, before: Some(epoch) }.into());
         }
     }
@@ -185,7 +190,7 @@ impl OnePeering<'_> {
 
     fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
         if record.is_complete() && self.tunnel().is_none_or(|epoch| epoch < record.epoch) {
-            steps.push(ConfigureFabric { peering: record.peering.clone(), epoch: record.epoch }.into());
+            steps.push(ConfigureFabric { peering: record.peering, epoch: record.epoch }.into());
         }
     }
 
@@ -194,20 +199,20 @@ impl OnePeering<'_> {
         if self.tunnel().is_some() {
             return;
         }
-        if let Some(record) = self.snapshot.records.epochs(&self.peering.id).rev().find(|record| record.is_complete()) {
+        if let Some(record) = self.snapshot.records.epochs(self.peering.id).rev().find(|record| record.is_complete()) {
             self.configure(record, steps);
         }
     }
 
     fn close(&self, steps: &mut Vec<Step>) {
-        let (peering, epoch) = (self.peering.id.clone(), self.peering.epoch);
+        let (peering, epoch) = (self.peering.id, self.peering.epoch);
         if self.snapshot.records.liqo.contains_key(&peering) {
             // Before the tunnel goes, so that the other side's Liqo sees it.
             steps.push(LiqoRemove { peering }.into());
             return;
         }
         let known = self.snapshot.records.closed.get(&peering) == Some(&epoch);
-        if !known && !self.snapshot.is_reported(&ReportKey::Closed(peering.clone())) {
+        if !known && !self.snapshot.is_reported(&ReportKey::Closed(peering)) {
             steps.push(ClosePeering { peering, epoch }.into());
         }
     }

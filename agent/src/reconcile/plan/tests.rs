@@ -14,21 +14,23 @@ use std::sync::Arc;
 
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::Grant;
-use comity_agent_model::delivery_kind::DeliveryKind;
-use comity_agent_model::lease::LeaseState;
 use comity_agent_model::node_service::Authentication;
 use comity_agent_model::peering::Peering;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::{
     DonorRecord, HeldCredential, HpkePublicKey, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord,
     RemoteKeys, RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
 };
-use fixtures::{bundle, envelope, lease, network, peering_record, remote};
+use comity_types::{Delivery, LeaseState, Side};
+use fixtures::{bundle, cluster, envelope, lease, network, peering_record, remote};
 
 use super::*;
 use crate::reconcile::live::LiveLease;
 
 const NOW: u64 = 1_000_000;
+/// The peering of most tests.
+const PEERING: PeeringId = PeeringId(1);
+/// The lease of most tests.
+const LEASE: LeaseId = LeaseId(1);
 
 /// One side, as a simulation that does what the steps do to the records.
 struct Sim {
@@ -44,7 +46,7 @@ struct Sim {
     is_live: bool,
     now_ms: u64,
     /// Messages of Liqo's exchange that were sealed.
-    sealed: Vec<v1::Envelope>,
+    sealed: Vec<Envelope>,
 }
 
 impl Sim {
@@ -73,12 +75,15 @@ impl Sim {
     }
 
     fn peering(mut self, state: PeeringState, epoch: u32, keys: bool) -> Self {
-        let peering = Peering { id: "peer-1".into(), origin: "origin".into(), donor: "donor".into(), epoch, state };
+        let peering =
+            Peering { id: PEERING, origin: cluster("origin"), donor: cluster("donor"), epoch, state: Some(state) };
         self.desired.peerings = vec![PeeringDirective {
             peering,
             origin_keys: keys.then(|| bundle("origin", Side::Origin)),
             donor_keys: keys.then(|| bundle("donor", Side::Donor)),
-            ..PeeringDirective::default()
+            peer_identity_key: String::new(),
+            peer_institution: String::new(),
+            reported_established: false,
         }];
         self
     }
@@ -111,10 +116,10 @@ impl Sim {
     fn change_peering(&mut self, epoch: u32, change: impl FnOnce(&mut PeeringRecord)) {
         let mut record = self
             .records
-            .peering("peer-1", epoch)
+            .peering(PEERING, epoch)
             .map_or_else(|| peering_record(self.cluster, self.side, epoch), |record| PeeringRecord::clone(record));
         change(&mut record);
-        self.records.peerings.insert(("peer-1".into(), epoch), Arc::new(record));
+        self.records.peerings.insert((PEERING, epoch), Arc::new(record));
     }
 
     /// Plans and carries out until nothing is left; the names of the steps in their order.

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use comity_agent_liqo::LiqoPeer;
+use comity_agent_model::envelope::EnvelopeKey;
 use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::PeeringId;
 
 use super::error::StepError;
 use crate::reconcile::envelope::note_opened;
@@ -15,40 +17,46 @@ use crate::reconcile::envelope::note_opened;
 const MAX_MESSAGE_BYTES: usize = 512;
 
 /// This side's record of an epoch.
-pub(super) fn record(store: &Store, peering: &str, epoch: u32) -> Result<PeeringRecord, StepError> {
+pub(super) fn record(store: &Store, peering: PeeringId, epoch: u32) -> Result<PeeringRecord, StepError> {
     let records = store.records();
     let record = records.peering(peering, epoch).map(Arc::as_ref).cloned();
     record.ok_or(StepError::Gone("the epoch's record"))
 }
 
 /// The other side of a peering, as Liqo knows it.
-pub(super) fn liqo_peer(store: &Store, peering: &str) -> Result<LiqoPeer, StepError> {
+pub(super) fn liqo_peer(store: &Store, peering: PeeringId) -> Result<LiqoPeer, StepError> {
     let records = store.records();
-    records.liqo.get(peering).map(|record| record.peer()).ok_or(StepError::Gone("the key exchange of Liqo"))
+    records.liqo.get(&peering).map(|record| record.peer()).ok_or(StepError::Gone("the key exchange of Liqo"))
 }
 
 /// Reports that an epoch failed; the broker opens the next one, with fresh keys.
-pub(super) async fn fail(store: &Store, peering: &str, epoch: u32, code: &str, message: &str) -> Result<(), StepError> {
-    tracing::warn!(peering, epoch, code, message, "this epoch of the peering cannot go on");
-    let (peering, code, message) = (peering.to_owned(), code.to_owned(), shortened(message));
-    Ok(store.update(move |change| send_failed(change, &peering, epoch, code, message)).await?)
+pub(super) async fn fail(
+    store: &Store,
+    peering: PeeringId,
+    epoch: u32,
+    code: &str,
+    message: &str,
+) -> Result<(), StepError> {
+    tracing::warn!(%peering, epoch, code, message, "this epoch of the peering cannot go on");
+    let (code, message) = (code.to_owned(), shortened(message));
+    Ok(store.update(move |change| send_failed(change, peering, epoch, code, message)).await?)
 }
 
 /// Acknowledges an envelope that cannot be used, and fails its epoch.
-pub(super) async fn fail_envelope(store: &Store, envelope: &v1::Envelope, message: &str) -> Result<(), StepError> {
-    tracing::warn!(peering = envelope.peering, epoch = envelope.epoch, message, "an envelope cannot be used");
-    let (envelope, message) = (envelope.clone(), shortened(message));
+pub(super) async fn fail_envelope(store: &Store, key: &EnvelopeKey, message: &str) -> Result<(), StepError> {
+    tracing::warn!(peering = %key.peering, epoch = key.epoch, message, "an envelope cannot be used");
+    let (key, message) = (key.clone(), shortened(message));
     let update = store.update(move |change| {
-        note_opened(change, &envelope);
-        send_failed(change, &envelope.peering, envelope.epoch, "envelope-undecryptable".to_owned(), message);
+        note_opened(change, &key);
+        send_failed(change, key.peering, key.epoch, "envelope-undecryptable".to_owned(), message);
     });
     Ok(update.await?)
 }
 
-fn send_failed(change: &mut Change<'_>, peering: &str, epoch: u32, code: String, message: String) {
+fn send_failed(change: &mut Change<'_>, peering: PeeringId, epoch: u32, code: String, message: String) {
     let outcome = v1::peering_report::Outcome::Failed(v1::peering_report::Failed { code, message });
-    let report = v1::PeeringReport { peering: peering.to_owned(), epoch, outcome: Some(outcome) };
-    change.send(ReportKey::PeeringFailed(peering.to_owned(), epoch), Body::PeeringReport(report));
+    let report = v1::PeeringReport { peering: peering.to_string(), epoch, outcome: Some(outcome) };
+    change.send(ReportKey::PeeringFailed(peering, epoch), Body::PeeringReport(report));
 }
 
 /// Truncates a message to the broker's limit.

@@ -1,6 +1,5 @@
 //! The interface of all kinds of steps.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::reconcile::parts::Parts;
@@ -26,7 +25,7 @@ pub(crate) trait Kind {
 
     /// Key for mutual exclusion: steps with the same object never run at the same time; others never wait for each
     /// other.
-    fn object(&self) -> Cow<'_, str>;
+    fn object(&self) -> String;
 
     /// W3C trace context of the lease's submission; empty for steps that carry no lease.
     fn traceparent(&self) -> &str {
@@ -84,7 +83,7 @@ macro_rules! kinds {
             /// Key for mutual exclusion: steps with the same object never run at the same time; others never wait for
             /// each other.
             #[must_use]
-            pub fn object(&self) -> Cow<'_, str> {
+            pub fn object(&self) -> String {
                 match self {
                     $(Self::$variant(kind) => kind.object(),)+
                 }

@@ -14,7 +14,6 @@ mod report_lease;
 mod seal_credential;
 mod terms;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 pub use accept_credential::AcceptCredential;

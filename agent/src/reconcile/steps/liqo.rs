@@ -10,7 +10,6 @@ mod mint;
 mod network;
 mod remove;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 pub use admit::LiqoAdmit;

@@ -12,7 +12,6 @@ mod report_established;
 mod send_proof;
 mod send_psk;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 pub use check_proof::CheckProof;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
-use comity_agent_model::side::Side;
 use comity_agent_state::record::Records;
+use comity_types::{PeeringId, Side};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -24,12 +24,12 @@ pub(super) async fn keep(parts: Parts, network: LiqoNetwork, stop: CancellationT
         let carriers = carriers(&records.borrow_and_update());
         let mut seen = Networks::new();
         for peering in carriers {
-            let current = || current(&store.records(), &peering);
+            let current = || current(&store.records(), peering);
             let look = tokio::select! {
                 () = stop.cancelled() => return,
                 look = network.tend(current) => look,
             };
-            seen.extend(look.map(|look| (peering.clone(), look)));
+            seen.extend(look.map(|look| (peering, look)));
         }
         let is_ready = |seen: &NetworkSeen| matches!(seen.standing, NetworkStanding::Ready { .. });
         let pause = if seen.values().all(is_ready) { LATER } else { SOON };
@@ -43,16 +43,16 @@ pub(super) async fn keep(parts: Parts, network: LiqoNetwork, stop: CancellationT
 }
 
 /// Peerings that carry a network. Pure.
-fn carriers(records: &Records) -> Vec<String> {
-    let carries = |peering: &String, liqo_id: &str| records.network_carrier(liqo_id) == Some(peering);
-    let carriers = records.liqo.iter().filter(|(peering, record)| carries(peering, &record.liqo_id));
-    carriers.map(|(peering, _)| peering.clone()).collect()
+fn carriers(records: &Records) -> Vec<PeeringId> {
+    let carries = |peering: PeeringId, liqo_id: &str| records.network_carrier(liqo_id) == Some(peering);
+    let carriers = records.liqo.iter().filter(|(peering, record)| carries(**peering, &record.liqo_id));
+    carriers.map(|(peering, _)| *peering).collect()
 }
 
 /// The wanted network of a peering, if it still carries one. Pure.
-fn current(records: &Records, peering: &str) -> Option<(LiqoPeer, Side, Option<NetworkState>)> {
-    let record = records.liqo.get(peering)?;
-    let carries = records.network_carrier(&record.liqo_id).is_some_and(|carrier| carrier == peering);
+fn current(records: &Records, peering: PeeringId) -> Option<(LiqoPeer, Side, Option<NetworkState>)> {
+    let record = records.liqo.get(&peering)?;
+    let carries = records.network_carrier(&record.liqo_id) == Some(peering);
     let network = record.standing_network().filter(|_| carries)?;
     Some((record.peer(), record.side, network.remote.clone()))
 }
@@ -65,7 +65,7 @@ fn publish(networks: &watch::Sender<Networks>, seen: Networks) {
         }
         for (peering, now) in &seen {
             if before.get(peering).is_none_or(|before| before.standing != now.standing) {
-                tracing::info!(peering, network = now.standing.told(), "the network of the two Liqos");
+                tracing::info!(%peering, network = now.standing.told(), "the network of the two Liqos");
             }
         }
         *before = seen;
@@ -81,27 +81,28 @@ mod tests {
 
     use super::*;
 
-    fn records(peerings: &[(&str, Side, bool)]) -> Records {
+    fn records(peerings: &[(u64, Side, bool)]) -> Records {
         let mut records = Records::default();
         for (peering, side, leaving) in peerings {
-            let peer = LiqoPeer { peering: (*peering).into(), cluster: "north".into(), liqo_id: "liqo-n".into() };
-            let mut record = LiqoRecord::new(*side, &peer, "liqo-s");
+            let peering = PeeringId(*peering);
+            let peer = LiqoPeer { peering: peering.to_string(), cluster: "north".into(), liqo_id: "liqo-n".into() };
+            let mut record = LiqoRecord::new(peering, *side, &peer, "liqo-s");
             record.network = Some(NetworkRecord { leaving: *leaving, ..NetworkRecord::default() });
-            records.liqo.insert((*peering).to_owned(), Arc::new(record));
+            records.liqo.insert(peering, Arc::new(record));
         }
         records
     }
 
     #[test]
     fn two_clusters_that_lend_to_each_other_have_one_network_and_the_older_peering_carries_it() {
-        let both = records(&[("peer-10", Side::Donor, false), ("peer-9", Side::Origin, false)]);
-        assert_eq!(carriers(&both), ["peer-9"]);
-        assert_eq!(current(&both, "peer-9").map(|(_, side, _)| side), Some(Side::Origin));
-        assert_eq!(current(&both, "peer-10"), None);
+        let both = records(&[(10, Side::Donor, false), (9, Side::Origin, false)]);
+        assert_eq!(carriers(&both), [PeeringId(9)]);
+        assert_eq!(current(&both, PeeringId(9)).map(|(_, side, _)| side), Some(Side::Origin));
+        assert_eq!(current(&both, PeeringId(10)), None);
         // The younger one takes over when the older one ends.
-        let one = records(&[("peer-10", Side::Donor, false), ("peer-9", Side::Origin, true)]);
-        assert_eq!(carriers(&one), ["peer-10"]);
-        assert_eq!(current(&one, "peer-9"), None);
-        assert_eq!(carriers(&records(&[("peer-9", Side::Origin, true)])), [""; 0]);
+        let one = records(&[(10, Side::Donor, false), (9, Side::Origin, true)]);
+        assert_eq!(carriers(&one), [PeeringId(10)]);
+        assert_eq!(current(&one, PeeringId(9)), None);
+        assert_eq!(carriers(&records(&[(9, Side::Origin, true)])), []);
     }
 }

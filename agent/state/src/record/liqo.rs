@@ -2,7 +2,7 @@
 
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::network::NetworkState;
-use comity_agent_model::side::Side;
+use comity_types::{PeeringId, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::record::SecretBlob;
@@ -54,8 +54,8 @@ pub struct NetworkRecord {
 /// One side of the exchange. It belongs to the peering and not to an epoch: keys of Liqo outlive the tunnel's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiqoRecord {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Which side this is.
     pub side: Side,
     /// The other side's cluster.
@@ -87,9 +87,9 @@ pub struct LiqoRecord {
 impl LiqoRecord {
     /// A new exchange.
     #[must_use]
-    pub fn new(side: Side, peer: &LiqoPeer, own_liqo_id: &str) -> Self {
+    pub fn new(peering: PeeringId, side: Side, peer: &LiqoPeer, own_liqo_id: &str) -> Self {
         Self {
-            peering: peer.peering.clone(),
+            peering,
             side,
             cluster: peer.cluster.clone(),
             liqo_id: peer.liqo_id.clone(),
@@ -115,6 +115,6 @@ impl LiqoRecord {
     /// The other side.
     #[must_use]
     pub fn peer(&self) -> LiqoPeer {
-        LiqoPeer { peering: self.peering.clone(), cluster: self.cluster.clone(), liqo_id: self.liqo_id.clone() }
+        LiqoPeer { peering: self.peering.to_string(), cluster: self.cluster.clone(), liqo_id: self.liqo_id.clone() }
     }
 }

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use comity_proto::v1;
+use comity_types::{LeaseId, PeeringId};
 
 use super::MAX_OUTBOX;
 use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey};
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dirty {
-    Peering(String, u32),
-    Donor(String),
-    Origin(String),
-    Liqo(String),
-    Closed(String),
+    Peering(PeeringId, u32),
+    Donor(LeaseId),
+    Origin(LeaseId),
+    Liqo(PeeringId),
+    Closed(PeeringId),
     Outbox(u64),
     Fence,
 }
@@ -36,13 +37,12 @@ impl Change<'_> {
 
     /// Inserts or replaces.
     pub fn put_peering(&mut self, record: PeeringRecord) {
-        let key = (record.peering.clone(), record.epoch);
-        self.dirty.insert(Dirty::Peering(key.0.clone(), key.1));
-        self.records.peerings.insert(key, Arc::new(record));
+        self.dirty.insert(Dirty::Peering(record.peering, record.epoch));
+        self.records.peerings.insert((record.peering, record.epoch), Arc::new(record));
     }
 
     /// Changes one that exists; false if it does not.
-    pub fn change_peering(&mut self, peering: &str, epoch: u32, change: impl FnOnce(&mut PeeringRecord)) -> bool {
+    pub fn change_peering(&mut self, peering: PeeringId, epoch: u32, change: impl FnOnce(&mut PeeringRecord)) -> bool {
         let Some(mut record) = self.records.peering(peering, epoch).map(|record| PeeringRecord::clone(record)) else {
             return false;
         };
@@ -52,9 +52,9 @@ impl Change<'_> {
     }
 
     /// Removes one epoch.
-    pub fn drop_peering(&mut self, peering: &str, epoch: u32) {
-        if self.records.peerings.remove(&(peering.to_owned(), epoch)).is_some() {
-            self.dirty.insert(Dirty::Peering(peering.to_owned(), epoch));
+    pub fn drop_peering(&mut self, peering: PeeringId, epoch: u32) {
+        if self.records.peerings.remove(&(peering, epoch)).is_some() {
+            self.dirty.insert(Dirty::Peering(peering, epoch));
         }
     }
 
@@ -64,13 +64,13 @@ impl Change<'_> {
             self.records.fence = record.fencing_token;
             self.dirty.insert(Dirty::Fence);
         }
-        self.dirty.insert(Dirty::Donor(record.lease.clone()));
-        self.records.donors.insert(record.lease.clone(), Arc::new(record));
+        self.dirty.insert(Dirty::Donor(record.lease));
+        self.records.donors.insert(record.lease, Arc::new(record));
     }
 
     /// Changes one that exists; false if it does not.
-    pub fn change_donor(&mut self, lease: &str, change: impl FnOnce(&mut DonorRecord)) -> bool {
-        let Some(mut record) = self.records.donors.get(lease).map(|record| DonorRecord::clone(record)) else {
+    pub fn change_donor(&mut self, lease: LeaseId, change: impl FnOnce(&mut DonorRecord)) -> bool {
+        let Some(mut record) = self.records.donors.get(&lease).map(|record| DonorRecord::clone(record)) else {
             return false;
         };
         change(&mut record);
@@ -80,13 +80,13 @@ impl Change<'_> {
 
     /// Inserts or replaces.
     pub fn put_origin(&mut self, record: OriginRecord) {
-        self.dirty.insert(Dirty::Origin(record.lease.clone()));
-        self.records.origins.insert(record.lease.clone(), Arc::new(record));
+        self.dirty.insert(Dirty::Origin(record.lease));
+        self.records.origins.insert(record.lease, Arc::new(record));
     }
 
     /// Changes one that exists; false if it does not.
-    pub fn change_origin(&mut self, lease: &str, change: impl FnOnce(&mut OriginRecord)) -> bool {
-        let Some(mut record) = self.records.origins.get(lease).map(|record| OriginRecord::clone(record)) else {
+    pub fn change_origin(&mut self, lease: LeaseId, change: impl FnOnce(&mut OriginRecord)) -> bool {
+        let Some(mut record) = self.records.origins.get(&lease).map(|record| OriginRecord::clone(record)) else {
             return false;
         };
         change(&mut record);
@@ -95,38 +95,38 @@ impl Change<'_> {
     }
 
     /// Removes both sides of a lease. The fence stays.
-    pub fn drop_lease(&mut self, lease: &str) {
-        if self.records.donors.remove(lease).is_some() {
-            self.dirty.insert(Dirty::Donor(lease.to_owned()));
+    pub fn drop_lease(&mut self, lease: LeaseId) {
+        if self.records.donors.remove(&lease).is_some() {
+            self.dirty.insert(Dirty::Donor(lease));
         }
-        if self.records.origins.remove(lease).is_some() {
-            self.dirty.insert(Dirty::Origin(lease.to_owned()));
+        if self.records.origins.remove(&lease).is_some() {
+            self.dirty.insert(Dirty::Origin(lease));
         }
     }
 
     /// Inserts or replaces.
     pub fn put_liqo(&mut self, record: LiqoRecord) {
-        self.dirty.insert(Dirty::Liqo(record.peering.clone()));
-        self.records.liqo.insert(record.peering.clone(), Arc::new(record));
+        self.dirty.insert(Dirty::Liqo(record.peering));
+        self.records.liqo.insert(record.peering, Arc::new(record));
     }
 
     /// Forgets Liqo's exchange of a peering.
-    pub fn drop_liqo(&mut self, peering: &str) {
-        if self.records.liqo.remove(peering).is_some() {
-            self.dirty.insert(Dirty::Liqo(peering.to_owned()));
+    pub fn drop_liqo(&mut self, peering: PeeringId) {
+        if self.records.liqo.remove(&peering).is_some() {
+            self.dirty.insert(Dirty::Liqo(peering));
         }
     }
 
     /// Remembers that a peering was taken down and that the broker knows it.
-    pub fn put_closed(&mut self, peering: &str, epoch: u32) {
-        self.records.closed.insert(peering.to_owned(), epoch);
-        self.dirty.insert(Dirty::Closed(peering.to_owned()));
+    pub fn put_closed(&mut self, peering: PeeringId, epoch: u32) {
+        self.records.closed.insert(peering, epoch);
+        self.dirty.insert(Dirty::Closed(peering));
     }
 
     /// Forgets it.
-    pub fn drop_closed(&mut self, peering: &str) {
-        if self.records.closed.remove(peering).is_some() {
-            self.dirty.insert(Dirty::Closed(peering.to_owned()));
+    pub fn drop_closed(&mut self, peering: PeeringId) {
+        if self.records.closed.remove(&peering).is_some() {
+            self.dirty.insert(Dirty::Closed(peering));
         }
     }
 

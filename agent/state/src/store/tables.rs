@@ -1,10 +1,11 @@
 //! Records as rows: one table a kind, JSON in most.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use comity_proto::v1;
+use comity_types::PeeringId;
 use prost::Message as _;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::Serialize;
@@ -31,23 +32,27 @@ pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dir
         match dirty {
             Dirty::Peering(peering, epoch) => {
                 let mut table = transaction.open_table(PEERINGS)?;
-                match records.peering(peering, *epoch) {
-                    Some(record) => drop(table.insert((peering.as_str(), *epoch), encode(&**record).as_slice())?),
-                    None => drop(table.remove((peering.as_str(), *epoch))?),
+                let name = peering.to_string();
+                match records.peering(*peering, *epoch) {
+                    Some(record) => drop(table.insert((name.as_str(), *epoch), encode(&**record).as_slice())?),
+                    None => drop(table.remove((name.as_str(), *epoch))?),
                 }
             }
-            Dirty::Donor(lease) => put(&transaction, DONORS, lease, records.donors.get(lease).map(|r| encode(&**r)))?,
+            Dirty::Donor(lease) => {
+                put(&transaction, DONORS, &lease.to_string(), records.donors.get(lease).map(|r| encode(&**r)))?;
+            }
             Dirty::Origin(lease) => {
-                put(&transaction, ORIGINS, lease, records.origins.get(lease).map(|r| encode(&**r)))?;
+                put(&transaction, ORIGINS, &lease.to_string(), records.origins.get(lease).map(|r| encode(&**r)))?;
             }
             Dirty::Liqo(peering) => {
-                put(&transaction, LIQO, peering, records.liqo.get(peering).map(|r| encode(&**r)))?;
+                put(&transaction, LIQO, &peering.to_string(), records.liqo.get(peering).map(|r| encode(&**r)))?;
             }
             Dirty::Closed(peering) => {
                 let mut table = transaction.open_table(CLOSED)?;
+                let name = peering.to_string();
                 match records.closed.get(peering) {
-                    Some(epoch) => drop(table.insert(peering.as_str(), *epoch)?),
-                    None => drop(table.remove(peering.as_str())?),
+                    Some(epoch) => drop(table.insert(name.as_str(), *epoch)?),
+                    None => drop(table.remove(name.as_str())?),
                 }
             }
             Dirty::Outbox(id) => {
@@ -100,21 +105,24 @@ pub(super) fn load(path: &Path, database: &Database) -> Result<(Records, u64), S
     let mut records = Records { fence, ..Records::default() };
     for (name, bytes) in peerings(&transaction).map_err(fail)? {
         let record: PeeringRecord = decode(&bytes).map_err(|reason| bad(name, reason))?;
-        records.peerings.insert((record.peering.clone(), record.epoch), Arc::new(record));
+        records.peerings.insert((record.peering, record.epoch), Arc::new(record));
     }
     for (name, bytes) in rows(&transaction, DONORS).map_err(fail)? {
-        let record: DonorRecord = decode(&bytes).map_err(|reason| bad(name.clone(), reason))?;
-        records.donors.insert(name, Arc::new(record));
+        let record: DonorRecord = decode(&bytes).map_err(|reason| bad(name, reason))?;
+        records.donors.insert(record.lease, Arc::new(record));
     }
     for (name, bytes) in rows(&transaction, ORIGINS).map_err(fail)? {
-        let record: OriginRecord = decode(&bytes).map_err(|reason| bad(name.clone(), reason))?;
-        records.origins.insert(name, Arc::new(record));
+        let record: OriginRecord = decode(&bytes).map_err(|reason| bad(name, reason))?;
+        records.origins.insert(record.lease, Arc::new(record));
     }
     for (name, bytes) in rows(&transaction, LIQO).map_err(fail)? {
         let record: LiqoRecord = decode(&bytes).map_err(|reason| bad(format!("{name}/liqo"), reason))?;
-        records.liqo.insert(name, Arc::new(record));
+        records.liqo.insert(record.peering, Arc::new(record));
     }
-    records.closed = closed(&transaction).map_err(fail)?;
+    for (name, epoch) in closed(&transaction).map_err(fail)? {
+        let peering = PeeringId::parse(&name, "closed peering").map_err(|error| bad(name, error.to_string()))?;
+        records.closed.insert(peering, epoch);
+    }
     for (id, key, message) in outbox(&transaction).map_err(fail)? {
         let key: ReportKey = decode(&key).map_err(|reason| bad(format!("message {id}"), reason))?;
         let message = v1::AgentMessage::decode(message.as_slice())
@@ -145,11 +153,11 @@ fn peerings(transaction: &redb::ReadTransaction) -> Result<Rows, redb::Error> {
     Ok(rows)
 }
 
-fn closed(transaction: &redb::ReadTransaction) -> Result<BTreeMap<String, u32>, redb::Error> {
-    let mut closed = BTreeMap::new();
+fn closed(transaction: &redb::ReadTransaction) -> Result<Vec<(String, u32)>, redb::Error> {
+    let mut closed = Vec::new();
     for entry in transaction.open_table(CLOSED)?.iter()? {
         let (key, value) = entry?;
-        closed.insert(key.value().to_owned(), value.value());
+        closed.push((key.value().to_owned(), value.value()));
     }
     Ok(closed)
 }

@@ -6,9 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{Grant, Grants};
-use comity_agent_model::delivery_kind::DeliveryKind;
-use comity_agent_model::side::Side;
 use comity_proto::v1;
+use comity_types::{Delivery, LeaseId, PeeringId, Side};
 
 use super::tables::DONORS;
 use super::*;
@@ -26,15 +25,15 @@ fn clean(token: u64) -> v1::agent_message::Body {
     })
 }
 
-fn donor(lease: &str, token: u64) -> DonorRecord {
-    DonorRecord { milli: 1_000, admitted_at_ms: 5, ..DonorRecord::new(lease, token, DeliveryKind::Namespace) }
+fn donor(lease: u64, token: u64) -> DonorRecord {
+    DonorRecord { milli: 1_000, admitted_at_ms: 5, ..DonorRecord::new(LeaseId(lease), token, Delivery::Namespace) }
 }
 
 fn exchange() -> LiqoRecord {
     let peer = LiqoPeer { peering: "peer-3".into(), cluster: "origin".into(), liqo_id: "liqo-2".into() };
     LiqoRecord {
         identity: Some(SecretBlob::new(b"identity".to_vec())),
-        ..LiqoRecord::new(Side::Donor, &peer, "liqo-1")
+        ..LiqoRecord::new(PeeringId(3), Side::Donor, &peer, "liqo-1")
     }
 }
 
@@ -45,11 +44,11 @@ async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     let store = Store::open(&directory).unwrap();
     store
         .update(|change| {
-            change.put_donor(donor("lease-1", 7));
-            change.put_origin(OriginRecord::new("lease-2", 3, DeliveryKind::VirtualNode));
+            change.put_donor(donor(1, 7));
+            change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
             change.put_liqo(exchange());
-            change.put_closed("peer-1", 2);
-            change.send(ReportKey::Clean("lease-1".into()), clean(7));
+            change.put_closed(PeeringId(1), 2);
+            change.send(ReportKey::Clean(LeaseId(1)), clean(7));
         })
         .await
         .unwrap();
@@ -63,8 +62,8 @@ async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     assert_eq!(after.donors, before.donors);
     assert_eq!(after.origins, before.origins);
     assert_eq!(after.liqo, before.liqo);
-    assert_eq!(after.liqo["peer-3"].identity.as_ref().unwrap().expose(), b"identity");
-    assert_eq!((after.fence, after.closed.get("peer-1")), (7, Some(&2)));
+    assert_eq!(after.liqo[&PeeringId(3)].identity.as_ref().unwrap().expose(), b"identity");
+    assert_eq!((after.fence, after.closed.get(&PeeringId(1))), (7, Some(&2)));
     assert_eq!(after.outbox, before.outbox);
     assert_eq!(store.kept("brokers").unwrap().unwrap(), b"a:1");
 }
@@ -76,7 +75,7 @@ async fn message_ids_grow_over_restarts_and_over_messages_that_are_not_kept() {
     for _ in 0..3 {
         let store = Store::open(home.path()).unwrap();
         let loose = store.take_message_id().await.unwrap();
-        store.update(|change| change.send(ReportKey::Clean("lease-1".into()), clean(loose_token()))).await.unwrap();
+        store.update(|change| change.send(ReportKey::Clean(LeaseId(1)), clean(loose_token()))).await.unwrap();
         let kept = *store.records().outbox.keys().next_back().unwrap();
         assert!(loose > last && kept > loose, "{last} {loose} {kept}");
         store.update(move |change| drop(change.unsend(kept))).await.unwrap();
@@ -92,7 +91,7 @@ fn loose_token() -> u64 {
 async fn one_message_of_a_kind_waits_and_the_newest_wins() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path()).unwrap();
-    let key = || ReportKey::Clean("lease-1".into());
+    let key = || ReportKey::Clean(LeaseId(1));
     store.update(move |change| change.send(key(), clean(1))).await.unwrap();
     let first = store.records();
     store.update(move |change| change.send(key(), clean(1))).await.unwrap();
@@ -108,13 +107,13 @@ async fn a_full_outbox_refuses_and_changes_nothing() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path()).unwrap();
     store
-        .update(|change| (0..MAX_OUTBOX).for_each(|n| change.send(ReportKey::Clean(format!("lease-{n}")), heartbeat())))
+        .update(|change| (0..MAX_OUTBOX).for_each(|n| change.send(ReportKey::Clean(LeaseId(n as u64)), heartbeat())))
         .await
         .unwrap();
     let refused = store
         .update(|change| {
-            change.put_donor(donor("lease-1", 1));
-            change.send(ReportKey::Ready("lease-1".into()), heartbeat());
+            change.put_donor(donor(1, 1));
+            change.send(ReportKey::Ready(LeaseId(1)), heartbeat());
         })
         .await;
     assert!(matches!(refused, Err(StoreError::OutboxFull)));
@@ -146,18 +145,18 @@ async fn grants_follow_from_the_records_also_after_a_restart() {
         node_selector: [("kubernetes.io/hostname".to_owned(), "a".to_owned())].into(),
         node_labels: std::collections::BTreeMap::new(),
     };
-    let record = |lease: &str, removed| DonorRecord {
+    let record = |lease: u64, removed| DonorRecord {
         grant: Some(grant.clone()),
         removed,
-        ..DonorRecord::new(lease, 1, DeliveryKind::VirtualNode)
+        ..DonorRecord::new(LeaseId(lease), 1, Delivery::VirtualNode)
     };
-    let (lent, gone) = (record("lease-1", false), record("lease-2", true));
+    let (lent, gone) = (record(1, false), record(2, true));
     let store = Store::open(home.path()).unwrap();
     store
         .update(move |change| {
             change.put_donor(lent);
             change.put_donor(gone);
-            change.put_donor(donor("lease-3", 1));
+            change.put_donor(donor(3, 1));
         })
         .await
         .unwrap();
@@ -166,7 +165,7 @@ async fn grants_follow_from_the_records_also_after_a_restart() {
     drop(store);
     let store = Store::open(home.path()).unwrap();
     assert_eq!(store.records().grants(), before);
-    store.update(|change| change.change_donor("lease-1", |record| record.grant = None)).await.unwrap();
+    store.update(|change| change.change_donor(LeaseId(1), |record| record.grant = None)).await.unwrap();
     assert_eq!(store.records().grants(), Grants::default());
 }
 

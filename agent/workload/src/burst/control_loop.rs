@@ -274,7 +274,7 @@ impl BurstLoop {
             least_memory_mib: self.settings.memory_mib_per_gpu,
         };
         for lease in update.state.iter().flat_map(|state| &state.leases).filter(|lease| lease.reclaim.is_some()) {
-            self.moving.insert(lease.request.clone(), now.saturating_add(MOVES_FOR_MS));
+            self.moving.insert(lease.request.to_string(), now.saturating_add(MOVES_FOR_MS));
         }
         self.moving.retain(|_, until| *until > now);
         for (id, request) in snapshot.requests.iter_mut().flatten() {

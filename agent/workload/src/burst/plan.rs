@@ -12,8 +12,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_proto::v1;
+use comity_types::is_dns_label;
 
 use super::facts::pod::{PodFacts, PodRef};
 use super::group::Group;

@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_agent_kubernetes::service_name::ServiceName;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
+use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 /// Longest that a Job's pods are waited for.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lease::Lease;
 use comity_agent_model::node_service::NodeService;
 use comity_proto::v1;
 use comity_runtime::Clock;
@@ -207,9 +208,9 @@ impl Controller {
                     request.message = self.explained(work, &request, now).await;
                 }
                 let object = &work.object;
-                let lease = desired.and_then(|state| {
-                    state.leases.iter().find(|lease| lease.request == request.id && lease.id == request.lease)
-                });
+                let is_its =
+                    |lease: &&Lease| lease.request.to_string() == request.id && lease.id.to_string() == request.lease;
+                let lease = desired.and_then(|state| state.leases.iter().find(is_its));
                 reconcile::status(object, &request, lease, now)
             }
             Err(RequestError::Refused { code, reason }) => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_model::desired::Update;
-use comity_agent_model::lease::LeaseState;
+use comity_types::LeaseState;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _};
@@ -24,8 +24,9 @@ impl Controller {
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
-        for lease in state.leases.iter().filter(|lease| lease.state != LeaseState::Ended) {
-            let named = |object: &&GpuLease| object.spec.lease == lease.id;
+        for lease in state.leases.iter().filter(|lease| lease.state != Some(LeaseState::Ended)) {
+            let id = lease.id.to_string();
+            let named = |object: &&GpuLease| object.spec.lease == id;
             let old = written.values().find(named).or_else(|| found.values().copied().find(named)).cloned();
             let Some(object) = lease_mirror::mirror(lease, &self.cluster, old.as_ref(), now) else { continue };
             let Some(name) = key(&object) else { continue };
@@ -33,22 +34,22 @@ impl Controller {
             let old = old.filter(|old| key(old) == key(&object));
             wanted.push(name.clone());
             // By its key: whoever may annotate one of them might say in its spec that it is another.
-            let is_asked = lease.origin == self.cluster && reclaim::reclaim_of(lease).is_some();
+            let is_asked = lease.origin.as_str() == self.cluster && reclaim::reclaim_of(lease).is_some();
             let answers = |seen: &GpuLease| {
                 lease_mirror::is_answered(seen) && lease_mirror::marks(seen) == lease_mirror::marks(&object)
             };
             if is_asked && seen.is_some_and(answers) {
-                by_hand.insert(lease.id.clone());
+                by_hand.insert(lease.id);
             }
             match self.write_lease(old.as_ref(), seen, &object).await {
                 Ok(()) => {
-                    failures.cleared(&lease.id);
+                    failures.cleared(&id);
                     written.insert(name, object);
                 }
-                Err(reason) if failures.is_new(&lease.id, &reason) => {
-                    tracing::warn!(lease = lease.id, reason, "a GpuLease cannot be written")
+                Err(reason) if failures.is_new(&id, &reason) => {
+                    tracing::warn!(lease = id, reason, "a GpuLease cannot be written")
                 }
-                Err(reason) => tracing::debug!(lease = lease.id, reason, "a GpuLease still cannot be written"),
+                Err(reason) => tracing::debug!(lease = id, reason, "a GpuLease still cannot be written"),
             }
         }
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_hand, by_hand.clone()) != by_hand);

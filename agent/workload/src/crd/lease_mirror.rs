@@ -1,8 +1,8 @@
 //! Converts a lease to its `GpuLease`. Pure.
 
-use comity_agent_model::delivery_kind::DeliveryKind as Delivery;
-use comity_agent_model::lease::{Lease, LeaseState};
+use comity_agent_model::lease::Lease;
 use comity_proto::v1;
+use comity_types::{Delivery, LeaseState};
 
 use super::condition::{Condition, condition, conditions, time};
 use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
@@ -15,19 +15,19 @@ const SYSTEM_NAMESPACE: &str = "comity-system";
 /// The mirror of a lease; `None` for one that is not this cluster's.
 pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_ms: u64) -> Option<GpuLease> {
     let placement = lease.placement.clone().unwrap_or_default();
-    let (side, peer, namespace) = if lease.origin == cluster {
+    let (side, peer, namespace) = if lease.origin.as_str() == cluster {
         (Side::Origin, placement.donor.clone(), lease.target_namespace.as_str())
     } else if placement.donor == cluster {
-        (Side::Donor, lease.origin.clone(), SYSTEM_NAMESPACE)
+        (Side::Donor, lease.origin.to_string(), SYSTEM_NAMESPACE)
     } else {
         return None;
     };
     let namespace = if namespace.is_empty() { SYSTEM_NAMESPACE } else { namespace };
     let mut object = GpuLease::new(
-        &lease.id,
+        &lease.id.to_string(),
         GpuLeaseSpec {
-            lease: lease.id.clone(),
-            request: lease.request.clone(),
+            lease: lease.id.to_string(),
+            request: lease.request.to_string(),
             side,
             peer,
             tenant: lease.tenant.clone(),
@@ -48,14 +48,14 @@ pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_m
         [(RECLAIM_AT, &it.at), (RECLAIM_REASON, &it.reason)].map(|(key, text)| (key.to_owned(), text.clone())).into()
     });
     let before = old.and_then(|old| old.status.as_ref()).map(|status| status.conditions.clone()).unwrap_or_default();
-    let state_now = state(lease.state);
-    let is_active = lease.state == LeaseState::Active;
+    let state_now = state_text(lease.state);
+    let is_active = lease.state == Some(LeaseState::Active);
     let ready = |type_: &str, is_ready: bool| {
         condition(type_, is_ready, if is_ready { "Ready" } else { "Waiting" }, "", now_ms)
     };
     object.status = Some(GpuLeaseStatus {
-        state: Some(state_now.to_owned()),
-        end_reason: end_reason(lease.end_reason).map(str::to_owned),
+        state: Some(state_now.clone()),
+        end_reason: lease.end_reason.map(|reason| camel(reason.as_str())),
         expires_at: time(lease.expires_at_ms),
         reclaim_at: reclaim.as_ref().map(|reclaim| reclaim.at.clone()),
         message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
@@ -64,7 +64,7 @@ pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_m
             vec![
                 ready("DonorReady", lease.donor_ready),
                 ready("OriginReady", lease.origin_ready),
-                condition("Active", is_active, state_now, &lease.message, now_ms),
+                condition("Active", is_active, &state_now, &lease.message, now_ms),
                 reclaiming(reclaim.as_ref(), now_ms),
             ],
         ),
@@ -91,8 +91,10 @@ fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
         return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
     };
-    let goes_on =
-        if moved_to.is_empty() { "another place is sought".to_owned() } else { format!("it goes on as {moved_to}") };
+    let goes_on = match moved_to {
+        None => "another place is sought".to_owned(),
+        Some(next) => format!("it goes on as {next}"),
+    };
     condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
 }
 
@@ -109,52 +111,28 @@ pub(super) fn is_answered(object: &GpuLease) -> bool {
 }
 
 /// The state, as users read it.
-pub(super) fn state(state: LeaseState) -> &'static str {
-    match state {
-        LeaseState::Unknown => "Unknown",
-        LeaseState::Placed => "Placed",
-        LeaseState::Connecting => "Connecting",
-        LeaseState::Active => "Active",
-        LeaseState::Suspect => "Suspect",
-        LeaseState::Reclaiming => "Reclaiming",
-        LeaseState::Ending => "Ending",
-        LeaseState::Ended => "Ended",
-    }
-}
-
-fn end_reason(reason: v1::EndReason) -> Option<&'static str> {
-    match reason {
-        v1::EndReason::Unspecified => None,
-        v1::EndReason::Released => Some("Released"),
-        v1::EndReason::Expired => Some("Expired"),
-        v1::EndReason::Cancelled => Some("Cancelled"),
-        v1::EndReason::HoldExpired => Some("HoldExpired"),
-        v1::EndReason::DonorFailed => Some("DonorFailed"),
-        v1::EndReason::OriginFailed => Some("OriginFailed"),
-        v1::EndReason::Reclaimed => Some("Reclaimed"),
-        v1::EndReason::Preempted => Some("Preempted"),
-        v1::EndReason::NotNeeded => Some("NotNeeded"),
-        v1::EndReason::PartFailed => Some("PartFailed"),
-        v1::EndReason::DeviceLost => Some("DeviceLost"),
-        v1::EndReason::NodeLost => Some("NodeLost"),
-        v1::EndReason::DonorLost => Some("DonorLost"),
-    }
+pub(super) fn state_text(state: Option<LeaseState>) -> String {
+    camel(state.map_or("unknown", LeaseState::as_str))
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_types::{LeaseId, PeeringId, RequestId};
+
     use super::*;
+
+    fn lease_here() -> Lease {
+        Lease::new(LeaseId(4), RequestId(4), "here".parse().unwrap(), PeeringId(1))
+    }
 
     #[test]
     fn both_sides_see_the_lease_and_nobody_else_does() {
         let lease = Lease {
-            id: "lease-4".to_owned(),
-            origin: "here".to_owned(),
             target_namespace: "team-a".to_owned(),
-            state: LeaseState::Active,
+            state: Some(LeaseState::Active),
             placement: Some(v1::Placement { donor: "there".to_owned(), ..Default::default() }),
-            ..Default::default()
+            ..lease_here()
         };
         let origin = mirror(&lease, "here", None, 1_000).unwrap();
         assert_eq!((origin.spec.side, origin.spec.peer.as_str()), (Side::Origin, "there"));
@@ -182,10 +160,8 @@ mod tests {
         };
         let nodes = vec![node(3, 150), node(2, 200)];
         let lease = Lease {
-            id: "lease-4".to_owned(),
-            origin: "here".to_owned(),
             placement: Some(v1::Placement { donor: "there".to_owned(), nodes, ..Default::default() }),
-            ..Default::default()
+            ..lease_here()
         };
         let shown = mirror(&lease, "here", None, 1_000).unwrap().spec.functions;
         assert_eq!(shown, [Functions { resource: "nvidia.com/ib_vf".to_owned(), count: 5, per_node: 2 }]);
@@ -196,17 +172,15 @@ mod tests {
     #[test]
     fn a_reclaim_is_shown_with_its_reason_and_its_end() {
         let mut lease = Lease {
-            id: "lease-4".to_owned(),
-            origin: "here".to_owned(),
-            state: LeaseState::Reclaiming,
+            state: Some(LeaseState::Reclaiming),
             message: "reclaimed: the donor needs it for local work".to_owned(),
-            moved_to: "lease-9".to_owned(),
+            moved_to: Some(LeaseId(9)),
             reclaim: Some(v1::Reclaim {
                 reason: v1::ReclaimReason::LocalNeed.into(),
                 deadline_ms: 86_400_000,
                 ..Default::default()
             }),
-            ..Default::default()
+            ..lease_here()
         };
         let mut shown = mirror(&lease, "here", None, 1_000).unwrap();
         let at = "1970-01-02T00:00:00Z".to_owned();
@@ -222,7 +196,7 @@ mod tests {
         shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
         assert!(is_answered(&shown));
         // What ends by its reclaim is no longer being reclaimed.
-        lease.state = LeaseState::Ending;
+        lease.state = Some(LeaseState::Ending);
         assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }
 }

@@ -1,13 +1,15 @@
 //! Converts a `GpuRequest` to a request, and a request to its status. Pure.
 
-use comity_agent_model::lease::{Lease, LeaseState};
+use comity_agent_model::lease::Lease;
 use comity_proto::v1;
 use comity_proto::v1::share::{Kind, Whole};
+use comity_types::{LeaseState, RequestState};
 use k8s_openapi::jiff::Timestamp;
 
 use super::condition::{condition, conditions, time};
 use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
-use super::{Numa, NvLink};
+use super::lease_mirror::state_text;
+use super::{Numa, NvLink, camel};
 use crate::burst::{CLASS, TENANT_LABEL};
 use crate::reclaim::ReclaimNotice;
 
@@ -162,30 +164,28 @@ pub(super) fn status(
     now_ms: u64,
 ) -> GpuRequestStatus {
     let old = object.status.clone().unwrap_or_default();
-    let lease = lease.filter(|lease| lease.id == request.lease);
-    let state = match (request.state(), lease) {
-        (v1::RequestState::Matched, Some(lease)) => super::lease_mirror::state(lease.state),
-        (v1::RequestState::Matched, None) => "Placed",
-        (v1::RequestState::Completed, _) => "Completed",
-        (v1::RequestState::Cancelled, _) => "Cancelled",
-        (v1::RequestState::Failed, _) => "Failed",
-        (v1::RequestState::Queued | v1::RequestState::Unspecified, _) => "Queued",
+    let lease = lease.filter(|lease| lease.id.to_string() == request.lease);
+    let stands = RequestState::try_from(request.state()).unwrap_or(RequestState::Queued);
+    let state = match (stands, lease) {
+        (RequestState::Matched, Some(lease)) => state_text(lease.state),
+        (RequestState::Matched, None) => "Placed".to_owned(),
+        (stands, _) => camel(stands.as_str()),
     };
-    let is_ready = lease.is_some_and(|lease| lease.state == LeaseState::Active) && state == "Active";
+    let is_ready = lease.is_some_and(|lease| lease.state == Some(LeaseState::Active)) && state == "Active";
     let message = match lease.filter(|lease| !lease.message.is_empty()) {
         Some(lease) => lease.message.clone(),
         None => request.message.clone(),
     };
-    let placed = !request.lease.is_empty() && request.state() == v1::RequestState::Matched;
+    let placed = !request.lease.is_empty() && stands == RequestState::Matched;
     let fresh = vec![
         condition("Accepted", true, "Submitted", &format!("it is {} at the broker", request.id), now_ms),
-        condition("Placed", placed, if placed { "Placed" } else { state }, &message, now_ms),
-        condition("Ready", is_ready, if is_ready { "Active" } else { state }, &message, now_ms),
+        condition("Placed", placed, if placed { "Placed" } else { &state }, &message, now_ms),
+        condition("Ready", is_ready, if is_ready { "Active" } else { &state }, &message, now_ms),
     ];
     let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.clone());
     GpuRequestStatus {
         observed_generation: object.metadata.generation,
-        state: Some(state.to_owned()),
+        state: Some(state),
         request: Some(request.id.clone()),
         lease: Some(request.lease.clone()).filter(|lease| !lease.is_empty()),
         leases: if request.leases.len() > 1 { request.leases.clone() } else { Vec::new() },
@@ -200,6 +200,8 @@ pub(super) fn status(
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_types::{LeaseId, PeeringId, RequestId};
+
     use super::*;
     use crate::crd::{DataNeed, Members, Preemptible, Topology, Window};
 
@@ -287,11 +289,10 @@ mod tests {
         request.lease = "lease-3".to_owned();
         request.leases = vec!["lease-3".to_owned()];
         let lease = Lease {
-            id: "lease-3".to_owned(),
-            state: LeaseState::Active,
+            state: Some(LeaseState::Active),
             expires_at_ms: 86_400_000,
             placement: Some(v1::Placement { donor: "institute".to_owned(), ..Default::default() }),
-            ..Default::default()
+            ..Lease::new(LeaseId(3), RequestId(3), "here".parse().unwrap(), PeeringId(1))
         };
         let active = status(&object, &request, Some(&lease), 2_000);
         assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));

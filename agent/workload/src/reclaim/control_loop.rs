@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::watch_cache::WatchCache;
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
-use comity_agent_model::lease::{Lease, LeaseState};
+use comity_agent_model::lease::Lease;
 use comity_agent_state::record::Records;
 use comity_runtime::Clock;
+use comity_types::{Delivery, LeaseId, LeaseState};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
@@ -81,9 +81,9 @@ struct ReclaimLoop {
     pods: BTreeMap<String, WatchCache<PodFacts>>,
     assumed: BTreeMap<String, AssumedPod>,
     /// By lease: start of the reclaim, and when this process first saw it.
-    noticed: BTreeMap<String, (u64, u64)>,
+    noticed: BTreeMap<LeaseId, (u64, u64)>,
     /// Leases that are not under reclaim, and whose pods carry no notice.
-    clear: BTreeSet<String>,
+    clear: BTreeSet<LeaseId>,
 }
 
 impl ReclaimLoop {
@@ -148,7 +148,7 @@ impl ReclaimLoop {
             snapshot.pods.iter().filter(|pod| pod.is_told() && !pod.is_finished).map(|pod| pod.node.as_str()).collect();
         let clear =
             snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_none() && !told.contains(lease.node.as_str()));
-        self.clear.extend(clear.map(|(id, _)| id.clone()));
+        self.clear.extend(clear.map(|(id, _)| *id));
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
         let is_fine = self.tell(&snapshot, notices, now).await;
         let due = wake_at_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
@@ -156,13 +156,13 @@ impl ReclaimLoop {
     }
 
     /// Watches pods of exactly the nodes that may need notices.
-    fn follow(&mut self, leases: &BTreeMap<String, LeaseView>, now: u64) {
+    fn follow(&mut self, leases: &BTreeMap<LeaseId, LeaseView>, now: u64) {
         self.clear.retain(|id| leases.get(id).is_some_and(|lease| lease.reclaim.is_none()));
         self.noticed.retain(|id, (since, _)| {
             leases.get(id).and_then(|lease| lease.reclaim.as_ref()).is_some_and(|it| it.since_ms == *since)
         });
         for (id, reclaim) in leases.iter().filter_map(|(id, lease)| Some((id, lease.reclaim.as_ref()?))) {
-            self.noticed.entry(id.clone()).or_insert((reclaim.since_ms, now));
+            self.noticed.entry(*id).or_insert((reclaim.since_ms, now));
         }
         let wanted: BTreeSet<&String> =
             leases.iter().filter(|(id, _)| !self.clear.contains(*id)).map(|(_, lease)| &lease.node).collect();
@@ -181,7 +181,7 @@ impl ReclaimLoop {
         }
     }
 
-    fn look(&mut self, leases: BTreeMap<String, LeaseView>, now: u64) -> ReclaimSnapshot {
+    fn look(&mut self, leases: BTreeMap<LeaseId, LeaseView>, now: u64) -> ReclaimSnapshot {
         let mut pods: BTreeMap<String, PodFacts> = self
             .pods
             .values()
@@ -243,15 +243,15 @@ impl ReclaimLoop {
 }
 
 /// Own leases by virtual node that are in force.
-fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseView> {
+fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<LeaseId, LeaseView> {
     let is_in_force = |lease: &&Lease| {
-        lease.origin == cluster
-            && lease.delivery == DeliveryKind::VirtualNode
-            && matches!(lease.state, LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming)
+        lease.origin.as_str() == cluster
+            && lease.delivery == Delivery::VirtualNode
+            && lease.state.is_some_and(LeaseState::is_in_force)
     };
     let snapshot = |lease: &Lease| {
-        let node = records.origins.get(&lease.id).map_or(lease.id.as_str(), |record| record.node()).to_owned();
-        (lease.id.clone(), LeaseView { node, reclaim: ReclaimNotice::of(lease), noticed_ms: 0 })
+        let node = records.origins.get(&lease.id).map_or_else(|| lease.id.to_string(), |record| record.node());
+        (lease.id, LeaseView { node, reclaim: ReclaimNotice::of(lease), noticed_ms: 0 })
     };
     state.leases.iter().filter(is_in_force).map(snapshot).collect()
 }
@@ -261,16 +261,15 @@ fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<St
 mod tests {
     use comity_agent_state::record::OriginRecord;
     use comity_proto::v1;
+    use comity_types::{PeeringId, RequestId};
 
     use super::*;
 
     #[test]
     fn own_virtual_nodes_in_force_are_looked_after() {
-        let lease = |id: &str, origin: &str, delivery: DeliveryKind, state: LeaseState| Lease {
-            id: id.to_owned(),
-            origin: origin.to_owned(),
+        let lease = |id: u64, origin: &str, delivery: Delivery, state: LeaseState| Lease {
             delivery,
-            state,
+            state: Some(state),
             message: "reclaimed: the donor needs it for local work".to_owned(),
             reclaim: Some(v1::Reclaim {
                 reason: v1::ReclaimReason::LocalNeed.into(),
@@ -278,25 +277,25 @@ mod tests {
                 deadline_ms: 1_772_366_400_000,
                 ..v1::Reclaim::default()
             }),
-            ..Lease::default()
+            ..Lease::new(LeaseId(id), RequestId(id), origin.parse().unwrap(), PeeringId(1))
         };
         let mut records = Records::default();
-        let record = OriginRecord::new("lease-1", 1, DeliveryKind::VirtualNode);
+        let record = OriginRecord::new(LeaseId(1), 1, Delivery::VirtualNode);
         let record = OriginRecord { node: Some("lease-0".to_owned()), ..record };
-        records.origins.insert("lease-1".to_owned(), Arc::new(record));
+        records.origins.insert(LeaseId(1), Arc::new(record));
         let all = vec![
-            lease("lease-1", "here", DeliveryKind::VirtualNode, LeaseState::Reclaiming),
-            lease("lease-2", "there", DeliveryKind::VirtualNode, LeaseState::Reclaiming),
-            lease("lease-3", "here", DeliveryKind::Namespace, LeaseState::Reclaiming),
-            lease("lease-4", "here", DeliveryKind::VirtualNode, LeaseState::Ending),
-            lease("lease-5", "here", DeliveryKind::VirtualNode, LeaseState::Suspect),
+            lease(1, "here", Delivery::VirtualNode, LeaseState::Reclaiming),
+            lease(2, "there", Delivery::VirtualNode, LeaseState::Reclaiming),
+            lease(3, "here", Delivery::Namespace, LeaseState::Reclaiming),
+            lease(4, "here", Delivery::VirtualNode, LeaseState::Ending),
+            lease(5, "here", Delivery::VirtualNode, LeaseState::Suspect),
         ];
         let found = leases(&DesiredState { leases: all, ..DesiredState::default() }, "here", &records);
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-5"]);
-        let first = &found["lease-1"];
+        assert_eq!(found.keys().collect::<Vec<_>>(), [&LeaseId(1), &LeaseId(5)]);
+        let first = &found[&LeaseId(1)];
         assert_eq!(first.node, "lease-0");
         let reclaim = first.reclaim.as_ref().unwrap();
         assert_eq!((reclaim.at.as_str(), reclaim.reason.as_str()), ("2026-03-01T12:00:00Z", "local-need"));
-        assert!(found["lease-5"].reclaim.is_some(), "a silent side is being reclaimed all the same");
+        assert!(found[&LeaseId(5)].reclaim.is_some(), "a silent side is being reclaimed all the same");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::LeaseId;
+
 use super::pod::PodFacts;
 use super::snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 use crate::burst::{Note, PodRef};
@@ -26,7 +28,7 @@ pub struct ReclaimPlan {
     /// Notices to write.
     pub notices: Vec<Notice>,
     /// Leases under reclaim on which every running pod is saved.
-    pub saved: BTreeSet<String>,
+    pub saved: BTreeSet<LeaseId>,
     /// When to plan again even if nothing changes, in milliseconds since 1970.
     pub wake_at_ms: Option<u64>,
 }
@@ -35,11 +37,11 @@ pub struct ReclaimPlan {
 #[must_use]
 pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
     let mut plan = ReclaimPlan::default();
-    let by_node: BTreeMap<&str, (&String, &LeaseView)> =
-        snapshot.leases.iter().map(|(id, lease)| (lease.node.as_str(), (id, lease))).collect();
-    let mut unsaved: BTreeSet<&str> = BTreeSet::new();
+    let by_node: BTreeMap<&str, (LeaseId, &LeaseView)> =
+        snapshot.leases.iter().map(|(id, lease)| (lease.node.as_str(), (*id, lease))).collect();
+    let mut unsaved: BTreeSet<LeaseId> = BTreeSet::new();
     for pod in &snapshot.pods {
-        let Some((id, lease)) = by_node.get(pod.node.as_str()).filter(|_| !pod.is_finished) else { continue };
+        let Some(&(id, lease)) = by_node.get(pod.node.as_str()).filter(|_| !pod.is_finished) else { continue };
         let notice = notice(pod, id, lease.reclaim.as_ref());
         // An answer from before the notice does not count.
         if pod.runs && (notice.is_some() || !pod.is_saved) {
@@ -49,10 +51,10 @@ pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
     }
     for (id, lease) in snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_some()) {
         let settled_ms = lease.noticed_ms.saturating_add(SETTLED_AFTER_MS);
-        if unsaved.contains(id.as_str()) {
+        if unsaved.contains(id) {
             continue;
         } else if settled_ms <= snapshot.now_ms {
-            plan.saved.insert(id.clone());
+            plan.saved.insert(*id);
         } else {
             plan.wake_at_ms = Some(plan.wake_at_ms.map_or(settled_ms, |other| other.min(settled_ms)));
         }
@@ -61,7 +63,7 @@ pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
 }
 
 /// The notice that a pod lacks, if any.
-fn notice(pod: &PodFacts, lease: &str, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
+fn notice(pod: &PodFacts, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
     let (marks, note) = match reclaim {
         Some(reclaim) => {
             let was_told =
@@ -73,10 +75,10 @@ fn notice(pod: &PodFacts, lease: &str, reclaim: Option<&ReclaimNotice>) -> Optio
     Some(Notice { pod: pod.pod.clone(), marks, note })
 }
 
-fn reclaim_event(lease: &str, reclaim: &ReclaimNotice) -> Note {
-    let goes_on = match reclaim.moved_to.as_str() {
-        "" => "another place is sought".to_owned(),
-        next => format!("it goes on as {next}"),
+fn reclaim_event(lease: LeaseId, reclaim: &ReclaimNotice) -> Note {
+    let goes_on = match reclaim.moved_to {
+        None => "another place is sought".to_owned(),
+        Some(next) => format!("it goes on as {next}"),
     };
     Note {
         is_warning: true,
@@ -90,7 +92,7 @@ fn reclaim_event(lease: &str, reclaim: &ReclaimNotice) -> Note {
     }
 }
 
-fn withdrawn_event(lease: &str) -> Note {
+fn withdrawn_event(lease: LeaseId) -> Note {
     Note {
         is_warning: false,
         reason: "ComityReclaimWithdrawn",

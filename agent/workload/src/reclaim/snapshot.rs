@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use comity_agent_model::lease::Lease;
+use comity_types::LeaseId;
 
 use super::pod::PodFacts;
 use super::{reason_word, reclaim_of};
@@ -16,8 +17,8 @@ pub struct ReclaimNotice {
     pub reason: String,
     /// Reason, for people.
     pub message: String,
-    /// The request's next lease; empty while it has none.
-    pub moved_to: String,
+    /// The request's next lease, once it has one.
+    pub moved_to: Option<LeaseId>,
     /// When notice was given, in milliseconds since 1970.
     pub since_ms: u64,
 }
@@ -31,7 +32,7 @@ impl ReclaimNotice {
             at: crate::crd::time(reclaim.deadline_ms)?,
             reason: reason_word(reclaim),
             message: lease.message.clone(),
-            moved_to: lease.moved_to.clone(),
+            moved_to: lease.moved_to,
             since_ms: reclaim.since_ms,
         })
     }
@@ -54,7 +55,7 @@ pub struct ReclaimSnapshot {
     /// Now, in milliseconds since 1970.
     pub now_ms: u64,
     /// Leases by id.
-    pub leases: BTreeMap<String, LeaseView>,
+    pub leases: BTreeMap<LeaseId, LeaseView>,
     /// Pods on the leases' nodes.
     pub pods: Vec<PodFacts>,
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, RequestId, RequestState};
+
 use crate::explain::answer::Explanation;
 use crate::explain::outlook::adjusted_outlook;
 use crate::explain::queue_position::{QueuePosition, queue_position};
@@ -13,8 +15,6 @@ use crate::feasibility::fit::{Wanted, fit};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::{DonorVerdict, FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
-use crate::model::id::{ClusterId, RequestId};
-use crate::model::request::RequestState;
 use crate::scheduler::find_migration::{Migration, migration_for};
 use crate::scheduler::reserve::Reserved;
 use crate::state::State;

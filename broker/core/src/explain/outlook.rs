@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, RequestId};
+
 use crate::explain::answer::Explanation;
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::reclaim_checks::preemption::{preempting_priority, yields_to_priority};
 use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, RequestId};
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;

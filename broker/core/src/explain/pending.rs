@@ -1,11 +1,12 @@
 //! Explains pending searches for a request that runs already: another place for a reclaimed lease, or members missing
 //! since its start.
 
+use comity_types::{LeaseId, RequestId};
+
 use crate::explain::answer::Explanation;
 use crate::explain::explanation::explain_donors;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{LeaseId, RequestId};
 use crate::model::request::Request;
 use crate::state::State;
 use crate::state::gang::{held_milli, join_spec, joinable_members, replacement_specs};

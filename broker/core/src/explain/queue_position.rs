@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, RequestId};
+
 use crate::explain::outlook::{outlook_alone, outlook_beside_reservations};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::amounts::Amounts;
-use crate::model::id::{ClusterId, RequestId};
 use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::model::request::Request;
 use crate::model::time::Timestamp;

@@ -3,16 +3,17 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClassName, ClusterId, RequestId, RequestState};
+
 use crate::explain::answer::Explanation;
 use crate::explain::explanation::{explain_beside, not_before_reserved};
 use crate::explain::outlook::{adjusted_outlook, outlook_beside_reservations};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClassName, ClusterId, RequestId};
 use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
 use crate::model::placement::Placement;
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::order::Hypothetical;
 use crate::scheduler::plan::Plan;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, LeaseId, LeaseState, PriorityName, RequestId};
+
 use crate::explain::answer::Explanation;
 use crate::feasibility::obstacles::never_fits::ones;
 use crate::feasibility::reclaim_checks::preemption::departing_leases;
-use crate::model::id::{ClusterId, LeaseId, PriorityName, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
 use crate::scheduler::plan::Plan;

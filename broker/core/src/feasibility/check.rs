@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use comity_policy::{compile_selector, show_duration, show_gpus};
+use comity_types::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
 use crate::feasibility::fit::device::{Load, room};
@@ -12,7 +13,6 @@ use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, pe
 use crate::feasibility::reclaim_checks::pool::check_pools;
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
-use crate::model::id::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
 use crate::model::inventory::Device;
 use crate::model::limits::MAX_PARTS;
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};

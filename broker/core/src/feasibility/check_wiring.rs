@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::ClusterId;
 use litemap::LiteMap;
 
 use crate::feasibility::fit::Wanted;
@@ -11,7 +12,6 @@ use crate::feasibility::fit::device::Load;
 use crate::feasibility::fit::wired::{clique, free_numa};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink};
-use crate::model::id::ClusterId;
 use crate::model::inventory::{Device, Node, NumaAmounts};
 use crate::model::placement::{NodePlacement, Placement};
 use crate::state::occupancy::NodeOccupancy;

@@ -1,7 +1,8 @@
 //! The part of a request that decides whether it fits.
 
-use crate::model::demand::{Delivery, GpuDemand, Members, RequestSpec, Topology};
-use crate::model::id::ClusterId;
+use comity_types::{ClusterId, Delivery};
+
+use crate::model::demand::{GpuDemand, Members, RequestSpec, Topology};
 use crate::model::time::Millis;
 
 /// Equal keys fit alike under the same snapshot.

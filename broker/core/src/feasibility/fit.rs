@@ -11,6 +11,7 @@ pub(crate) mod wired;
 use std::collections::BTreeSet;
 
 use comity_policy::NvLinkSharing;
+use comity_types::{ClassName, ClusterId, NodeId};
 use litemap::LiteMap;
 
 use crate::feasibility::fit::cutting::{CutLayout, Cutting, MigValues};
@@ -20,7 +21,6 @@ use crate::feasibility::fit::resource_kinds::{resource_kinds, share_sizes};
 use crate::feasibility::fit::wired::{NodeLayout, WiredNode, in_idle_clique, needs_wired_node};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{GpuDemand, Members, NvLink, Share, Topology};
-use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
 use crate::state::occupancy::NodeOccupancy;

@@ -1,11 +1,10 @@
 //! Obstacles: reasons why a donor cannot serve a request, and the checks that raise them.
 
 use comity_policy::{Denial, show_gpus};
+use comity_types::{ClusterId, Delivery};
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::demand::Delivery;
-use crate::model::id::ClusterId;
 use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::lendable;

@@ -1,11 +1,12 @@
 //! Checks whether a demand fits once leases are gone.
 
+use comity_types::ClusterId;
+
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
 use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
 use crate::feasibility::verdict::{FeasiblePlacement, ask_donor};
 use crate::model::demand::RequestSpec;
-use crate::model::id::ClusterId;
 use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
 

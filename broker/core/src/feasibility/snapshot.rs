@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
+use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
 
 use crate::feasibility::donors::link::Link;
-use crate::model::demand::{Delivery, RequestSpec};
-use crate::model::id::{ClassName, ClusterId, LeaseId, NodeId};
+use crate::model::demand::RequestSpec;
 use crate::model::inventory::Node;
 use crate::model::lease::Lease;
 use crate::model::placement::Placement;
@@ -233,7 +233,7 @@ impl<'a> Snapshot<'a> {
             class: ask.class.as_str(),
             gpus_milli: ask.milli,
             beside_milli: self.beside_milli,
-            delivery: ask.delivery.kind(),
+            delivery: ask.delivery,
             duration_ms: ask.duration.0,
             now_ms: self.state.log_time.0,
             in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),

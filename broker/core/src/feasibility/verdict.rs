@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{Selector, compile_selector};
+use comity_types::{ClassName, ClusterId};
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::fit::cutting::MigValues;
@@ -15,7 +16,6 @@ use crate::feasibility::obstacles::unhealthy::unhealthy;
 use crate::feasibility::reclaim_checks::pool::{check_pools, without_double_counted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec};
-use crate::model::id::{ClassName, ClusterId};
 use crate::model::placement::Placement;
 
 /// A donor's answer to a request.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use comity_types::{InvalidId, shorten};
 use serde::{Deserialize, Serialize};
 
 /// Stable codes of refusals. Each has a paragraph in the book, "Error codes".
@@ -142,11 +143,9 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// At most 80 characters of `text`, on a character boundary.
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+impl From<InvalidId> for Refusal {
+    fn from(invalid: InvalidId) -> Self {
+        Self::invalid(&invalid.field, invalid.value, invalid.reason, invalid.remedy)
     }
 }
 

@@ -4,8 +4,9 @@
 //! Fairness and priority have chosen the requests; only their places are reconsidered. The new placement is used only
 //! if every request keeps at least its former amount, so no one is worse off than in plain order.
 
+use comity_types::RequestId;
+
 use crate::feasibility::donors::spread::Found;
-use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::scheduler::plan_state::placed::{Placed, Purpose};
 use crate::scheduler::plan_state::{Checkpoint, PlanState};

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, LeaseId};
+
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::reclaim_checks::migration::{
     MigrationPlacements, has_enough_free, may_be_moved, placement_without, plan_moves, priority_value,
@@ -9,7 +11,6 @@ use crate::feasibility::reclaim_checks::migration::{
 use crate::feasibility::reclaim_checks::preemption::is_making_room;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId};
 use crate::model::lease::Lease;
 use crate::scheduler::victims::Victim;
 

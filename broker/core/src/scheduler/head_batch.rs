@@ -8,9 +8,10 @@
 
 use std::cmp::Reverse;
 
+use comity_types::RequestId;
+
 use crate::feasibility::demand_key::DemandKey;
 use crate::model::amounts::Amounts;
-use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::scheduler::lookahead::may_use_mig;
 use crate::scheduler::order::Order;

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use comity_types::RequestId;
+
 use crate::feasibility::fit::cutting::MAX_LOOKAHEAD;
 use crate::model::demand::{RequestSpec, Share};
-use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::scheduler::order::Hypothetical;
 use crate::state::State;

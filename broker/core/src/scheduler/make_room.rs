@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, LeaseId, RequestId};
+
 use crate::feasibility::reclaim_checks::migration::migration_holds;
 use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases, may_preempt};
 use crate::feasibility::release::fits_when_gone;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
@@ -40,7 +41,7 @@ impl<'a> Planning<'a, '_> {
             self.plan_state
                 .snapshot()
                 .bundle
-                .priority_value(request.spec.priority.as_ref().map(crate::PriorityName::as_str))
+                .priority_value(request.spec.priority.as_ref().map(comity_types::PriorityName::as_str))
         };
         let waiting = state.derived.reclaimed_for.iter().filter_map(|id| Some((*id, state.requests.get(id)?)));
         let waiting = waiting.filter(|(_, request)| request.waits());

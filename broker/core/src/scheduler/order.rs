@@ -11,9 +11,9 @@ use std::iter::{Chain, Peekable};
 use std::option;
 
 use comity_policy::Bundle;
+use comity_types::{RequestId, TenantId};
 
 use crate::model::amounts::Amounts;
-use crate::model::id::{RequestId, TenantId};
 use crate::model::request::Request;
 use crate::state::State;
 use crate::state::fairness::Shares;
@@ -60,7 +60,7 @@ impl<'a> Order<'a> {
     /// Covers all waiting requests, and the hypothetical one.
     pub(crate) fn new(state: &'a State, bundle: &'a Bundle, hypothetical: Option<&'a Hypothetical<'a>>) -> Self {
         let value = |it: &Hypothetical<'_>| {
-            let class = it.request.spec.priority.as_ref().map(crate::PriorityName::as_str);
+            let class = it.request.spec.priority.as_ref().map(comity_types::PriorityName::as_str);
             bundle.priority_value(class)
         };
         Self {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comity_policy::Bundle;
+use comity_types::{ClusterId, NodeId};
 
 use self::all_nodes::AllNodes;
 use self::donor_index::DonorIndex;
@@ -20,7 +21,6 @@ use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{DeviceChoice, RequestSpec, Share};
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::placement::Placement;
 use crate::model::request::Request;
 use crate::model::work::{WorkMix, WorkType};

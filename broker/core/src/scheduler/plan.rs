@@ -1,6 +1,7 @@
 //! The result of planning.
 
-use crate::model::id::RequestId;
+use comity_types::RequestId;
+
 use crate::model::proposal::{ProposedPlacement, ProposedReclaim};
 use crate::scheduler::reserve::Reserved;
 

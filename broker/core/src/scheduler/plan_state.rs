@@ -8,6 +8,8 @@ pub(crate) mod misses;
 pub(crate) mod placed;
 pub(crate) mod reserved_start;
 
+use comity_types::{ClusterId, LeaseId, RequestId};
+
 use self::misses::{ForgottenPlaces, LastingMisses, Misses};
 use self::placed::{Placed, Purpose};
 use self::reserved_start::ReservedStart;
@@ -16,7 +18,6 @@ use crate::feasibility::donors::promise::unknown_promises;
 use crate::feasibility::donors::spread::Found;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
 use crate::model::placement::Placement;
 use crate::model::proposal::ProposedPlacement;
 use crate::model::request::Request;

@@ -1,7 +1,8 @@
 //! The planner: places waiting requests.
 
+use comity_types::{ClusterId, NodeId, RequestId};
+
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::id::{ClusterId, NodeId, RequestId};
 use crate::model::request::Request;
 use crate::model::work::WorkMix;
 use crate::scheduler::batch::{Batch, MAX_ADMIT_TRIES, MAX_BATCH};

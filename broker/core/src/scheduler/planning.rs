@@ -1,8 +1,9 @@
 //! A plan in progress, and the request that it may treat as waiting.
 
+use comity_types::RequestId;
+
 use crate::feasibility::demand_key::DemandKey;
 use crate::feasibility::donors::spread::Found;
-use crate::model::id::RequestId;
 use crate::model::request::Request;
 use crate::scheduler::order::Hypothetical;
 use crate::scheduler::plan_state::PlanState;

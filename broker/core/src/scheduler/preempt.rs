@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, LeaseId, NodeId};
+
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority, yields_to_priority,
 };
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::lease::Lease;
 use crate::model::request::Request;
 use crate::scheduler::victims::{MAX_EXACT, Victim, VictimSet, choose_victims};

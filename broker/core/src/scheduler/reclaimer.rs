@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, LeaseId, LeaseState};
+
 use crate::feasibility::reclaim_checks::failed::failures;
 use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
 use crate::feasibility::reclaim_checks::terms::withdrawal_code;
-use crate::model::id::{ClusterId, LeaseId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;

@@ -1,6 +1,7 @@
 //! Reserves starts for requests that do not fit now.
 
-use crate::model::id::RequestId;
+use comity_types::RequestId;
+
 use crate::model::request::Request;
 use crate::scheduler::plan_state::misses::Search;
 use crate::scheduler::plan_state::reserved_start::ReservedStart;

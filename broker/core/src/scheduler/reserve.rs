@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{AgreementSides, LeaseUse};
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{Found, spread};
@@ -15,8 +16,7 @@ use crate::feasibility::fit::fit;
 use crate::feasibility::release::fits_after_release;
 use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};

@@ -1,7 +1,8 @@
 //! Chooses the leases to reclaim so that no more is taken back than needed.
 
+use comity_types::LeaseId;
+
 use crate::feasibility::reclaim_checks::preemption::priority;
-use crate::model::id::LeaseId;
 use crate::model::lease::Lease;
 use crate::state::State;
 

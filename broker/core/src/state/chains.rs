@@ -1,9 +1,9 @@
 //! Replacement chains: the leases of a request that replace one another.
 
-use crate::model::id::LeaseId;
-use crate::model::lease::LeaseState;
+use comity_types::{LeaseId, LeaseState, RequestState};
+
 use crate::model::limits::{MAX_ATTEMPTS, MAX_REPLACED};
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::state::State;
 
 impl Request {

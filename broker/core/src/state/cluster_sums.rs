@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::id::ClusterId;
+use comity_types::ClusterId;
+
 use crate::model::lease::Lease;
 use crate::state::State;
 

@@ -13,13 +13,14 @@
 //! reclaimed without notice: the gang continues and new members join in its place, or it ends if too few members
 //! remain.
 
+use comity_types::{ClusterId, EndReason, LeaseId, LeaseState, RequestState};
+
 use crate::model::demand::{Members, RequestSpec};
-use crate::model::id::{ClusterId, LeaseId};
-use crate::model::lease::{EndReason, Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::limits::MAX_PARTS;
 use crate::model::proposal::{PlacementKind, ProposedPlacement};
 use crate::model::refusal::{Code, Refusal};
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::state::State;
 
 /// The purpose of a placement.

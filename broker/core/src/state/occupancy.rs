@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use comity_types::{ClusterId, NodeId};
 use litemap::LiteMap;
 
 use crate::collections::interner::digest_of;
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::NumaAmounts;
 use crate::model::mig::Slots;
 use crate::model::placement::{NodePlacement, Placement};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use comity_policy::DeviceFacts;
+use comity_types::{ClassName, ClusterId, NodeId};
 
 use crate::model::amounts::Amounts;
 use crate::model::cluster::Cluster;
 use crate::model::health::Health;
-use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::policy_record::PolicyRecord;

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::id::{RequestId, TenantId};
+use comity_types::{RequestId, TenantId};
+
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use comity_types::{ClusterId, LeaseId, PeeringId, RequestId};
+
 use crate::model::envelope::EnvelopeKey;
-use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
 use crate::model::time::Timestamp;
 
 /// An object with a deadline.

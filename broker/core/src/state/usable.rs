@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, NodeId};
+
 use crate::model::health::NodeHealth;
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{FaultClass, Node};
 use crate::state::{Derived, State};
 

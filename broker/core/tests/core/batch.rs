@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use comity_core::demand::{RequestSpec, Share, Topology};
 use comity_core::inventory::Sharing;
-use comity_core::{RequestId, scheduler};
+use comity_core::scheduler;
+use comity_types::RequestId;
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};

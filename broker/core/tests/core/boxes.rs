@@ -6,7 +6,8 @@ use comity_core::explain;
 use comity_core::inventory::{Node, NodeWiring, NumaAmounts, Offer, Sharing};
 use comity_core::proposal::ProposedPlacement;
 use comity_core::refusal::Code;
-use comity_core::{Command, LeaseId, ReplyBody, RequestId};
+use comity_core::{Command, ReplyBody};
+use comity_types::{LeaseId, RequestId};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 

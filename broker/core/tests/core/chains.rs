@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use comity_core::command::Expire;
 use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::inventory::{Fault, FaultClass, Sharing};
-use comity_core::lease::{EndReason, Lease, LeaseState};
+use comity_core::lease::Lease;
 use comity_core::limits::MAX_REPLACED;
-use comity_core::request::RequestState;
 use comity_core::scheduler::reclaims_at;
-use comity_core::{Command, LeaseId, Millis, NodeId, RequestId};
+use comity_core::{Command, Millis};
+use comity_types::{EndReason, LeaseId, LeaseState, NodeId, RequestId, RequestState};
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use comity_core::command::MarkClusters;
 use comity_core::demand::Share;
-use comity_core::{Command, LeaseId, snapshot};
+use comity_core::{Command, snapshot};
+use comity_types::LeaseId;
 
 use super::federation::{Federation, cluster, spec};
 

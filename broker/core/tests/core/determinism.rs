@@ -5,18 +5,15 @@ use comity_core::command::{
     OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases, RecordCertificate, RelayEnvelope,
     ReleaseLease, RenewLease, ReportLease, ReportPeering, SubmitRequest,
 };
-use comity_core::demand::{Delivery, Share};
+use comity_core::demand::Share;
 use comity_core::envelope::Step;
 use comity_core::feasibility;
 use comity_core::inventory::Sharing;
-use comity_core::keys::Side;
 use comity_core::log::LOG_FORMAT;
 use comity_core::network::ClusterNetwork;
 use comity_core::reply::Idempotency;
-use comity_core::{
-    Actor, ClusterId, Command, LeaseId, LogEnvelope, Millis, PeeringId, RequestId, State, Timestamp, scheduler,
-    snapshot,
-};
+use comity_core::{Actor, Command, LogEnvelope, Millis, State, Timestamp, scheduler, snapshot};
+use comity_types::{ClusterId, Delivery, LeaseId, PeeringId, RequestId, Side};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};

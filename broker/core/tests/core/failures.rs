@@ -6,12 +6,11 @@ use comity_core::explain;
 use comity_core::feasibility::spared;
 use comity_core::health::{FIRST_QUARANTINE, FORGOTTEN_AFTER, GONE_AFTER, LONGEST_QUARANTINE};
 use comity_core::inventory::{Device, Fault, FaultClass, Offer, Sharing};
-use comity_core::lease::{EndReason, LeaseState};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::request::RequestState;
 use comity_core::scheduler::{Reclaimer, reclaims_at};
-use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, State, Timestamp, snapshot};
+use comity_core::{Command, Millis, ReplyBody, State, Timestamp, snapshot};
+use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 
 use super::boxes::obstacle;
 use super::federation::{Federation, cluster, device, node, offer, spec};

@@ -6,14 +6,12 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
 };
 use comity_core::data::DataSite;
-use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
 use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
 use comity_core::log::LOG_FORMAT;
-use comity_core::{
-    Actor, Applied, Blob, ClassName, ClusterId, Command, LeaseId, LogEnvelope, Millis, NodeId, RequestId, State,
-    TenantId, Timestamp, scheduler,
-};
+use comity_core::{Actor, Applied, Blob, Command, LogEnvelope, Millis, State, Timestamp, scheduler};
 use comity_policy::{BundleSource, SourceFile};
+use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId, RequestId, TenantId};
 
 /// Terms of the test federation; `EXTRA` is where tests put documents of their own.
 const POLICY: &str = r#"

@@ -6,7 +6,8 @@ use comity_core::demand::{RequestSpec, Topology};
 use comity_core::explain;
 use comity_core::inventory::{Node, NodeWiring, RdmaFunctions};
 use comity_core::proposal::{PlacementKind, ProposedPlacement};
-use comity_core::{LeaseId, scheduler};
+use comity_core::scheduler;
+use comity_types::LeaseId;
 use proptest::prelude::*;
 
 use super::boxes::{asking, end, federation, l40s, obstacle, offering, placed, refusal, waits};

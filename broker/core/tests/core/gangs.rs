@@ -1,9 +1,9 @@
 //! Members of gangs, a campus of 64 GPUs, and gangs of all kinds at once.
 
-use comity_core::RequestId;
 use comity_core::demand::{GpuDemand, Members, Numa, NvLink, RequestSpec, Share, Topology};
 use comity_core::explain;
 use comity_core::inventory::{Device, Node, Sharing};
+use comity_types::RequestId;
 use proptest::prelude::*;
 
 use super::boxes::{

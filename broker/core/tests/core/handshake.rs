@@ -6,14 +6,12 @@ use comity_core::command::{
 };
 use comity_core::demand::Share;
 use comity_core::envelope::{Envelope, EnvelopeKey, Step};
-use comity_core::keys::{KeyBundle, Side};
-use comity_core::lease::{EndReason, LeaseState};
+use comity_core::keys::KeyBundle;
 use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_core::network::ClusterNetwork;
-use comity_core::peering::PeeringState;
 use comity_core::refusal::Code;
-use comity_core::request::RequestState;
-use comity_core::{Command, LeaseId, Millis, PeeringId, RequestId, Timestamp};
+use comity_core::{Command, Millis, Timestamp};
+use comity_types::{EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
 
 use super::federation::{Federation, blob, cluster, spec};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use comity_core::command::{AdvertiseOffer, LeaseOutcome, MarkClusters, PlaceRequests, ReleaseLease, RenewLease};
-use comity_core::demand::{Delivery, RequestSpec, Share, Topology};
+use comity_core::demand::{RequestSpec, Share, Topology};
 use comity_core::explain;
 use comity_core::feasibility;
 use comity_core::inventory::{Device, Offer, Sharing};
@@ -11,6 +11,7 @@ use comity_core::proposal::ProposedPlacement;
 use comity_core::refusal::Code;
 use comity_core::scheduler::{self, Plan, Planner};
 use comity_core::{Command, Millis, ReplyBody};
+use comity_types::Delivery;
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 

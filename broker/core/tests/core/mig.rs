@@ -11,7 +11,8 @@ use comity_core::mig::{Board, InUse, Slots};
 use comity_core::placement::DeviceShare;
 use comity_core::proposal::ProposedPlacement;
 use comity_core::scheduler;
-use comity_core::{Command, LeaseId, ReplyBody, RequestId};
+use comity_core::{Command, ReplyBody};
+use comity_types::{LeaseId, RequestId};
 use litemap::LiteMap;
 use proptest::prelude::*;
 

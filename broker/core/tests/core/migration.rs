@@ -8,12 +8,11 @@ use comity_core::demand::{RequestSpec, Share, Topology};
 use comity_core::explain;
 use comity_core::feasibility::spared;
 use comity_core::inventory::Sharing;
-use comity_core::lease::{EndReason, LeaseState};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::request::RequestState;
 use comity_core::scheduler::Planner;
-use comity_core::{Command, LeaseId, Millis, NodeId, PriorityName, ReplyBody, RequestId};
+use comity_core::{Command, Millis, ReplyBody};
+use comity_types::{EndReason, LeaseId, LeaseState, NodeId, PriorityName, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};

@@ -8,9 +8,9 @@ use comity_core::explain;
 use comity_core::feasibility;
 use comity_core::inventory::Sharing;
 use comity_core::refusal::Code;
-use comity_core::request::RequestState;
 use comity_core::scheduler::{self, OVERDUE_AFTER, Planner};
-use comity_core::{Command, LeaseId, Millis, PriorityName, RequestId, TenantId, Timestamp};
+use comity_core::{Command, Millis, Timestamp};
+use comity_types::{LeaseId, PriorityName, RequestId, RequestState, TenantId};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -78,7 +78,7 @@ impl Federation {
             let ending: Vec<LeaseId> = self
                 .state
                 .live_leases()
-                .filter(|(_, lease)| lease.state == comity_core::lease::LeaseState::Ending)
+                .filter(|(_, lease)| lease.state == comity_types::LeaseState::Ending)
                 .map(|(id, _)| id)
                 .collect();
             for lease in ending {

@@ -8,13 +8,12 @@ use comity_core::demand::{RequestSpec, Share};
 use comity_core::explain;
 use comity_core::feasibility::spared;
 use comity_core::inventory::{Offer, Sharing};
-use comity_core::lease::{EndReason, LeaseState};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::refusal::Code;
-use comity_core::request::RequestState;
 use comity_core::scheduler::{self, Planner, reclaims_at};
-use comity_core::{Command, LeaseId, Millis, PriorityName, ReplyBody, RequestId, TenantId};
+use comity_core::{Command, Millis, ReplyBody};
+use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId, RequestState, TenantId};
 use proptest::prelude::*;
 
 use super::boxes::obstacle;

@@ -5,11 +5,10 @@ use comity_core::demand::{RequestSpec, Share};
 use comity_core::explain;
 use comity_core::explain::{Quote, Reclaims, Waiting};
 use comity_core::inventory::Sharing;
-use comity_core::lease::LeaseState;
 use comity_core::proposal::ProposedReclaim;
-use comity_core::request::RequestState;
 use comity_core::scheduler;
-use comity_core::{Command, LeaseId, Millis, RequestId, Timestamp};
+use comity_core::{Command, Millis, Timestamp};
+use comity_types::{LeaseId, LeaseState, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};

@@ -6,10 +6,9 @@ use comity_core::command::{CancelRequest, LeaseOutcome, PlaceRequests, ReleaseLe
 use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::explain;
 use comity_core::inventory::Sharing;
-use comity_core::lease::{EndReason, LeaseState};
 use comity_core::proposal::{PlacementKind, ProposedPlacement};
-use comity_core::request::RequestState;
-use comity_core::{Command, LeaseId, Millis, ReplyBody, RequestId, scheduler};
+use comity_core::{Command, Millis, ReplyBody, scheduler};
+use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, RIVALS, cluster, device, offer, spec};

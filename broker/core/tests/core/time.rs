@@ -2,10 +2,10 @@
 
 use comity_core::command::{BeginTerm, Expire, InviteCluster, RebaseTime};
 use comity_core::demand::{RequestSpec, Share};
-use comity_core::lease::LeaseState;
 use comity_core::log::LogEnvelope;
 use comity_core::refusal::Code;
-use comity_core::{Command, LeaseId, Millis, ReplyBody, State, Timestamp, scheduler, snapshot};
+use comity_core::{Command, Millis, ReplyBody, State, Timestamp, scheduler, snapshot};
+use comity_types::{LeaseId, LeaseState};
 use proptest::prelude::*;
 
 use super::determinism::{event, happen};
@@ -159,7 +159,7 @@ fn start_windows_keep_their_meaning_over_a_rebase() {
     rebased(&mut federation, 4 * HOUR as i64);
     federation.ok(Command::Expire(Expire {}));
     federation.ok(Command::Expire(Expire {}));
-    assert_eq!(federation.state.requests[&request].state, comity_core::request::RequestState::Failed);
+    assert_eq!(federation.state.requests[&request].state, comity_types::RequestState::Failed);
 }
 
 /// Everything that the brokers stamped, by name.

@@ -4,13 +4,14 @@ use comity_core::command::{
     AckEnvelope, AdvertiseOffer, LeaseOutcome, OfferKeys, PeeringOutcome, RelayEnvelope, ReportLease, ReportPeering,
 };
 use comity_core::envelope::{Envelope, EnvelopeKey, Step};
-use comity_core::keys::{KeyBundle, Side};
+use comity_core::keys::KeyBundle;
 use comity_core::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS, MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES, MAX_POD_CIDRS};
 use comity_core::network::ClusterNetwork;
 use comity_core::peering::Peering;
-use comity_core::{ClusterId, Command, LeaseId, PeeringId, Refusal, State, Timestamp};
+use comity_core::{Command, Refusal, State, Timestamp};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::{ClusterId, LeaseId, PeeringId, Side};
 
 use crate::api::convert::{offer, peering, required};
 
@@ -54,18 +55,9 @@ pub fn command(body: Body, caller: &ClusterId) -> Result<Command, Refusal> {
 
 fn key_bundle(bundle: v1::KeyBundle, caller: &ClusterId) -> Result<KeyBundle, Refusal> {
     own("key_bundle.cluster", &bundle.cluster, caller)?;
-    let side = match v1::Side::try_from(bundle.side) {
-        Ok(v1::Side::Origin) => Side::Origin,
-        Ok(v1::Side::Donor) => Side::Donor,
-        Ok(v1::Side::Unspecified) | Err(_) => {
-            return Err(Refusal::invalid(
-                "key_bundle.side",
-                bundle.side,
-                "is not a side",
-                "use SIDE_ORIGIN (1) or SIDE_DONOR (2)",
-            ));
-        }
-    };
+    let side = Side::try_from(v1::Side::try_from(bundle.side).unwrap_or_default()).map_err(|_| {
+        Refusal::invalid("key_bundle.side", bundle.side, "is not a side", "use SIDE_ORIGIN (1) or SIDE_DONOR (2)")
+    })?;
     if bundle.identity_key.len() > MAX_IDENTITY_KEY_BYTES {
         return Err(Refusal::invalid(
             "key_bundle.identity_key",
@@ -207,7 +199,7 @@ fn bounded(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
 }
 
 fn optional_lease(text: &str, field: &str) -> Result<Option<LeaseId>, Refusal> {
-    if text.is_empty() { Ok(None) } else { LeaseId::parse(text, field).map(Some) }
+    if text.is_empty() { Ok(None) } else { Ok(Some(LeaseId::parse(text, field)?)) }
 }
 
 /// Desired state of `cluster`, without its leases.
@@ -248,10 +240,7 @@ fn key_bundle_to_proto(bundle: &KeyBundle) -> v1::KeyBundle {
         peering: bundle.peering.to_string(),
         epoch: bundle.epoch,
         cluster: bundle.cluster.to_string(),
-        side: match bundle.side {
-            Side::Origin => v1::Side::Origin.into(),
-            Side::Donor => v1::Side::Donor.into(),
-        },
+        side: v1::Side::from(bundle.side).into(),
         wireguard_public: bundle.wireguard_public.0.clone(),
         hpke_public: bundle.hpke_public.0.clone(),
         endpoints: bundle.endpoints.clone(),

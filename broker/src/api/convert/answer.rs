@@ -1,10 +1,11 @@
 //! Converts explanations and quotes of requests.
 
+use comity_core::Timestamp;
 use comity_core::demand::RequestSpec;
 use comity_core::explain::{Explanation, QueuePosition, ReclaimedLease, Reclaims};
 use comity_core::feasibility::DonorVerdict;
-use comity_core::{ClusterId, LeaseId, TenantId, Timestamp};
 use comity_proto::v1;
+use comity_types::{ClusterId, LeaseId, TenantId};
 
 /// Each donor's verdict.
 #[must_use]
@@ -89,7 +90,8 @@ fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
 
 #[cfg(test)]
 mod tests {
-    use comity_core::{Millis, PriorityName};
+    use comity_core::Millis;
+    use comity_types::PriorityName;
 
     use super::*;
 

@@ -1,8 +1,9 @@
 //! Converts member clusters.
 
+use comity_core::State;
 use comity_core::cluster::Cluster;
-use comity_core::{ClusterId, State};
 use comity_proto::v1;
+use comity_types::ClusterId;
 
 /// For the API, with what the ledger knows.
 #[must_use]

@@ -3,24 +3,22 @@
 use std::collections::BTreeSet;
 
 use comity_core::Refusal;
-use comity_core::demand::Delivery;
 use comity_proto::v1;
+use comity_types::Delivery;
 
 /// Deliveries that an offer may name: each kind once.
 const MAX_DELIVERIES: usize = 2;
 
 /// A delivery by its number; `field` names it in the refusal.
 pub fn parse(number: i32, field: &str) -> Result<Delivery, Refusal> {
-    match v1::Delivery::try_from(number) {
-        Ok(v1::Delivery::Namespace) => Ok(Delivery::Namespace),
-        Ok(v1::Delivery::VirtualNode) => Ok(Delivery::VirtualNode),
-        Ok(v1::Delivery::Unspecified) | Err(_) => Err(Refusal::invalid(
+    Delivery::try_from(v1::Delivery::try_from(number).unwrap_or_default()).map_err(|_| {
+        Refusal::invalid(
             field,
             number,
             "is not a delivery that this broker knows",
             "use DELIVERY_NAMESPACE (1) or DELIVERY_VIRTUAL_NODE (2)",
-        )),
-    }
+        )
+    })
 }
 
 /// Parses the deliveries of an offer.
@@ -46,10 +44,7 @@ pub fn parse_offered(numbers: &[i32]) -> Result<BTreeSet<Delivery>, Refusal> {
 /// Converts to the API message.
 #[must_use]
 pub fn to_proto(delivery: Delivery) -> i32 {
-    match delivery {
-        Delivery::Namespace => v1::Delivery::Namespace.into(),
-        Delivery::VirtualNode => v1::Delivery::VirtualNode.into(),
-    }
+    v1::Delivery::from(delivery).into()
 }
 
 /// For the API, in order.

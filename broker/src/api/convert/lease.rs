@@ -1,10 +1,10 @@
 //! Converts leases and placements.
 
-use comity_core::LeaseId;
-use comity_core::lease::{EndReason, Lease, LeaseState, SideState};
+use comity_core::lease::{Lease, SideState};
 use comity_core::placement::Placement;
 use comity_core::reclaim::{Reclaim, ReclaimReason};
 use comity_proto::v1;
+use comity_types::LeaseId;
 
 use crate::api::convert::request::demand_to_proto;
 use crate::api::convert::{delivery, time_or_zero, wiring};
@@ -19,8 +19,8 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         origin: lease.origin.to_string(),
         placement: Some(placement_to_proto(&lease.placement)),
         peering: lease.peering.to_string(),
-        state: state_to_proto(lease.state).into(),
-        end_reason: lease.end_reason.map_or(v1::EndReason::Unspecified, end_reason_to_proto).into(),
+        state: v1::LeaseState::from(lease.state).into(),
+        end_reason: lease.end_reason.map_or(v1::EndReason::Unspecified, v1::EndReason::from).into(),
         fencing_token: lease.fencing_token,
         hold_until_ms: lease.hold_until.0,
         expires_at_ms: time_or_zero(lease.expires_at),
@@ -62,36 +62,6 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         since_ms: reclaim.since.0,
         deadline_ms: reclaim.deadline.0,
         failed: if reclaim.reason.is_failure() { reclaim.reason.to_string() } else { String::new() },
-    }
-}
-
-fn state_to_proto(state: LeaseState) -> v1::LeaseState {
-    match state {
-        LeaseState::Placed => v1::LeaseState::Placed,
-        LeaseState::Connecting => v1::LeaseState::Connecting,
-        LeaseState::Active => v1::LeaseState::Active,
-        LeaseState::Suspect => v1::LeaseState::Suspect,
-        LeaseState::Reclaiming => v1::LeaseState::Reclaiming,
-        LeaseState::Ending => v1::LeaseState::Ending,
-        LeaseState::Ended => v1::LeaseState::Ended,
-    }
-}
-
-fn end_reason_to_proto(reason: EndReason) -> v1::EndReason {
-    match reason {
-        EndReason::Released => v1::EndReason::Released,
-        EndReason::Expired => v1::EndReason::Expired,
-        EndReason::Cancelled => v1::EndReason::Cancelled,
-        EndReason::HoldExpired => v1::EndReason::HoldExpired,
-        EndReason::DonorFailed => v1::EndReason::DonorFailed,
-        EndReason::OriginFailed => v1::EndReason::OriginFailed,
-        EndReason::Reclaimed => v1::EndReason::Reclaimed,
-        EndReason::Preempted => v1::EndReason::Preempted,
-        EndReason::NotNeeded => v1::EndReason::NotNeeded,
-        EndReason::PartFailed => v1::EndReason::PartFailed,
-        EndReason::DeviceLost => v1::EndReason::DeviceLost,
-        EndReason::NodeLost => v1::EndReason::NodeLost,
-        EndReason::DonorLost => v1::EndReason::DonorLost,
     }
 }
 

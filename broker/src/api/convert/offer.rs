@@ -8,8 +8,9 @@ use comity_core::cluster::Cluster;
 use comity_core::health::Health;
 use comity_core::inventory::{Device, DevicePool, DeviceWiring, Node, Offer, Sharing};
 use comity_core::limits::{MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
-use comity_core::{ClusterId, NodeId, Refusal, State, Timestamp};
+use comity_core::{Refusal, State, Timestamp};
 use comity_proto::v1;
+use comity_types::{ClusterId, NodeId};
 
 use crate::api::convert::{data, delivery, fault, required, wiring};
 

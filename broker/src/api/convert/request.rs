@@ -1,11 +1,12 @@
 //! Converts requests and their demands.
 
 use comity_core::demand::Preemptible;
-use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share};
+use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
-use comity_core::request::{Request, RequestState};
-use comity_core::{ClassName, ClusterId, Millis, PriorityName, Refusal, RequestId, TenantId, Timestamp};
+use comity_core::request::Request;
+use comity_core::{Millis, Refusal, Timestamp};
 use comity_proto::v1;
+use comity_types::{ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TenantId};
 
 use crate::api::convert::{data, delivery, required, wiring};
 
@@ -155,7 +156,7 @@ fn donors(names: &[String], field: &str) -> Result<Vec<ClusterId>, Refusal> {
             format!("name at most {MAX_DONOR_LIST}"),
         ));
     }
-    names.iter().enumerate().map(|(index, name)| ClusterId::parse(name, &format!("{field}[{index}]"))).collect()
+    names.iter().enumerate().map(|(index, name)| Ok(ClusterId::parse(name, &format!("{field}[{index}]"))?)).collect()
 }
 
 /// Converts to the API message.
@@ -208,17 +209,10 @@ pub fn demand_to_proto(gpus: &GpuDemand) -> v1::GpuDemand {
 /// Converts to the API message.
 #[must_use]
 pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
-    let state = match request.state {
-        RequestState::Queued => v1::RequestState::Queued,
-        RequestState::Matched => v1::RequestState::Matched,
-        RequestState::Completed => v1::RequestState::Completed,
-        RequestState::Cancelled => v1::RequestState::Cancelled,
-        RequestState::Failed => v1::RequestState::Failed,
-    };
     v1::Request {
         id: id.to_string(),
         spec: Some(spec_to_proto(&request.spec)),
-        state: state.into(),
+        state: v1::RequestState::from(request.state).into(),
         lease: request.lease.map_or_else(String::new, |lease| lease.to_string()),
         submitted_at_ms: request.submitted_at.0,
         submitted_by: request.submitted_by.clone(),

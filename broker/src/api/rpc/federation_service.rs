@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comity_core::command::{InviteCluster, JoinCluster, RecordCertificate};
 use comity_core::refusal::Code;
-use comity_core::{ClusterId, Command, Idempotency, Millis, Refusal, ReplyBody, State, Timestamp};
+use comity_core::{Command, Idempotency, Millis, Refusal, ReplyBody, State, Timestamp};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_server::FederationService;
 use comity_runtime::ca::{CaError, CsrDer};
@@ -13,6 +13,7 @@ use comity_runtime::join_token::{JoinToken, SECRET_BYTES};
 use comity_runtime::signing::{IdentityPublicKey, IdentitySignature};
 use comity_runtime::spiffe::{ClusterName, SpiffeId};
 use comity_runtime::tls::BrokerEndpoints;
+use comity_types::ClusterId;
 use tonic::Request;
 
 use crate::api::authorize::{Rpc, may_invite};

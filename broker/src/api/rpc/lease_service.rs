@@ -3,10 +3,10 @@
 use std::ops::Bound;
 
 use comity_core::command::{CheckpointLease, ReleaseLease, RenewLease};
-use comity_core::lease::LeaseState;
-use comity_core::{ClusterId, Command, LeaseId, Millis, Refusal, State, TenantId};
+use comity_core::{Command, Millis, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::lease_service_server::LeaseService;
+use comity_types::{ClusterId, LeaseId, LeaseState, TenantId};
 use tonic::Request;
 
 use crate::api::authorize::{Rpc, may_change};

@@ -2,9 +2,10 @@
 
 use std::ops::Bound;
 
-use comity_core::{ClusterId, Refusal};
+use comity_core::Refusal;
 use comity_proto::v1;
 use comity_proto::v1::offer_service_server::OfferService;
+use comity_types::ClusterId;
 use tonic::Request;
 
 use crate::api::authorize::Rpc;

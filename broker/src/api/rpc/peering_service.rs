@@ -2,10 +2,10 @@
 
 use std::ops::Bound;
 
-use comity_core::peering::PeeringState;
-use comity_core::{PeeringId, Refusal, State};
+use comity_core::{Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::peering_service_server::PeeringService;
+use comity_types::{PeeringId, PeeringState};
 use tonic::Request;
 
 use crate::api::authorize::Rpc;

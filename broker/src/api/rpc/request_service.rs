@@ -3,9 +3,10 @@
 use std::ops::Bound;
 
 use comity_core::command::{self, CancelRequest, SubmitRequest};
+use comity_types::{LeaseId, RequestId, TenantId};
 
 use comity_core::request::Request as HeldRequest;
-use comity_core::{Command, LeaseId, Refusal, ReplyBody, RequestId, State, TenantId, explain};
+use comity_core::{Command, Refusal, ReplyBody, State, explain};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;

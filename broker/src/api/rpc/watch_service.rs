@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_core::{RequestId, snapshot};
+use comity_core::snapshot;
 use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::watch_service_server::WatchService;
+use comity_types::RequestId;
 use futures::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

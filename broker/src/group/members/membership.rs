@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_core::ClusterId;
 use comity_core::broker_record::BrokerRole;
 use comity_proto::raft::v1::HelloRequest;
 use comity_runtime::tls::BrokerEndpoints;
+use comity_types::ClusterId;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _};

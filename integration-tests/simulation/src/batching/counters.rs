@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use comity_core::lease::LeaseState;
+use comity_core::State;
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::{ClusterId, LeaseId, RequestId, State};
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
 use super::batching_report::BatchingFigures;
 use super::request_arrivals::RequestArrival;

@@ -6,10 +6,10 @@ use comity_core::command::{LeaseOutcome, ReleaseLease};
 use comity_core::demand::Preemptible;
 use comity_core::demand::RequestSpec;
 use comity_core::feasibility::spared;
-use comity_core::lease::LeaseState;
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::packing::Task;
-use comity_core::{Command, LeaseId, Millis, Refusal, RequestId, Timestamp};
+use comity_core::{Command, Millis, Refusal, Timestamp};
+use comity_types::{LeaseId, LeaseState, RequestId};
 
 use super::batching_report::BatchingFigures;
 use super::counters::Counters;

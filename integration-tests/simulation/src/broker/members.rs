@@ -8,7 +8,8 @@ use comity_core::inventory::{Node, NodeMap, Sharing};
 use comity_core::packing::{Shape, Task};
 use comity_core::scheduler::Planner;
 use comity_core::work::{WorkMix, WorkType};
-use comity_core::{ClusterId, Command, LeaseId, Millis, NodeId, Refusal, RequestId, State, TenantId, Timestamp};
+use comity_core::{Command, Millis, Refusal, State, Timestamp};
+use comity_types::{ClusterId, LeaseId, NodeId, RequestId, TenantId};
 
 use super::spec::request_spec;
 use super::{Broker, hardware, mutual_policy};
@@ -37,10 +38,8 @@ impl Broker {
     /// When the core refuses a member's offer.
     pub fn new(members: &[Member<'_>], history: &[Task]) -> Result<Self, Refusal> {
         let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
-        let clusters: Result<Vec<ClusterId>, Refusal> =
-            names.iter().map(|name| ClusterId::parse(name, "cluster")).collect();
-        let tenants: Result<Vec<TenantId>, Refusal> =
-            names.iter().map(|name| TenantId::parse(name, "tenant")).collect();
+        let clusters: Result<Vec<ClusterId>, _> = names.iter().map(|name| ClusterId::parse(name, "cluster")).collect();
+        let tenants: Result<Vec<TenantId>, _> = names.iter().map(|name| TenantId::parse(name, "tenant")).collect();
         let clusters = clusters?;
         let mut broker = Self::joined(mutual_policy::policy(&names), &clusters, REPLAYED_AT)?;
         for (cluster, member) in clusters.iter().zip(members).filter(|(_, member)| !member.nodes.is_empty()) {
@@ -180,7 +179,7 @@ impl Broker {
 /// # Errors
 /// Never for numbers below 2^32.
 pub fn node_id(number: usize) -> Result<NodeId, Refusal> {
-    NodeId::parse(&format!("{number:08x}00000000"), "node")
+    Ok(NodeId::parse(&format!("{number:08x}00000000"), "node")?)
 }
 
 fn product(kind: u32) -> String {

@@ -1,7 +1,8 @@
 //! Minimal request specs.
 
-use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::{ClassName, ClusterId, Millis, Refusal, TenantId};
+use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::{Millis, Refusal};
+use comity_types::{ClassName, ClusterId, Delivery, TenantId};
 
 /// A request for `gpus` with defaults for everything else.
 pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand, duration: Millis) -> RequestSpec {

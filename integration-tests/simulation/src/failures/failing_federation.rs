@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_core::command::LeaseOutcome;
 use comity_core::demand::RequestSpec;
 use comity_core::feasibility::spared;
-use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_PLACEMENTS_PER_PLAN, MAX_RECLAIMS_PER_COMMAND};
 use comity_core::proposal::ProposedPlacement;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::scheduler::reclaims_at;
-use comity_core::{LeaseId, Millis, PriorityName, Refusal, RequestId, Timestamp};
+use comity_core::{Millis, Refusal, Timestamp};
+use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId};
 
 use super::failures_report::FailuresReport;
 use super::ground_truth::GroundTruth;

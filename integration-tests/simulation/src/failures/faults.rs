@@ -1,7 +1,8 @@
 //! Makes hardware fail and recover, and advertises the result to the broker.
 
+use comity_core::Refusal;
 use comity_core::inventory::{FaultClass, NodeMap};
-use comity_core::{NodeId, Refusal};
+use comity_types::NodeId;
 
 use super::failing_federation::FailingFederation;
 use super::ground_truth::{Failure, Place};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_core::inventory::{Fault, FaultClass};
 use comity_core::lease::Lease;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::{ClusterId, NodeId};
+use comity_types::{ClusterId, NodeId};
 
 use crate::time::{DAY, HOUR, MINUTE};
 

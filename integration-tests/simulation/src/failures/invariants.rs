@@ -1,8 +1,9 @@
 //! Checks the invariants of a stable state against the list of failures.
 
+use comity_core::Refusal;
 use comity_core::demand::RequestSpec;
-use comity_core::lease::{Lease, LeaseState};
-use comity_core::{ClusterId, NodeId, Refusal, RequestId};
+use comity_core::lease::Lease;
+use comity_types::{ClusterId, LeaseState, NodeId, RequestId};
 
 use super::failing_federation::FailingFederation;
 use super::ground_truth::DONOR_LOST_AFTER;

@@ -1,7 +1,8 @@
 //! Measures use, loans and waits while simulated time passes.
 
+use comity_core::State;
 use comity_core::fairness::Shares;
-use comity_core::{LeaseId, State};
+use comity_types::LeaseId;
 
 use super::Month;
 use super::institutions::{GPUS_PER_NODE, MEMBERS, TENANTS};

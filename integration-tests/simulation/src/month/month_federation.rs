@@ -5,7 +5,8 @@ use comity_core::demand::{RequestSpec, Topology};
 use comity_core::inventory::NodeMap;
 use comity_core::limits::MAX_PLACEMENTS_PER_PLAN;
 use comity_core::refusal::Code;
-use comity_core::{ClusterId, Millis, NodeId, Refusal, TenantId, Timestamp};
+use comity_core::{Millis, Refusal, Timestamp};
+use comity_types::{ClusterId, NodeId, TenantId};
 
 use super::accounting::{Accounting, Usage};
 use super::demand::{DrawnRequest, is_working};

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_core::State;
 use comity_core::demand::RequestSpec;
-use comity_core::lease::{Lease, LeaseState};
+use comity_core::lease::Lease;
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::{ClusterId, LeaseId, NodeId, RequestId, State};
+use comity_types::{ClusterId, LeaseId, LeaseState, NodeId, RequestId};
 
 use super::terms::{DONOR_NODE_GPUS, PRIORITIES, Terms};
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_core::command::LeaseOutcome;
 use comity_core::feasibility::spared;
 use comity_core::inventory::{Device, NodeMap};
-use comity_core::lease::{EndReason, LeaseState};
 use comity_core::limits::{MAX_ATTEMPTS, MAX_PLACEMENTS_PER_PLAN};
 use comity_core::proposal::{ProposedPlacement, ProposedReclaim};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::scheduler::reclaims_at;
-use comity_core::{ClusterId, LeaseId, Millis, NodeId, Refusal, RequestId, Timestamp};
+use comity_core::{Millis, Refusal, Timestamp};
+use comity_types::{ClusterId, EndReason, LeaseId, LeaseState, NodeId, RequestId};
 
 use super::checker::Donor;
 use super::reclaim_report::ReclaimReport;

@@ -2,7 +2,8 @@
 
 use comity_core::demand::Preemptible;
 use comity_core::demand::{RequestSpec, Topology};
-use comity_core::{Millis, PriorityName, Refusal, TenantId};
+use comity_core::{Millis, Refusal};
+use comity_types::{PriorityName, TenantId};
 
 use super::terms::{ORIGINS, PRIORITIES, cluster};
 use crate::broker::spec::{request_spec, whole_gpus};

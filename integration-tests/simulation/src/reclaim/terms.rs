@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use comity_core::Refusal;
 use comity_core::inventory::Node;
-use comity_core::{ClusterId, Refusal};
+use comity_types::ClusterId;
 
 use crate::broker::hardware::h100s;
 
@@ -18,7 +19,7 @@ pub(super) const PRIORITIES: [(&str, u32); 3] = [("low", 1), ("normal", 10), ("u
 
 /// The cluster of a member.
 pub(crate) fn cluster(name: &str) -> Result<ClusterId, Refusal> {
-    ClusterId::parse(name, "cluster")
+    Ok(ClusterId::parse(name, "cluster")?)
 }
 
 /// The clusters of all members.

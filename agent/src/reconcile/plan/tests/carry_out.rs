@@ -18,7 +18,7 @@ impl Sim {
             Step::Peering(step) => self.carry_out_peering(step),
             Step::Liqo(step) => self.carry_out_liqo(step),
             Step::Lease(step) => self.carry_out_lease(step),
-            Step::DiscardEnvelope(DiscardEnvelope { ack }) => self.report(ack_key(ack)),
+            Step::DiscardEnvelope(DiscardEnvelope { key }) => self.report(ReportKey::EnvelopeAck(key.clone())),
         }
     }
 
@@ -26,14 +26,14 @@ impl Sim {
         match step {
             PeeringStep::MakeKeys(MakeKeys { peering, epoch, .. }) => {
                 self.change_peering(*epoch, |_| {});
-                self.report(ReportKey::Keys(peering.clone(), *epoch));
+                self.report(ReportKey::Keys(*peering, *epoch));
             }
             PeeringStep::SendPsk(SendPsk { expected, .. }) => {
                 self.change_peering(expected.epoch, |record| {
                     record.preshared = Some(SecretKey::new([5; 32]));
                     record.remote = Some(remote());
                 });
-                self.report(ReportKey::Psk(expected.peering.clone(), expected.epoch));
+                self.report(ReportKey::Psk(expected.peering, expected.epoch));
             }
             PeeringStep::OpenPsk(OpenPsk { expected, envelope, .. }) => {
                 self.change_peering(expected.epoch, |record| {
@@ -41,31 +41,29 @@ impl Sim {
                     record.remote = Some(remote());
                 });
                 self.opened(envelope);
-                self.report(ReportKey::Proof(expected.peering.clone(), expected.epoch));
+                self.report(ReportKey::Proof(expected.peering, expected.epoch));
             }
-            PeeringStep::SendProof(SendProof { peering, epoch }) => {
-                self.report(ReportKey::Proof(peering.clone(), *epoch))
-            }
+            PeeringStep::SendProof(SendProof { peering, epoch }) => self.report(ReportKey::Proof(*peering, *epoch)),
             PeeringStep::CheckProof(CheckProof { peering, epoch, envelope }) => {
                 self.change_peering(*epoch, |record| record.proven = true);
                 if let Some(envelope) = envelope {
                     self.opened(envelope);
                 }
-                self.report(ReportKey::Authenticated(peering.clone(), *epoch));
+                self.report(ReportKey::Authenticated(*peering, *epoch));
             }
             PeeringStep::ConfigureFabric(ConfigureFabric { peering, epoch }) => {
-                self.live.tunnels.insert(peering.clone(), *epoch);
+                self.live.tunnels.insert(*peering, *epoch);
             }
             PeeringStep::ReportEstablished(ReportEstablished { peering, epoch }) => {
-                self.report(ReportKey::Established(peering.clone(), *epoch))
+                self.report(ReportKey::Established(*peering, *epoch))
             }
             PeeringStep::FailPeering(FailPeering { peering, epoch, .. }) => {
-                self.report(ReportKey::PeeringFailed(peering.clone(), *epoch))
+                self.report(ReportKey::PeeringFailed(*peering, *epoch))
             }
             PeeringStep::ClosePeering(ClosePeering { peering, .. }) => {
                 self.live.tunnels.remove(peering);
                 self.records.peerings.clear();
-                self.report(ReportKey::Closed(peering.clone()));
+                self.report(ReportKey::Closed(*peering));
             }
             PeeringStep::ForgetPeering(ForgetPeering { peering, before }) => {
                 self.records
@@ -74,7 +72,7 @@ impl Sim {
                 if before.is_none() {
                     self.live.tunnels.remove(peering);
                     self.records.closed.remove(peering);
-                    self.live.unwanted.remove(&ObjectId::Peering(peering.clone()));
+                    self.live.unwanted.remove(&ObjectId::Peering(*peering));
                 }
             }
         }
@@ -84,16 +82,16 @@ impl Sim {
         match step {
             LeaseStep::AdmitLease(AdmitLease { lease, fencing_token, milli, delivery }) => {
                 self.records.fence = self.records.fence.max(*fencing_token);
-                self.put_donor(lease, *fencing_token, |record| {
+                self.put_donor(*lease, *fencing_token, |record| {
                     record.milli = *milli;
                     record.delivery = *delivery;
                 });
             }
-            LeaseStep::RefuseLease(RefuseLease { lease, .. }) => self.report(ReportKey::LeaseFailed(lease.clone())),
+            LeaseStep::RefuseLease(RefuseLease { lease, .. }) => self.report(ReportKey::LeaseFailed(*lease)),
             LeaseStep::PrepareLease(PrepareLease { lease, .. }) => {
-                self.put_donor(&lease.id, lease.fencing_token, |record| {
+                self.put_donor(lease.id, lease.fencing_token, |record| {
                     record.namespace = Some("ns".into());
-                    record.grant = (record.delivery == DeliveryKind::VirtualNode).then(|| Grant {
+                    record.grant = (record.delivery == Delivery::VirtualNode).then(|| Grant {
                         origin_liqo_id: "liqo-2".into(),
                         resources: BTreeMap::new(),
                         node_selector: BTreeMap::new(),
@@ -103,7 +101,7 @@ impl Sim {
             }
             LeaseStep::SealCredential(SealCredential { lease, ends_at_ms, epoch, .. }) => {
                 let (now, end) = (self.now_ms, *ends_at_ms);
-                self.put_donor(&lease.id, lease.fencing_token, |record| {
+                self.put_donor(lease.id, lease.fencing_token, |record| {
                     record.last_sequence += 1;
                     record.sealed = Some(SealedCredential {
                         epoch: *epoch,
@@ -113,43 +111,46 @@ impl Sim {
                         lease_end_ms: end,
                     });
                 });
-                self.report(ReportKey::Credential(lease.id.clone()));
-                self.report(ReportKey::Ready(lease.id.clone()));
+                self.report(ReportKey::Credential(lease.id));
+                self.report(ReportKey::Ready(lease.id));
             }
             LeaseStep::ReportCheckpointed(ReportCheckpointed { lease, .. }) => {
-                self.report(ReportKey::Checkpointed(lease.clone()))
+                self.report(ReportKey::Checkpointed(*lease))
             }
-            LeaseStep::ReportLease(ReportLease { lease, .. }) => self.report(ReportKey::Ready(lease.clone())),
+            LeaseStep::ReportLease(ReportLease { lease, .. }) => self.report(ReportKey::Ready(*lease)),
             LeaseStep::OpenCredential(OpenCredential { lease, fencing_token, envelope }) => {
-                let mut record = OriginRecord::new(lease, *fencing_token, DeliveryKind::Namespace);
-                record.credential =
-                    Some(HeldCredential { epoch: 1, sequence: envelope.sequence, encoded: SecretBlob::new(vec![1]) });
-                self.records.origins.insert(lease.clone(), Arc::new(record));
+                let mut record = OriginRecord::new(*lease, *fencing_token, Delivery::Namespace);
+                record.credential = Some(HeldCredential {
+                    epoch: 1,
+                    sequence: envelope.key.sequence,
+                    encoded: SecretBlob::new(vec![1]),
+                });
+                self.records.origins.insert(*lease, Arc::new(record));
                 self.opened(envelope);
             }
             LeaseStep::AcceptCredential(AcceptCredential { lease }) => {
-                let live = LiveLease { epoch: 1, sequence: 1, tunnel_epoch: self.live.tunnels["peer-1"] };
-                self.live.accepted.insert(lease.id.clone(), live);
+                let live = LiveLease { epoch: 1, sequence: 1, tunnel_epoch: self.live.tunnels[&PEERING] };
+                self.live.accepted.insert(lease.id, live);
             }
-            LeaseStep::Probe(Probe { lease }) => self.report(ReportKey::Ready(lease.id.clone())),
+            LeaseStep::Probe(Probe { lease }) => self.report(ReportKey::Ready(lease.id)),
             LeaseStep::RemoveLease(RemoveLease { lease, side, report }) => {
                 self.live.accepted.remove(lease);
-                self.live.unwanted.remove(&ObjectId::Lease(lease.clone()));
+                self.live.unwanted.remove(&ObjectId::Lease(*lease));
                 if side.is_none() {
                     self.records.donors.remove(lease);
                     self.records.origins.remove(lease);
                 } else if *side == Some(Side::Donor) {
-                    self.put_donor(lease, report.unwrap_or(1), |record| {
+                    self.put_donor(*lease, report.unwrap_or(1), |record| {
                         record.namespace = None;
                         record.sealed = None;
                         record.removed = true;
                     });
                 } else {
-                    let record = OriginRecord { removed: true, ..OriginRecord::new(lease, 1, DeliveryKind::Namespace) };
-                    self.records.origins.insert(lease.clone(), Arc::new(record));
+                    let record = OriginRecord { removed: true, ..OriginRecord::new(*lease, 1, Delivery::Namespace) };
+                    self.records.origins.insert(*lease, Arc::new(record));
                 }
                 if report.is_some() {
-                    self.report(ReportKey::Clean(lease.clone()));
+                    self.report(ReportKey::Clean(*lease));
                 }
             }
             LeaseStep::ForgetLease(ForgetLease { lease }) => {
@@ -159,20 +160,19 @@ impl Sim {
         }
     }
 
-    pub(super) fn opened(&mut self, envelope: &v1::Envelope) {
-        let kind = PeeringRecord::kind(&envelope.lease, &envelope.step);
-        self.change_peering(envelope.epoch, |record| {
-            record.opened.insert(kind, envelope.sequence);
+    pub(super) fn opened(&mut self, envelope: &Envelope) {
+        let key = &envelope.key;
+        self.change_peering(key.epoch, |record| {
+            record.opened.insert(PeeringRecord::kind(key.lease, &key.step), key.sequence);
         });
-        self.report(ack_key(&ack_of(envelope)));
+        self.report(ReportKey::EnvelopeAck(key.clone()));
     }
 
-    pub(super) fn put_donor(&mut self, lease: &str, token: u64, change: impl FnOnce(&mut DonorRecord)) {
-        let fresh =
-            DonorRecord { admitted_at_ms: self.now_ms, ..DonorRecord::new(lease, token, DeliveryKind::Namespace) };
-        let mut record = self.records.donors.get(lease).map_or(fresh, |record| DonorRecord::clone(record));
+    pub(super) fn put_donor(&mut self, lease: LeaseId, token: u64, change: impl FnOnce(&mut DonorRecord)) {
+        let fresh = DonorRecord { admitted_at_ms: self.now_ms, ..DonorRecord::new(lease, token, Delivery::Namespace) };
+        let mut record = self.records.donors.get(&lease).map_or(fresh, |record| DonorRecord::clone(record));
         record.removed = false;
         change(&mut record);
-        self.records.donors.insert(lease.into(), Arc::new(record));
+        self.records.donors.insert(lease, Arc::new(record));
     }
 }

@@ -7,8 +7,9 @@ use super::*;
 #[test]
 fn envelopes_of_no_use_are_acknowledged_once() {
     let mut sim = connected_origin();
-    let old = v1::Envelope { epoch: 7, ..envelope("credential", "lease-1") };
-    sim.desired.envelopes = vec![old, v1::Envelope { step: "unheard-of".into(), ..envelope("psk", "") }];
+    let mut old = envelope("credential", "lease-1");
+    old.key.epoch = 7;
+    sim.desired.envelopes = vec![old, envelope("unheard-of", "")];
     let done = sim.settle();
     assert!(done.iter().all(|name| *name == "discard-envelope") && done.len() == 2, "{done:?}");
 }
@@ -29,10 +30,11 @@ proptest! {
         enabled in any::<bool>(),
     ) {
         let side = if donor { Side::Donor } else { Side::Origin };
-        let mut sim = Sim::new(side).peering(v1::PeeringState::try_from(peering).unwrap().into(), 1, keys);
+        let mut sim = Sim::new(side).peering(v1::PeeringState::try_from(peering).unwrap().try_into().unwrap(), 1, keys);
         sim.policy.enabled = enabled;
         sim.is_live = is_live;
-        sim.desired.leases = vec![lease("lease-1", 5, v1::LeaseState::try_from(lease_state).unwrap().into())];
+        let state = v1::LeaseState::try_from(lease_state).unwrap().try_into().unwrap();
+        sim.desired.leases = vec![lease("lease-1", 5, state)];
         let kinds = [("psk", ""), ("proof", ""), ("credential", "lease-1")];
         sim.desired.envelopes = envelopes.iter().map(|kind| envelope(kinds[*kind].0, kinds[*kind].1)).collect();
         if has_record {

@@ -1,5 +1,8 @@
 //! Messages and records to start from: one peering, its leases and its envelopes.
 
+use comity_agent_model::envelope::EnvelopeKey;
+use comity_types::{ClusterId, RequestId};
+
 use super::*;
 
 /// A cluster's network, with a Liqo.
@@ -26,7 +29,8 @@ pub(super) fn bundle(cluster: &str, side: Side) -> v1::KeyBundle {
 }
 
 pub(super) fn peering_record(cluster: &str, side: Side, epoch: u32) -> PeeringRecord {
-    let keys = PeeringRecord::new(&bundle(cluster, side), side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
+    let keys =
+        PeeringRecord::new(PEERING, &bundle(cluster, side), side, SecretKey::new([1; 32]), SecretKey::new([2; 32]));
     PeeringRecord { epoch, ..keys }
 }
 
@@ -48,29 +52,27 @@ pub(super) fn remote() -> RemoteKeys {
     }
 }
 
-pub(super) fn envelope(step: &str, lease: &str) -> v1::Envelope {
-    v1::Envelope {
-        peering: "peer-1".into(),
-        epoch: 1,
-        lease: lease.into(),
-        step: step.into(),
-        sequence: 1,
-        ..v1::Envelope::default()
-    }
+pub(super) fn cluster(name: &str) -> ClusterId {
+    name.parse().unwrap()
+}
+
+/// An envelope about a lease, or about the peering itself if `lease` is empty.
+pub(super) fn envelope(step: &str, lease: &str) -> Envelope {
+    let lease = Some(lease).filter(|lease| !lease.is_empty()).map(|lease| lease.parse().unwrap());
+    let (from, to) = (cluster("other"), cluster("this"));
+    let key = EnvelopeKey { peering: PEERING, epoch: 1, lease, step: step.into(), sequence: 1 };
+    Envelope { key, from, to, encapsulated_key: Vec::new(), ciphertext: Vec::new() }
 }
 
 pub(super) fn lease(id: &str, token: u64, state: LeaseState) -> Lease {
     let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1, mig_starts: Vec::new() }];
     let nodes = vec![v1::NodePlacement { node: "n".into(), devices, ..v1::NodePlacement::default() }];
     Lease {
-        state,
-        id: id.into(),
-        origin: "origin".into(),
+        state: Some(state),
         placement: Some(v1::Placement { donor: "donor".into(), nodes, ..v1::Placement::default() }),
-        peering: "peer-1".into(),
         fencing_token: token,
         hold_until_ms: NOW + 120_000,
         term_ms: 3_600_000,
-        ..Lease::default()
+        ..Lease::new(id.parse().unwrap(), RequestId(1), cluster("origin"), PEERING)
     }
 }

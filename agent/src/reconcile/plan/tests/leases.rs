@@ -13,11 +13,11 @@ fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
     assert_eq!(sim.settle(), [""; 0]);
     sim.restart();
     assert_eq!(sim.settle(), ["configure-fabric"], "a restart needs the tunnel and nothing else");
-    sim.desired.leases[0].state = LeaseState::Ending;
+    sim.desired.leases[0].state = Some(LeaseState::Ending);
     assert_eq!(sim.settle(), ["remove-lease"]);
     sim.records.outbox.clear();
-    let record = DonorRecord { clean_acked: true, ..DonorRecord::clone(&sim.records.donors["lease-1"]) };
-    sim.records.donors.insert("lease-1".into(), Arc::new(record));
+    let record = DonorRecord { clean_acked: true, ..DonorRecord::clone(&sim.records.donors[&LEASE]) };
+    sim.records.donors.insert(LEASE, Arc::new(record));
     assert_eq!(sim.settle(), [""; 0]);
     sim.desired.leases.clear();
     assert_eq!(sim.settle(), ["remove-lease"], "the record goes once the broker has forgotten the lease");
@@ -37,7 +37,7 @@ fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
     let again = sim.settle();
     assert!(again.contains(&"accept-credential") && !again.contains(&"open-credential"), "{again:?}");
     sim.desired.envelopes.clear();
-    sim.desired.leases[0].state = LeaseState::Ending;
+    sim.desired.leases[0].state = Some(LeaseState::Ending);
     assert_eq!(sim.settle(), ["remove-lease"]);
 }
 
@@ -45,14 +45,14 @@ fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
 fn saved_work_is_reported_once_and_only_where_it_was_asked_for() {
     let mut sim = connected_origin();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
-    sim.live.saved = BTreeSet::from(["lease-1".to_owned()]);
+    sim.live.saved = BTreeSet::from([LEASE]);
     assert_eq!(sim.settle(), [""; 0], "nobody asked");
-    sim.desired.leases[0].state = LeaseState::Reclaiming;
+    sim.desired.leases[0].state = Some(LeaseState::Reclaiming);
     sim.desired.leases[0].reclaim = Some(v1::Reclaim::default());
     assert_eq!(sim.settle(), ["report-checkpointed"]);
     // Acknowledged, and the desired state does not show it yet.
     sim.records.outbox.clear();
-    sim.live.settling.insert(ReportKey::Checkpointed("lease-1".into()));
+    sim.live.settling.insert(ReportKey::Checkpointed(LEASE));
     assert_eq!(sim.settle(), [""; 0]);
     sim.restart();
     assert_eq!(sim.settle(), ["configure-fabric"], "what runs is looked at again before anything is said");
@@ -87,20 +87,20 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     sim.desired.leases = vec![lease("lease-2", 8, LeaseState::Placed), lease("lease-1", 7, LeaseState::Placed)];
     let steps = sim.plan();
     assert!(
-        steps.iter().any(|step| matches!(step, Step::Lease(LeaseStep::AdmitLease(admit)) if admit.lease == "lease-1")),
+        steps.iter().any(|step| matches!(step, Step::Lease(LeaseStep::AdmitLease(admit)) if admit.lease == LEASE)),
         "{steps:?}"
     );
     let refused = steps.iter().find_map(|step| match step {
-        Step::Lease(LeaseStep::RefuseLease(refuse)) => Some((refuse.lease.as_str(), refuse.code)),
+        Step::Lease(LeaseStep::RefuseLease(refuse)) => Some((refuse.lease, refuse.code)),
         _ => None,
     });
-    assert_eq!(refused, Some(("lease-2", "local-policy")));
+    assert_eq!(refused, Some((LeaseId(2), "local-policy")));
     // Later messages with an older token are outdated, whoever sends them.
     let mut sim = connected_donor();
     sim.records.fence = 9;
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Active)];
     assert_eq!(sim.names(), [""; 0]);
-    sim.put_donor("lease-1", 10, |_| {});
+    sim.put_donor(LEASE, 10, |_| {});
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Ending)];
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
 }
@@ -114,11 +114,8 @@ fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
     sim.settle();
     sim.records.outbox.clear();
     sim.is_live = false;
-    sim.live.unwanted = BTreeSet::from([
-        ObjectId::Lease("lease-1".into()),
-        ObjectId::Lease("lease-9".into()),
-        ObjectId::Peering("peer-1".into()),
-    ]);
+    sim.live.unwanted =
+        BTreeSet::from([ObjectId::Lease(LEASE), ObjectId::Lease(LeaseId(9)), ObjectId::Peering(PEERING)]);
     sim.now_ms = NOW + 70_000;
     assert!(!sim.names().contains(&"remove-lease"));
     sim.now_ms = NOW + 70_001;
@@ -133,7 +130,7 @@ fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
 #[test]
 fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
     let mut sim = connected_donor();
-    sim.live.unwanted = BTreeSet::from([ObjectId::Lease("lease-8".into()), ObjectId::Lease("lease-9".into())]);
+    sim.live.unwanted = BTreeSet::from([ObjectId::Lease(LeaseId(8)), ObjectId::Lease(LeaseId(9))]);
     sim.is_live = false;
     assert_eq!(sim.names(), [""; 0]);
     sim.is_live = true;
@@ -142,6 +139,6 @@ fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
     assert!(
         sim.plan()
             .iter()
-            .all(|step| !matches!(step, Step::Lease(LeaseStep::RemoveLease(remove)) if remove.lease == "lease-8" && remove.side.is_none()))
+            .all(|step| !matches!(step, Step::Lease(LeaseStep::RemoveLease(remove)) if remove.lease == LeaseId(8) && remove.side.is_none()))
     );
 }

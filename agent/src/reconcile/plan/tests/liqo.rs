@@ -62,17 +62,17 @@ impl Sim {
                 let mut record = self.liqo();
                 let network = record.network.as_mut().unwrap();
                 if let Some(envelope) = envelope {
-                    assert_eq!(envelope.epoch, *epoch, "an envelope of another epoch does not open");
+                    assert_eq!(envelope.key.epoch, *epoch, "an envelope of another epoch does not open");
                     network.remote = Some(network_state(2));
                     self.opened(envelope);
                 } else {
                     let expires_at_ms = self.now_ms + HOUR;
-                    network.told = self.live.networks["peer-1"].local.clone();
+                    network.told = self.live.networks[&PEERING].local.clone();
                     network.sealed = Some(SealedMessage { epoch: *epoch, expires_at_ms, refused: false });
                     network.last_sequence += 1;
-                    self.report(ReportKey::LiqoNetwork("peer-1".into()));
+                    self.report(ReportKey::LiqoNetwork(PEERING));
                 }
-                self.records.liqo.insert("peer-1".into(), Arc::new(record));
+                self.records.liqo.insert(PEERING, Arc::new(record));
             }
             LiqoStep::Remove(LiqoRemove { peering }) => {
                 self.records.liqo.remove(peering);
@@ -81,22 +81,17 @@ impl Sim {
     }
 
     fn liqo(&self) -> LiqoRecord {
-        let peer = LiqoPeer { peering: "peer-1".into(), cluster: "other".into(), liqo_id: "liqo-2".into() };
+        let peer = LiqoPeer { peering: PEERING.to_string(), cluster: "other".into(), liqo_id: "liqo-2".into() };
         let network = self.network.liqo_network.then(NetworkRecord::default);
-        let fresh = || LiqoRecord { network, ..LiqoRecord::new(self.side, &peer, &self.network.liqo_cluster_id) };
-        self.records.liqo.get("peer-1").map_or_else(fresh, |record| LiqoRecord::clone(record))
+        let fresh =
+            || LiqoRecord { network, ..LiqoRecord::new(PEERING, self.side, &peer, &self.network.liqo_cluster_id) };
+        self.records.liqo.get(&PEERING).map_or_else(fresh, |record| LiqoRecord::clone(record))
     }
 
-    fn put_liqo(
-        &mut self,
-        mut record: LiqoRecord,
-        epoch: u32,
-        opened: Option<&v1::Envelope>,
-        seals: Option<&'static str>,
-    ) {
+    fn put_liqo(&mut self, mut record: LiqoRecord, epoch: u32, opened: Option<&Envelope>, seals: Option<&'static str>) {
         record.failed = None;
         if let Some(envelope) = opened {
-            assert_eq!(envelope.epoch, epoch, "an envelope of another epoch does not open");
+            assert_eq!(envelope.key.epoch, epoch, "an envelope of another epoch does not open");
             self.opened(envelope);
         }
         if let Some(step) = seals {
@@ -104,20 +99,20 @@ impl Sim {
             let expires_at_ms = self.now_ms + HOUR;
             record.sealed = Some(SealedMessage { epoch, expires_at_ms, refused: false });
             let sequence = record.last_sequence;
-            self.sealed.push(v1::Envelope { epoch, sequence, expires_at_ms, ..envelope(step, "") });
-            self.report(ReportKey::Liqo("peer-1".into()));
+            self.sealed.push(in_epoch(epoch, sequence, step));
+            self.report(ReportKey::Liqo(PEERING));
         }
-        self.records.liqo.insert("peer-1".into(), Arc::new(record));
+        self.records.liqo.insert(PEERING, Arc::new(record));
     }
 
     fn change_liqo(&mut self, change: impl FnOnce(&mut LiqoRecord)) {
         let mut record = self.liqo();
         change(&mut record);
-        self.records.liqo.insert("peer-1".into(), Arc::new(record));
+        self.records.liqo.insert(PEERING, Arc::new(record));
     }
 
     fn is_done(&self) -> bool {
-        self.records.liqo.get("peer-1").is_some_and(|record| record.done)
+        self.records.liqo.get(&PEERING).is_some_and(|record| record.done)
     }
 
     /// The broker takes what waits.
@@ -147,11 +142,13 @@ fn network_state(number: u8) -> NetworkState {
 }
 
 fn node_lease() -> Lease {
-    Lease { delivery: DeliveryKind::VirtualNode, ..lease("lease-1", 7, LeaseState::Connecting) }
+    Lease { delivery: Delivery::VirtualNode, ..lease("lease-1", 7, LeaseState::Connecting) }
 }
 
-fn in_epoch(epoch: u32, sequence: u64, step: &str) -> v1::Envelope {
-    v1::Envelope { epoch, sequence, ..envelope(step, "") }
+fn in_epoch(epoch: u32, sequence: u64, step: &str) -> Envelope {
+    let mut envelope = envelope(step, "");
+    (envelope.key.epoch, envelope.key.sequence) = (epoch, sequence);
+    envelope
 }
 
 fn exchanged_donor() -> Sim {
@@ -185,7 +182,7 @@ fn the_exchange_goes_step_by_step_on_the_donor() {
     assert_eq!(sim.settle(), ["admit-lease", "liqo-challenge"], "nothing is prepared before there is a tenant");
     sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
     assert_eq!(sim.settle(), ["liqo-admit", "prepare-lease", "seal-credential"]);
-    assert!(sim.records.donors["lease-1"].grant.is_some());
+    assert!(sim.records.donors[&LEASE].grant.is_some());
     sim.restart();
     sim.acknowledged();
     sim.desired.leases[0].donor_ready = true;
@@ -227,7 +224,7 @@ fn namespaces_need_no_liqo() {
     sim.service = NodeService::none("not installed");
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
-    assert!(sim.records.liqo.is_empty() && sim.records.donors["lease-1"].grant.is_none());
+    assert!(sim.records.liqo.is_empty() && sim.records.donors[&LEASE].grant.is_none());
 }
 
 #[test]
@@ -253,12 +250,15 @@ fn a_refused_or_expired_message_is_sealed_again_while_a_lease_waits() {
 fn a_new_epoch_gets_the_newest_message_again() {
     let mut sim = next_epoch(connected_donor().with_node_lease(), 2);
     sim.settle();
-    assert_eq!(sim.sealed.last().map(|sealed| (sealed.step.as_str(), sealed.epoch)), Some(("liqo-challenge", 2)));
+    assert_eq!(
+        sim.sealed.last().map(|sealed| (sealed.key.step.as_str(), sealed.key.epoch)),
+        Some(("liqo-challenge", 2))
+    );
     let mut sim = next_epoch(exchanged_donor(), 2);
     let done = sim.settle();
     assert!(done.contains(&"liqo-admit"), "{done:?}");
     let last = sim.sealed.last().unwrap();
-    assert_eq!((last.step.as_str(), last.epoch, last.sequence), ("liqo-identity", 2, 3));
+    assert_eq!((last.key.step.as_str(), last.key.epoch, last.key.sequence), ("liqo-identity", 2, 3));
     sim.desired.leases[0].origin_ready = true;
     let mut sim = next_epoch(sim, 3);
     assert!(!sim.settle().contains(&"liqo-admit"), "the origin has it");
@@ -298,7 +298,7 @@ fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
     sim.service.lends = Err("the admission policies are not there".to_owned());
     sim.now_ms += 1;
     assert_eq!(sim.settle(), ["liqo-mint"]);
-    assert_eq!(sim.sealed.iter().filter(|sealed| sealed.step == "liqo-identity").count(), 2);
+    assert_eq!(sim.sealed.iter().filter(|sealed| sealed.key.step == "liqo-identity").count(), 2);
     // One that the broker refuses is followed by another, but not at once.
     sim.acknowledged();
     sim.change_liqo(|record| record.sealed.as_mut().unwrap().refused = true);
@@ -349,7 +349,7 @@ fn closing_takes_liqo_down_first() {
         assert_eq!(sim.settle(), ["liqo-remove", "close-peering"]);
         sim.change_liqo(|_| {});
         sim.desired.peerings.clear();
-        sim.live.unwanted = BTreeSet::from([ObjectId::Peering("peer-1".into())]);
+        sim.live.unwanted = BTreeSet::from([ObjectId::Peering(PEERING)]);
         sim.records.donors.clear();
         assert_eq!(sim.settle(), ["liqo-remove", "forget-peering"]);
         assert!(sim.records.liqo.is_empty());

@@ -52,7 +52,7 @@ fn a_fabric_that_moved_asks_for_a_new_epoch_and_keeps_its_tunnel() {
         "{steps:?}"
     );
     sim.settle();
-    assert_eq!(sim.live.tunnels["peer-1"], 1);
+    assert_eq!(sim.live.tunnels[&PEERING], 1);
 }
 
 #[test]
@@ -72,8 +72,8 @@ fn the_old_tunnel_stays_while_a_new_epoch_is_made_and_comes_back_after_a_restart
     assert_eq!(sim.settle(), [""; 0]);
     sim = sim.peering(PeeringState::Proposed, 2, false);
     assert_eq!(sim.settle(), ["make-keys"]);
-    assert_eq!(sim.live.tunnels["peer-1"], 1);
+    assert_eq!(sim.live.tunnels[&PEERING], 1);
     sim.restart();
     assert_eq!(sim.settle(), ["configure-fabric"]);
-    assert_eq!(sim.live.tunnels["peer-1"], 1);
+    assert_eq!(sim.live.tunnels[&PEERING], 1);
 }

@@ -1,7 +1,6 @@
 //! Step `accept-credential`: the origin connects a lease. For a namespace it opens a local port into the tunnel and
 //! writes a kubeconfig for it; a virtual node is requested from the donor's Liqo.
 
-use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -28,8 +27,8 @@ pub struct AcceptCredential {
 impl Kind for AcceptCredential {
     const NAME: &'static str = "accept-credential";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease.id)
+    fn object(&self) -> String {
+        self.lease.id.to_string()
     }
 
     fn traceparent(&self) -> &str {
@@ -42,18 +41,18 @@ impl Kind for AcceptCredential {
 
     async fn run(&self, Parts { store, tunnels, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
         let Self { lease } = self;
-        let (credential, held) = held_credential(store, &lease.id)?;
-        let handle = tunnels.fabric.peer(&lease.peering).ok_or(StepError::Gone("the tunnel"))?;
+        let (credential, held) = held_credential(store, lease.id)?;
+        let handle = tunnels.peer(lease.peering).ok_or(StepError::Gone("the tunnel"))?;
         let tunnel_epoch = u32::try_from(handle.epoch()).unwrap_or(u32::MAX);
         // A forward into an older tunnel is dropped; its port is bound again below.
-        let kept = connections.remove(&lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch);
+        let kept = connections.remove(lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch);
         let kept = kept.map(|connected| connected.borrowed);
         let borrowed = match &credential {
             Credential::Api(credential) => self.connect(store, deliveries, credential, &handle, kept).await,
             Credential::VirtualNode(grant) => self.accept_node(store, deliveries, grant).await,
         };
         if let Some(borrowed) = report::or_fail(store, lease, borrowed).await? {
-            connections.insert(&lease.id, Connected { lease: LiveLease { tunnel_epoch, ..held }, borrowed });
+            connections.insert(lease.id, Connected { lease: LiveLease { tunnel_epoch, ..held }, borrowed });
         }
         Ok(())
     }
@@ -66,11 +65,11 @@ impl AcceptCredential {
         deliveries: &Deliveries,
         grant: &VirtualNodeGrant,
     ) -> Result<Borrowed, StepError> {
-        let peer = epoch::liqo_peer(store, &self.lease.peering)?;
+        let peer = epoch::liqo_peer(store, self.lease.peering)?;
         let node = deliveries.virtual_nodes()?.origin.accept(&peer, &origin_lease(&self.lease), grant).await?;
         // The reachability of the tunnel depends on it.
-        let (id, kept) = (self.lease.id.clone(), Some(node.clone()));
-        store.update(move |change| change.change_origin(&id, |record| record.node = kept)).await?;
+        let (id, kept) = (self.lease.id, Some(node.clone()));
+        store.update(move |change| change.change_origin(id, |record| record.node = kept)).await?;
         Ok(Borrowed::VirtualNode { node })
     }
 
@@ -89,8 +88,8 @@ impl AcceptCredential {
         let local_api = forward.local_addr();
         let server = deliveries.access.server(local_api);
         let accepted = deliveries.origin.accept(&origin_lease(&self.lease), credential, &server).await?;
-        let (id, port) = (self.lease.id.clone(), local_api.port());
-        store.update(move |change| change.change_origin(&id, |record| record.local_port = Some(port))).await?;
+        let (id, port) = (self.lease.id, local_api.port());
+        store.update(move |change| change.change_origin(id, |record| record.local_port = Some(port))).await?;
         Ok(Borrowed::Namespace { forward, kubeconfig: accepted.kubeconfig })
     }
 
@@ -102,12 +101,12 @@ impl AcceptCredential {
         handle: &PeerHandle,
         server_port: u16,
     ) -> Result<LocalForward, FabricError> {
-        let lease = self.lease.id.as_str();
-        let port = store.records().origins.get(lease).and_then(|record| record.local_port).unwrap_or(0);
+        let lease = self.lease.id;
+        let port = store.records().origins.get(&lease).and_then(|record| record.local_port).unwrap_or(0);
         let bind = |port| SocketAddr::from((deliveries.access.listen, port));
         match forward_local(handle, bind(port), server_port).await {
             Err(FabricError::LocalBind { source, .. }) if port != 0 => {
-                tracing::warn!(lease, port, %source, "the lease's port is taken; it gets another one");
+                tracing::warn!(%lease, port, %source, "the lease's port is taken; it gets another one");
                 forward_local(handle, bind(0), server_port).await
             }
             other => other,

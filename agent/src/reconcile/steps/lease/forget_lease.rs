@@ -1,6 +1,6 @@
 //! Forgets a lease: the last part of `remove-lease`.
 
-use std::borrow::Cow;
+use comity_types::LeaseId;
 
 use super::remove_lease::RemoveLease;
 use crate::reconcile::parts::Parts;
@@ -10,8 +10,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Forgets the records of a lease that was taken down and acknowledged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForgetLease {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
 }
 
 impl Kind for ForgetLease {
@@ -21,12 +21,12 @@ impl Kind for ForgetLease {
         Vec::new()
     }
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease)
+    fn object(&self) -> String {
+        self.lease.to_string()
     }
 
     async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
-        let lease = self.lease.clone();
-        Ok(store.update(move |change| change.drop_lease(&lease)).await?)
+        let lease = self.lease;
+        Ok(store.update(move |change| change.drop_lease(lease)).await?)
     }
 }

@@ -1,11 +1,9 @@
 //! Step `open-credential`: the origin opens a credential once and stores it.
 
-use std::borrow::Cow;
-
 use comity_agent_delivery::Credential;
-use comity_agent_model::delivery_kind::DeliveryKind;
+use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::{HeldCredential, OriginRecord, SecretBlob};
-use comity_proto::v1;
+use comity_types::{Delivery, LeaseId};
 
 use crate::reconcile::envelope::note_opened;
 use crate::reconcile::parts::Parts;
@@ -16,49 +14,49 @@ use crate::reconcile::steps::kind::Kind;
 /// Origin: opens a credential and keeps it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenCredential {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
     /// Its fencing token.
     pub fencing_token: u64,
     /// The sealed credential.
-    pub envelope: v1::Envelope,
+    pub envelope: Envelope,
 }
 
 impl Kind for OpenCredential {
     const NAME: &'static str = "open-credential";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease)
+    fn object(&self) -> String {
+        self.lease.to_string()
     }
 
     async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
         let Self { lease, fencing_token, envelope } = self.clone();
-        let peering = epoch::record(store, &envelope.peering, envelope.epoch)?;
+        let peering = epoch::record(store, envelope.key.peering, envelope.key.epoch)?;
         let remote = peering.remote.as_ref().ok_or(StepError::Gone("the donor's keys"))?;
         let opened = match member.open(&envelope, &peering, remote) {
             Ok(opened) => opened,
-            Err(error) => return epoch::fail_envelope(store, &envelope, &error.to_string()).await,
+            Err(error) => return epoch::fail_envelope(store, &envelope.key, &error.to_string()).await,
         };
         let delivery = match Credential::decode(&opened) {
-            Ok(Credential::Api(_)) => DeliveryKind::Namespace,
-            Ok(Credential::VirtualNode(_)) => DeliveryKind::VirtualNode,
-            Err(error) => return epoch::fail_envelope(store, &envelope, &error.to_string()).await,
+            Ok(Credential::Api(_)) => Delivery::Namespace,
+            Ok(Credential::VirtualNode(_)) => Delivery::VirtualNode,
+            Err(error) => return epoch::fail_envelope(store, &envelope.key, &error.to_string()).await,
         };
         let held = HeldCredential {
-            epoch: envelope.epoch,
-            sequence: envelope.sequence,
+            epoch: envelope.key.epoch,
+            sequence: envelope.key.sequence,
             encoded: SecretBlob::new(opened.to_vec()),
         };
         let update = store.update(move |change| {
             let mut record = match change.records().origins.get(&lease) {
                 Some(record) => OriginRecord::clone(record),
-                None => OriginRecord::new(&lease, fencing_token, delivery),
+                None => OriginRecord::new(lease, fencing_token, delivery),
             };
             record.delivery = delivery;
             record.credential = Some(held);
             record.removed = false;
             change.put_origin(record);
-            note_opened(change, &envelope);
+            note_opened(change, &envelope.key);
         });
         Ok(update.await?)
     }

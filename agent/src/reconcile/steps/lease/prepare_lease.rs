@@ -1,13 +1,12 @@
 //! Step `prepare-lease`: the donor makes a lease's namespace, or grants its virtual node.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_delivery::LentNode;
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::record::Records;
 use comity_agent_state::store::{Change, Store};
+use comity_types::{Delivery, LeaseId};
 
 use super::report;
 use super::terms::donor_lease;
@@ -28,8 +27,8 @@ pub struct PrepareLease {
 impl Kind for PrepareLease {
     const NAME: &'static str = "prepare-lease";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease.id)
+    fn object(&self) -> String {
+        self.lease.id.to_string()
     }
 
     fn traceparent(&self) -> &str {
@@ -43,11 +42,11 @@ impl Kind for PrepareLease {
     async fn run(&self, Parts { store, deliveries, .. }: &Parts) -> Result<(), StepError> {
         let prepared = self.prepare(store, deliveries).await;
         let Some((namespace, lent)) = report::or_fail(store, &self.lease, prepared).await? else { return Ok(()) };
-        let id = self.lease.id.clone();
+        let id = self.lease.id;
         let note = move |change: &mut Change<'_>| {
             // Chosen in the transaction: leases are prepared concurrently, and no two may share a slice.
-            let slice = lent.as_ref().map(|lent| choose_slice(change.records(), &id, &lent.idle));
-            change.change_donor(&id, |record| {
+            let slice = lent.as_ref().map(|lent| choose_slice(change.records(), id, &lent.idle));
+            change.change_donor(id, |record| {
                 record.namespace = Some(namespace);
                 record.grant = lent.map(|lent| lent.grant);
                 record.slice = slice;
@@ -62,9 +61,9 @@ impl PrepareLease {
     async fn prepare(&self, store: &Store, deliveries: &Deliveries) -> Result<(String, Option<LentNode>), StepError> {
         let wanted = donor_lease(&self.lease, self.ends_at_ms)?;
         match self.lease.delivery {
-            DeliveryKind::Namespace => Ok((deliveries.donor.prepare(&wanted).await?.namespace, None)),
-            DeliveryKind::VirtualNode => {
-                let peer = epoch::liqo_peer(store, &self.lease.peering)?;
+            Delivery::Namespace => Ok((deliveries.donor.prepare(&wanted).await?.namespace, None)),
+            Delivery::VirtualNode => {
+                let peer = epoch::liqo_peer(store, self.lease.peering)?;
                 let lent = deliveries.virtual_nodes()?.donor.prepare(&peer, &wanted).await?;
                 Ok((peer.tenant_namespace(), Some(lent)))
             }
@@ -73,14 +72,14 @@ impl PrepareLease {
 }
 
 /// The ResourceSlice for a lease: an idle one that no other lease uses, else one of its own.
-fn choose_slice(records: &Records, lease: &str, idle: &[String]) -> String {
+fn choose_slice(records: &Records, lease: LeaseId, idle: &[String]) -> String {
     let in_use = |slice: &str| {
         records.donors.values().any(|record| record.lease != lease && !record.removed && record.slice() == slice)
     };
-    if let Some(before) = records.donors.get(lease).and_then(|record| record.slice.clone()) {
+    if let Some(before) = records.donors.get(&lease).and_then(|record| record.slice.clone()) {
         return before;
     }
-    idle.iter().find(|slice| !in_use(slice)).cloned().unwrap_or_else(|| lease.to_owned())
+    idle.iter().find(|slice| !in_use(slice)).cloned().unwrap_or_else(|| lease.to_string())
 }
 
 #[cfg(test)]
@@ -93,20 +92,16 @@ mod tests {
 
     #[test]
     fn no_two_leases_have_one_slice() {
-        let record = |lease: &str, slice: Option<&str>, removed| {
-            let record = DonorRecord::new(lease, 1, DeliveryKind::VirtualNode);
-            (lease.to_owned(), Arc::new(DonorRecord { slice: slice.map(str::to_owned), removed, ..record }))
+        let record = |lease: u64, slice: Option<&str>, removed| {
+            let record = DonorRecord::new(LeaseId(lease), 1, Delivery::VirtualNode);
+            (LeaseId(lease), Arc::new(DonorRecord { slice: slice.map(str::to_owned), removed, ..record }))
         };
-        let donors = [
-            record("lease-1", None, true),
-            record("lease-2", None, false),
-            record("lease-3", Some("lease-1"), false),
-            record("lease-4", None, false),
-        ];
+        let donors =
+            [record(1, None, true), record(2, None, false), record(3, Some("lease-1"), false), record(4, None, false)];
         let records = Records { donors: donors.into(), ..Records::default() };
         let idle = ["lease-1", "lease-2", "lease-0"].map(str::to_owned);
-        assert_eq!(choose_slice(&records, "lease-4", &idle), "lease-0", "the others are in use");
-        assert_eq!(choose_slice(&records, "lease-4", &idle[..2]), "lease-4");
-        assert_eq!(choose_slice(&records, "lease-3", &idle), "lease-1", "what was chosen before stays");
+        assert_eq!(choose_slice(&records, LeaseId(4), &idle), "lease-0", "the others are in use");
+        assert_eq!(choose_slice(&records, LeaseId(4), &idle[..2]), "lease-4");
+        assert_eq!(choose_slice(&records, LeaseId(3), &idle), "lease-1", "what was chosen before stays");
     }
 }

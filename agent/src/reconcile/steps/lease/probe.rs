@@ -1,8 +1,6 @@
 //! Step `probe`: the origin tests a lease and reports it ready. For a namespace it uses the credential once through the
 //! tunnel; a virtual node must be ready and have the granted resources.
 
-use std::borrow::Cow;
-
 use comity_agent_delivery::Credential;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::store::{Change, Store};
@@ -24,8 +22,8 @@ pub struct Probe {
 impl Kind for Probe {
     const NAME: &'static str = "probe";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease.id)
+    fn object(&self) -> String {
+        self.lease.id.to_string()
     }
 
     fn traceparent(&self) -> &str {
@@ -36,9 +34,9 @@ impl Kind for Probe {
         let Self { lease } = self;
         let probed = self.probe(store, deliveries, connections).await;
         let Some(probed) = report::or_fail(store, lease, probed).await? else { return Ok(()) };
-        let (id, token) = (lease.id.clone(), lease.fencing_token);
+        let (id, token) = (lease.id, lease.fencing_token);
         let report = move |change: &mut Change<'_>| {
-            report::send_ready(change, &id, token, probed.namespace, probed.secret_name);
+            report::send_ready(change, id, token, probed.namespace, probed.secret_name);
         };
         Ok(store.update(report).await?)
     }
@@ -58,9 +56,9 @@ impl Probe {
         connections: &Connections,
     ) -> Result<ProbedLease, StepError> {
         let Self { lease } = self;
-        let (credential, _) = held_credential(store, &lease.id)?;
+        let (credential, _) = held_credential(store, lease.id)?;
         let wanted = origin_lease(lease);
-        match (&credential, connections.access(&lease.id)) {
+        match (&credential, connections.access(lease.id)) {
             (Credential::Api(credential), Some(Access::Kubeconfig(local_api, _))) => {
                 deliveries.origin.probe(&wanted, credential, local_api).await?;
                 // Idempotent; it returns the Secret's name.
@@ -69,7 +67,7 @@ impl Probe {
                 Ok(ProbedLease { namespace: String::new(), secret_name })
             }
             (Credential::VirtualNode(grant), Some(Access::VirtualNode(node))) => {
-                let peer = epoch::liqo_peer(store, &lease.peering)?;
+                let peer = epoch::liqo_peer(store, lease.peering)?;
                 deliveries.virtual_nodes()?.origin.probe(&peer, &wanted, grant).await?;
                 Ok(ProbedLease { namespace: node, secret_name: String::new() })
             }

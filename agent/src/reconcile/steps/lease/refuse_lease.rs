@@ -1,6 +1,6 @@
 //! Step `refuse-lease`: reports that this side cannot serve a lease.
 
-use std::borrow::Cow;
+use comity_types::LeaseId;
 
 use super::report;
 use crate::reconcile::parts::Parts;
@@ -10,8 +10,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Reports that this side cannot or will not serve a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RefuseLease {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
     /// Its fencing token.
     pub fencing_token: u64,
     /// Stable code.
@@ -23,11 +23,11 @@ pub struct RefuseLease {
 impl Kind for RefuseLease {
     const NAME: &'static str = "refuse-lease";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease)
+    fn object(&self) -> String {
+        self.lease.to_string()
     }
 
     async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
-        report::fail(store, &self.lease, self.fencing_token, self.code, &self.message).await
+        report::fail(store, self.lease, self.fencing_token, self.code, &self.message).await
     }
 }

@@ -1,24 +1,22 @@
 //! Step `remove-lease`: removes everything of the lease on this side, and only then reports it to the broker.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
-use comity_agent_model::delivery_kind::DeliveryKind;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::{DonorRecord, OriginRecord, ReportKey};
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::{Delivery, LeaseId, Side};
 
 use crate::reconcile::parts::{Deliveries, Parts};
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
 
 /// Takes down this side of a lease.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RemoveLease {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
     /// The side; both if `None`.
     pub side: Option<Side>,
     /// Fencing token under which it is reported; not reported if `None`.
@@ -28,8 +26,8 @@ pub struct RemoveLease {
 impl Kind for RemoveLease {
     const NAME: &'static str = "remove-lease";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease)
+    fn object(&self) -> String {
+        self.lease.to_string()
     }
 
     fn deadline(&self) -> Duration {
@@ -38,22 +36,22 @@ impl Kind for RemoveLease {
     }
 
     async fn run(&self, Parts { store, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease, side, report } = self.clone();
-        drop(connections.remove(&lease));
+        let Self { lease, side, report } = *self;
+        drop(connections.remove(lease));
         if side != Some(Side::Origin) {
-            remove_lent(store, deliveries, &lease).await?;
+            remove_lent(store, deliveries, lease).await?;
         }
         if side != Some(Side::Donor) {
-            remove_borrowed(store, deliveries, &lease).await?;
+            remove_borrowed(store, deliveries, lease).await?;
         }
         let Some((side, fencing_token)) = side.zip(report) else {
-            return Ok(store.update(move |change| mark_removed(change, &lease, side)).await?);
+            return Ok(store.update(move |change| mark_removed(change, lease, side)).await?);
         };
         let update = store.update(move |change| {
-            ensure_record(change, &lease, side, fencing_token);
-            mark_removed(change, &lease, Some(side));
+            ensure_record(change, lease, side, fencing_token);
+            mark_removed(change, lease, Some(side));
             let outcome = v1::lease_report::Outcome::Clean(v1::lease_report::Clean {});
-            let report = v1::LeaseReport { lease: lease.clone(), fencing_token, outcome: Some(outcome) };
+            let report = v1::LeaseReport { lease: lease.to_string(), fencing_token, outcome: Some(outcome) };
             change.send(ReportKey::Clean(lease), Body::LeaseReport(report));
         });
         Ok(update.await?)
@@ -61,44 +59,43 @@ impl Kind for RemoveLease {
 }
 
 /// Removes by the lease's delivery, or by every delivery if there is no record.
-async fn remove_lent(store: &Store, deliveries: &Deliveries, lease: &str) -> Result<(), StepError> {
-    let delivery = store.records().donors.get(lease).map(|record| record.delivery);
-    if delivery != Some(DeliveryKind::VirtualNode) {
+async fn remove_lent(store: &Store, deliveries: &Deliveries, lease: LeaseId) -> Result<(), StepError> {
+    let delivery = store.records().donors.get(&lease).map(|record| record.delivery);
+    if delivery != Some(Delivery::VirtualNode) {
         deliveries.donor.remove(lease).await?;
     }
-    if delivery == Some(DeliveryKind::Namespace) || delivery.is_none() && deliveries.virtual_nodes.is_none() {
+    if delivery == Some(Delivery::Namespace) || delivery.is_none() && deliveries.virtual_nodes.is_none() {
         return Ok(());
     }
     // The grant ends first: nothing new starts, and running pods are drained.
-    let id = lease.to_owned();
-    store.update(move |change| change.change_donor(&id, |record| record.grant = None)).await?;
+    store.update(move |change| change.change_donor(lease, |record| record.grant = None)).await?;
     let records = store.records();
-    let record = records.donors.get(lease);
-    let slice = record.map_or(lease, |record| record.slice());
+    let record = records.donors.get(&lease);
+    let slice = record.map_or_else(|| lease.to_string(), |record| record.slice());
     let namespace = record.and_then(|record| record.namespace.as_deref());
-    Ok(deliveries.virtual_nodes()?.donor.remove(lease, slice, namespace).await?)
+    Ok(deliveries.virtual_nodes()?.donor.remove(lease, &slice, namespace).await?)
 }
 
-async fn remove_borrowed(store: &Store, deliveries: &Deliveries, lease: &str) -> Result<(), StepError> {
-    let delivery = store.records().origins.get(lease).map(|record| record.delivery);
-    if delivery != Some(DeliveryKind::VirtualNode) {
+async fn remove_borrowed(store: &Store, deliveries: &Deliveries, lease: LeaseId) -> Result<(), StepError> {
+    let delivery = store.records().origins.get(&lease).map(|record| record.delivery);
+    if delivery != Some(Delivery::VirtualNode) {
         deliveries.origin.remove(lease).await?;
     }
-    if delivery == Some(DeliveryKind::Namespace) || delivery.is_none() && deliveries.virtual_nodes.is_none() {
+    if delivery == Some(Delivery::Namespace) || delivery.is_none() && deliveries.virtual_nodes.is_none() {
         return Ok(());
     }
     Ok(deliveries.virtual_nodes()?.origin.remove(lease).await?)
 }
 
 /// Adds a missing record, so that the acknowledgement finds one and the step is not planned again.
-fn ensure_record(change: &mut Change<'_>, lease: &str, side: Side, fencing_token: u64) {
+fn ensure_record(change: &mut Change<'_>, lease: LeaseId, side: Side, fencing_token: u64) {
     match side {
-        Side::Donor if !change.records().donors.contains_key(lease) => {
-            let record = DonorRecord::new(lease, fencing_token, DeliveryKind::default());
+        Side::Donor if !change.records().donors.contains_key(&lease) => {
+            let record = DonorRecord::new(lease, fencing_token, Delivery::default());
             change.put_donor(DonorRecord { removed: true, ..record });
         }
-        Side::Origin if !change.records().origins.contains_key(lease) => {
-            change.put_origin(OriginRecord::new(lease, fencing_token, DeliveryKind::default()));
+        Side::Origin if !change.records().origins.contains_key(&lease) => {
+            change.put_origin(OriginRecord::new(lease, fencing_token, Delivery::default()));
         }
         Side::Donor | Side::Origin => {}
     }
@@ -106,7 +103,7 @@ fn ensure_record(change: &mut Change<'_>, lease: &str, side: Side, fencing_token
 
 /// Marks a side as removed and keeps its record, so that a lease can return after an outage; without a side the lease
 /// is forgotten.
-fn mark_removed(change: &mut Change<'_>, lease: &str, side: Option<Side>) {
+fn mark_removed(change: &mut Change<'_>, lease: LeaseId, side: Option<Side>) {
     if side.is_none() {
         change.drop_lease(lease);
         return;

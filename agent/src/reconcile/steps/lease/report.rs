@@ -6,6 +6,7 @@ use comity_agent_state::record::ReportKey;
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::LeaseId;
 
 use crate::reconcile::steps::epoch::shortened;
 use crate::reconcile::steps::error::StepError;
@@ -13,19 +14,19 @@ use crate::reconcile::steps::error::StepError;
 /// Reports that this side cannot go on.
 pub(super) async fn fail(
     store: &Store,
-    lease: &str,
+    lease: LeaseId,
     fencing_token: u64,
     code: &str,
     message: &str,
 ) -> Result<(), StepError> {
-    tracing::warn!(lease, code, message, "this side cannot go on with the lease");
+    tracing::warn!(%lease, code, message, "this side cannot go on with the lease");
     let failed = v1::lease_report::Failed { code: code.to_owned(), message: shortened(message) };
     let report = v1::LeaseReport {
-        lease: lease.to_owned(),
+        lease: lease.to_string(),
         fencing_token,
         outcome: Some(v1::lease_report::Outcome::Failed(failed)),
     };
-    let key = ReportKey::LeaseFailed(lease.to_owned());
+    let key = ReportKey::LeaseFailed(lease);
     Ok(store.update(move |change| change.send(key, Body::LeaseReport(report))).await?)
 }
 
@@ -38,7 +39,7 @@ pub(super) async fn or_fail<T>(
     match result {
         Ok(done) => Ok(Some(done)),
         Err(StepError::Delivery(DeliveryError::Permanent { code, message })) => {
-            fail(store, &lease.id, lease.fencing_token, code, &message).await?;
+            fail(store, lease.id, lease.fencing_token, code, &message).await?;
             Ok(None)
         }
         Err(error) => Err(error),
@@ -48,16 +49,16 @@ pub(super) async fn or_fail<T>(
 /// Reports that this side is ready.
 pub(super) fn send_ready(
     change: &mut Change<'_>,
-    lease: &str,
+    lease: LeaseId,
     fencing_token: u64,
     namespace: String,
     secret_name: String,
 ) {
     let ready = v1::lease_report::Ready { namespace, secret_name };
     let report = v1::LeaseReport {
-        lease: lease.to_owned(),
+        lease: lease.to_string(),
         fencing_token,
         outcome: Some(v1::lease_report::Outcome::Ready(ready)),
     };
-    change.send(ReportKey::Ready(lease.to_owned()), Body::LeaseReport(report));
+    change.send(ReportKey::Ready(lease), Body::LeaseReport(report));
 }

@@ -1,6 +1,6 @@
 //! Step `report-lease`: the donor reports a lease ready again.
 
-use std::borrow::Cow;
+use comity_types::LeaseId;
 
 use super::report::send_ready;
 use crate::reconcile::parts::Parts;
@@ -8,10 +8,10 @@ use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
 
 /// Donor: reports again that this side is ready.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReportLease {
-    /// "lease-N".
-    pub lease: String,
+    /// The lease.
+    pub lease: LeaseId,
     /// Its fencing token.
     pub fencing_token: u64,
 }
@@ -19,16 +19,16 @@ pub struct ReportLease {
 impl Kind for ReportLease {
     const NAME: &'static str = "report-lease";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease)
+    fn object(&self) -> String {
+        self.lease.to_string()
     }
 
     async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease, fencing_token } = self.clone();
+        let Self { lease, fencing_token } = *self;
         let update = store.update(move |change| {
             let namespace = change.records().donors.get(&lease).and_then(|record| record.namespace.clone());
             if let Some(namespace) = namespace {
-                send_ready(change, &lease, fencing_token, namespace, String::new());
+                send_ready(change, lease, fencing_token, namespace, String::new());
             }
         });
         Ok(update.await?)

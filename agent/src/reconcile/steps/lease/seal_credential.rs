@@ -1,14 +1,12 @@
 //! Steps `seal-credential` and `renew-credential`: issue a credential and seal it for the origin.
 
-use std::borrow::Cow;
-
 use comity_agent_delivery::{Credential, VirtualNodeGrant};
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::record::{ReportKey, SealedCredential};
 use comity_agent_state::store::Store;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::Delivery;
 
 use super::report;
 use super::terms::donor_lease;
@@ -45,8 +43,8 @@ impl Kind for SealCredential {
         if self.renewal { RENEWAL } else { Self::NAME }
     }
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.lease.id)
+    fn object(&self) -> String {
+        self.lease.id.to_string()
     }
 
     fn traceparent(&self) -> &str {
@@ -58,17 +56,17 @@ impl Kind for SealCredential {
         let issued_at_ms = clock.unix_ms();
         let issued = self.issue(store, deliveries).await;
         let Some(credential) = report::or_fail(store, lease, issued).await? else { return Ok(()) };
-        let peering = epoch::record(store, &lease.peering, *epoch)?;
+        let peering = epoch::record(store, lease.peering, *epoch)?;
         let remote = peering.remote.as_ref().ok_or(StepError::Gone("the origin's keys"))?;
         let records = store.records();
         let record = records.donors.get(&lease.id).ok_or(StepError::Gone("the lease's record"))?;
         let sequence = record.last_sequence + 1;
-        let subject = Subject { keys: &peering, remote, lease: &lease.id, step: CREDENTIAL, sequence };
+        let subject = Subject { keys: &peering, remote, lease: Some(lease.id), step: CREDENTIAL, sequence };
         let envelope = match member.seal(subject, &credential.encode()) {
             Ok(envelope) => v1::Envelope { expires_at_ms: credential.expires_at_ms(), ..envelope },
             Err(error) => {
                 let token = lease.fencing_token;
-                return report::fail(store, &lease.id, token, "credential-too-large", &error.to_string()).await;
+                return report::fail(store, lease.id, token, "credential-too-large", &error.to_string()).await;
             }
         };
         let sealed = SealedCredential {
@@ -78,17 +76,17 @@ impl Kind for SealCredential {
             expires_at_ms: credential.expires_at_ms(),
             lease_end_ms: *ends_at_ms,
         };
-        let (id, token) = (lease.id.clone(), lease.fencing_token);
+        let (id, token) = (lease.id, lease.fencing_token);
         let update = store.update(move |change| {
             let mut namespace = None;
-            change.change_donor(&id, |record| {
+            change.change_donor(id, |record| {
                 record.last_sequence = sequence;
                 record.sealed = Some(sealed);
                 namespace.clone_from(&record.namespace);
             });
-            change.send(ReportKey::Credential(id.clone()), Body::Envelope(envelope));
+            change.send(ReportKey::Credential(id), Body::Envelope(envelope));
             if let Some(namespace) = namespace {
-                report::send_ready(change, &id, token, namespace, String::new());
+                report::send_ready(change, id, token, namespace, String::new());
             }
         });
         Ok(update.await?)
@@ -101,13 +99,13 @@ impl SealCredential {
         let Self { lease, ends_at_ms, .. } = self;
         let records = store.records();
         let record = records.donors.get(&lease.id).ok_or(StepError::Gone("the lease's record"))?;
-        if record.delivery == DeliveryKind::Namespace {
+        if record.delivery == Delivery::Namespace {
             return Ok(Credential::Api(deliveries.donor.credential(&donor_lease(lease, *ends_at_ms)?).await?));
         }
         let grant = record.grant.as_ref().ok_or(StepError::Gone("the grant"))?;
-        deliveries.virtual_nodes()?.donor.in_force(record.slice(), grant).await?;
+        deliveries.virtual_nodes()?.donor.in_force(&record.slice(), grant).await?;
         Ok(Credential::VirtualNode(VirtualNodeGrant {
-            slice: record.slice().to_owned(),
+            slice: record.slice(),
             tenant_namespace: record.namespace.clone().ok_or(StepError::Gone("the tenant's namespace"))?,
             resources: grant.resources.clone(),
             expires_at_ms: *ends_at_ms,

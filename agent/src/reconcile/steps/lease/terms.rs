@@ -3,6 +3,7 @@
 use comity_agent_delivery::{Credential, DonorLease, OriginLease};
 use comity_agent_model::lease::Lease;
 use comity_agent_state::store::Store;
+use comity_types::LeaseId;
 
 use crate::reconcile::live::LiveLease;
 use crate::reconcile::steps::error::StepError;
@@ -10,9 +11,9 @@ use crate::reconcile::steps::error::StepError;
 /// A lease for the donor's side.
 pub(super) fn donor_lease(lease: &Lease, ends_at_ms: u64) -> Result<DonorLease, StepError> {
     Ok(DonorLease {
-        lease_id: lease.id.clone(),
+        lease_id: lease.id,
         tenant: lease.tenant.clone(),
-        origin: lease.origin.clone(),
+        origin: lease.origin.to_string(),
         placement: lease.placement.clone().ok_or(StepError::Gone("the placement"))?,
         gpus: lease.gpus.clone().unwrap_or_default(),
         fencing_token: lease.fencing_token,
@@ -23,7 +24,7 @@ pub(super) fn donor_lease(lease: &Lease, ends_at_ms: u64) -> Result<DonorLease, 
 /// A lease for the origin's side.
 pub(super) fn origin_lease(lease: &Lease) -> OriginLease {
     OriginLease {
-        lease_id: lease.id.clone(),
+        lease_id: lease.id,
         tenant: lease.tenant.clone(),
         donor: lease.placement.as_ref().map(|placement| placement.donor.clone()).unwrap_or_default(),
         target_namespace: lease.target_namespace.clone(),
@@ -32,9 +33,9 @@ pub(super) fn origin_lease(lease: &Lease) -> OriginLease {
 }
 
 /// The newest credential that the origin holds for a lease.
-pub(super) fn held_credential(store: &Store, lease: &str) -> Result<(Credential, LiveLease), StepError> {
+pub(super) fn held_credential(store: &Store, lease: LeaseId) -> Result<(Credential, LiveLease), StepError> {
     let records = store.records();
-    let held = records.origins.get(lease).and_then(|record| record.credential.as_ref());
+    let held = records.origins.get(&lease).and_then(|record| record.credential.as_ref());
     let held = held.ok_or(StepError::Gone("the credential"))?;
     let live = LiveLease { epoch: held.epoch, sequence: held.sequence, tunnel_epoch: 0 };
     Ok((Credential::decode_stored(held.encoded.expose())?, live))

@@ -1,12 +1,12 @@
 //! Step `liqo-admit`: the donor makes the origin a tenant of its Liqo.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_liqo::messages::Message as _;
 use comity_agent_liqo::{IdentityParams, TenantRequest};
+use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::SecretBlob;
-use comity_proto::v1;
+use comity_types::PeeringId;
 
 use super::exchange::{self, Exchange, Sent};
 use crate::reconcile::parts::Parts;
@@ -16,19 +16,19 @@ use crate::reconcile::steps::kind::Kind;
 /// Donor: makes the origin a tenant of Liqo and seals its identity; without an envelope, uses the one opened before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoAdmit {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch to whose keys it is sealed.
     pub epoch: u32,
     /// The other side's message, if it has just arrived.
-    pub envelope: Option<v1::Envelope>,
+    pub envelope: Option<Envelope>,
 }
 
 impl Kind for LiqoAdmit {
     const NAME: &'static str = "liqo-admit";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     fn deadline(&self) -> Duration {
@@ -36,7 +36,7 @@ impl Kind for LiqoAdmit {
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
         if let Some(envelope) = &self.envelope {
             let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
             (exchange.record.request, exchange.record.done) = (Some(opened), false);

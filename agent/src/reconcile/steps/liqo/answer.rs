@@ -1,12 +1,12 @@
 //! Step `liqo-answer`: the origin signs the donor's challenge.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_liqo::messages::Message as _;
 use comity_agent_liqo::{Challenge, TenantRequest};
+use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::SecretBlob;
-use comity_proto::v1;
+use comity_types::PeeringId;
 
 use super::exchange::{self, Exchange, Sent};
 use crate::reconcile::parts::Parts;
@@ -16,19 +16,19 @@ use crate::reconcile::steps::kind::Kind;
 /// Origin: signs the challenge and seals the answer; without an envelope, uses the one opened before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoAnswer {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch to whose keys it is sealed.
     pub epoch: u32,
     /// The other side's message, if it has just arrived.
-    pub envelope: Option<v1::Envelope>,
+    pub envelope: Option<Envelope>,
 }
 
 impl Kind for LiqoAnswer {
     const NAME: &'static str = "liqo-answer";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     fn deadline(&self) -> Duration {
@@ -36,7 +36,7 @@ impl Kind for LiqoAnswer {
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
         if let Some(envelope) = &self.envelope {
             let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
             (exchange.record.challenge, exchange.record.request) = (Some(opened), None);

@@ -1,11 +1,11 @@
 //! Step `liqo-challenge`: the donor makes a challenge for the origin to sign.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_liqo::Challenge;
 use comity_agent_liqo::messages::Message as _;
 use comity_agent_state::record::SecretBlob;
+use comity_types::PeeringId;
 
 use super::exchange::{self, Exchange, Sent};
 use crate::reconcile::parts::Parts;
@@ -15,8 +15,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Donor: makes Liqo's challenge and seals it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoChallenge {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch to whose keys it is sealed.
     pub epoch: u32,
 }
@@ -24,8 +24,8 @@ pub struct LiqoChallenge {
 impl Kind for LiqoChallenge {
     const NAME: &'static str = "liqo-challenge";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     fn deadline(&self) -> Duration {
@@ -33,7 +33,7 @@ impl Kind for LiqoChallenge {
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
         let done = challenge(&mut exchange).await;
         exchange.finish(None, done).await
     }

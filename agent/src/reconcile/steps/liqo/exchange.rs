@@ -1,6 +1,5 @@
 //! One side's exchange with the other Liqo in one epoch: what its steps share.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use comity_agent_delivery::VirtualNodes;
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::messages::Message;
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::side::Side;
+use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::{
     LiqoFailure, LiqoRecord, NetworkRecord, PeeringRecord, RemoteKeys, ReportKey, SealedMessage, SecretBlob,
 };
@@ -16,6 +15,7 @@ use comity_agent_state::store::Store;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_runtime::Clock;
+use comity_types::{PeeringId, Side};
 
 use crate::reconcile::envelope::note_opened;
 use crate::reconcile::parts::{Member, Parts, Subject};
@@ -28,8 +28,8 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(90);
 const ENVELOPE_LIFE_MS: u64 = 3_600_000;
 
 /// Key for mutual exclusion: beside the tunnel's own steps, so that neither waits for the other.
-pub(super) fn object(peering: &str) -> Cow<'_, str> {
-    Cow::Owned(format!("{peering}/liqo"))
+pub(super) fn object(peering: PeeringId) -> String {
+    format!("{peering}/liqo")
 }
 
 /// Decodes a stored message. One that cannot be decoded is dropped: the other side must send it again.
@@ -57,29 +57,29 @@ pub(super) struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    pub(super) fn begin(parts: &'a Parts, peering: &str, epoch: u32) -> Result<Self, StepError> {
+    pub(super) fn begin(parts: &'a Parts, peering: PeeringId, epoch: u32) -> Result<Self, StepError> {
         let Parts { member, store, deliveries, clock, .. } = parts;
         let keys = epoch::record(store, peering, epoch)?;
         let remote = keys.remote.clone().ok_or(StepError::Gone("the other side's keys"))?;
         let own = member.network.clone().unwrap_or_default();
-        let record = match store.records().liqo.get(peering).map(Arc::as_ref) {
+        let record = match store.records().liqo.get(&peering).map(Arc::as_ref) {
             Some(record) => record.clone(),
             None => {
                 let liqo_id = remote.network.liqo_cluster_id.clone();
-                let peer = LiqoPeer { peering: peering.to_owned(), cluster: remote.cluster.clone(), liqo_id };
+                let peer = LiqoPeer { peering: peering.to_string(), cluster: remote.cluster.clone(), liqo_id };
                 let network = own.liqo_network.then(NetworkRecord::default);
-                LiqoRecord { network, ..LiqoRecord::new(keys.side, &peer, &own.liqo_cluster_id) }
+                LiqoRecord { network, ..LiqoRecord::new(peering, keys.side, &peer, &own.liqo_cluster_id) }
             }
         };
         Ok(Self { member, store, clock: clock.as_ref(), nodes: deliveries.virtual_nodes()?, keys, remote, record })
     }
 
     /// Opens an envelope; `None` if that failed and was reported.
-    pub(super) async fn open(&self, envelope: &v1::Envelope) -> Result<Option<SecretBlob>, StepError> {
+    pub(super) async fn open(&self, envelope: &Envelope) -> Result<Option<SecretBlob>, StepError> {
         match self.member.open(envelope, &self.keys, &self.remote) {
             Ok(opened) => Ok(Some(SecretBlob::new(opened.to_vec()))),
             Err(error) => {
-                epoch::fail_envelope(self.store, envelope, &error.to_string()).await?;
+                epoch::fail_envelope(self.store, &envelope.key, &error.to_string()).await?;
                 Ok(None)
             }
         }
@@ -89,7 +89,7 @@ impl<'a> Exchange<'a> {
     /// permanent one is stored, so that leases can be refused.
     pub(super) async fn finish(
         mut self,
-        opened: Option<&v1::Envelope>,
+        opened: Option<&Envelope>,
         done: Result<Option<Sent>, StepError>,
     ) -> Result<(), StepError> {
         let sealed = match done {
@@ -121,7 +121,7 @@ impl<'a> Exchange<'a> {
     ) -> Result<(v1::Envelope, SealedMessage), StepError> {
         let expires_at_ms = self.clock.unix_ms().saturating_add(ENVELOPE_LIFE_MS);
         let sealed = SealedMessage { epoch: self.keys.epoch, expires_at_ms, refused: false };
-        let subject = Subject { keys: &self.keys, remote: &self.remote, lease: "", step, sequence };
+        let subject = Subject { keys: &self.keys, remote: &self.remote, lease: None, step, sequence };
         let envelope = self.member.seal(subject, content);
         let envelope = envelope
             .map_err(|error| DeliveryError::temporary(format!("seal the {step} message"), error.to_string()))?;
@@ -129,7 +129,7 @@ impl<'a> Exchange<'a> {
     }
 
     pub(super) fn note_failure(&mut self, code: &str, message: &str) {
-        tracing::warn!(peering = self.keys.peering, code, message, "the exchange of the two Liqos cannot go on");
+        tracing::warn!(peering = %self.keys.peering, code, message, "the exchange of the two Liqos cannot go on");
         let message = epoch::shortened(&format!("{code}: {message}"));
         self.record.failed = Some(LiqoFailure { message, at_ms: self.clock.unix_ms() });
     }
@@ -142,13 +142,13 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    async fn keep(self, opened: Option<&v1::Envelope>, sealed: Option<v1::Envelope>) -> Result<(), StepError> {
-        let (record, opened) = (self.record, opened.cloned());
+    async fn keep(self, opened: Option<&Envelope>, sealed: Option<v1::Envelope>) -> Result<(), StepError> {
+        let (record, opened) = (self.record, opened.map(|envelope| envelope.key.clone()));
         let update = self.store.update(move |change| {
-            let peering = record.peering.clone();
+            let peering = record.peering;
             change.put_liqo(record);
-            if let Some(envelope) = &opened {
-                note_opened(change, envelope);
+            if let Some(key) = &opened {
+                note_opened(change, key);
             }
             if let Some(envelope) = sealed {
                 change.send(ReportKey::Liqo(peering), Body::Envelope(envelope));

@@ -1,10 +1,10 @@
 //! Step `liqo-identity`: the origin makes its identity at the donor.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_liqo::IdentityParams;
-use comity_proto::v1;
+use comity_agent_model::envelope::Envelope;
+use comity_types::PeeringId;
 
 use super::exchange::{self, Exchange, Sent};
 use crate::reconcile::parts::Parts;
@@ -14,19 +14,19 @@ use crate::reconcile::steps::kind::Kind;
 /// Origin: makes its identity at the donor; without an envelope, uses the one opened before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoIdentity {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch to whose keys it is sealed.
     pub epoch: u32,
     /// The other side's message, if it has just arrived.
-    pub envelope: Option<v1::Envelope>,
+    pub envelope: Option<Envelope>,
 }
 
 impl Kind for LiqoIdentity {
     const NAME: &'static str = "liqo-identity";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     fn deadline(&self) -> Duration {
@@ -34,7 +34,7 @@ impl Kind for LiqoIdentity {
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
         if let Some(envelope) = &self.envelope {
             let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
             (exchange.record.identity, exchange.record.done) = (Some(opened), false);

@@ -1,11 +1,11 @@
 //! Step `liqo-mint`: the donor issues a token for the origin instead of exchanging keys.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_liqo::IdentityParams;
 use comity_agent_liqo::messages::Message as _;
 use comity_agent_state::record::MintedToken;
+use comity_types::PeeringId;
 
 use super::exchange::{self, Exchange, Sent};
 use crate::reconcile::parts::Parts;
@@ -15,8 +15,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Donor: makes a token for the origin and seals it; repeated before each token ends. Replaces the key exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoMint {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch to whose keys it is sealed.
     pub epoch: u32,
 }
@@ -24,8 +24,8 @@ pub struct LiqoMint {
 impl Kind for LiqoMint {
     const NAME: &'static str = "liqo-mint";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     fn deadline(&self) -> Duration {
@@ -33,7 +33,7 @@ impl Kind for LiqoMint {
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
         let rotation_ms = parts.deliveries.node_service.borrow().authentication.rotation_ms;
         let done = mint(&mut exchange, rotation_ms).await;
         exchange.finish(None, done).await

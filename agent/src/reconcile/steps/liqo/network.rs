@@ -1,12 +1,11 @@
 //! Step `liqo-network`: the two sides send each other the state of their Liqos' networks.
 
-use std::borrow::Cow;
-
 use comity_agent_liqo::network::{NetworkState, Networks};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::{NetworkRecord, ReportKey};
-use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::PeeringId;
 use tokio::sync::watch;
 
 use super::exchange::{self, Exchange};
@@ -18,23 +17,23 @@ use crate::reconcile::steps::kind::Kind;
 /// Records the other side's Liqo network; without an envelope, sends this side's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoNetwork {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch to whose keys it is sealed.
     pub epoch: u32,
     /// The other side's message, if it has just arrived.
-    pub envelope: Option<v1::Envelope>,
+    pub envelope: Option<Envelope>,
 }
 
 impl Kind for LiqoNetwork {
     const NAME: &'static str = "liqo-network";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, &self.peering, self.epoch)?;
+        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
         let network = exchange.record.standing_network().cloned();
         let mut network = network.ok_or(StepError::Gone("the network of the two Liqos"))?;
         let Some(envelope) = &self.envelope else { return send_state(exchange, network, &parts.networks).await };
@@ -46,10 +45,10 @@ impl Kind for LiqoNetwork {
             Err(error) => return Err(error.into()),
         }
         exchange.record.network = Some(network);
-        let (record, envelope) = (exchange.record, envelope.clone());
+        let (record, key) = (exchange.record, envelope.key.clone());
         let update = parts.store.update(move |change| {
             change.put_liqo(record);
-            note_opened(change, &envelope);
+            note_opened(change, &key);
         });
         Ok(update.await?)
     }
@@ -60,7 +59,7 @@ async fn send_state(
     mut network: NetworkRecord,
     networks: &watch::Sender<Networks>,
 ) -> Result<(), StepError> {
-    let peering = exchange.keys.peering.clone();
+    let peering = exchange.keys.peering;
     let seen = networks.borrow().get(&peering).and_then(|seen| seen.local.clone());
     let local = seen.ok_or(StepError::Gone("what was seen of this side's network"))?;
     network.last_sequence += 1;

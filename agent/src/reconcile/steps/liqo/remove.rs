@@ -1,11 +1,10 @@
 //! Step `liqo-remove`: removes the network and the tenant or identity.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
-use comity_agent_model::side::Side;
 use comity_agent_state::record::LiqoRecord;
 use comity_agent_state::store::Store;
+use comity_types::{PeeringId, Side};
 
 use super::exchange;
 use crate::reconcile::parts::Parts;
@@ -15,15 +14,15 @@ use crate::reconcile::steps::kind::Kind;
 /// Removes the network and the tenant or identity, and forgets the exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiqoRemove {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
 }
 
 impl Kind for LiqoRemove {
     const NAME: &'static str = "liqo-remove";
 
-    fn object(&self) -> Cow<'_, str> {
-        exchange::object(&self.peering)
+    fn object(&self) -> String {
+        exchange::object(self.peering)
     }
 
     fn deadline(&self) -> Duration {
@@ -46,8 +45,8 @@ impl Kind for LiqoRemove {
             Side::Donor => nodes.donor.remove_tenant(&record.peer()).await?,
             Side::Origin => nodes.origin.remove_identity(&record.peer()).await?,
         }
-        let peering = self.peering.clone();
-        Ok(store.update(move |change| change.drop_liqo(&peering)).await?)
+        let peering = self.peering;
+        Ok(store.update(move |change| change.drop_liqo(peering)).await?)
     }
 }
 

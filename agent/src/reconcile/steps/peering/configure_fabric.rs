@@ -1,15 +1,14 @@
 //! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its
 //! pods' calls of that API into it.
 
-use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use comity_agent_fabric::{
     PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, lead_api,
 };
 use comity_agent_model::api_port::API_PORT;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::RemoteKeys;
+use comity_types::{PeeringId, Side};
 use ipnet::Ipv4Net;
 
 use crate::reconcile::parts::{Deliveries, Member, Parts};
@@ -20,8 +19,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Brings the tunnel up; the donor exposes its API in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigureFabric {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch of the keys.
     pub epoch: u32,
 }
@@ -29,25 +28,25 @@ pub struct ConfigureFabric {
 impl Kind for ConfigureFabric {
     const NAME: &'static str = "configure-fabric";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.peering)
+    fn object(&self) -> String {
+        self.peering.to_string()
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
         let Parts { member, store, tunnels, deliveries, .. } = parts;
-        let Self { peering, epoch } = self;
-        let record = epoch::record(store, peering, *epoch)?;
+        let (peering, epoch) = (self.peering, self.epoch);
+        let record = epoch::record(store, peering, epoch)?;
         let remote = record.remote.as_ref().ok_or(StepError::Gone("the other side's keys"))?;
         let preshared = record.preshared.as_ref().ok_or(StepError::Gone("the pre-shared key"))?;
-        let addresses = fabric_addresses(peering, u64::from(*epoch));
+        let addresses = fabric_addresses(&peering.to_string(), u64::from(epoch));
         let (role, local_address, remote_address) = match record.side {
             Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
             Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
         };
         let (routes, remote_api) = tunnel_routes(member, deliveries, record.side, remote).await;
         let config = PeerConfig {
-            peering: peering.clone(),
-            epoch: u64::from(*epoch),
+            peering: peering.to_string(),
+            epoch: u64::from(epoch),
             local_secret: WireguardKey::from_bytes(*record.wireguard_secret.expose()),
             remote_public: WireguardPublicKey::from_bytes(remote.wireguard_public),
             preshared: PresharedKey::from_bytes(*preshared.expose()),
@@ -60,7 +59,7 @@ impl Kind for ConfigureFabric {
             routes,
             remote_api,
         };
-        tunnels.set_up(config, *epoch, |handle| match record.side {
+        tunnels.set_up(peering, config, epoch, |handle| match record.side {
             Side::Donor => expose(handle, API_PORT, deliveries.donor.api_target()).map(Some),
             Side::Origin if handle.leads_pods() => lead_api(handle).map(Some),
             Side::Origin => Ok(None),

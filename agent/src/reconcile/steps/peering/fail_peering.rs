@@ -1,6 +1,6 @@
 //! Step `fail-peering`: an epoch failed; the broker opens the next one, with fresh keys.
 
-use std::borrow::Cow;
+use comity_types::PeeringId;
 
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::epoch;
@@ -10,8 +10,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Reports that an epoch failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailPeering {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch of the keys.
     pub epoch: u32,
     /// Stable code.
@@ -23,11 +23,11 @@ pub struct FailPeering {
 impl Kind for FailPeering {
     const NAME: &'static str = "fail-peering";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.peering)
+    fn object(&self) -> String {
+        self.peering.to_string()
     }
 
     async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
-        epoch::fail(store, &self.peering, self.epoch, self.code, &self.message).await
+        epoch::fail(store, self.peering, self.epoch, self.code, &self.message).await
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn seal_proof(member: &Member, record: &mut PeeringRecord) -> Result<
     record.sealed_sequence += 1;
     let content = proof(record).ok_or(StepError::Gone("the pre-shared key"))?;
     let remote = record.remote.as_ref().ok_or(StepError::Gone("the donor's keys"))?;
-    let subject = Subject { keys: record, remote, lease: "", step: PROOF, sequence: record.sealed_sequence };
+    let subject = Subject { keys: record, remote, lease: None, step: PROOF, sequence: record.sealed_sequence };
     member.seal(subject, content.as_slice()).map_err(|_| StepError::Gone("a usable key of the donor"))
 }
 

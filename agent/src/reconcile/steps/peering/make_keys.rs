@@ -1,12 +1,10 @@
 //! Step `make-keys`: generates the keys of one epoch of a peering, and sends them in a signed bundle.
 
-use std::borrow::Cow;
-
 use comity_agent_fabric::WireguardKey;
-use comity_agent_model::side::Side;
 use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::{PeeringId, Side};
 use prost::Message as _;
 
 use crate::keys::bundle;
@@ -18,8 +16,8 @@ use crate::reconcile::steps::kind::Kind;
 /// Generates keys for an epoch, or sends the existing ones again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakeKeys {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch of the keys.
     pub epoch: u32,
     /// Which side this is.
@@ -29,19 +27,19 @@ pub struct MakeKeys {
 impl Kind for MakeKeys {
     const NAME: &'static str = "make-keys";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.peering)
+    fn object(&self) -> String {
+        self.peering.to_string()
     }
 
     async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
         let (fresh, epoch) = (self.make(member), self.epoch);
-        let key = ReportKey::Keys(self.peering.clone(), epoch);
+        let key = ReportKey::Keys(self.peering, epoch);
         let update = store.update(move |change| {
             // Keys made before a restart are sent again: others would be refused in this epoch.
-            let record = match change.records().peering(&fresh.peering, epoch) {
+            let record = match change.records().peering(fresh.peering, epoch) {
                 Some(record) => PeeringRecord::clone(record),
                 None => {
-                    change.drop_closed(&fresh.peering);
+                    change.drop_closed(fresh.peering);
                     change.put_peering(fresh.clone());
                     fresh
                 }
@@ -58,7 +56,7 @@ impl MakeKeys {
     fn make(&self, member: &Member) -> PeeringRecord {
         let (wireguard_secret, hpke_secret) = (member.secret(), member.secret());
         let bundle = v1::KeyBundle {
-            peering: self.peering.clone(),
+            peering: self.peering.to_string(),
             epoch: self.epoch,
             cluster: member.cluster.clone(),
             side: v1::Side::from(self.side).into(),
@@ -69,6 +67,6 @@ impl MakeKeys {
             ..v1::KeyBundle::default()
         };
         let bundle = bundle::sign(bundle, &member.identity, member.voucher.as_ref());
-        PeeringRecord::new(&bundle, self.side, wireguard_secret, hpke_secret)
+        PeeringRecord::new(self.peering, &bundle, self.side, wireguard_secret, hpke_secret)
     }
 }

@@ -1,7 +1,6 @@
 //! Step `open-psk`: the origin opens the pre-shared key, and proves that it did.
 
-use std::borrow::Cow;
-
+use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::{ReportKey, SecretKey};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -22,18 +21,18 @@ pub struct OpenPsk {
     /// The donor's keys.
     pub bundle: Box<v1::KeyBundle>,
     /// The sealed pre-shared key.
-    pub envelope: v1::Envelope,
+    pub envelope: Envelope,
 }
 
 impl Kind for OpenPsk {
     const NAME: &'static str = "open-psk";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.expected.peering)
+    fn object(&self) -> String {
+        self.expected.peering.to_string()
     }
 
     async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
-        let (peering, epoch, envelope) = (self.expected.peering.as_str(), self.expected.epoch, &self.envelope);
+        let (peering, epoch, envelope) = (self.expected.peering, self.expected.epoch, &self.envelope);
         let remote = match bundle::verify(&self.bundle, &self.expected, &member.pinned) {
             Ok(remote) => remote,
             Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
@@ -41,18 +40,19 @@ impl Kind for OpenPsk {
         let mut record = epoch::record(store, peering, epoch)?;
         let opened = match member.open(envelope, &record, &remote) {
             Ok(opened) => opened,
-            Err(error) => return epoch::fail_envelope(store, envelope, &error.to_string()).await,
+            Err(error) => return epoch::fail_envelope(store, &envelope.key, &error.to_string()).await,
         };
         let halves =
             opened.split_first_chunk::<32>().and_then(|(preshared, nonce)| Some((preshared, nonce.try_into().ok()?)));
         let Some((preshared, nonce)) = halves else {
-            return epoch::fail_envelope(store, envelope, "the psk envelope does not hold a key and a nonce").await;
+            return epoch::fail_envelope(store, &envelope.key, "the psk envelope does not hold a key and a nonce")
+                .await;
         };
         record.preshared = Some(SecretKey::new(*preshared));
         record.nonce = Some(SecretKey::new(nonce));
         record.remote = Some(remote);
         let proof = seal_proof(member, &mut record)?;
-        let (key, envelope) = (ReportKey::Proof(peering.to_owned(), epoch), envelope.clone());
+        let (key, envelope) = (ReportKey::Proof(peering, epoch), envelope.key.clone());
         let update = store.update(move |change| {
             change.put_peering(record);
             note_opened(change, &envelope);

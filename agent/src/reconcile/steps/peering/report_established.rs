@@ -1,11 +1,11 @@
 //! Step `report-established`: waits for the tunnel's handshake, then reports it.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use comity_agent_state::record::ReportKey;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_types::PeeringId;
 
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
@@ -15,10 +15,10 @@ use crate::reconcile::steps::kind::Kind;
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Waits for the tunnel's handshake and reports it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReportEstablished {
-    /// "peer-N".
-    pub peering: String,
+    /// The peering.
+    pub peering: PeeringId,
     /// Epoch of the keys.
     pub epoch: u32,
 }
@@ -26,17 +26,17 @@ pub struct ReportEstablished {
 impl Kind for ReportEstablished {
     const NAME: &'static str = "report-established";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.peering)
+    fn object(&self) -> String {
+        self.peering.to_string()
     }
 
     async fn run(&self, Parts { store, tunnels, .. }: &Parts) -> Result<(), StepError> {
-        let Self { peering, epoch } = self.clone();
-        let handle = tunnels.fabric.peer(&peering).filter(|handle| handle.epoch() == u64::from(epoch));
+        let Self { peering, epoch } = *self;
+        let handle = tunnels.peer(peering).filter(|handle| handle.epoch() == u64::from(epoch));
         let handshake = handle.ok_or(StepError::Gone("the tunnel"))?.wait_handshake(PATIENCE).await?;
         let rtt_us = handshake.rtt.map_or(0, |rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX));
         let outcome = v1::peering_report::Outcome::Established(v1::peering_report::Established { rtt_us });
-        let report = v1::PeeringReport { peering: peering.clone(), epoch, outcome: Some(outcome) };
+        let report = v1::PeeringReport { peering: peering.to_string(), epoch, outcome: Some(outcome) };
         let key = ReportKey::Established(peering, epoch);
         Ok(store.update(move |change| change.send(key, Body::PeeringReport(report))).await?)
     }

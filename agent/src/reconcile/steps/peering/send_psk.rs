@@ -1,7 +1,5 @@
 //! Step `send-psk`: the donor makes the pre-shared key of a tunnel and seals it for the origin.
 
-use std::borrow::Cow;
-
 use comity_agent_state::record::ReportKey;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -26,12 +24,12 @@ pub struct SendPsk {
 impl Kind for SendPsk {
     const NAME: &'static str = "send-psk";
 
-    fn object(&self) -> Cow<'_, str> {
-        Cow::Borrowed(&self.expected.peering)
+    fn object(&self) -> String {
+        self.expected.peering.to_string()
     }
 
     async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
-        let (peering, epoch) = (self.expected.peering.as_str(), self.expected.epoch);
+        let (peering, epoch) = (self.expected.peering, self.expected.epoch);
         let remote = match bundle::verify(&self.bundle, &self.expected, &member.pinned) {
             Ok(remote) => remote,
             Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
@@ -42,14 +40,14 @@ impl Kind for SendPsk {
         record.sealed_sequence += 1;
         let content = Zeroizing::new([preshared.expose().as_slice(), nonce.expose()].concat());
         let sequence = record.sealed_sequence;
-        let subject = Subject { keys: &record, remote: &remote, lease: "", step: PSK, sequence };
+        let subject = Subject { keys: &record, remote: &remote, lease: None, step: PSK, sequence };
         let sealed = member.seal(subject, &content);
         record.remote = Some(remote);
         let envelope = match sealed {
             Ok(envelope) => envelope,
             Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
         };
-        let key = ReportKey::Psk(peering.to_owned(), epoch);
+        let key = ReportKey::Psk(peering, epoch);
         let update = store.update(move |change| {
             change.put_peering(record);
             change.send(key, Body::Envelope(envelope));

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_agent_model::delivery_kind::DeliveryKind;
 use comity_agent_model::desired_state::DesiredState;
-use comity_agent_model::lease::{Lease, LeaseState};
+use comity_agent_model::lease::Lease;
 use comity_agent_state::record::Records;
 use comity_proto::v1;
 use comity_proto::v1::sharing::Mode;
+use comity_types::{Delivery, LeaseState};
 
 use crate::burst::facts::wishes::Wishes;
 use crate::burst::group::Purpose;
@@ -40,17 +40,19 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
 /// Own leases by virtual node; the records name their nodes.
 pub(super) fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<String, LeaseFacts> {
     let own = state.leases.iter().filter(|lease| {
-        lease.origin == cluster && lease.delivery == DeliveryKind::VirtualNode && lease.state != LeaseState::Ended
+        lease.origin.as_str() == cluster
+            && lease.delivery == Delivery::VirtualNode
+            && lease.state != Some(LeaseState::Ended)
     });
     let node = |lease: &Lease| records.origins.get(&lease.id).and_then(|record| record.node.clone());
-    own.map(|lease| (lease.id.clone(), LeaseFacts { node: node(lease), ..facts(lease) })).collect()
+    own.map(|lease| (lease.id.to_string(), LeaseFacts { node: node(lease), ..facts(lease) })).collect()
 }
 
 fn facts(lease: &Lease) -> LeaseFacts {
     let gpus = lease.gpus.clone().unwrap_or_default();
     let placement = lease.placement.clone().unwrap_or_default();
     LeaseFacts {
-        request: lease.request.clone(),
+        request: lease.request.to_string(),
         namespace: lease.target_namespace.clone(),
         tenant: lease.tenant.clone(),
         donor: placement.donor,
@@ -61,9 +63,9 @@ fn facts(lease: &Lease) -> LeaseFacts {
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
         stage: match lease.state {
-            LeaseState::Active => LeaseStage::Active,
-            LeaseState::Reclaiming => LeaseStage::Reclaiming,
-            LeaseState::Ending | LeaseState::Ended => LeaseStage::Ending,
+            Some(LeaseState::Active) => LeaseStage::Active,
+            Some(LeaseState::Reclaiming) => LeaseStage::Reclaiming,
+            Some(LeaseState::Ending | LeaseState::Ended) => LeaseStage::Ending,
             // Suspect too: nothing new is sent to a silent side.
             _ => LeaseStage::Coming,
         },
@@ -78,7 +80,7 @@ pub(super) fn local(nodes: &[v1::Node], state: Option<&DesiredState>, cluster: &
     let mut lent: BTreeSet<(&str, u32)> = BTreeSet::new();
     for lease in state.into_iter().flat_map(|state| &state.leases) {
         let Some(placement) = lease.placement.as_ref().filter(|placement| placement.donor == cluster) else { continue };
-        if lease.state != LeaseState::Ended {
+        if lease.state != Some(LeaseState::Ended) {
             let devices = placement
                 .nodes
                 .iter()
@@ -107,8 +109,14 @@ mod tests {
     use std::sync::Arc;
 
     use comity_agent_state::record::OriginRecord;
+    use comity_types::{LeaseId, PeeringId, RequestId};
 
     use super::*;
+
+    fn lease(id: u64, origin: &str) -> Lease {
+        Lease::new(LeaseId(id), RequestId(id), origin.parse().unwrap(), PeeringId(1))
+    }
+
     #[test]
     fn lent_used_and_broken_devices_are_not_free() {
         let device = |index: u32, healthy: bool, local_use_milli: u32| v1::Device {
@@ -130,31 +138,29 @@ mod tests {
         let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1, mig_starts: Vec::new() };
         let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
         let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
-        let lease = Lease { placement: Some(placement), state: LeaseState::Active, ..Lease::default() };
+        let lease = Lease { placement: Some(placement), state: Some(LeaseState::Active), ..lease(1, "there") };
         let state = DesiredState { leases: vec![lease], ..DesiredState::default() };
         assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);
     }
 
     #[test]
     fn only_own_virtual_nodes_are_room_for_pods() {
-        let lease = |id: &str, origin: &str, delivery: DeliveryKind, state: LeaseState| Lease {
-            id: id.to_owned(),
-            origin: origin.to_owned(),
+        let lease = |id: u64, origin: &str, delivery: Delivery, state: LeaseState| Lease {
             delivery,
-            state,
-            ..Lease::default()
+            state: Some(state),
+            ..lease(id, origin)
         };
         let all = vec![
-            lease("lease-1", "here", DeliveryKind::VirtualNode, LeaseState::Active),
-            lease("lease-2", "there", DeliveryKind::VirtualNode, LeaseState::Active),
-            lease("lease-3", "here", DeliveryKind::Namespace, LeaseState::Active),
-            lease("lease-4", "here", DeliveryKind::VirtualNode, LeaseState::Suspect),
-            lease("lease-5", "here", DeliveryKind::VirtualNode, LeaseState::Ended),
+            lease(1, "here", Delivery::VirtualNode, LeaseState::Active),
+            lease(2, "there", Delivery::VirtualNode, LeaseState::Active),
+            lease(3, "here", Delivery::Namespace, LeaseState::Active),
+            lease(4, "here", Delivery::VirtualNode, LeaseState::Suspect),
+            lease(5, "here", Delivery::VirtualNode, LeaseState::Ended),
         ];
         let mut records = Records::default();
-        let record = OriginRecord::new("lease-4", 1, DeliveryKind::VirtualNode);
+        let record = OriginRecord::new(LeaseId(4), 1, Delivery::VirtualNode);
         let record = OriginRecord { node: Some("lease-2".to_owned()), ..record };
-        records.origins.insert("lease-4".to_owned(), Arc::new(record));
+        records.origins.insert(LeaseId(4), Arc::new(record));
         let found = leases(&DesiredState { leases: all, ..DesiredState::default() }, "here", &records);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["lease-1", "lease-4"]);
         assert_eq!(found.get("lease-1").unwrap().node, None);

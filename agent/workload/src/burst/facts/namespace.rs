@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
+use comity_types::is_dns_label;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 

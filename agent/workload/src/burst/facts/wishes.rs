@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::dns_label::is_dns_label;
 use comity_proto::v1;
+use comity_types::is_dns_label;
 
 use crate::burst::facts::namespace::duration_ms;
 use crate::burst::{CHECKPOINTS, NUMA, NVLINK, PREEMPTIBLE_GRACE, PRIORITY_CLASS};

@@ -10,14 +10,14 @@ fn reclaim() -> ReclaimNotice {
         at: AT.to_owned(),
         reason: "local-need".to_owned(),
         message: "reclaimed: the donor needs it for local work".to_owned(),
-        moved_to: String::new(),
+        moved_to: None,
         since_ms: NOW - 20_000,
     }
 }
 
 fn snapshot(reclaim: Option<ReclaimNotice>, pods: Vec<PodFacts>) -> ReclaimSnapshot {
     let lease = LeaseView { node: "lease-7".to_owned(), reclaim, noticed_ms: NOW - 10_000 };
-    ReclaimSnapshot { now_ms: NOW, leases: BTreeMap::from([("lease-9".to_owned(), lease)]), pods }
+    ReclaimSnapshot { now_ms: NOW, leases: BTreeMap::from([(LeaseId(9), lease)]), pods }
 }
 
 fn pod(name: &str) -> PodFacts {
@@ -36,7 +36,7 @@ fn told(name: &str, is_saved: bool) -> PodFacts {
     PodFacts { told_at: Some(AT.to_owned()), told_reason: Some("local-need".to_owned()), is_saved, ..pod(name) }
 }
 
-fn saved(snapshot: &ReclaimSnapshot) -> Vec<String> {
+fn saved(snapshot: &ReclaimSnapshot) -> Vec<LeaseId> {
     plan(snapshot).saved.into_iter().collect()
 }
 
@@ -57,7 +57,7 @@ fn each_pod_of_the_node_is_told_once() {
 
 #[test]
 fn a_later_deadline_is_told_anew_and_asks_again() {
-    let later = ReclaimNotice { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: "lease-11".to_owned(), ..reclaim() };
+    let later = ReclaimNotice { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: Some(LeaseId(11)), ..reclaim() };
     let plan = plan(&snapshot(Some(later), vec![told("a", true)]));
     assert_eq!(plan.notices.len(), 1);
     assert!(plan.notices[0].note.text.contains("it goes on as lease-11"));
@@ -69,7 +69,7 @@ fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
     let waiting = PodFacts { runs: false, ..told("not-started", false) };
     let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
     let all = vec![told("a", true), waiting, finished];
-    assert_eq!(saved(&snapshot(Some(reclaim()), all.clone())), ["lease-9"]);
+    assert_eq!(saved(&snapshot(Some(reclaim()), all.clone())), [LeaseId(9)]);
     let one_more = [all, vec![told("b", false)]].concat();
     assert!(saved(&snapshot(Some(reclaim()), one_more)).is_empty());
 }
@@ -89,7 +89,7 @@ fn an_empty_node_is_saved_once_it_has_settled() {
     assert!(early.saved.is_empty());
     assert_eq!(early.wake_at_ms, Some(NOW - 5_000));
     snapshot.now_ms = NOW - 5_000;
-    assert_eq!(saved(&snapshot), ["lease-9"]);
+    assert_eq!(saved(&snapshot), [LeaseId(9)]);
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! Handles every deadline that has passed.
 
+use comity_types::{EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
-use crate::model::id::{LeaseId, PeeringId, RequestId};
-use crate::model::lease::{EndReason, LeaseState};
 use crate::model::limits::{MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
-use crate::model::peering::PeeringState;
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::request::RequestState;
 use crate::state::timers::Due;
 use crate::state::transition::Transition;
 

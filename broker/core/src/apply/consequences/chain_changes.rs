@@ -1,7 +1,8 @@
 //! Leases of one request that replace one another.
 
-use crate::model::id::LeaseId;
-use crate::model::lease::{EndReason, Lease, LeaseState};
+use comity_types::{EndReason, LeaseId, LeaseState};
+
+use crate::model::lease::Lease;
 use crate::state::transition::Transition;
 
 impl Transition<'_> {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::id::{ClusterId, PeeringId};
-use crate::model::peering::{Peering, PeeringState};
+use comity_types::{ClusterId, PeeringId, PeeringState};
+
+use crate::model::peering::Peering;
 use crate::model::settings::retry_pause;
 use crate::state::transition::Transition;
 

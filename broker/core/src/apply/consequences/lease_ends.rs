@@ -1,8 +1,8 @@
 //! How a lease ends.
 
-use crate::model::id::LeaseId;
-use crate::model::keys::Side;
-use crate::model::lease::{EndReason, LeaseState, SideState};
+use comity_types::{EndReason, LeaseId, LeaseState, Side};
+
+use crate::model::lease::SideState;
 use crate::state::transition::Transition;
 
 impl Transition<'_> {

@@ -1,10 +1,9 @@
 //! How the start and the end of a lease affect its request.
 
-use crate::model::id::{LeaseId, RequestId};
-use crate::model::lease::{EndReason, LeaseState};
+use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
+
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
-use crate::model::request::RequestState;
 use crate::state::gang::{self, Fate};
 use crate::state::transition::Transition;
 

@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use comity_types::ClusterId;
+
 use crate::feasibility::donors::promise::Promise;
 use crate::feasibility::donors::score::{Score, ScorePrefix, best_possible_score, score, score_prefix};
 use crate::feasibility::donors::spread::{Found, spread};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::{FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::RequestSpec;
-use crate::model::id::ClusterId;
 use crate::model::request::Request;
 
 /// The best placement over all donors: at one donor, or else spread over several where that is allowed. Donors are

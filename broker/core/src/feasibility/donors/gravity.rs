@@ -1,8 +1,9 @@
 //! Measures how far a donor is from a request's data.
 
+use comity_types::ClusterId;
+
 use crate::model::data::{DataNeed, DataSite, LinkEnd, mbits_between, seconds};
 use crate::model::demand::RequestSpec;
-use crate::model::id::ClusterId;
 use crate::state::State;
 
 /// The time until a donor has the request's data, in doublings of minutes: 0 below one minute. Finer differences do not

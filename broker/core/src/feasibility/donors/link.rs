@@ -1,8 +1,9 @@
 //! The network between an origin and a donor.
 
+use comity_types::{PeeringId, PeeringState};
+
 use crate::feasibility::donors::gravity::round_trip;
-use crate::model::id::PeeringId;
-use crate::model::peering::{Peering, PeeringState};
+use crate::model::peering::Peering;
 
 /// The network between an origin and a donor.
 #[derive(Clone, Copy, Debug, Default)]

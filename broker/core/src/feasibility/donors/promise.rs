@@ -1,7 +1,8 @@
 //! Promises: bounds on a donor's placement that are known before the donor is asked.
 
+use comity_types::ClusterId;
+
 use crate::model::demand::RequestSpec;
-use crate::model::id::ClusterId;
 use crate::state::State;
 
 /// A member cluster, with its position in the order of ids.

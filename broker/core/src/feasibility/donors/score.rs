@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 
+use comity_types::ClusterId;
+
 use crate::feasibility::donors::gravity::distance;
 use crate::feasibility::donors::link::Link;
 use crate::feasibility::donors::promise::{Member, Promise};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
-use crate::model::id::ClusterId;
 use crate::model::request::Request;
 use crate::state::State;
 

@@ -5,12 +5,13 @@
 //! once it runs. Members at one donor take nothing from another, and policy limits count over all donors, so this finds
 //! a placement whenever one exists.
 
+use comity_types::ClusterId;
+
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::score::{Score, score};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::{FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
-use crate::model::id::ClusterId;
 use crate::model::limits::MAX_PARTS;
 use crate::model::request::Request;
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use comity_policy::compile_selector;
+use comity_types::{ClassName, ClusterId, NodeId};
 use litemap::LiteMap;
 
 use crate::feasibility::fit::device::room;
@@ -16,7 +17,6 @@ use crate::feasibility::fit::{ResourceKind, Wanted, serves};
 use crate::feasibility::obstacle::permitted;
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, RequestSpec};
-use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::{Board, InUse, InstanceCounts, MAX_SHAPES, Slots, StateValues, Weights, fit_together};

@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use comity_types::NodeId;
+
 use crate::feasibility::fit::bandwidth::has_bandwidth;
 use crate::feasibility::fit::device::Load;
 use crate::model::demand::Topology;
-use crate::model::id::NodeId;
 use crate::model::inventory::Node;
 use crate::state::occupancy::NodeOccupancy;
 

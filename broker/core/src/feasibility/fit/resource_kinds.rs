@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::ClusterId;
+
 use crate::feasibility::fit::device::room;
 use crate::feasibility::fit::{ResourceKind, Wanted};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::Share;
-use crate::model::id::ClusterId;
 
 /// The distinct resource kinds of the donor's devices of the class.
 pub(crate) fn resource_kinds(

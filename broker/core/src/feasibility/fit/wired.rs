@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::ClassName;
 use litemap::LiteMap;
 
 use crate::feasibility::fit::device::{DeviceRoom, Load, room};
 use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
 use crate::model::demand::{Numa, NvLink};
-use crate::model::id::ClassName;
 use crate::model::inventory::{Device, Node, NumaAmounts, Sharing};
 use crate::state::occupancy::NodeOccupancy;
 

@@ -1,12 +1,13 @@
 //! Obstacles that remain even if nothing at the donor were in use, apart from wiring. Waiting cannot help, so these
 //! reasons come before those that suggest waiting.
 
+use comity_types::ClusterId;
+
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit, idle_units};
 use crate::feasibility::obstacle::{Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{GpuDemand, Topology};
-use crate::model::id::ClusterId;
 
 /// Alternatives tried above and below a number of shares that fills no whole nodes.
 const MAX_COUNTS_TRIED: u32 = 4_096;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::{ClassName, ClusterId, NodeId};
+
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::fit::mig_device::{Cut, cut, in_use};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::Share;
-use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::{Device, Sharing};
 use crate::model::mig::{Board, Slots};
 

@@ -1,13 +1,14 @@
 //! Finds the wiring requirement that a donor cannot meet, and what would change that. Each is tried alone, in a fixed
 //! order: NVLink, NUMA, RDMA.
 
+use comity_types::{ClassName, ClusterId};
+
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::wired::clique;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink, Topology};
-use crate::model::id::{ClassName, ClusterId};
 use crate::model::inventory::{Device, Node};
 use crate::model::placement::Placement;
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::{ClusterId, NodeId};
+
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Obstacle, check_reserve, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::Node;
 use crate::model::time::Timestamp;
 use crate::state::usable::{Usable, broken_cliques};

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
+
 use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_for_failure};
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
 use crate::feasibility::reclaim_checks::preemption::{
@@ -11,8 +13,7 @@ use crate::feasibility::reclaim_checks::terms::withdrawal_code;
 use crate::feasibility::reclaim_checks::{limit, migration};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::{Code, Refusal};

@@ -1,11 +1,12 @@
 //! Finds leases whose place has failed, or whose donor has been silent for so long that its work counts as lost.
 
+use comity_types::{ClusterId, LeaseId, LeaseState, NodeId};
+
 use crate::feasibility::reclaim_checks::pool::share_pool;
 use crate::model::demand::NvLink;
 use crate::model::health::{GONE_AFTER, NodeHealth};
-use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::inventory::{FaultClass, Node};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::placement::NodePlacement;
 use crate::model::reclaim::ReclaimReason;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use comity_policy::DenyCode;
+use comity_types::{ClusterId, LeaseId};
 
-use crate::model::id::{ClusterId, LeaseId};
 use crate::state::State;
 
 /// The code of reclaims for this reason.

@@ -6,6 +6,8 @@
 //! usable, and nobody else gets that place until then. A request qualifies once it has waited for `reserve_after`, and
 //! only where total free capacity suffices. A donor migrates leases for one request at a time.
 
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
+
 use crate::feasibility::donors::best::best;
 use crate::feasibility::donors::promise::unknown_promises;
 use crate::feasibility::donors::spread::Found;
@@ -16,8 +18,7 @@ use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::request::Request;
 use crate::model::time::Millis;
 use crate::state::{State, gang};
@@ -69,7 +70,7 @@ pub(crate) fn migration_still_needed(state: &State, by: RequestId, id: LeaseId, 
 }
 
 pub(crate) fn priority_value(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> u32 {
-    snapshot.bundle.priority_value(spec.priority.as_ref().map(crate::PriorityName::as_str))
+    snapshot.bundle.priority_value(spec.priority.as_ref().map(comity_types::PriorityName::as_str))
 }
 
 /// Whether a lease may move for a request of priority `value`.

@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, LeaseId, NodeId};
+
 use crate::feasibility::reclaim_checks::pool::share_pool;
 use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases};
-use crate::model::id::{ClusterId, LeaseId, NodeId};
 use crate::model::inventory::{Device, Node};
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::ClusterId;
+
 use crate::feasibility::obstacle::{Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::id::ClusterId;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::placement::Placement;

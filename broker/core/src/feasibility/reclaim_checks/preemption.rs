@@ -1,7 +1,8 @@
 //! Decides which requests may preempt, and which leases yield to them.
 
-use crate::model::id::{ClusterId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState};
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
+
+use crate::model::lease::Lease;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::request::Request;
 use crate::state::State;
@@ -9,7 +10,7 @@ use crate::state::State;
 /// The priority value of a lease's request.
 pub(crate) fn priority(state: &State, lease: &Lease) -> u32 {
     let class = state.requests.get(&lease.request).and_then(|request| request.spec.priority.as_ref());
-    let value = |record: &PolicyRecord| record.bundle.priority_value(class.map(crate::PriorityName::as_str));
+    let value = |record: &PolicyRecord| record.bundle.priority_value(class.map(comity_types::PriorityName::as_str));
     state.policy.as_ref().map_or(0, value)
 }
 

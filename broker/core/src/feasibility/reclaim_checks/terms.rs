@@ -17,7 +17,7 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         class: lease.class.as_str(),
         gpus_milli: 1,
         beside_milli: 0,
-        delivery: lease.delivery.kind(),
+        delivery: lease.delivery,
         duration_ms: 1,
         now_ms: now.0,
         in_use: InUse::default(),

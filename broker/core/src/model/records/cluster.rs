@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use comity_types::{ClusterId, InstitutionId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::health::Health;
-use crate::model::id::{ClusterId, InstitutionId};
 use crate::model::inventory::{Offer, stored_offer};
 use crate::model::time::Timestamp;
 

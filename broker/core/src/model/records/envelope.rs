@@ -1,12 +1,10 @@
 //! Sealed messages between two agents. The broker relays them and cannot read them.
 
+use comity_types::{ClusterId, LeaseId, PeeringId, PeeringState, Side};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::blob::Blob;
-use crate::model::id::{ClusterId, LeaseId, PeeringId};
-use crate::model::keys::Side;
 use crate::model::limits::{HPKE_ENCAPSULATED_BYTES, MAX_ENVELOPE_BYTES};
-use crate::model::peering::PeeringState;
 use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;
 

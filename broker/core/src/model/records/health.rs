@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::NodeId;
 use crate::model::inventory::{Device, Node, Offer};
 use crate::model::time::{Millis, Timestamp};
 

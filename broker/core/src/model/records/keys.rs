@@ -1,22 +1,12 @@
 //! Key bundles that the two sides of a peering exchange. The broker can read them and cannot alter them.
 
+use comity_types::{ClusterId, PeeringId, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::model::blob::Blob;
-use crate::model::id::{ClusterId, PeeringId};
 use crate::model::limits::{HPKE_PUBLIC_BYTES, MAX_ENDPOINT_BYTES, MAX_ENDPOINTS};
 use crate::model::network::ClusterNetwork;
 use crate::model::refusal::Refusal;
-
-/// Which side of a peering a cluster is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Side {
-    /// The borrower.
-    Origin,
-    /// The lender.
-    Donor,
-}
 
 /// One side's keys for one epoch of a peering, signed by its cluster's identity key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

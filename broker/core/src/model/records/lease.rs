@@ -1,65 +1,14 @@
-//! Leases and their legal transitions.
+//! Leases.
 
-mod end_reason;
-
-pub use end_reason::EndReason;
-
+use comity_types::{
+    ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, TenantId,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::model::demand::{Delivery, GpuDemand, Topology};
-use crate::model::id::{ClassName, ClusterId, InstitutionId, LeaseId, PeeringId, RequestId, TenantId};
+use crate::model::demand::{GpuDemand, Topology};
 use crate::model::placement::Placement;
 use crate::model::reclaim::Reclaim;
 use crate::model::time::{Millis, Timestamp};
-
-/// State of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseState {
-    /// Capacity is held; the handshake has not begun.
-    Placed,
-    /// The clusters run the handshake, and the donor prepares the delivery.
-    Connecting,
-    /// The origin holds a working credential.
-    Active,
-    /// One side is silent; nothing is torn down because of that.
-    Suspect,
-    /// Under reclaim: in force until its deadline or until its work is saved.
-    Reclaiming,
-    /// Both sides are removing what they made.
-    Ending,
-    /// Both sides reported clean.
-    Ended,
-}
-
-impl LeaseState {
-    /// The table of legal transitions.
-    #[must_use]
-    pub fn may_become(self, next: Self) -> bool {
-        use LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
-        matches!(
-            (self, next),
-            (Placed, Connecting | Active | Ending)
-                | (Connecting, Active | Ending)
-                | (Active, Suspect | Reclaiming | Ending)
-                | (Suspect, Active | Reclaiming | Ending)
-                | (Reclaiming, Active | Suspect | Ending)
-                | (Ending, Ended)
-        )
-    }
-
-    /// Whether it must still become active within its hold.
-    #[must_use]
-    pub fn is_held(self) -> bool {
-        matches!(self, Self::Placed | Self::Connecting)
-    }
-
-    /// Whether the tenant may use it.
-    #[must_use]
-    pub fn is_in_force(self) -> bool {
-        matches!(self, Self::Active | Self::Suspect | Self::Reclaiming)
-    }
-}
 
 /// Progress of one side of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,19 +128,6 @@ impl Lease {
             agreement: self.agreement.as_deref(),
             gpus_milli: self.placement.milli(),
             replaced: self.moved_to.is_some(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::LeaseState::{Active, Connecting, Ended, Ending, Placed, Reclaiming, Suspect};
-
-    #[test]
-    fn ended_is_final_and_reached_only_through_ending() {
-        for state in [Placed, Connecting, Active, Suspect, Reclaiming, Ending, Ended] {
-            assert!(!Ended.may_become(state));
-            assert_eq!(state.may_become(Ended), state == Ending);
         }
     }
 }

@@ -1,64 +1,12 @@
-//! Peerings and their legal transitions.
+//! Peerings.
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, LeaseId, PeeringState, Side};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{ClusterId, LeaseId};
-use crate::model::keys::{KeyBundle, Side};
+use crate::model::keys::KeyBundle;
 use crate::model::time::Timestamp;
-
-/// State of a peering.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PeeringState {
-    /// Waits for both sides' keys.
-    Proposed,
-    /// One side has sent its keys.
-    Keys,
-    /// Both sides have sent their keys; the pre-shared key is exchanged and proved.
-    Authenticating,
-    /// Tunnels are coming up.
-    Establishing,
-    /// Both sides have seen the tunnel's handshake.
-    Established,
-    /// Idle for too long.
-    Draining,
-    /// Everything is removed.
-    Closed,
-    /// A step failed; retried with fresh keys at `retry_at`.
-    Failed,
-}
-
-impl PeeringState {
-    /// The table of legal transitions.
-    #[must_use]
-    pub fn may_become(self, next: Self) -> bool {
-        use PeeringState::{Authenticating, Closed, Draining, Established, Establishing, Failed, Keys, Proposed};
-        matches!(
-            (self, next),
-            (Proposed, Keys | Failed | Draining)
-                | (Keys, Authenticating | Failed | Draining)
-                | (Authenticating, Establishing | Failed | Draining)
-                | (Establishing, Established | Failed | Draining)
-                | (Established, Failed | Draining)
-                | (Failed, Proposed | Draining)
-                | (Draining, Closed)
-        )
-    }
-
-    /// Whether it accepts new leases.
-    #[must_use]
-    pub fn accepts_leases(self) -> bool {
-        !matches!(self, Self::Draining | Self::Closed)
-    }
-
-    /// Whether a step with a deadline is in progress.
-    #[must_use]
-    pub fn is_handshaking(self) -> bool {
-        matches!(self, Self::Proposed | Self::Keys | Self::Authenticating | Self::Establishing)
-    }
-}
 
 /// The trust and network relation between one origin and one donor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

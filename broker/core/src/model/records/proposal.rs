@@ -1,9 +1,9 @@
 //! Placements and reclaims that the scheduler proposes.
 
+use comity_types::{LeaseId, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::amounts::Amounts;
-use crate::model::id::{LeaseId, RequestId};
 use crate::model::placement::Placement;
 use crate::model::reclaim::ReclaimReason;
 

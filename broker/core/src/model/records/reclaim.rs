@@ -14,11 +14,10 @@
 //! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
 //! token from beginning to end; no lease ever changes its donor.
 
+use comity_types::{EndReason, NodeId, RequestId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{NodeId, RequestId};
 use crate::model::inventory::FaultClass;
-use crate::model::lease::EndReason;
 use crate::model::time::{Millis, Timestamp};
 
 /// Why a lease is being reclaimed.

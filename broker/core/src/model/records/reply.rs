@@ -1,8 +1,8 @@
 //! Replies to commands, and the resulting changes.
 
+use comity_types::{ClusterId, LeaseId, PeeringId, RequestId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
 use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;
 

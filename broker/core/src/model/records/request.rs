@@ -1,46 +1,12 @@
-//! Offloading requests and their legal transitions.
+//! Offloading requests.
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, LeaseId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::RequestSpec;
-use crate::model::id::{ClusterId, LeaseId};
 use crate::model::time::Timestamp;
-
-/// State of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RequestState {
-    /// Waits for capacity.
-    Queued,
-    /// Has a lease that has not ended.
-    Matched,
-    /// Its lease ended as planned.
-    Completed,
-    /// Its owner cancelled it.
-    Cancelled,
-    /// It cannot be served.
-    Failed,
-}
-
-impl RequestState {
-    /// The table of legal transitions.
-    #[must_use]
-    pub fn may_become(self, next: Self) -> bool {
-        use RequestState::{Cancelled, Completed, Failed, Matched, Queued};
-        matches!(
-            (self, next),
-            (Queued, Matched | Cancelled | Failed) | (Matched, Queued | Completed | Cancelled | Failed)
-        )
-    }
-
-    /// Whether it can no longer change.
-    #[must_use]
-    pub fn is_final(self) -> bool {
-        matches!(self, Self::Completed | Self::Cancelled | Self::Failed)
-    }
-}
 
 /// An offloading request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

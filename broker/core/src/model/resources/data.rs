@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::ClusterId;
 use crate::model::limits::{
     MAX_AMOUNT, MAX_DATASET_NAME_BYTES, MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE, MAX_MBITS,
 };

@@ -3,10 +3,10 @@
 pub(crate) mod preemptible;
 pub(crate) mod topology;
 
+use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TenantId, is_dns_label};
 use serde::{Deserialize, Serialize};
 
 use crate::model::data::{self, DataNeed};
-use crate::model::id::{ClassName, ClusterId, PriorityName, TenantId, is_dns_label};
 use crate::model::limits::{
     MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
     MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
@@ -54,34 +54,6 @@ pub struct GpuDemand {
     pub cpu_milli_per_gpu: u64,
     /// Main memory per share, in MiB.
     pub memory_mib_per_gpu: u64,
-}
-
-/// How the origin accesses a lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Delivery {
-    /// A scoped namespace on the donor.
-    #[default]
-    Namespace,
-    /// A virtual node in the origin's cluster: pods scheduled on it run on the donor.
-    VirtualNode,
-}
-
-impl Delivery {
-    /// Policy's name for it.
-    #[must_use]
-    pub fn kind(self) -> comity_policy::DeliveryKind {
-        match self {
-            Self::Namespace => comity_policy::DeliveryKind::Namespace,
-            Self::VirtualNode => comity_policy::DeliveryKind::VirtualNode,
-        }
-    }
-}
-
-impl std::fmt::Display for Delivery {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.kind().fmt(f)
-    }
 }
 
 /// A checked offloading request, as submitted.

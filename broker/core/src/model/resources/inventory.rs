@@ -9,12 +9,11 @@ pub(crate) mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, Delivery, NodeId};
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::data::DataSite;
-use crate::model::demand::Delivery;
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::limits::{MAX_AMOUNT, MAX_DEVICES_PER_NODE, MAX_NODES_PER_OFFER, WHOLE_MILLI};
 use crate::model::mig::Board;
 use crate::model::refusal::Refusal;

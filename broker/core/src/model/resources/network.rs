@@ -3,9 +3,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::is_dns_label;
 use crate::model::limits::{MAX_ENDPOINT_BYTES, MAX_LIQO_VERSION_BYTES, MAX_POD_CIDRS};
 use crate::model::refusal::Refusal;
 

@@ -1,9 +1,9 @@
 //! Placements: the nodes and devices chosen for a request.
 
+use comity_types::{ClusterId, NodeId};
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::NumaAmounts;
 use crate::model::mig::Slots;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comity_policy::compile_selector;
+use comity_types::ClassName;
 
 use crate::feasibility::fit::device::room;
 use crate::feasibility::fit::{ResourceKind, Wanted};
 use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
-use crate::model::id::ClassName;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::scheduler::packing::{Mix, StateIndex, Task};

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClassName, ClusterId, NodeId};
+
 use crate::collections::interner::{Digest, Interner, digest_of};
 use crate::feasibility::fit::Wanted;
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::id::{ClassName, ClusterId, NodeId};
 use crate::model::inventory::Node;
 use crate::scheduler::packing::Shape;
 use crate::scheduler::placement_index::all_nodes::AllNodes;

@@ -1,5 +1,6 @@
 //! Converts between a node's state in the index and its devices.
 
+use comity_types::{ClusterId, NodeId};
 use litemap::LiteMap;
 
 use crate::feasibility::fit::device::Load;
@@ -7,7 +8,6 @@ use crate::feasibility::fit::free_cpu_and_memory;
 use crate::feasibility::fit::wired::in_idle_clique;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::GpuDemand;
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::mig::Slots;

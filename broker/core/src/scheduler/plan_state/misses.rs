@@ -12,9 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{ClusterId, RequestId};
+
 use crate::feasibility::demand_key::DemandKey;
 use crate::model::cluster::Cluster;
-use crate::model::id::{ClusterId, RequestId};
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
 

@@ -1,12 +1,12 @@
 //! A placement of the plan in progress.
 
 use comity_policy::LeaseUse;
+use comity_types::{LeaseId, RequestId};
 
 use crate::feasibility::donors::spread::Found;
 use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::amounts::Amounts;
-use crate::model::id::{LeaseId, RequestId};
 use crate::model::lease::Lease;
 use crate::model::placement::Placement;
 use crate::model::proposal::{PlacementKind, ProposedPlacement};

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::{InstitutionId, TenantId};
+
 use crate::model::amounts::Amounts;
-use crate::model::id::{InstitutionId, TenantId};
 use crate::model::lease::Lease;
 
 /// Sums over the leases that occupy capacity.

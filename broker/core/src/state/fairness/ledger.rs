@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::{InstitutionId, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::amounts::Amounts;
-use crate::model::id::{InstitutionId, TenantId};
 use crate::model::lease::Lease;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::fairness::holdings::Holdings;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use comity_policy::Bundle;
+use comity_types::{InstitutionId, TenantId};
 
 use crate::model::amounts::Amounts;
-use crate::model::id::{InstitutionId, TenantId};
 use crate::model::limits::WHOLE_MILLI;
 use crate::state::State;
 use crate::state::fairness::past::{Past, to_fraction_units};

@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 
-use crate::model::lease::LeaseState;
+use comity_types::{LeaseState, RequestState};
+
 use crate::model::limits::MAX_PARTS;
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::state::State;
 use crate::state::gang::{members_of, parts};
 use crate::state::invariants::Invariant;

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use crate::model::id::LeaseId;
-use crate::model::lease::LeaseState;
-use crate::model::request::{Request, RequestState};
+use comity_types::{LeaseId, LeaseState, RequestState};
+
+use crate::model::request::Request;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 

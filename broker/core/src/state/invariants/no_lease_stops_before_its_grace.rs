@@ -1,4 +1,6 @@
-use crate::model::lease::{EndReason, Lease, LeaseState};
+use comity_types::{EndReason, LeaseState};
+
+use crate::model::lease::Lease;
 use crate::state::State;
 use crate::state::invariants::Invariant;
 

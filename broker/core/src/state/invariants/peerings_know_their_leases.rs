@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::lease::LeaseState;
+use comity_types::LeaseState;
+
 use crate::state::State;
 use crate::state::invariants::Invariant;
 

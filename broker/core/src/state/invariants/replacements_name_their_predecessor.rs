@@ -1,4 +1,5 @@
-use crate::model::lease::LeaseState;
+use comity_types::LeaseState;
+
 use crate::state::State;
 use crate::state::invariants::Invariant;
 

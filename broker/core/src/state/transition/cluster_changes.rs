@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use comity_types::{ClusterId, NodeId};
+
 use crate::model::cluster::{Cluster, Invite};
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{NodeMap, Offer};
 use crate::model::reply::Change;
 use crate::state::Records;

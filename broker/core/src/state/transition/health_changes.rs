@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::id::{ClusterId, NodeId};
+use comity_types::{ClusterId, NodeId};
+
 use crate::model::inventory::{NodeMap, Offer};
 use crate::state::Records;
 use crate::state::timers::Due;

@@ -1,10 +1,9 @@
 //! Accounting of use, stored replies, and removal of old records.
 
-use crate::model::id::{LeaseId, PeeringId, RequestId};
+use comity_types::{LeaseId, LeaseState, PeeringId, PeeringState, RequestId};
+
 use crate::model::idempotency::{self, StoredReply};
-use crate::model::lease::LeaseState;
 use crate::model::limits::{MAX_ENDED_KEPT, MAX_IDEMPOTENCY_RECORDS};
-use crate::model::peering::PeeringState;
 use crate::model::reply::{Idempotency, Reply};
 use crate::model::work::WorkType;
 use crate::state::timers::Due;

@@ -1,9 +1,9 @@
 //! Changes of leases, with the capacity they take and the use they count.
 
 use comity_policy::LeaseUse;
+use comity_types::{ClusterId, InstitutionId, LeaseId, LeaseState};
 
-use crate::model::id::{ClusterId, InstitutionId, LeaseId};
-use crate::model::lease::{Lease, LeaseState};
+use crate::model::lease::Lease;
 use crate::model::reply::Change;
 use crate::state::Records;
 use crate::state::transition::Transition;

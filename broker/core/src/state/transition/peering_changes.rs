@@ -1,8 +1,9 @@
 //! Changes of peerings and of the envelopes they relay.
 
+use comity_types::{PeeringId, PeeringState};
+
 use crate::model::envelope::{Envelope, EnvelopeKey};
-use crate::model::id::PeeringId;
-use crate::model::peering::{Peering, PeeringState};
+use crate::model::peering::Peering;
 use crate::model::reply::Change;
 use crate::state::timers::Due;
 use crate::state::transition::Transition;

@@ -1,6 +1,8 @@
 //! Shifts log time and every timestamp made by it. Each type is destructured in full, so that a new timestamp field
 //! cannot be forgotten here.
 
+use comity_types::RequestState;
+
 use crate::model::broker_record::BrokerRecord;
 use crate::model::cluster::{Cluster, Invite};
 use crate::model::envelope::Envelope;
@@ -10,7 +12,7 @@ use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::reclaim::Reclaim;
 use crate::model::reply::{Change, ReplyBody};
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::state::Records;
 use crate::state::transition::Transition;

@@ -1,8 +1,9 @@
 //! Changes of requests.
 
-use crate::model::id::RequestId;
+use comity_types::{RequestId, RequestState};
+
 use crate::model::reply::Change;
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::model::work::WorkType;
 use crate::state::gang;
 use crate::state::transition::Transition;

@@ -1,6 +1,6 @@
+use comity_types::{ClusterId, LeaseId, PeeringId, PeeringState, RequestId};
+
 use crate::model::broker_record::{BrokerRecord, BrokerRole};
-use crate::model::id::{ClusterId, LeaseId, PeeringId, RequestId};
-use crate::model::peering::PeeringState;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Actor, ReplyBody};
 use crate::model::time::Timestamp;

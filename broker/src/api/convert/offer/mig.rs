@@ -109,7 +109,7 @@ pub(super) fn to_proto(instances: &BTreeMap<String, u32>, layout: Option<&MigLay
 
 #[cfg(test)]
 mod tests {
-    use comity_core::{ClusterId, NodeId};
+    use comity_types::{ClusterId, NodeId};
 
     use super::*;
 

@@ -1,8 +1,9 @@
 //! Encodes a cluster's desired state; copies unchanged leases from the previous encoding.
 
 use bytes::Bytes;
-use comity_core::{ClusterId, LeaseId, State};
+use comity_core::State;
 use comity_proto::v1;
+use comity_types::{ClusterId, LeaseId};
 use prost::Message as _;
 
 use crate::api::convert::{agent, lease};
@@ -57,10 +58,11 @@ impl DesiredWriter {
 
 #[cfg(test)]
 mod tests {
-    use comity_core::demand::{Delivery, DeviceChoice, GpuDemand, Share, Topology};
-    use comity_core::lease::{Lease, LeaseState, SideState};
+    use comity_core::demand::{DeviceChoice, GpuDemand, Share, Topology};
+    use comity_core::lease::{Lease, SideState};
     use comity_core::placement::Placement;
-    use comity_core::{ClassName, InstitutionId, Millis, PeeringId, Records, RequestId, TenantId, Timestamp};
+    use comity_core::{Millis, Records, Timestamp};
+    use comity_types::{ClassName, Delivery, InstitutionId, LeaseState, PeeringId, RequestId, TenantId};
 
     use super::*;
 

@@ -26,7 +26,7 @@ fn side_name(side: Side) -> &'static str {
 }
 
 fn see(sim: &mut Sim, local: Option<NetworkState>, standing: NetworkStanding) {
-    sim.live.networks.insert("peer-1".into(), NetworkSeen { local, standing });
+    sim.live.networks.insert(PEERING, NetworkSeen { local, standing });
 }
 
 #[test]

@@ -47,8 +47,8 @@ impl Pair {
             self.sides[side].acknowledged();
             for sent in std::mem::take(&mut self.sides[side].sealed) {
                 let other = &mut self.sides[1 - side];
-                if sent.epoch == self.epoch {
-                    other.desired.envelopes.retain(|held| held.step != sent.step);
+                if sent.key.epoch == self.epoch {
+                    other.desired.envelopes.retain(|held| held.key.step != sent.key.step);
                     other.desired.envelopes.push(sent);
                 }
             }

@@ -1,9 +1,8 @@
 //! Starts a new leader's term.
 
+use comity_types::{LeaseId, LeaseState, PeeringId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{LeaseId, PeeringId};
-use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
 use crate::state::transition::Transition;

@@ -1,8 +1,8 @@
 //! Replaces a cluster's whole offer.
 
+use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::ClusterId;
 use crate::model::inventory::Offer;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};

@@ -1,9 +1,9 @@
 //! Records a join token.
 
+use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
 use crate::model::cluster::Invite;
-use crate::model::id::ClusterId;
 use crate::model::limits::MAX_INVITES;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};

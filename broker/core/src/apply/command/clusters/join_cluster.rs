@@ -1,10 +1,10 @@
 //! Joins a cluster, or rejoins it with a new identity.
 
+use comity_types::{ClusterId, InstitutionId, PeeringId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::cluster::Cluster;
 use crate::model::health::Health;
-use crate::model::id::{ClusterId, InstitutionId, PeeringId};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;

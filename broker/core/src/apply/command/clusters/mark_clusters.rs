@@ -1,9 +1,8 @@
 //! Marks clusters as connected or silent.
 
+use comity_types::{ClusterId, LeaseId, LeaseState};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{ClusterId, LeaseId};
-use crate::model::lease::LeaseState;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 

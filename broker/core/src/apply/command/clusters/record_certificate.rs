@@ -1,8 +1,8 @@
 //! Records a member's renewed certificate.
 
+use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::ClusterId;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;

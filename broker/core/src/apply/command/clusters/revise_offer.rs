@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{ClusterId, NodeId};
 use crate::model::inventory::{NodeMap, Offer, check_node_count};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};

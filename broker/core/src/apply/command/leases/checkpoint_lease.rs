@@ -1,8 +1,8 @@
 //! Records that the work of a lease is saved.
 
+use comity_types::LeaseId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::LeaseId;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;

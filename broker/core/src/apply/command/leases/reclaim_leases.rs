@@ -1,11 +1,10 @@
 //! Starts reclaims, and cancels those that are no longer needed.
 
+use comity_types::{LeaseId, LeaseState};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::feasibility::{check_reclaims, is_still_needed};
-use crate::model::id::LeaseId;
-use crate::model::lease::LeaseState;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::Reclaim;

@@ -1,9 +1,8 @@
 //! Releases a lease.
 
+use comity_types::{EndReason, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::LeaseId;
-use crate::model::lease::EndReason;
 use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;

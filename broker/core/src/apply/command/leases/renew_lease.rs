@@ -1,9 +1,9 @@
 //! Renews a lease.
 
+use comity_types::LeaseId;
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::check_renewal;
-use crate::model::id::LeaseId;
 use crate::model::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};

@@ -1,12 +1,11 @@
 //! Records one side's progress on a lease.
 
+use comity_types::{ClusterId, EndReason, LeaseId, LeaseState, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::apply::command::leases::checkpoint_lease::record_checkpoint;
-use crate::model::id::{ClusterId, LeaseId};
-use crate::model::keys::Side;
-use crate::model::lease::{EndReason, LeaseState, SideState};
+use crate::model::lease::SideState;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;

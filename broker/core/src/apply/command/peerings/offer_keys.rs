@@ -1,11 +1,10 @@
 //! Records the keys of one side of a peering.
 
+use comity_types::{LeaseState, PeeringState, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::peerings::report_peering::peering_of;
-use crate::model::keys::{KeyBundle, Side};
-use crate::model::lease::LeaseState;
-use crate::model::peering::PeeringState;
+use crate::model::keys::KeyBundle;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;

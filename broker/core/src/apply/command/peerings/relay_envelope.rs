@@ -1,10 +1,10 @@
 //! Relays a sealed message from one agent to another.
 
+use comity_types::Side;
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::peerings::report_peering::peering_of;
 use crate::model::envelope::{Envelope, EnvelopeKey};
-use crate::model::keys::Side;
 use crate::model::limits::MAX_ENVELOPES_PER_CLUSTER;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};

@@ -1,10 +1,9 @@
 //! Records one side's progress in a handshake.
 
+use comity_types::{ClusterId, PeeringId, PeeringState, Side};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::{ClusterId, PeeringId};
-use crate::model::keys::Side;
-use crate::model::peering::{Peering, PeeringState};
+use crate::model::peering::Peering;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;

@@ -1,12 +1,10 @@
 //! Cancels a request.
 
+use comity_types::{EndReason, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
-use crate::model::id::RequestId;
-use crate::model::lease::EndReason;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::request::RequestState;
 use crate::state::transition::Transition;
 
 /// Cancels a request and ends its leases. Cancelling a cancelled request is a no-op.

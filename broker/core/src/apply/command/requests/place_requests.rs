@@ -1,19 +1,18 @@
 //! Checks the scheduler's plan again and carries it out.
 
+use comity_types::{InstitutionId, LeaseId, LeaseState, PeeringState, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::Grant;
 use crate::feasibility::check::check_proposed;
 use crate::model::demand::GpuDemand;
-use crate::model::id::{InstitutionId, LeaseId, RequestId};
-use crate::model::lease::{Lease, LeaseState, SideState};
+use crate::model::lease::{Lease, SideState};
 use crate::model::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
-use crate::model::peering::PeeringState;
 use crate::model::placement::Placement;
 use crate::model::proposal::ProposedPlacement;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::state::gang::{self, Role};
 use crate::state::transition::Transition;
 

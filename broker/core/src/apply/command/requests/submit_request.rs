@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::{PriorityName, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::check_request;
 use crate::model::demand::RequestSpec;
-use crate::model::id::PriorityName;
 use crate::model::limits::{MAX_QUEUED_REQUESTS, MAX_START_AHEAD_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::request::{Request, RequestState};
+use crate::model::request::Request;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
 use crate::state::transition::Transition;

@@ -9,13 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use comity_types::{Delivery, NodeId};
 use serde::de::{self, DeserializeSeed, MapAccess, Visitor};
 use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::data::DataSite;
-use crate::model::demand::Delivery;
-use crate::model::id::NodeId;
 use crate::model::inventory::devices::DevicePool;
 use crate::model::inventory::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, yes};
 

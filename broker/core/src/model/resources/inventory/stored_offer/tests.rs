@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
-use crate::model::demand::Delivery;
-use crate::model::id::NodeId;
+use comity_types::{Delivery, NodeId};
+
 use crate::model::inventory::{Device, DevicePool, DeviceWiring, Devices, Node, NodeWiring, Offer, Sharing};
 
 fn device(numa: u32) -> Device {

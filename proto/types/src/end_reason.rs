@@ -1,5 +1,7 @@
 //! Why leases end.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Why a lease ends.
@@ -45,5 +47,31 @@ impl EndReason {
     #[must_use]
     pub fn was_served(self) -> bool {
         matches!(self, Self::Reclaimed | Self::Preempted | Self::DeviceLost | Self::NodeLost | Self::DonorLost)
+    }
+
+    /// The text form, as in "hold-expired".
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::HoldExpired => "hold-expired",
+            Self::DonorFailed => "donor-failed",
+            Self::OriginFailed => "origin-failed",
+            Self::Reclaimed => "reclaimed",
+            Self::Preempted => "preempted",
+            Self::NotNeeded => "not-needed",
+            Self::PartFailed => "part-failed",
+            Self::DeviceLost => "device-lost",
+            Self::NodeLost => "node-lost",
+            Self::DonorLost => "donor-lost",
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }

@@ -1,0 +1,30 @@
+//! DNS labels.
+
+/// Whether `text` is a DNS label as Kubernetes uses it (RFC 1123): 1 to 63 of `[a-z0-9-]`, letters or digits at both
+/// ends.
+#[must_use]
+pub fn is_dns_label(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    match (bytes.first(), bytes.last()) {
+        (Some(&first), Some(&last)) => {
+            bytes.len() <= 63 && edge(first) && edge(last) && bytes.iter().all(|&b| edge(b) || b == b'-')
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_strict() {
+        for good in ["a", "polytech-campus", "0x", &"a".repeat(63)] {
+            assert!(is_dns_label(good), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a_b", "a.b", "ä", &"a".repeat(64)] {
+            assert!(!is_dns_label(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Ids, sides, deliveries and states, as the broker, its agents and the CLI share them.
+//!
+//! Parse, don't validate: every id is well formed. Their text forms are those of the API and of the broker's log, so a
+//! change here is a change of format. This crate knows neither messages nor records; `comity-proto` converts from and to
+//! the enums of the API.
+
+mod delivery;
+mod dns_label;
+mod end_reason;
+mod invalid_id;
+mod label_id;
+mod lease_state;
+mod number_id;
+mod peering_state;
+mod request_state;
+mod side;
+
+pub use delivery::Delivery;
+pub use dns_label::is_dns_label;
+pub use end_reason::EndReason;
+pub use invalid_id::{InvalidId, shorten};
+pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, TenantId};
+pub use lease_state::LeaseState;
+pub use number_id::{LeaseId, PeeringId, RequestId};
+pub use peering_state::PeeringState;
+pub use request_state::RequestState;
+pub use side::Side;
