@@ -3,7 +3,7 @@
 mod access;
 mod address;
 mod data;
-mod liqo;
+mod liqo_settings;
 mod rdma;
 #[cfg(test)]
 mod tests;
@@ -23,14 +23,14 @@ use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
 pub use data::DataSettings;
-pub use liqo::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
+pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 
 use address::is_host_port;
 
 use crate::observe::{LocalReserve, RdmaResource};
 
 /// Largest configuration file in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Most endpoints in a key bundle.
 const MAX_ENDPOINTS: usize = 8;
 /// Default port of metrics and probes.
@@ -205,7 +205,7 @@ impl Config {
     /// [`ConfigError`] with field, line and column; unknown fields are errors.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let wrong = |reason: String| ConfigError::Yaml { path: path.to_owned(), reason };
-        let bytes = atomic_file::read_bounded(path, MAX_BYTES)?;
+        let bytes = atomic_file::read_bounded(path, MAX_CONFIG_BYTES)?;
         let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
         yaml::read(&text).map_err(wrong)
     }

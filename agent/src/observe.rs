@@ -24,6 +24,18 @@ use tokio::task::JoinHandle;
 pub use functions::RdmaResource;
 use serde::{Deserialize, Serialize};
 
+/// Bytes in a MiB.
+const MIB: u64 = 1 << 20;
+/// Nodes of one offer, as the broker bounds it.
+const MAX_NODES: usize = 10_000;
+/// Devices of one node, as the broker bounds it.
+const MAX_DEVICES: usize = 128;
+/// A whole device, in thousandths.
+const WHOLE_MILLI: u32 = 1_000;
+/// Salt of node ids in tests.
+#[cfg(test)]
+const TEST_SALT: NodeSalt = NodeSalt::new([1; 32]);
+
 /// Capacity of every node reserved for local work: the offer shows it as in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Most datasets in an offer.
 const MAX_DATASETS: usize = 1_024;
 /// Longest name of a dataset in bytes.
-const MAX_NAME_BYTES: usize = 128;
+const MAX_DATASET_NAME_BYTES: usize = 128;
 /// Highest bandwidth in Mbit/s.
 const MAX_MBITS: u64 = 100_000_000;
 
@@ -40,9 +40,9 @@ impl DataSettings {
             checks.refuse("data.datasets", self.datasets.len(), reason);
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
-        let odd = |name: &&String| name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain);
+        let odd = |name: &&String| name.is_empty() || name.len() > MAX_DATASET_NAME_BYTES || !name.bytes().all(plain);
         if let Some(name) = self.datasets.iter().find(odd) {
-            let reason = format!("use 1 to {MAX_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k");
+            let reason = format!("use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k");
             checks.refuse("data.datasets", name, reason);
         }
         if self.egress_mbits > MAX_MBITS {

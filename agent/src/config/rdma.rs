@@ -9,7 +9,7 @@ use crate::observe::RdmaResource;
 use crate::observe::wiring::{MAX_GBITS, check_name};
 
 /// Most resources: a cluster has a few kinds of adapters.
-const MAX_RESOURCES: usize = 64;
+const MAX_RDMA_RESOURCES: usize = 64;
 /// Longest name of a resource in bytes: a domain of 253, a slash and a name of 63.
 const MAX_RESOURCE_BYTES: usize = 317;
 
@@ -18,12 +18,12 @@ pub(super) fn check(resources: &[RdmaResource], has_kubernetes: bool, checks: &m
         let reason = "without kubernetes nothing counts functions; write rdma at the nodes of the inventory file";
         checks.refuse("rdma", resources.len(), reason);
     }
-    if resources.len() > MAX_RESOURCES {
-        checks.refuse("rdma", resources.len(), format!("list at most {MAX_RESOURCES} resources"));
+    if resources.len() > MAX_RDMA_RESOURCES {
+        checks.refuse("rdma", resources.len(), format!("list at most {MAX_RDMA_RESOURCES} resources"));
     }
     let gpus = all_known([]);
     let mut seen = BTreeSet::new();
-    for RdmaResource { resource, network, gbits } in resources.iter().take(MAX_RESOURCES) {
+    for RdmaResource { resource, network, gbits } in resources.iter().take(MAX_RDMA_RESOURCES) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
         if !is_extended(resource) || resource.len() > MAX_RESOURCE_BYTES || !resource.bytes().all(plain) {
             let reason = "write the name by which nodes count the functions, as in nvidia.com/ib_vf";

@@ -18,11 +18,11 @@ use comity_runtime::{
 use zeroize::Zeroizing;
 
 /// What the identity key signs the CSR for.
-const PROOF_DOMAIN: &str = "join-csr";
+const JOIN_DOMAIN: &str = "join-csr";
 /// How long joining is retried while no broker answers; a starting group takes seconds.
 const TRY_FOR: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between tries.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+const JOIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 const TOKEN_FILE_MAX_BYTES: u64 = 16 << 10;
 
 /// Why an agent has no identity.
@@ -143,13 +143,13 @@ async fn join(
         csr_der: fresh.csr.as_bytes().to_vec(),
         identity_key: key.public().to_string(),
         voucher: voucher.map(|voucher| voucher.as_bytes().to_vec()).unwrap_or_default(),
-        identity_proof: key.sign(PROOF_DOMAIN, &[fresh.csr.as_bytes()]).as_bytes().to_vec(),
+        identity_proof: key.sign(JOIN_DOMAIN, &[fresh.csr.as_bytes()]).as_bytes().to_vec(),
     };
     let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
     let channel = tls::connect(&token.brokers, &tls);
     let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
     let start = clock.elapsed();
-    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    let mut backoff = Backoff::new(JOIN_BACKOFF.0, JOIN_BACKOFF.1);
     let mut told = String::new();
     let joined = loop {
         let status = match client.join(request.clone()).await {
@@ -175,7 +175,7 @@ async fn join(
             tracing::info!(reason, "no broker lets this cluster join yet");
             told = reason;
         }
-        clock.sleep(backoff.next_delay(entropy).max(PAUSE.0)).await;
+        clock.sleep(backoff.next_delay(entropy).max(JOIN_BACKOFF.0)).await;
     };
     let pem = IdentityPem { key: fresh.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
     Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)?;

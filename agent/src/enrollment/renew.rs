@@ -17,9 +17,9 @@ use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 
 /// First and longest pause before a renewal is retried.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+const RENEWAL_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// How often the clock is checked: it may jump.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const CALL_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -53,15 +53,15 @@ pub struct Renewal {
 impl Renewal {
     /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
-        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        let mut backoff = Backoff::new(RENEWAL_BACKOFF.0, RENEWAL_BACKOFF.1);
         loop {
             let current = self.source.current();
             self.not_after.set(unix_seconds(current.not_after()));
             let wait = current.renew_at().duration_since(self.clock.now()).unwrap_or_default();
             let sleep = if wait.is_zero() && backoff.attempts() > 0 {
-                backoff.next_delay(self.entropy.as_ref()).max(RETRY.0)
+                backoff.next_delay(self.entropy.as_ref()).max(RENEWAL_BACKOFF.0)
             } else {
-                wait.min(LONGEST_SLEEP)
+                wait.min(CLOCK_CHECK_INTERVAL)
             };
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -13,9 +13,9 @@ use ipnet::Ipv4Net;
 use crate::keys::seal::SUITE;
 
 /// What bundles are signed for.
-const SIGNED_AS: &str = "key-bundle";
-/// Pod CIDRs of one cluster.
-const MAX_POD_CIDRS: usize = 8;
+const BUNDLE_DOMAIN: &str = "key-bundle";
+/// Most pod CIDRs of one cluster.
+pub(crate) const MAX_POD_CIDRS: usize = 8;
 /// Widest of them: a cluster that says it is half the internet is led nowhere.
 const SHORTEST_PREFIX: u8 = 8;
 /// Bytes of the API server's "host:port", and of Liqo's version.
@@ -141,7 +141,7 @@ pub fn canonical(bundle: &v1::KeyBundle) -> Vec<u8> {
 pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&IdentitySignature>) -> v1::KeyBundle {
     bundle.identity_key = key.public().to_string();
     bundle.voucher = voucher.map(|voucher| voucher.as_bytes().to_vec()).unwrap_or_default();
-    bundle.signature = key.sign(SIGNED_AS, &[&canonical(&bundle)]).as_bytes().to_vec();
+    bundle.signature = key.sign(BUNDLE_DOMAIN, &[&canonical(&bundle)]).as_bytes().to_vec();
     bundle
 }
 
@@ -167,7 +167,7 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
     let identity_key: IdentityPublicKey = bundle.identity_key.parse().map_err(|_| malformed("identity_key"))?;
     let signature = IdentitySignature::from_bytes(&bundle.signature).map_err(|_| malformed("signature"))?;
     identity_key
-        .verify(SIGNED_AS, &[&canonical(bundle)], &signature)
+        .verify(BUNDLE_DOMAIN, &[&canonical(bundle)], &signature)
         .map_err(|_| BundleError::Signature { cluster: cluster() })?;
     if let Some(keys) = pinned.get(&expected.institution) {
         let not_vouched = || BundleError::NotVouched { cluster: cluster(), institution: expected.institution.clone() };
@@ -389,7 +389,7 @@ mod tests {
         // X25519 (0x0020) in place of X-Wing.
         assert_eq!(signed[8..14], SUITE);
         signed[8..10].copy_from_slice(&[0x00, 0x20]);
-        bundle.signature = key.sign(SIGNED_AS, &[&signed]).as_bytes().to_vec();
+        bundle.signature = key.sign(BUNDLE_DOMAIN, &[&signed]).as_bytes().to_vec();
         let refused = verify(&bundle, &expected, &PinnedKeys::new()).unwrap_err();
         assert!(matches!(refused, BundleError::Signature { .. }), "{refused}");
     }

@@ -23,7 +23,7 @@ pub const SUITE: [u8; 6] = [0x64, 0x7a, 0x00, 0x01, 0x00, 0x03];
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity envelope v1";
 /// What the sender signs an envelope for.
-const SIGNED_AS: &str = "envelope";
+const ENVELOPE_DOMAIN: &str = "envelope";
 /// Length of the signature before the content.
 const SIGNATURE_BYTES: usize = 64;
 /// Most bytes of content: an envelope's 64 KiB less signature and tag.
@@ -148,7 +148,7 @@ pub fn seal(
     let bad_key = || SealError::BadKey { cluster: binding.to.clone() };
     let receiver = <XWing as Kem>::PublicKey::from_bytes(receiver.as_bytes()).map_err(|_| bad_key())?;
     let associated = binding.bytes();
-    let signature = signer.sign(SIGNED_AS, &[&associated, content]);
+    let signature = signer.sign(ENVELOPE_DOMAIN, &[&associated, content]);
     let plain = Zeroizing::new([signature.as_bytes().as_slice(), content].concat());
     let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, XWing>(
         &OpModeS::Base,
@@ -204,7 +204,7 @@ pub fn open(
     .map_err(|_| does_not_open())?;
     let (signature, content) = plain.split_at_checked(SIGNATURE_BYTES).ok_or_else(does_not_open)?;
     let signature = IdentitySignature::from_bytes(signature).map_err(|_| does_not_open())?;
-    sender.verify(SIGNED_AS, &[&associated, content], &signature).map_err(|_| SealError::NotSigned {
+    sender.verify(ENVELOPE_DOMAIN, &[&associated, content], &signature).map_err(|_| SealError::NotSigned {
         step: envelope.key.step.clone(),
         sequence: envelope.key.sequence,
         from: envelope.from.to_string(),

@@ -16,16 +16,12 @@ use serde_saphyr::Spanned;
 use tokio::sync::watch;
 
 use super::health::WrittenFault;
-use super::{Inventory, InventorySettings, LocalReserve};
+use super::{Inventory, InventorySettings, LocalReserve, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI};
 
 /// Polling interval.
 const POLL: Duration = Duration::from_secs(1);
 /// Largest file: a hundred times the inventory of a large machine room.
-const MAX_BYTES: u64 = 4 << 20;
-const MAX_NODES: usize = 10_000;
-const MAX_DEVICES: usize = 128;
-const WHOLE_MILLI: u32 = 1_000;
-const MIB: u64 = 1 << 20;
+const MAX_INVENTORY_BYTES: u64 = 4 << 20;
 
 /// Why an inventory file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,9 +95,9 @@ async fn look(path: &Path, settings: &InventorySettings) -> Result<(Version, Vec
     // The version is read first, so that a concurrent change is seen at the next poll.
     let seen = version(path).await;
     if let Some((_, length)) = seen
-        && length > MAX_BYTES
+        && length > MAX_INVENTORY_BYTES
     {
-        return Err(failed(format!("it has {length} bytes, at most {MAX_BYTES} are read")));
+        return Err(failed(format!("it has {length} bytes, at most {MAX_INVENTORY_BYTES} are read")));
     }
     let text = tokio::fs::read_to_string(path).await.map_err(|error| failed(error.to_string()))?;
     Ok((seen, parse(path, &text, &settings.salt, &settings.reserve)?))
@@ -127,7 +123,7 @@ struct FileNode {
     local_use: Option<LocalUse>,
     gpus: Vec<FileGpus>,
     #[serde(default)]
-    numa: BTreeMap<u32, wiring::FileNuma>,
+    numa: BTreeMap<u32, node_wiring::FileNuma>,
     /// Gbit/s by network.
     #[serde(default)]
     rdma: BTreeMap<String, Spanned<u32>>,
@@ -289,8 +285,8 @@ fn node(given: &FileNode, salt: &NodeSalt, reserve: &LocalReserve) -> Result<v1:
         devices,
         schedulable: given.schedulable,
         not_ready: !given.ready,
-        numa: wiring::numa(given)?,
-        rdma: wiring::rdma(given)?,
+        numa: node_wiring::numa(given)?,
+        rdma: node_wiring::rdma(given)?,
     })
 }
 
@@ -420,7 +416,7 @@ fn mode(given: &Spanned<FileSharing>) -> Result<v1::sharing::Mode, Problem> {
     })
 }
 
-mod wiring;
+mod node_wiring;
 
 #[cfg(test)]
 mod tests;

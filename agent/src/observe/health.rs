@@ -4,11 +4,11 @@ use comity_proto::v1::{Device, DeviceFault, FaultClass};
 use serde::Deserialize;
 
 /// Annotation of a node: a list in YAML or JSON, as in `[{"device": 3, "xid": 79}]`.
-pub(crate) const ANNOTATION: &str = "comity.dev/unhealthy-devices";
+pub(crate) const FAULTS_ANNOTATION: &str = "comity.dev/unhealthy-devices";
 /// Largest annotation that is read: all of 128 devices with a message each.
-const MAX_BYTES: usize = 32 << 10;
+const MAX_FAULTS_BYTES: usize = 32 << 10;
 /// Longest message of one device.
-pub(super) const MAX_MESSAGE_BYTES: usize = 96;
+pub(super) const MAX_FAULT_MESSAGE_BYTES: usize = 96;
 
 /// Xids for which NVIDIA's device plugin keeps a device. Source: k8s-device-plugin, internal/rm/health.go.
 const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
@@ -16,7 +16,7 @@ const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
 /// One device's fault in the annotation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Written {
+struct WrittenDeviceFault {
     /// Its number on the node, from 0, as `nvidia-smi` counts.
     device: usize,
     #[serde(default)]
@@ -48,9 +48,9 @@ enum WrittenClass {
 impl WrittenFault {
     /// Converts to the offer's form; an error is one sentence.
     pub(super) fn to_proto(&self) -> Result<DeviceFault, String> {
-        if self.message.len() > MAX_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
+        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
             return Err(format!(
-                "message {:?} is no short line; write at most {MAX_MESSAGE_BYTES} bytes without control characters",
+                "message {:?} is no short line; write at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters",
                 self.message
             ));
         }
@@ -70,10 +70,10 @@ impl WrittenFault {
 /// A device's `healthy` stays, because the broker acts on faults. But if the device plugin counts an unhealthy device,
 /// it is taken to be one that is named.
 pub(crate) fn mark(text: &str, devices: &mut [Device]) -> Result<(), String> {
-    if text.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes; write at most {MAX_BYTES}", text.len()));
+    if text.len() > MAX_FAULTS_BYTES {
+        return Err(format!("it has {} bytes; write at most {MAX_FAULTS_BYTES}", text.len()));
     }
-    let written: Vec<Written> =
+    let written: Vec<WrittenDeviceFault> =
         serde_saphyr::from_str(text).map_err(|error| error.without_snippet().to_string().replace('\n', " "))?;
     let mut faults = Vec::with_capacity(written.len());
     for named in &written {

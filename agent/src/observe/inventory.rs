@@ -14,14 +14,7 @@ use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use super::{InventorySettings, functions, health};
-
-/// Nodes of one offer, as the broker bounds it.
-const MAX_NODES: usize = 10_000;
-/// Devices of one node, as the broker bounds it.
-const MAX_DEVICES: usize = 128;
-const WHOLE_MILLI: u32 = 1_000;
-const MIB: u64 = 1 << 20;
+use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
 
 /// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,7 +96,7 @@ fn node(
     if !facts.unhealthy.is_empty()
         && let Err(reason) = health::mark(&facts.unhealthy, &mut devices)
     {
-        leave_out(health::ANNOTATION, reason);
+        leave_out(health::FAULTS_ANNOTATION, reason);
     }
     let mut wiring = if facts.wiring.is_empty() {
         Wiring::default()
@@ -111,7 +104,7 @@ fn node(
         match wiring::read(&facts.wiring, &mut devices, cpu_milli, memory_mib, salt) {
             Ok(wiring) => wiring,
             Err(reason) => {
-                leave_out(wiring::ANNOTATION, reason);
+                leave_out(wiring::WIRING_ANNOTATION, reason);
                 Wiring::default()
             }
         }

@@ -80,7 +80,7 @@ struct Streams<N, P, S> {
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedCluster {
     nodes: WatchCache<NodeFacts>,
     pods: WatchCache<PodFacts>,
     names: Names,
@@ -101,7 +101,7 @@ async fn follow<N, P, S>(
     P: Stream<Item = Watch<Partial<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
 {
-    let mut seen = Seen::default();
+    let mut seen = ObservedCluster::default();
     let mut due: Option<Instant> = None;
     let mut told = Vec::new();
     loop {
@@ -171,7 +171,7 @@ fn guest_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Opti
     Some((name.clone(), Some(name)))
 }
 
-impl Seen {
+impl ObservedCluster {
     fn take_pod(&mut self, event: Event<Partial<Pod>>) -> bool {
         let names = &mut self.names;
         self.pods.take(event, |pod| pod_entry(pod, names))

@@ -1,7 +1,7 @@
 //! NUMA nodes of Kubernetes nodes, from NodeResourceTopology objects (`topology.node.k8s.io/v1alpha2`).
 //!
 //! Node agents such as NFD's topology updater write them; most clusters have none. A node's annotation
-//! [`comity.dev/wiring`](super::wiring::ANNOTATION) takes precedence. Source:
+//! [`comity.dev/wiring`](super::wiring::WIRING_ANNOTATION) takes precedence. Source:
 //! k8stopologyawareschedwg/noderesourcetopology-api, pkg/apis/topology/v1alpha2.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +12,11 @@ use comity_proto::v1::{Device, NumaAmounts, sharing};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::MIB;
 use super::wiring::MAX_NUMA_NODES;
 
-const MIB: u64 = 1 << 20;
 /// Longest list of resources of one NUMA node that is read.
-const MAX_RESOURCES: usize = 256;
+const MAX_NUMA_RESOURCES: usize = 256;
 
 /// NUMA nodes of a node, in order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ fn units(device: &Device) -> u64 {
 fn zone(read: ZoneRead) -> Option<Zone> {
     let number = read.name.strip_prefix("node-")?.parse().ok()?;
     let mut zone = Zone { number, ..Zone::default() };
-    for resource in read.resources.into_iter().take(MAX_RESOURCES) {
+    for resource in read.resources.into_iter().take(MAX_NUMA_RESOURCES) {
         let text = match &resource.allocatable {
             Value::String(text) => text.clone(),
             other => other.to_string(),

@@ -20,7 +20,7 @@ const GROUP: &str = "topology.node.k8s.io";
 const VERSION: &str = "v1alpha2";
 const PLURAL: &str = "noderesourcetopologies";
 /// How often the definition and the right to read it are checked.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const CRD_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// By node name; `None` until it is known whether there are any.
 pub(crate) type Topologies = Option<Arc<BTreeMap<String, NodeTopology>>>;
@@ -41,13 +41,13 @@ pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
             Ok(_) | Err(kube::Error::Api(_)) => {}
             Err(error) => {
                 tracing::debug!(%error, "cannot tell whether there are NodeResourceTopology objects");
-                tokio::time::sleep(LOOK_EVERY / 60).await;
+                tokio::time::sleep(CRD_CHECK_INTERVAL / 60).await;
                 continue;
             }
         }
         // Known objects stay.
         tell.send_if_modified(|known| known.is_none() && known.replace(Arc::default()).is_none());
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CRD_CHECK_INTERVAL).await;
     }
 }
 

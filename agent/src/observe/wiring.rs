@@ -7,20 +7,21 @@ use comity_policy::quantity;
 use comity_proto::v1::{Device, NumaAmounts, RdmaBandwidth};
 use serde::Deserialize;
 
+use super::MIB;
+
 /// Annotation of a node; YAML or JSON.
-pub(crate) const ANNOTATION: &str = "comity.dev/wiring";
+pub(crate) const WIRING_ANNOTATION: &str = "comity.dev/wiring";
 /// Largest annotation that is read: all of 128 devices, each on its own line.
-pub(crate) const MAX_BYTES: usize = 16 << 10;
+const MAX_WIRING_BYTES: usize = 16 << 10;
 /// Bounds that an offer keeps.
 pub(super) const MAX_NUMA_NODES: usize = 32;
 pub(super) const MAX_NETWORKS: usize = 16;
 pub(crate) const MAX_GBITS: u32 = 1_000_000;
-const MAX_NAME_BYTES: usize = 63;
-const MIB: u64 = 1 << 20;
+const MAX_WIRING_NAME_BYTES: usize = 63;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct Written {
+struct WrittenWiring {
     numa: BTreeMap<u32, WrittenNuma>,
     rdma: BTreeMap<String, u32>,
     gpus: Vec<WrittenGpus>,
@@ -60,10 +61,10 @@ pub(crate) fn read(
     memory_mib: u64,
     salt: &NodeSalt,
 ) -> Result<Wiring, String> {
-    if text.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes; write at most {MAX_BYTES}", text.len()));
+    if text.len() > MAX_WIRING_BYTES {
+        return Err(format!("it has {} bytes; write at most {MAX_WIRING_BYTES}", text.len()));
     }
-    let written: Written =
+    let written: WrittenWiring =
         serde_saphyr::from_str(text).map_err(|error| error.without_snippet().to_string().replace('\n', " "))?;
     let numa = numa(&written, cpu_milli, memory_mib)?;
     let rdma = rdma(&written)?;
@@ -93,7 +94,7 @@ pub(crate) fn read(
     Ok(Wiring { numa, rdma })
 }
 
-fn numa(written: &Written, cpu_milli: u64, memory_mib: u64) -> Result<Vec<NumaAmounts>, String> {
+fn numa(written: &WrittenWiring, cpu_milli: u64, memory_mib: u64) -> Result<Vec<NumaAmounts>, String> {
     if written.numa.len() > MAX_NUMA_NODES {
         return Err(format!("numa lists {}; a node has at most {MAX_NUMA_NODES}", written.numa.len()));
     }
@@ -118,7 +119,7 @@ fn numa(written: &Written, cpu_milli: u64, memory_mib: u64) -> Result<Vec<NumaAm
     Ok(numa)
 }
 
-fn rdma(written: &Written) -> Result<Vec<RdmaBandwidth>, String> {
+fn rdma(written: &WrittenWiring) -> Result<Vec<RdmaBandwidth>, String> {
     if written.rdma.len() > MAX_NETWORKS {
         return Err(format!("rdma lists {}; a node has at most {MAX_NETWORKS} networks", written.rdma.len()));
     }
@@ -135,24 +136,26 @@ fn rdma(written: &Written) -> Result<Vec<RdmaBandwidth>, String> {
 
 /// Checks a name of a clique or network: it must be printable.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<(), String> {
-    if !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(|c| c.is_ascii_graphic()) {
+    if !name.is_empty() && name.len() <= MAX_WIRING_NAME_BYTES && name.chars().all(|c| c.is_ascii_graphic()) {
         return Ok(());
     }
-    Err(format!("{field}: {name:?} is not a name; write 1 to {MAX_NAME_BYTES} visible ASCII characters without spaces"))
+    Err(format!(
+        "{field}: {name:?} is not a name; write 1 to {MAX_WIRING_NAME_BYTES} visible ASCII characters without spaces"
+    ))
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::observe::TEST_SALT;
 
-    const SALT: NodeSalt = NodeSalt::new([7; 32]);
     const PAIRS: &str = "{numa: {0: {cpu: '32', memory: 400Gi}, 1: {cpu: '32', memory: 400Gi}}, rdma: {ib: 200},
         gpus: [{count: 2, numa: 0, nvlink: a}, {count: 2, numa: 1, nvlink: b}]}";
 
     fn of(text: &str) -> Result<(Wiring, Vec<Device>), String> {
         let mut devices = vec![Device::default(); 4];
-        let wiring = read(text, &mut devices, 64_000, 1 << 20, &SALT)?;
+        let wiring = read(text, &mut devices, 64_000, 1 << 20, &TEST_SALT)?;
         Ok((wiring, devices))
     }
 

@@ -29,9 +29,9 @@ use crate::reconcile::steps::{Step, StepError};
 /// Concurrent steps: enough for a burst of leases, few enough for a small API server.
 const CONCURRENT_STEPS: usize = 16;
 /// First and longest pause before a failed step is retried.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+const STEP_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 /// A plan is made at least this often: certificates, leases and pauses end without an event.
-const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+const MAX_PLAN_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the deliveries list their leases.
 const LIST_EVERY: Duration = Duration::from_secs(60);
 /// Shortest pause between removals of unwanted objects.
@@ -39,7 +39,7 @@ const GARBAGE_EVERY: Duration = Duration::from_secs(2);
 /// A fresh desired state is requested at most this often.
 const RESYNC_EVERY: Duration = Duration::from_secs(30);
 /// Key of the desired state in the store.
-const KEPT_AS: &str = "desired";
+const DESIRED_STATE_KEY: &str = "desired";
 
 /// Dependencies of the loop.
 pub struct Executor {
@@ -104,7 +104,7 @@ impl Executor {
     }
 
     fn remembered(&self) -> DesiredState {
-        let kept = self.parts.store.kept(KEPT_AS).ok().flatten().unwrap_or_default();
+        let kept = self.parts.store.kept(DESIRED_STATE_KEY).ok().flatten().unwrap_or_default();
         // Any state from a live stream is newer, also if the broker group was created again.
         DesiredState { revision: 0, ..DesiredState::decode(&kept) }
     }
@@ -123,7 +123,7 @@ impl Executor {
         }
         let steps = self.plan(desired, state, now);
         self.count(desired);
-        let mut sleep = LONGEST_SLEEP;
+        let mut sleep = MAX_PLAN_INTERVAL;
         for step in steps {
             let pause =
                 state.pauses.get(&pause_name(&step)).map_or(Duration::ZERO, |pause| pause.until.saturating_sub(now));
@@ -215,12 +215,12 @@ impl Executor {
                     state.listed.remove(lease);
                 }
                 state.pauses.remove(&name);
-                state.pauses.retain(|_, pause| pause.until + RETRY.1 * 4 > now);
+                state.pauses.retain(|_, pause| pause.until + STEP_BACKOFF.1 * 4 > now);
             }
             Err(error) => {
-                let fresh = || Pause { backoff: Backoff::new(RETRY.0, RETRY.1), until: now };
+                let fresh = || Pause { backoff: Backoff::new(STEP_BACKOFF.0, STEP_BACKOFF.1), until: now };
                 let pause = state.pauses.entry(name).or_insert_with(fresh);
-                let wait = pause.backoff.next_delay(self.parts.entropy.as_ref()).max(RETRY.0 / 4);
+                let wait = pause.backoff.next_delay(self.parts.entropy.as_ref()).max(STEP_BACKOFF.0 / 4);
                 pause.until = now + wait;
                 tracing::warn!(step = step.name(), object = step.object(), %error, again_in = ?wait, "a step failed and is retried");
             }
@@ -263,7 +263,7 @@ impl Executor {
 
     /// Stores the desired state for a restart without a broker.
     async fn keep(&self, desired: &Desired) {
-        if let Err(error) = self.parts.store.keep_soon(KEPT_AS, desired.state().encoded.clone()).await {
+        if let Err(error) = self.parts.store.keep_soon(DESIRED_STATE_KEY, desired.state().encoded.clone()).await {
             tracing::warn!(%error, "cannot keep the desired state");
         }
     }

@@ -11,10 +11,10 @@
 //! is done. It never takes anything down because the broker is silent before the lease's end and the outage grace.
 
 mod donor_lease;
-mod lease;
-mod liqo;
+mod lease_end;
+mod liqo_exchange;
+mod one_peering;
 mod origin_lease;
-mod peering;
 
 use std::collections::BTreeSet;
 
@@ -98,8 +98,8 @@ impl Snapshot<'_> {
 pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     for directive in &snapshot.desired.peerings {
-        peering::plan(snapshot, directive, &mut steps);
-        liqo::plan(snapshot, directive, &mut steps);
+        one_peering::plan(snapshot, directive, &mut steps);
+        liqo_exchange::plan(snapshot, directive, &mut steps);
     }
     let mut leases: Vec<&Lease> = snapshot.desired.leases.iter().collect();
     // In the order in which the broker granted them, so that the fence refuses only stale leases.

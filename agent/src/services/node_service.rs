@@ -5,7 +5,7 @@
 //! still lends namespaces.
 
 mod donor;
-mod network;
+mod network_keeper;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,14 +34,14 @@ use crate::reconcile::parts;
 
 /// How long a cluster that does not answer is retried at the start.
 const LOOK_FOR: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_secs(2);
+const LIQO_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long the other end of a tunnel may take to answer.
 const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
 /// How long Liqo's controllers may take to remove an object of a network.
 const NETWORK_PATIENCE: Duration = Duration::from_secs(60);
 /// Store key of this cluster's network. Every key bundle signs the network, so it must not change because a read
 /// failed.
-const KEPT_AS: &str = "own-network";
+const OWN_NETWORK_KEY: &str = "own-network";
 
 /// The donor's side.
 pub struct DonorSide {
@@ -59,11 +59,11 @@ pub struct Prepared {
     pub nodes: Option<VirtualNodes>,
     /// What this cluster can lend and borrow now.
     pub service: watch::Receiver<NodeService>,
-    parts: Option<Parts>,
+    parts: Option<NodeParts>,
     publish: watch::Sender<NodeService>,
 }
 
-struct Parts {
+struct NodeParts {
     api: KubernetesApi,
     origin: LiqoOrigin,
     /// Present if Liqo's network carries pods.
@@ -148,32 +148,32 @@ impl Prepared {
         parts.network = Some(network);
         let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
         parts.nodes = Some(nodes);
-        parts.parts = Some(Parts { api: api.clone(), origin, network: tended, health });
+        parts.parts = Some(NodeParts { api: api.clone(), origin, network: tended, health });
         Ok(parts)
     }
 
     /// Starts the tasks of virtual nodes, which run as long as the agent does.
     pub fn run(self, parts: &parts::Parts, shutdown: &Shutdown) {
-        let Some(Parts { api, origin, network, health }) = self.parts else { return };
+        let Some(NodeParts { api, origin, network, health }) = self.parts else { return };
         let stop = shutdown.token();
         if let Some(network) = network {
-            shutdown.spawn(network::keep(parts.clone(), network, stop.clone()));
+            shutdown.spawn(network_keeper::keep(parts.clone(), network, stop.clone()));
         }
         shutdown.spawn(crate::services::reach::run(parts.clone(), api.client(), stop.clone()));
         let tending = stop.clone();
-        let line = Arc::new(Tunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });
+        let line = Arc::new(DonorTunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });
         shutdown.spawn(async move { origin.tend(TendSettings::default(), line, tending).await });
         shutdown.spawn(follow_health(health, self.publish, stop));
     }
 }
 
 /// The tunnels to donors, as lines to their pods.
-struct Tunnels {
+struct DonorTunnels {
     store: Store,
     tunnels: Arc<parts::Tunnels>,
 }
 
-impl Line for Tunnels {
+impl Line for DonorTunnels {
     fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let records = self.store.records();
@@ -269,7 +269,7 @@ async fn check_network(network: &LiqoNetwork, clock: &dyn Clock) -> Result<(), S
             return Err(error.to_string());
         }
         tracing::info!(%error, "cannot look at Liqo's network yet");
-        clock.sleep(PAUSE).await;
+        clock.sleep(LIQO_RETRY_INTERVAL).await;
     }
 }
 
@@ -315,12 +315,12 @@ async fn look_at_liqo(
             (Err(error), _) | (_, Err(error)) => error,
         };
         if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
-            let kept = store.kept(KEPT_AS)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
+            let kept = store.kept(OWN_NETWORK_KEY)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
             let reason = error.to_string();
             return Ok(kept.map(|network| Look { network, installation: Err(reason.clone()) }).ok_or(reason));
         }
         tracing::info!(%error, "cannot look at Liqo yet");
-        clock.sleep(PAUSE).await;
+        clock.sleep(LIQO_RETRY_INTERVAL).await;
     };
     let advertised = installation.as_ref().ok().and_then(|installation| installation.api_server.as_deref());
     let network = v1::ClusterNetwork {
@@ -338,7 +338,7 @@ async fn look_at_liqo(
     if let Err(error) = crate::keys::bundle::check_network("this cluster", &network) {
         return Ok(Err(error.to_string()));
     }
-    store.keep(KEPT_AS, network.encode_to_vec()).await?;
+    store.keep(OWN_NETWORK_KEY, network.encode_to_vec()).await?;
     Ok(Ok(Look { network, installation }))
 }
 

@@ -33,7 +33,7 @@ use crate::reconcile::parts::{Parts, Tunnels};
 /// Label selector of offloaded pods on the donor.
 const GUESTS: &str = "liqo.io/managed-by=shadowpod";
 /// Changes are collected for this long: a Job starts many pods at once.
-const GATHER: Duration = Duration::from_millis(20);
+const POD_BATCH_WINDOW: Duration = Duration::from_millis(20);
 /// Interval of checks without a change: a tunnel may have been replaced.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
@@ -53,7 +53,7 @@ struct GuestNamespace {
 
 /// The observed pods and namespaces of this cluster.
 #[derive(Default)]
-struct Seen {
+struct ObservedPods {
     guests: WatchCache<Talker>,
     namespaces: WatchCache<GuestNamespace>,
     /// Own pods on each virtual node.
@@ -109,7 +109,7 @@ fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, 
     Some((name.clone(), Some(GuestNamespace { name, origin_liqo_id })))
 }
 
-impl Seen {
+impl ObservedPods {
     /// Addresses of guests, by their origin.
     fn guests(&self) -> BTreeMap<String, BTreeSet<Ipv4Addr>> {
         let origins: BTreeMap<&str, &str> = self
@@ -148,7 +148,7 @@ pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
     let mut records = store.subscribe();
     let own: BTreeSet<Ipv4Net> =
         member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
-    let (mut seen, mut told) = (Seen::default(), BTreeMap::new());
+    let (mut seen, mut told) = (ObservedPods::default(), BTreeMap::new());
     loop {
         follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
         let now = reaches(&store.records(), &tunnels.epochs(), &own, &seen.guests(), &seen.offloaded());
@@ -164,7 +164,7 @@ pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
             () = tunnels.reach_due.notified() => {}
             () = tokio::time::sleep(AT_LEAST_EVERY) => {}
         }
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(POD_BATCH_WINDOW).await;
     }
 }
 
@@ -178,7 +178,7 @@ fn note<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool
 }
 
 /// One watch for each virtual node: there are few, and each is small compared with all pods of a cluster.
-fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<String, Pods>, seen: &mut Seen) {
+fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<String, Pods>, seen: &mut ObservedPods) {
     let is_node = |delivery, removed: bool| delivery == Delivery::VirtualNode && !removed;
     let borrowed = records.origins.values().filter(|record| is_node(record.delivery, record.removed));
     let wanted: BTreeSet<String> = borrowed.map(|record| record.node()).collect();

@@ -14,8 +14,8 @@
 //! remove its own gate), and never requests more GPUs than pods wait for.
 
 mod broker;
+mod burst_loop;
 mod cluster_watch;
-mod control_loop;
 pub(crate) mod facts;
 mod group;
 mod note;
@@ -36,7 +36,7 @@ mod fixtures;
 mod properties;
 
 pub use broker::BrokerRequests;
-pub use control_loop::{BurstContext, run};
+pub use burst_loop::{BurstContext, run};
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};

@@ -11,22 +11,22 @@
 //!
 //! It never stops a pod: the broker ends the lease, at its deadline or when its work is saved.
 
-mod control_loop;
+mod bound_pod;
+mod notice_plan;
 mod notify;
-mod plan;
-mod pod;
+mod reclaim_loop;
+mod reclaim_snapshot;
 mod saved;
-mod snapshot;
 
 use comity_agent_model::lease::Lease;
 use comity_proto::v1;
 use comity_types::LeaseState;
 
-pub use control_loop::{ReclaimContext, run};
-pub use plan::{Notice, ReclaimPlan, plan};
-pub use pod::PodFacts;
+pub use bound_pod::BoundPod;
+pub use notice_plan::{Notice, ReclaimPlan, plan};
+pub use reclaim_loop::{ReclaimContext, run};
+pub use reclaim_snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 pub use saved::Saved;
-pub use snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 
 /// Annotation of pods and of a `GpuLease`: when the lease ends, RFC 3339. Present while the lease is being reclaimed.
 pub const RECLAIM_AT: &str = "comity.dev/reclaim-at";

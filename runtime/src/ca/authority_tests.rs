@@ -8,7 +8,7 @@ use super::*;
 use crate::identity::{CertificateFacts, parse_chain};
 use crate::spiffe::ClusterName;
 
-const HOUR: Duration = Duration::from_secs(3600);
+const VALIDITY: Duration = Duration::from_secs(3600);
 
 fn domain() -> TrustDomain {
     TrustDomain::new("dev.test").unwrap()
@@ -32,7 +32,7 @@ fn the_broker_decides_the_content_of_a_certificate() {
     let csr = CsrDer::new(params.serialize_request(&key).unwrap().der().to_vec()).unwrap();
     let now = SystemTime::now();
     let hosts = [HostName::Dns("a.test".into()), HostName::Ip([127, 0, 0, 1].into())];
-    let issued = ca.issue(&csr, &cluster(), &hosts, HOUR, now).unwrap();
+    let issued = ca.issue(&csr, &cluster(), &hosts, VALIDITY, now).unwrap();
 
     let chain = parse_chain("chain", &issued.chain_pem).unwrap();
     assert_eq!(chain.len(), 2);
@@ -40,7 +40,7 @@ fn the_broker_decides_the_content_of_a_certificate() {
     let facts = CertificateFacts::of(&chain[0]).unwrap();
     assert_eq!(facts.id, cluster());
     let seconds = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap().as_secs();
-    assert_eq!(seconds(facts.not_after), seconds(now + HOUR));
+    assert_eq!(seconds(facts.not_after), seconds(now + VALIDITY));
     assert_eq!(seconds(facts.not_before), seconds(now - BACKDATE));
     let (_, leaf) = X509Certificate::from_der(&chain[0]).unwrap();
     assert!(!leaf.is_ca());
@@ -57,7 +57,7 @@ fn the_broker_decides_the_content_of_a_certificate() {
 fn serials_differ_for_the_same_key() {
     let ca = authority();
     let request = KeyAndCsr::generate().unwrap();
-    let issue = || ca.issue(&request.csr, &cluster(), &[], HOUR, SystemTime::now()).unwrap().serial;
+    let issue = || ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now()).unwrap().serial;
     assert_ne!(issue(), issue());
 }
 
@@ -66,7 +66,7 @@ fn a_request_with_a_wrong_signature_is_refused() {
     let ca = authority();
     let mut der = KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec();
     *der.last_mut().unwrap() ^= 1;
-    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], HOUR, SystemTime::now());
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now());
     assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
 }
 
@@ -79,7 +79,7 @@ fn a_request_with_the_public_key_of_another_party_is_refused() {
     let (from, to) = (mine.public_key_raw(), theirs.public_key_raw());
     let at = der.windows(from.len()).position(|window| window == from).unwrap();
     der[at..at + to.len()].copy_from_slice(to);
-    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], HOUR, SystemTime::now());
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now());
     assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
 }
 
@@ -88,7 +88,7 @@ fn garbage_is_refused_with_a_reason() {
     let ca = authority();
     let now = SystemTime::now();
     let good = KeyAndCsr::generate().unwrap().csr;
-    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], HOUR, now);
+    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], VALIDITY, now);
     assert!(matches!(issue(vec![]), Err(CaError::CsrMalformed { .. })));
     assert!(matches!(issue(vec![0x30; 300]), Err(CaError::CsrMalformed { .. })));
     assert!(matches!(issue(vec![0; 9000]), Err(CaError::CsrTooLarge { bytes: 9000 })));
@@ -98,16 +98,16 @@ fn garbage_is_refused_with_a_reason() {
     longer.push(0);
     assert!(matches!(issue(longer), Err(CaError::CsrMalformed { .. })));
     let other = SpiffeId::broker(TrustDomain::new("other.test").unwrap(), 1);
-    let refused = ca.issue(&good, &other, &[], HOUR, now);
+    let refused = ca.issue(&good, &other, &[], VALIDITY, now);
     assert!(matches!(refused, Err(CaError::OtherTrustDomain { .. })));
-    for validity in [Duration::ZERO, MAX_VALIDITY + HOUR] {
+    for validity in [Duration::ZERO, MAX_VALIDITY + VALIDITY] {
         let refused = ca.issue(&good, &cluster(), &[], validity, now);
         assert!(matches!(refused, Err(CaError::Validity { .. })));
     }
     let late = now + ROOT_VALIDITY;
-    assert!(matches!(ca.issue(&good, &cluster(), &[], HOUR, late), Err(CaError::RootEnds)));
+    assert!(matches!(ca.issue(&good, &cluster(), &[], VALIDITY, late), Err(CaError::RootEnds)));
     let bad_host = [HostName::Dns("no good".into())];
-    assert!(matches!(ca.issue(&good, &cluster(), &bad_host, HOUR, now), Err(CaError::Names { .. })));
+    assert!(matches!(ca.issue(&good, &cluster(), &bad_host, VALIDITY, now), Err(CaError::Names { .. })));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn saved_once_with_mode_0600_and_loaded_again() {
     let loaded = CertificateAuthority::load(home.path()).unwrap();
     assert_eq!(loaded.root_sha256(), ca.root_sha256());
     assert_eq!(loaded.trust_domain(), &domain());
-    let identity = loaded.new_identity(&cluster(), &[], HOUR, SystemTime::now()).unwrap();
+    let identity = loaded.new_identity(&cluster(), &[], VALIDITY, SystemTime::now()).unwrap();
     crate::identity::TlsIdentity::from_pem(&identity).unwrap();
     assert!(authority().save(home.path()).is_err());
     assert_eq!(CertificateAuthority::load(home.path()).unwrap().root_sha256(), ca.root_sha256());

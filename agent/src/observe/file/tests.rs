@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::observe::TEST_SALT;
 
 const GOOD: &str = "\
 nodes:
@@ -24,16 +25,18 @@ nodes:
         sharing:
           mig: {instances: {1g.5gb: 3, 4g.20gb: 1}}
 ";
-const SALT: NodeSalt = NodeSalt::new([3; 32]);
 
 fn read(text: &str) -> Result<Vec<v1::Node>, InventoryFileError> {
-    parse(Path::new("inventory.yaml"), text, &SALT, &LocalReserve::default())
+    parse(Path::new("inventory.yaml"), text, &TEST_SALT, &LocalReserve::default())
 }
 
 #[test]
 fn a_file_describes_nodes_and_devices() {
     let node = &read(GOOD).unwrap()[0];
-    assert_eq!((node.id.as_str(), node.cpu_milli, node.memory_mib), (SALT.node_id("titan").as_str(), 32_000, 131_072));
+    assert_eq!(
+        (node.id.as_str(), node.cpu_milli, node.memory_mib),
+        (TEST_SALT.node_id("titan").as_str(), 32_000, 131_072)
+    );
     assert_eq!((node.local_cpu_milli, node.local_memory_mib, node.schedulable), (500, 2_048, true));
     let used: Vec<u32> = node.devices.iter().map(|device| device.local_use_milli).collect();
     assert_eq!(used, [0, 0, 1_000]);
@@ -115,7 +118,7 @@ fn a_name_given_twice_is_refused() {
 async fn a_change_is_read_and_a_broken_change_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("inventory.yaml");
-    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
+    let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     assert!(observe(&path, settings.clone()).await.is_err());
     std::fs::write(&path, GOOD).unwrap();
     let inventory = observe(&path, settings).await.unwrap();

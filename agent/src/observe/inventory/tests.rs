@@ -1,18 +1,15 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use comity_agent_model::node_id::NodeSalt;
 use k8s_openapi::api::core::v1 as core;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observe::LocalReserve;
 use crate::observe::partial_object::Partial;
 use crate::observe::pod_facts::Names;
+use crate::observe::{LocalReserve, TEST_SALT};
 
-mod functions;
-
-const SALT: NodeSalt = NodeSalt::new([1; 32]);
+mod virtual_functions;
 
 /// A node as the API server sends it, with eight H100 unless the test says otherwise.
 fn raw_node(name: &str) -> Value {
@@ -76,7 +73,7 @@ fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalRese
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = lent.iter().map(|name| (*name).to_owned()).collect();
-    let settings = InventorySettings { salt: SALT, reserve: *reserve, rdma: Vec::new() };
+    let settings = InventorySettings { salt: TEST_SALT, reserve: *reserve, rdma: Vec::new() };
     build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
 }
 
@@ -98,7 +95,7 @@ fn gpu_feature_discovery_describes_the_devices() {
     let node = &nodes[0];
     assert_eq!(
         (node.id.as_str(), node.cpu_milli, node.memory_mib),
-        (SALT.node_id("gpu-1").as_str(), 112_000, 2_048 * 1_024)
+        (TEST_SALT.node_id("gpu-1").as_str(), 112_000, 2_048 * 1_024)
     );
     assert!(node.schedulable);
     let indexes: Vec<u32> = node.devices.iter().map(|device| device.index).collect();
@@ -340,10 +337,11 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
     let topologies = BTreeMap::from([("a".to_owned(), topology)]);
     let with = |wiring: Option<&str>| {
         let mut raw = raw_node("a");
-        raw["metadata"]["annotations"] =
-            json!(wiring.map(|text| [(wiring::ANNOTATION, text)]).into_iter().flatten().collect::<BTreeMap<_, _>>());
+        raw["metadata"]["annotations"] = json!(
+            wiring.map(|text| [(wiring::WIRING_ANNOTATION, text)]).into_iter().flatten().collect::<BTreeMap<_, _>>()
+        );
         let facts = [NodeFacts::of(&read::<core::Node>(&raw)).unwrap()];
-        let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
+        let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
         build_nodes(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
     };
     let told = with(None);

@@ -5,8 +5,8 @@ use comity_agent_model::local_policy::LeaseTerms;
 use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
 use comity_types::{Delivery, Side};
 
-use super::lease::{TakeDown, ends, refuse};
-use super::liqo::{ExchangeState, exchange_state};
+use super::lease_end::{TakeDown, ends, refuse};
+use super::liqo_exchange::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
 use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, SealCredential};
 

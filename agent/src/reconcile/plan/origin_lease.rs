@@ -6,8 +6,8 @@ use comity_agent_state::record::{OriginRecord, ReportKey};
 use comity_agent_workload::reclaim::reclaim_of;
 use comity_types::{Delivery, Side};
 
-use super::lease::{TakeDown, ends, refuse};
-use super::liqo::{ExchangeState, exchange_state};
+use super::lease_end::{TakeDown, ends, refuse};
+use super::liqo_exchange::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
 use crate::reconcile::envelope::CREDENTIAL;
 use crate::reconcile::live::LiveLease;

@@ -6,7 +6,7 @@ mod carry_out;
 mod converge;
 mod fixtures;
 mod leases;
-mod liqo;
+mod liqo_exchanges;
 mod peerings;
 
 use std::collections::BTreeMap;

@@ -14,7 +14,7 @@ use super::error::StepError;
 use crate::reconcile::envelope::note_opened;
 
 /// Bytes of a message for people.
-const MAX_MESSAGE_BYTES: usize = 512;
+const MAX_REPORT_MESSAGE_BYTES: usize = 512;
 
 /// This side's record of an epoch.
 pub(super) fn record(store: &Store, peering: PeeringId, epoch: u32) -> Result<PeeringRecord, StepError> {
@@ -61,7 +61,7 @@ fn send_failed(change: &mut Change<'_>, peering: PeeringId, epoch: u32, code: St
 
 /// Truncates a message to the broker's limit.
 pub(super) fn shortened(message: &str) -> String {
-    let mut end = message.len().min(MAX_MESSAGE_BYTES);
+    let mut end = message.len().min(MAX_REPORT_MESSAGE_BYTES);
     while !message.is_char_boundary(end) {
         end -= 1;
     }

@@ -6,7 +6,7 @@ use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
 
 /// Time limit of most steps.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One kind of step.
 pub(crate) trait Kind {
@@ -34,7 +34,7 @@ pub(crate) trait Kind {
 
     /// Time limit.
     fn deadline(&self) -> Duration {
-        DEADLINE
+        DEFAULT_DEADLINE
     }
 
     /// Does the work. An error is retried after a pause; permanent failures are reported to the broker instead.

@@ -19,7 +19,7 @@ use prometheus::IntGauge;
 use super::{CONFIG_MAP, KEY};
 
 /// How often failures are retried and the device is checked.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const DEVICE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Settings of a node's agent.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
                 Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: \
                     {error}", config.namespace)),
             },
-            () = tokio::time::sleep(LOOK_EVERY) => follower.look(),
+            () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => follower.look(),
         }
     }
     follower.overlay.clear();

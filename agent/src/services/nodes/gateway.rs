@@ -21,11 +21,11 @@ use super::{CONFIG_MAP, KEY};
 use crate::reconcile::parts::{Member, Tunnels};
 
 /// Pause after a failure.
-const RETRY: Duration = Duration::from_secs(5);
+const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of the checks for changes and deletions of the ConfigMap by others.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const CONFIG_MAP_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Changes are collected for this long: nodes come in groups.
-const GATHER: Duration = Duration::from_millis(100);
+const NODE_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// Most pod networks of one node: usually one of each family.
 const MAX_NETWORKS_OF_A_NODE: usize = 8;
 
@@ -45,21 +45,21 @@ pub async fn run(
     let mut publisher = Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, said: None };
     let (mut nodes, mut told, mut said) = (WatchCache::default(), None, None);
     loop {
-        let mut due = LOOK_EVERY;
+        let mut due = CONFIG_MAP_CHECK_INTERVAL;
         if nodes.is_complete() {
             let wanted = cluster_nodes(nodes.facts(), &own);
             if told.as_ref() != Some(&wanted) {
                 match tunnels.fabric.set_nodes(&wanted) {
                     Ok(()) => (told, said) = (Some(wanted), None),
                     Err(error) => {
-                        due = RETRY;
+                        due = PUBLISH_RETRY_INTERVAL;
                         say_once(&mut said, &error.to_string(), "pods of other nodes do not reach the tunnels yet");
                     }
                 }
             }
         }
         if told.is_some() && !publisher.publish(tunnels.fabric.published()).await {
-            due = RETRY;
+            due = PUBLISH_RETRY_INTERVAL;
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -72,7 +72,7 @@ pub async fn run(
             },
             () = tokio::time::sleep(due) => {}
         }
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(NODE_BATCH_WINDOW).await;
     }
 }
 
@@ -122,7 +122,7 @@ fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Ne
 }
 
 /// The content of the ConfigMap, as far as known.
-struct Written {
+struct KnownConfigMap {
     published: Option<Published>,
     generation: u64,
     seen: Instant,
@@ -133,7 +133,7 @@ struct Publisher {
     api: Api<ConfigMap>,
     /// Whether it was ever needed.
     used: bool,
-    written: Option<Written>,
+    written: Option<KnownConfigMap>,
     said: Option<String>,
 }
 
@@ -161,14 +161,16 @@ impl Publisher {
             return Ok(());
         }
         let (seen, generation) = match &self.written {
-            Some(written) if written.seen.elapsed() < LOOK_EVERY => (written.published.clone(), written.generation),
+            Some(written) if written.seen.elapsed() < CONFIG_MAP_CHECK_INTERVAL => {
+                (written.published.clone(), written.generation)
+            }
             _ => {
                 let found = call_opt("read ConfigMap comity-fabric", self.api.get(CONFIG_MAP)).await?;
                 let text = found.and_then(|map| map.data?.remove(KEY));
                 let read = text.and_then(|text| Published::read(&text).ok());
                 let (published, generation) =
                     read.map_or((None, 0), |(published, generation)| (Some(published), generation));
-                self.written = Some(Written { published: published.clone(), generation, seen: Instant::now() });
+                self.written = Some(KnownConfigMap { published: published.clone(), generation, seen: Instant::now() });
                 (published, generation)
             }
         };
@@ -191,7 +193,7 @@ impl Publisher {
             "told other nodes what lies beyond the tunnels"
         );
         let (published, generation) = (Some(document), generation + 1);
-        self.written = Some(Written { published, generation, seen: Instant::now() });
+        self.written = Some(KnownConfigMap { published, generation, seen: Instant::now() });
         Ok(())
     }
 }

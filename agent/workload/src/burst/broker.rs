@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use super::requests::{RequestError, Requests};
 
 /// One call.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+const BROKER_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests of one page, and pages that are read: what a group keeps in all.
 const PAGE: u32 = 500;
 const MAX_PAGES: usize = 100;
@@ -107,8 +107,8 @@ impl Requests for BrokerRequests {
 }
 
 async fn limited<T>(call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, RequestError> {
-    match tokio::time::timeout(CALL_LIMIT, call).await {
-        Err(_) => Err(RequestError::Unavailable(format!("no answer within {} s", CALL_LIMIT.as_secs()))),
+    match tokio::time::timeout(BROKER_CALL_TIMEOUT, call).await {
+        Err(_) => Err(RequestError::Unavailable(format!("no answer within {} s", BROKER_CALL_TIMEOUT.as_secs()))),
         Ok(Err(status)) => Err(error(&status)),
         Ok(Ok(response)) => Ok(response.into_inner()),
     }

@@ -15,7 +15,7 @@ use super::plan::BurstAction;
 use super::{GATE, patch};
 
 /// Time limit of one call.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
+const POD_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest text of an event.
 const NOTE_BYTES: usize = 1_000;
 
@@ -119,7 +119,7 @@ impl PodClient {
     /// Number of pods that a Job will still run at once; `None` if unknown.
     pub(super) async fn job_size(&self, namespace: &str, name: &str, uid: &str) -> Option<u32> {
         let api = Api::<Job>::namespaced(self.client.clone(), namespace);
-        let job = tokio::time::timeout(CALL_LIMIT, api.get_opt(name)).await.ok()?.ok()??;
+        let job = tokio::time::timeout(POD_CALL_TIMEOUT, api.get_opt(name)).await.ok()?.ok()??;
         let spec = job.spec.filter(|_| job.metadata.uid.as_deref() == Some(uid))?;
         let parallelism = spec.parallelism.unwrap_or(1);
         let left = spec.completions.map(|all| all - job.status.and_then(|status| status.succeeded).unwrap_or(0));
@@ -128,8 +128,8 @@ impl PodClient {
 }
 
 async fn limited<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Outcome {
-    match tokio::time::timeout(CALL_LIMIT, call).await {
-        Err(_) => Outcome::Failed(format!("no answer within {} s", CALL_LIMIT.as_secs())),
+    match tokio::time::timeout(POD_CALL_TIMEOUT, call).await {
+        Err(_) => Outcome::Failed(format!("no answer within {} s", POD_CALL_TIMEOUT.as_secs())),
         Ok(Ok(_)) => Outcome::Done,
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Outcome::Outdated,
         // A test of the patch failed, or another pod has this name now. Any other 422 is a refusal.

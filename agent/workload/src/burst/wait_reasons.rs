@@ -11,7 +11,7 @@ pub(crate) const EVERY_MS: u64 = 60_000;
 /// Pause before the first: most requests are placed sooner.
 const AFTER_MS: u64 = 1_000;
 /// Requests explained in one round.
-const AT_ONCE: usize = 16;
+const EXPLAINED_PER_ROUND: usize = 16;
 /// Donors named in a summary.
 const MOST_DONORS: usize = 4;
 /// Characters of one donor's reason, and of all.
@@ -75,7 +75,7 @@ impl WaitReasons {
 
     /// Requests to explain now; marks them as asked.
     pub(super) fn due(&mut self, now_ms: u64) -> Vec<String> {
-        let due = self.known.iter_mut().filter(|(_, (_, next))| *next <= now_ms).take(AT_ONCE);
+        let due = self.known.iter_mut().filter(|(_, (_, next))| *next <= now_ms).take(EXPLAINED_PER_ROUND);
         let asked = due.map(|(id, (_, next))| {
             *next = now_ms.saturating_add(EVERY_MS);
             id.clone()

@@ -31,7 +31,7 @@ pub use configuration::remove as remove_configuration;
 /// How often the configuration is checked without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a failure.
-const RETRY: Duration = Duration::from_secs(2);
+const WEBHOOK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Serves reviews, and keeps certificates and configuration up to date, until stopped.
 pub async fn run(
@@ -84,7 +84,7 @@ impl Keeper {
                         error,
                         "the admission webhook cannot be set up yet; pending pods are rescued meanwhile"
                     );
-                    RETRY
+                    WEBHOOK_RETRY_INTERVAL
                 }
             };
             tokio::select! {

@@ -46,7 +46,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(600);
 /// Pause before an incomplete object is checked again: its namespace may change.
 const INCOMPLETE_FOR: Duration = Duration::from_secs(30);
 /// Objects processed concurrently.
-const AT_ONCE: usize = 8;
+const CONCURRENT_OBJECTS: usize = 8;
 
 /// Dependencies of the controller.
 pub struct Controller {
@@ -73,7 +73,7 @@ pub struct Controller {
 #[cfg(test)]
 mod tests;
 
-type Watch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+type ObjectWatch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 impl Controller {
     /// Runs until stopped. Waits for the custom resource definitions if they are missing.
@@ -126,7 +126,7 @@ impl Controller {
         for begun in begun {
             work.push(Box::pin(self.work(begun, live.as_deref().ok(), update.state.as_deref())));
         }
-        let results: Vec<_> = futures::stream::iter(work).buffer_unordered(AT_ONCE).collect().await;
+        let results: Vec<_> = futures::stream::iter(work).buffer_unordered(CONCURRENT_OBJECTS).collect().await;
         let mut waits = false;
         for (work, result) in results {
             waits |= self.end(seen, work, result).await;
@@ -345,7 +345,7 @@ impl Controller {
     }
 }
 
-fn follow<K>(client: &kube::Client) -> Watch<K>
+fn follow<K>(client: &kube::Client) -> ObjectWatch<K>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {

@@ -3,7 +3,7 @@
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use super::plan::Notice;
+use super::notice_plan::Notice;
 use super::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON};
 use crate::burst::pod_client::{Outcome, PodClient};
 

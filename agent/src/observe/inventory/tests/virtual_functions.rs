@@ -25,7 +25,7 @@ fn look(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBandw
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = BTreeSet::from(["comity-lease-1".to_owned()]);
-    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma };
+    let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma };
     let mut built = build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings);
     (built.nodes.remove(0).rdma, built.not_offered)
 }
@@ -59,7 +59,7 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
 #[test]
 fn what_the_owner_wrote_of_a_network_wins_over_its_functions() {
     let mut node = node_with(&[(VF, "8"), ("rdma/hca", "1")]);
-    node["metadata"]["annotations"] = json!({ (wiring::ANNOTATION): "{rdma: {ib-fabric: 400}}" });
+    node["metadata"]["annotations"] = json!({ (wiring::WIRING_ANNOTATION): "{rdma: {ib-fabric: 400}}" });
     let (rdma, not_offered) = look(&node, &[], vec![mapped(VF, "ib-fabric", 50), mapped("rdma/hca", "roce", 100)]);
     let told: Vec<_> = rdma.iter().map(|it| (it.network.as_str(), it.gbits, it.resource.as_str())).collect();
     assert_eq!(told, [("ib-fabric", 400, ""), ("roce", 100, "rdma/hca")]);

@@ -8,9 +8,9 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::address::is_host_port;
+use crate::keys::bundle::MAX_POD_CIDRS;
 
-/// Most pod CIDRs in a key bundle, and most peer networks.
-const MAX_POD_CIDRS: usize = 8;
+/// Most networks of other clusters.
 const MAX_PEER_NETWORKS: usize = 64;
 /// Shortest prefix of a pod CIDR.
 const WIDEST_POD_CIDR: u8 = 8;

@@ -31,11 +31,11 @@ mod answers;
 mod broker_facts;
 
 /// Concurrent calls to the API server.
-const AT_ONCE: usize = 16;
+const CONCURRENT_POD_CALLS: usize = 16;
 /// How often own requests are listed: while pods wait, and while none does.
 const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How long an own change counts before a watch shows it.
-const ASSUMED_FOR_MS: u64 = 5_000;
+const CHANGE_ASSUMED_MS: u64 = 5_000;
 /// Pause after a failure.
 const RETRY_MS: u64 = 1_000;
 /// How long a request that lost its lease to a reclaim waits for pods: a Job makes them again after ten seconds, later
@@ -328,7 +328,7 @@ impl BurstLoop {
             let facts = *facts.get(pod_of(&action)?.uid.as_str())?;
             Some(async move { (pod_client.act(&action, facts).await, action, facts) })
         });
-        let mut results = futures::stream::iter(on_pods).buffer_unordered(AT_ONCE);
+        let mut results = futures::stream::iter(on_pods).buffer_unordered(CONCURRENT_POD_CALLS);
         let (mut is_fine, mut done) = (true, Vec::new());
         while let Some((outcome, action, facts)) = results.next().await {
             match outcome {
@@ -367,7 +367,7 @@ impl BurstLoop {
     }
 
     fn assume(&mut self, before: PodFacts, after: PodFacts, now: u64) {
-        let until_ms = now.saturating_add(ASSUMED_FOR_MS);
+        let until_ms = now.saturating_add(CHANGE_ASSUMED_MS);
         let uid = before.pod.uid.clone();
         // The watch still shows the state from before the first assumption.
         let before = self.assumed.remove(&uid).map_or(before, |earlier| earlier.before);

@@ -168,7 +168,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
         return;
     }
     if failure(snapshot, record).is_none() {
-        Exchange { snapshot, keys, record, needed: wanting(snapshot, keys).any(|lease| !lease.origin_ready) }
+        ExchangePlan { snapshot, keys, record, needed: wanting(snapshot, keys).any(|lease| !lease.origin_ready) }
             .plan(steps);
     }
 }
@@ -218,7 +218,7 @@ fn open_as_origin(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec
     true
 }
 
-struct Exchange<'a> {
+struct ExchangePlan<'a> {
     snapshot: &'a Snapshot<'a>,
     keys: &'a PeeringRecord,
     record: &'a LiqoRecord,
@@ -226,7 +226,7 @@ struct Exchange<'a> {
     needed: bool,
 }
 
-impl Exchange<'_> {
+impl ExchangePlan<'_> {
     fn plan(&self, steps: &mut Vec<Step>) {
         let before = steps.len();
         self.network(steps);

@@ -6,7 +6,8 @@ use comity_proto::v1;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{FileNode, MIB, Problem, amount};
+use super::{FileNode, Problem, amount};
+use crate::observe::MIB;
 use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
 
 /// Allocatable CPU and memory of a NUMA node.

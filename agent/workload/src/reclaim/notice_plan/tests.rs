@@ -2,7 +2,7 @@
 
 use super::*;
 
-const NOW: u64 = 1_000_000;
+const PLANNED_AT: u64 = 1_000_000;
 const AT: &str = "2026-03-01T12:00:00Z";
 
 fn reclaim() -> ReclaimNotice {
@@ -11,17 +11,17 @@ fn reclaim() -> ReclaimNotice {
         reason: "local-need".to_owned(),
         message: "reclaimed: the donor needs it for local work".to_owned(),
         moved_to: None,
-        since_ms: NOW - 20_000,
+        since_ms: PLANNED_AT - 20_000,
     }
 }
 
-fn snapshot(reclaim: Option<ReclaimNotice>, pods: Vec<PodFacts>) -> ReclaimSnapshot {
-    let lease = LeaseView { node: "lease-7".to_owned(), reclaim, noticed_ms: NOW - 10_000 };
-    ReclaimSnapshot { now_ms: NOW, leases: BTreeMap::from([(LeaseId(9), lease)]), pods }
+fn snapshot(reclaim: Option<ReclaimNotice>, pods: Vec<BoundPod>) -> ReclaimSnapshot {
+    let lease = LeaseView { node: "lease-7".to_owned(), reclaim, noticed_ms: PLANNED_AT - 10_000 };
+    ReclaimSnapshot { now_ms: PLANNED_AT, leases: BTreeMap::from([(LeaseId(9), lease)]), pods }
 }
 
-fn pod(name: &str) -> PodFacts {
-    PodFacts {
+fn pod(name: &str) -> BoundPod {
+    BoundPod {
         pod: PodRef { namespace: "team-a".to_owned(), name: name.to_owned(), uid: name.to_owned() },
         node: "lease-7".to_owned(),
         runs: true,
@@ -32,8 +32,8 @@ fn pod(name: &str) -> PodFacts {
     }
 }
 
-fn told(name: &str, is_saved: bool) -> PodFacts {
-    PodFacts { told_at: Some(AT.to_owned()), told_reason: Some("local-need".to_owned()), is_saved, ..pod(name) }
+fn told(name: &str, is_saved: bool) -> BoundPod {
+    BoundPod { told_at: Some(AT.to_owned()), told_reason: Some("local-need".to_owned()), is_saved, ..pod(name) }
 }
 
 fn saved(snapshot: &ReclaimSnapshot) -> Vec<LeaseId> {
@@ -42,8 +42,8 @@ fn saved(snapshot: &ReclaimSnapshot) -> Vec<LeaseId> {
 
 #[test]
 fn each_pod_of_the_node_is_told_once() {
-    let elsewhere = PodFacts { node: "worker-1".to_owned(), ..pod("elsewhere") };
-    let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
+    let elsewhere = BoundPod { node: "worker-1".to_owned(), ..pod("elsewhere") };
+    let finished = BoundPod { is_finished: true, runs: false, ..pod("finished") };
     let plan = plan(&snapshot(Some(reclaim()), vec![pod("a"), told("b", false), elsewhere, finished]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!(notice.pod.name, "a");
@@ -66,8 +66,8 @@ fn a_later_deadline_is_told_anew_and_asks_again() {
 
 #[test]
 fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
-    let waiting = PodFacts { runs: false, ..told("not-started", false) };
-    let finished = PodFacts { is_finished: true, runs: false, ..pod("finished") };
+    let waiting = BoundPod { runs: false, ..told("not-started", false) };
+    let finished = BoundPod { is_finished: true, runs: false, ..pod("finished") };
     let all = vec![told("a", true), waiting, finished];
     assert_eq!(saved(&snapshot(Some(reclaim()), all.clone())), [LeaseId(9)]);
     let one_more = [all, vec![told("b", false)]].concat();
@@ -76,7 +76,7 @@ fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
 
 #[test]
 fn an_answer_before_the_question_is_none() {
-    let early = PodFacts { is_saved: true, ..pod("a") };
+    let early = BoundPod { is_saved: true, ..pod("a") };
     let plan = plan(&snapshot(Some(reclaim()), vec![early]));
     assert_eq!((plan.notices.len(), plan.saved.len()), (1, 0));
 }
@@ -84,11 +84,11 @@ fn an_answer_before_the_question_is_none() {
 #[test]
 fn an_empty_node_is_saved_once_it_has_settled() {
     let mut snapshot = snapshot(Some(reclaim()), Vec::new());
-    snapshot.now_ms = NOW - 8_000;
+    snapshot.now_ms = PLANNED_AT - 8_000;
     let early = plan(&snapshot);
     assert!(early.saved.is_empty());
-    assert_eq!(early.wake_at_ms, Some(NOW - 5_000));
-    snapshot.now_ms = NOW - 5_000;
+    assert_eq!(early.wake_at_ms, Some(PLANNED_AT - 5_000));
+    snapshot.now_ms = PLANNED_AT - 5_000;
     assert_eq!(saved(&snapshot), [LeaseId(9)]);
 }
 

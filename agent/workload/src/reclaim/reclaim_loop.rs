@@ -22,19 +22,19 @@ use tokio::sync::watch;
 use tokio_stream::StreamMap;
 use tokio_util::sync::CancellationToken;
 
+use super::bound_pod::BoundPod;
+use super::notice_plan::{Notice, ReclaimPlan, plan};
 use super::notify::notify;
-use super::plan::{Notice, ReclaimPlan, plan};
-use super::pod::PodFacts;
+use super::reclaim_snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 use super::saved::Saved;
-use super::snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 use crate::burst::pod_client::{Outcome, PodClient};
 
 /// Concurrent calls to the API server.
-const AT_ONCE: usize = 16;
+const CONCURRENT_NOTICES: usize = 16;
 /// How long a written notice counts before a watch shows it.
-const ASSUMED_FOR_MS: u64 = 5_000;
+const NOTICE_ASSUMED_MS: u64 = 5_000;
 /// Pause after a failure.
-const RETRY: Duration = Duration::from_secs(1);
+const NOTICE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest pause; every relevant change wakes the loop.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -59,12 +59,12 @@ pub async fn run(context: ReclaimContext, stop: CancellationToken) {
     ReclaimLoop::new(context).run(stop).await;
 }
 
-type Watch = BoxStream<'static, watcher::Result<Event<Pod>>>;
+type PodWatch = BoxStream<'static, watcher::Result<Event<Pod>>>;
 
 /// A pod with a notice that no watch has shown yet.
-struct AssumedPod {
-    before: PodFacts,
-    after: PodFacts,
+struct AssumedNotice {
+    before: BoundPod,
+    after: BoundPod,
     until_ms: u64,
 }
 
@@ -76,10 +76,10 @@ struct ReclaimLoop {
     records: watch::Receiver<Arc<Records>>,
     saved: watch::Sender<Saved>,
     clock: Arc<dyn Clock>,
-    events: StreamMap<String, Watch>,
+    events: StreamMap<String, PodWatch>,
     /// Pods by node: of leases under reclaim, and of others until no pod carries a notice any more.
-    pods: BTreeMap<String, WatchCache<PodFacts>>,
-    assumed: BTreeMap<String, AssumedPod>,
+    pods: BTreeMap<String, WatchCache<BoundPod>>,
+    assumed: BTreeMap<String, AssumedNotice>,
     /// By lease: start of the reclaim, and when this process first saw it.
     noticed: BTreeMap<LeaseId, (u64, u64)>,
     /// Leases that are not under reclaim, and whose pods carry no notice.
@@ -125,7 +125,7 @@ impl ReclaimLoop {
     fn take(&mut self, node: &str, event: watcher::Result<Event<Pod>>) -> bool {
         match event {
             Ok(event) => {
-                let key = |pod: &Pod| Some((pod.metadata.uid.clone()?, PodFacts::of(pod)));
+                let key = |pod: &Pod| Some((pod.metadata.uid.clone()?, BoundPod::of(pod)));
                 self.pods.get_mut(node).is_some_and(|mirror| mirror.take(event, key))
             }
             Err(error) => {
@@ -152,7 +152,7 @@ impl ReclaimLoop {
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
         let is_fine = self.tell(&snapshot, notices, now).await;
         let due = wake_at_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
-        due.into_iter().chain((!is_fine).then_some(RETRY)).min().unwrap_or(LONGEST_SLEEP)
+        due.into_iter().chain((!is_fine).then_some(NOTICE_RETRY_INTERVAL)).min().unwrap_or(LONGEST_SLEEP)
     }
 
     /// Watches pods of exactly the nodes that may need notices.
@@ -182,7 +182,7 @@ impl ReclaimLoop {
     }
 
     fn look(&mut self, leases: BTreeMap<LeaseId, LeaseView>, now: u64) -> ReclaimSnapshot {
-        let mut pods: BTreeMap<String, PodFacts> = self
+        let mut pods: BTreeMap<String, BoundPod> = self
             .pods
             .values()
             .filter(|mirror| mirror.is_complete())
@@ -212,7 +212,8 @@ impl ReclaimLoop {
     async fn tell(&mut self, snapshot: &ReclaimSnapshot, notices: Vec<Notice>, now: u64) -> bool {
         let pod_client = &self.pod_client;
         let given = notices.into_iter().map(|notice| async move { (notify(pod_client, &notice).await, notice) });
-        let given: Vec<(Outcome, Notice)> = futures::stream::iter(given).buffer_unordered(AT_ONCE).collect().await;
+        let given: Vec<(Outcome, Notice)> =
+            futures::stream::iter(given).buffer_unordered(CONCURRENT_NOTICES).collect().await;
         let mut is_fine = true;
         for (outcome, notice) in given {
             let (namespace, pod) = (&notice.pod.namespace, &notice.pod.name);
@@ -234,11 +235,11 @@ impl ReclaimLoop {
     fn assume(&mut self, snapshot: &ReclaimSnapshot, notice: &Notice, now: u64) {
         let Some(seen) = snapshot.pods.iter().find(|pod| pod.pod.uid == notice.pod.uid) else { return };
         let (told_at, told_reason) = notice.marks.clone().unzip();
-        let after = PodFacts { told_at, told_reason, is_saved: false, ..seen.clone() };
+        let after = BoundPod { told_at, told_reason, is_saved: false, ..seen.clone() };
         let uid = notice.pod.uid.clone();
         // The watch still shows the state from before the first assumption.
         let before = self.assumed.remove(&uid).map_or_else(|| seen.clone(), |earlier| earlier.before);
-        self.assumed.insert(uid, AssumedPod { before, after, until_ms: now.saturating_add(ASSUMED_FOR_MS) });
+        self.assumed.insert(uid, AssumedNotice { before, after, until_ms: now.saturating_add(NOTICE_ASSUMED_MS) });
     }
 }
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_types::LeaseId;
 
-use super::pod::PodFacts;
-use super::snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
+use super::bound_pod::BoundPod;
+use super::reclaim_snapshot::{LeaseView, ReclaimNotice, ReclaimSnapshot};
 use crate::burst::{Note, PodRef};
 
 /// A watch may show pods this much later that were bound just before the reclaim.
-const SETTLED_AFTER_MS: u64 = 5_000;
+const LATE_BINDING_MS: u64 = 5_000;
 
 /// A notice to a pod: its annotations and one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
         plan.notices.extend(notice);
     }
     for (id, lease) in snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_some()) {
-        let settled_ms = lease.noticed_ms.saturating_add(SETTLED_AFTER_MS);
+        let settled_ms = lease.noticed_ms.saturating_add(LATE_BINDING_MS);
         if unsaved.contains(id) {
             continue;
         } else if settled_ms <= snapshot.now_ms {
@@ -63,7 +63,7 @@ pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
 }
 
 /// The notice that a pod lacks, if any.
-fn notice(pod: &PodFacts, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
+fn notice(pod: &BoundPod, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
     let (marks, note) = match reclaim {
         Some(reclaim) => {
             let was_told =

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_agent_model::lease::Lease;
 use comity_types::LeaseId;
 
-use super::pod::PodFacts;
+use super::bound_pod::BoundPod;
 use super::{reason_word, reclaim_of};
 
 /// The reclaim of a lease: reason and deadline.
@@ -57,5 +57,5 @@ pub struct ReclaimSnapshot {
     /// Leases by id.
     pub leases: BTreeMap<LeaseId, LeaseView>,
     /// Pods on the leases' nodes.
-    pub pods: Vec<PodFacts>,
+    pub pods: Vec<BoundPod>,
 }

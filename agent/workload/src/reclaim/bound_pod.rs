@@ -7,7 +7,7 @@ use crate::burst::PodRef;
 
 /// A pod bound to a virtual node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodFacts {
+pub struct BoundPod {
     /// Which pod.
     pub pod: PodRef,
     /// The node.
@@ -24,7 +24,7 @@ pub struct PodFacts {
     pub is_saved: bool,
 }
 
-impl PodFacts {
+impl BoundPod {
     /// The facts of a pod; `None` for one without a node.
     #[must_use]
     pub fn of(pod: &Pod) -> Option<Self> {
@@ -61,12 +61,12 @@ mod tests {
 
     use super::*;
 
-    fn facts(annotations: Value, phase: &str, node: Option<&str>) -> Option<PodFacts> {
+    fn facts(annotations: Value, phase: &str, node: Option<&str>) -> Option<BoundPod> {
         let pod = json!({
             "metadata": { "name": "p", "namespace": "team-a", "uid": "u", "annotations": annotations },
             "spec": { "nodeName": node, "containers": [] }, "status": { "phase": phase },
         });
-        PodFacts::of(&serde_json::from_value(pod).unwrap())
+        BoundPod::of(&serde_json::from_value(pod).unwrap())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Liqo's key exchange: one side step by step, then both against each other with everything going wrong.
 
-mod network;
+mod network_state;
 mod pair;
 
 use comity_agent_liqo::network::NetworkState;
