@@ -142,6 +142,7 @@ label_id!(
     NodeId, "node");
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

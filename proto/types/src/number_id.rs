@@ -67,6 +67,7 @@ number_id!(
     PeeringId, "peer-", "peering");
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
