@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use comity_agent_state::record::{HpkePublicKey, RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
-use comity_types::is_dns_label;
-use comity_types::{PeeringId, Side};
+use comity_types::{PeeringId, Side, is_dns_label};
 use ipnet::Ipv4Net;
 
 use crate::keys::seal::SUITE;

@@ -126,10 +126,15 @@ fn is_past_grace(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
         && snapshot.now_ms > lease.expires_at_ms.saturating_add(snapshot.outage_grace_ms)
 }
 
-/// Discards envelopes of another epoch, of an unknown step, or for a lease that is gone: nobody will open them.
+/// Discards envelopes of another epoch, of an unknown step, or for a lease that is gone: nobody will open them. Those of
+/// a skipped lease or peering stay, as the objects themselves do.
 fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
+    let is_skipped = |object| snapshot.desired.skipped.contains(&object);
     for envelope in &snapshot.desired.envelopes {
         let key = &envelope.key;
+        if is_skipped(ObjectId::Peering(key.peering)) || key.lease.is_some_and(|id| is_skipped(ObjectId::Lease(id))) {
+            continue;
+        }
         let epoch = snapshot.directive(key.peering).map(|directive| directive.peering.epoch);
         let is_wanted = |id| snapshot.desired.leases.iter().any(|lease| lease.id == id && lease.is_wanted());
         let lease_gone = key.lease.is_some_and(|lease| !is_wanted(lease));

@@ -22,7 +22,6 @@ pub struct Explanation {
     /// A verdict per donor.
     pub donors: Vec<DonorVerdict>,
     /// Its position in the queue; none unless it waits.
-    #[serde(rename = "standing")]
     pub position: Option<QueuePosition>,
     /// Leases that are being reclaimed for it, or would be next.
     pub reclaims: Option<Reclaims>,

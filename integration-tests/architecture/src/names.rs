@@ -45,8 +45,8 @@ impl fmt::Display for Duplicate {
 /// Types, constants and files below the folder `src` that share a name. Each program in `src/bin` is a crate of its
 /// own.
 ///
-/// Only the top level of files counts: two modules written out in one file may use the same name. So may two items of
-/// one file, of which the compiler takes one.
+/// Only the top level of files counts: two inline modules of a file may use the same name. So may two alternatives
+/// that `cfg` chooses from.
 ///
 /// # Errors
 /// A file that cannot be read or parsed.

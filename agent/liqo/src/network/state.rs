@@ -5,8 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_types::Side;
-use comity_types::is_dns_label;
+use comity_types::{Side, is_dns_label};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 

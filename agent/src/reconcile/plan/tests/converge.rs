@@ -14,6 +14,20 @@ fn envelopes_of_no_use_are_acknowledged_once() {
     assert!(done.iter().all(|name| *name == "discard-envelope") && done.len() == 2, "{done:?}");
 }
 
+#[test]
+fn envelopes_of_skipped_objects_are_kept() {
+    for skipped in [ObjectId::Lease(LeaseId(1)), ObjectId::Peering(PEERING)] {
+        let mut sim = connected_origin();
+        sim.desired.leases.clear();
+        let mut old = envelope("credential", "lease-1");
+        old.key.epoch = 7;
+        sim.desired.envelopes = vec![old];
+        assert!(sim.plan().iter().any(|step| step.name() == "discard-envelope"));
+        sim.desired.skipped = vec![skipped];
+        assert!(!sim.plan().iter().any(|step| step.name() == "discard-envelope"), "{skipped:?}");
+    }
+}
+
 proptest! {
     /// From any point of a handshake and a lease, with a restart anywhere, the plan ends, and is empty when it has.
     #[test]
