@@ -26,7 +26,7 @@ use crate::transport::stream_append::WINDOW;
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
 
 /// The Raft port of one broker.
-pub struct RaftTransportService {
+pub(crate) struct RaftTransportService {
     group: Group,
     /// Permits one incoming snapshot at a time.
     snapshots: Semaphore,
@@ -70,7 +70,7 @@ impl RaftTransportService {
 
 /// The service for the Raft port. Serve it over [`comity_runtime::tls::incoming`]: it refuses every caller whose
 /// connection does not say who it is.
-pub fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
+pub(crate) fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
     RaftTransportServer::new(RaftTransportService::new(group.clone()))
         .max_decoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
         .max_encoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
