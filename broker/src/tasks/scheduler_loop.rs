@@ -29,7 +29,7 @@ pub(super) async fn run(context: &Context) {
             Ok(Next::Plan) => continue,
             Ok(Next::Wait { pause }) => pause,
             Err(error) => {
-                tracing::warn!(%error, "matching waits");
+                tracing::warn!(%error, "scheduling waits");
                 context.clock.sleep(RETRY_INTERVAL).await;
                 continue;
             }

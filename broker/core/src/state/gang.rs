@@ -116,7 +116,7 @@ pub(crate) fn joinable_members(state: &State, request: &Request) -> u32 {
     let elastic = |members: &Members| members.min < members.desired;
     let Some(members) = request.spec.members.filter(elastic) else { return 0 };
     // No check ensures that a new part shares an RDMA network with the first one.
-    if request.state != RequestState::Matched || request.spec.topology.rdma_gbits > 0 {
+    if request.state != RequestState::Placed || request.spec.topology.rdma_gbits > 0 {
         return 0;
     }
     let (mut held, mut count) = (0_u32, 0);

@@ -257,7 +257,7 @@ fn a_node_that_does_not_answer_gives_notice_and_one_that_is_gone_does_not() {
     story.reclaim();
     assert_eq!(story.state().leases[&lease].end_reason, Some(EndReason::NodeLost));
     assert_eq!(story.it.place().len(), 1);
-    assert_eq!(story.state().requests[&request].state, RequestState::Matched);
+    assert_eq!(story.state().requests[&request].state, RequestState::Placed);
 }
 
 #[test]

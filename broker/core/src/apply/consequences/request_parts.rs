@@ -70,7 +70,7 @@ impl Transition<'_> {
         let (Some(found), Some(lease)) = (self.state().requests.get(&request), self.state().leases.get(&id)) else {
             return;
         };
-        if found.state != RequestState::Matched {
+        if found.state != RequestState::Placed {
             return;
         }
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
