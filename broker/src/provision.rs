@@ -211,7 +211,7 @@ mod tests {
             admin_out: home.path().join("ingrid"),
         };
         super::init(&init).unwrap();
-        // What a copy needs of the first broker: its settings and the authority.
+        // A copy needs only the settings and the CA of the first broker.
         std::fs::remove_dir_all(identity_dir(&first)).unwrap();
 
         assert!(add_identity_once(&first, 2, &out).unwrap());

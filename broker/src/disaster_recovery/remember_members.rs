@@ -87,7 +87,7 @@ mod tests {
     fn who_votes_is_remembered_and_nobody_by_those_who_do_not() {
         let founder = settings(1, "1=a:1/a:2,2=b:1/b:2,3=c:1/c:2");
         assert_eq!(to_remember(&founder, &members("1=a:1/a:2,2=b:1/b:2,3=c:1/c:2", "4=d:1/d:2")), None);
-        // What others call it does not change where it listens.
+        // The addresses under which others reach it do not change its own listen addresses.
         let changed = to_remember(&founder, &members("1=z:9/z:8,3=c:1/c:2,4=d:1/d:2", ""));
         assert_eq!(changed, Some(parse_members("1=a:1/a:2,3=c:1/c:2,4=d:1/d:2").unwrap()));
         assert_eq!(to_remember(&founder, &members("2=b:1/b:2,3=c:1/c:2,4=d:1/d:2", "")), None, "it has left");

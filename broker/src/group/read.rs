@@ -19,7 +19,7 @@ pub enum Consistency {
     /// Includes everything acknowledged before the call.
     #[default]
     Linearizable,
-    /// What this broker has applied; needs no leader.
+    /// The state of this broker, which may lag; needs no leader.
     Stale,
 }
 

@@ -28,7 +28,7 @@ impl Outcast {
         }
     }
 
-    /// What a peer's refusal says.
+    /// Reads the header of a peer's refusal.
     pub(super) fn of(status: &Status) -> Option<Self> {
         let text = status.metadata().get(OUTCAST)?.to_str().ok()?;
         [Self::Removed, Self::Replaced].into_iter().find(|outcast| outcast.as_str() == text)

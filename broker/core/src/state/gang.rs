@@ -34,7 +34,7 @@ pub(crate) enum Role {
     Joins,
 }
 
-/// What happens to a request when one of its leases ends.
+/// Effect of a lease's end on its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The request continues without the lease.
@@ -68,7 +68,7 @@ fn was_added_later(lease: &Lease) -> bool {
     lease.joins || lease.moved_from.is_some()
 }
 
-/// What happens to the request when lease `id` ends. `was` is the lease's previous state.
+/// Effect on the request of the end of lease `id`. `was` is the lease's previous state.
 pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lease: &Lease, was: LeaseState) -> Fate {
     let reason = lease.end_reason.unwrap_or(EndReason::Released);
     let failed = reason.retries() || reason == EndReason::OriginFailed;

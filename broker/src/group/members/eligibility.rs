@@ -49,7 +49,7 @@ impl Halt {
     }
 }
 
-/// What this broker may do in its group. Clones share it.
+/// Whether this broker may vote and lead in its group. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Eligibility {
     inner: Arc<EligibilityInner>,
