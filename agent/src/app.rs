@@ -324,12 +324,6 @@ impl Agent {
         self.admin.local_addr()
     }
 
-    /// Where UDP of the fabric is received.
-    #[must_use]
-    pub fn fabric_addr(&self) -> std::net::SocketAddr {
-        self.parts.tunnels.fabric.local_addr()
-    }
-
     /// Where the fabric's port for donors leads: this cluster's API server, or the echo API.
     #[must_use]
     pub fn api_target(&self) -> ForwardTarget {

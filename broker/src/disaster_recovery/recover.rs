@@ -145,12 +145,6 @@ impl Recovery {
         }
     }
 
-    /// Group of the copy.
-    #[must_use]
-    pub fn old_group(&self) -> Option<&GroupId> {
-        self.copy.group.as_ref()
-    }
-
     /// Replaces the copy by the new group; the copy is kept beside it.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ use crate::storage::storage_error::StorageError;
 const DATA_DIR_FORMAT: u64 = 1;
 pub(super) const MARKER_FILE: &str = "format";
 const MAX_MARKER_BYTES: u64 = 64 << 10;
-/// Starts that are remembered. A peer that was down for more of them takes the next for that of an old copy, and this broker
-/// catches up as after a loss.
+/// Starts that this broker remembers. A peer that was down for more of them takes the next one for the start of an old
+/// copy, and this broker catches up as after a loss.
 const MAX_STARTS: usize = 256;
 const PRODUCT: &str = "comity-broker";
 

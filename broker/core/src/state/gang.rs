@@ -196,7 +196,7 @@ pub(crate) fn role(state: &State, request: &Request, proposed: &ProposedPlacemen
         (PlacementKind::Serve, RequestState::Queued) => Ok(Role::Starts),
         (PlacementKind::Serve, _) => Err(refused(format!("{id} does not wait"))),
         (PlacementKind::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
-        (PlacementKind::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
+        (PlacementKind::Replace(lease), _) => Err(refused(format!("{lease} of {id} does not need to move"))),
         (PlacementKind::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),
         (PlacementKind::Join, _) => Err(refused(format!("no members of {id} are missing, or it does not run"))),
     }

@@ -48,7 +48,7 @@ pub(crate) fn unhealthy(
         named.push(format!("and {rest} more"));
     }
     let reason = format!(
-        "{donor} has room for {now} of {least} shares of class {} now, and would have with what is not well: {}",
+        "{donor} has room for {now} of {least} shares of class {} now, and for all of them if this were healthy: {}",
         wanted.class,
         named.join(", ")
     );
