@@ -15,7 +15,7 @@ const MEMBERS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to write.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Runs until it is told to stop.
+/// Runs until `stop`.
 pub(crate) async fn run(group: Group, config: Config, stop: CancellationToken) {
     let mut settings = config.settings;
     let mut pause = MEMBERS_CHECK_INTERVAL;
@@ -43,7 +43,7 @@ async fn save(settings: &Settings, data: &Path) -> Result<(), String> {
     saved.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// The other voters, where the settings name others. What they say of this broker stays, for it says where it listens.
+/// The other voters, if the settings name others. This broker's own entry stays, because it has its listen addresses.
 fn to_remember(settings: &Settings, members: &[MemberStatus]) -> Option<BTreeMap<u64, MemberAddress>> {
     let voters = || members.iter().filter(|member| member.voter);
     if !voters().any(|member| member.id == settings.id) {

@@ -8,11 +8,11 @@ use crate::group::{ClockStatus, Group, Leadership};
 use crate::replication::identity::{GroupId, Incarnation};
 use crate::replication::member::MemberAddress;
 
-/// Broken invariants that a status names: one is enough to know, some more help to understand.
+/// Maximum violations in a status: one proves a fault, and further ones help to find its cause.
 const MAX_VIOLATIONS: usize = 32;
 
-/// Requests, leases and nodes up to which what is kept at hand is copied and checked too, while nothing is applied:
-/// with these a few milliseconds.
+/// Maximum requests, leases and nodes for which a status copies and checks derived data too. Nothing is applied
+/// meanwhile; up to this number it takes a few milliseconds.
 const CHECKED_AT_HAND: usize = 5_000;
 
 /// Role of a broker in its group.
@@ -144,7 +144,8 @@ fn examine(state: &State) -> Examined {
 }
 
 impl Group {
-    /// How this broker sees its group. Encodes and checks a copy of the state: for people, not for loops.
+    /// Status of the group, as this broker knows it. Encodes and checks a copy of the state, so do not call it in a
+    /// loop.
     pub async fn status(&self) -> GroupStatus {
         let replica = self.inner.replica.clone();
         let examined = tokio::task::spawn_blocking(move || {

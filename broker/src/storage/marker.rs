@@ -76,7 +76,7 @@ impl Marker {
             Err(error) => return Err(error.into()),
         };
         let damaged = |error| StorageError::damaged(&path, error);
-        // A later format may have other fields, so look at these two first.
+        // A later format may have other fields, so these two are read first.
         let head: MarkerHead = serde_json::from_slice(&text).map_err(damaged)?;
         if head.product != PRODUCT {
             return Err(StorageError::damaged(path, format!("it is of {:?}", head.product)));

@@ -31,7 +31,7 @@ struct Known {
 }
 
 impl PeerStarts {
-    /// Reads what the directory says. A file that cannot be read proves nothing, and is written again.
+    /// Reads the file. An unreadable file proves nothing, and is replaced by the next write.
     pub(super) fn open(data: &Path) -> Self {
         let path = data.join(PEERS_FILE);
         let known = atomic_file::read_bounded(&path, MAX_PEERS_BYTES)

@@ -133,7 +133,7 @@ pub(crate) fn found_on(
     let log = LogStore::open(&data.join("log"), Reached::open(data))?;
     log.begin_after(last, Vote::new(last.leader_id.term, id)).map_err(internal)?;
     log.close();
-    // Last: a directory with a marker is whole.
+    // Written last: a directory with a marker is complete.
     marker.write(data)?;
     Ok(group)
 }

@@ -101,7 +101,7 @@ async fn carry_out(
             Err(refusal) => tracing::error!(%refusal, "the plan was refused as a whole"),
         }
     }
-    // Plan again after a full or partly refused plan. A plan without any placement waits for the next change.
+    // Whether to plan again: after a full or partly refused plan. A plan without placements waits for the next change.
     Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_PLAN || made < placed || unplaced > 0))
 }
 

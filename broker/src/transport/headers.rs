@@ -11,7 +11,7 @@ const GROUP: &str = "comity-group";
 const TO: &str = "comity-to";
 const OUTCAST: &str = "comity-outcast";
 
-/// Why a caller has no part in the group any more.
+/// Reason why a caller no longer belongs to the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcast {
     /// It was removed.
@@ -35,7 +35,7 @@ impl Outcast {
     }
 }
 
-/// A refusal that also tells the caller that it has no part in the group any more.
+/// A refusal with the reason why the caller no longer belongs to the group.
 pub(super) fn outcast(mut status: Status, why: Outcast) -> Status {
     status.metadata_mut().insert(OUTCAST, MetadataValue::from_static(why.as_str()));
     status

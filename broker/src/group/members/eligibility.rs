@@ -31,7 +31,7 @@ impl Halt {
         ))
     }
 
-    /// A broker of a group that another one was recovered from cannot go on.
+    /// Another group was recovered from a copy of this broker's group, so this broker must stop.
     pub(crate) fn replaced_by(me: u64, peer: u64) -> Self {
         Self::Stopped(format!(
             "broker {me} belongs to a group that was replaced: the group of broker {peer} was recovered from a copy of it, \
