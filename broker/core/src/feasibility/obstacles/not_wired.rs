@@ -77,7 +77,7 @@ struct Lack<'c, 'a> {
     wanted: &'c Wanted<'c>,
     /// Shares that are needed.
     least: u64,
-    /// FittingShares under this requirement alone.
+    /// Room under this requirement alone.
     room: FittingShares,
     /// Shares that fit under all requirements when the donor is idle.
     together: u64,

@@ -1,4 +1,4 @@
-//! Explains a lack of room that only unhealthy nodes or devices cause, and what would change that.
+//! Explains a lack of room that only unhealthy nodes or devices cause, and gives a remedy.
 
 use std::collections::BTreeMap;
 
