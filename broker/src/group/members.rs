@@ -1,7 +1,6 @@
 //! Group membership: voters and learners, and how brokers join, return and leave.
 
 pub(crate) mod admission;
-pub(crate) mod eligibility;
 pub(crate) mod founding;
 pub(crate) mod hello;
 mod membership;

@@ -78,7 +78,7 @@ impl FailuresReport {
             ("most in quarantine at a time", self.most_quarantined),
             ("most leases that replace one another", self.longest_chain),
             ("most rounds until nothing happened", self.most_rounds),
-            ("placed on unhealthy capacity", self.placed_on_unhealthy),
+            ("placed on unhealthy hardware", self.placed_on_unhealthy),
             ("reclaimed for nothing", self.for_nothing),
             ("left on what had failed", self.missed),
             ("left without a place there was", self.could_have_gone_on),
