@@ -14,8 +14,8 @@ use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
 use comity_runtime::{
-    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness, Shutdown,
-    SystemClock, SystemEntropy, atomic_file, private_files,
+    AdminServer, BrokerEndpoints, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource,
+    Readiness, Shutdown, SystemClock, SystemEntropy, atomic_file, private_files,
 };
 use tokio::sync::{Notify, watch};
 
@@ -114,6 +114,22 @@ pub struct Agent {
     _inventory: Inventory,
 }
 
+/// This cluster as a member of its federation.
+struct JoinedCluster {
+    federation: String,
+    cluster: String,
+    key: IdentityKey,
+    store: Store,
+}
+
+/// Access to the brokers, with the identity that it needs.
+struct BrokerAccess {
+    directory: IdentityDir,
+    source: IdentitySource,
+    brokers: BrokerEndpoints,
+    tls: ClientTls,
+}
+
 /// Parts that depend on the kind of cluster.
 struct Platform {
     donor: Arc<dyn DonorDelivery>,
@@ -138,6 +154,24 @@ impl Agent {
         // Before anything that may wait: for a broker, a disk or an API server.
         tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
+        let (joined, access) = Self::join(&config, &clock, &entropy).await?;
+        let platform = platform(&config, &clock, &entropy).await?;
+        let shutdown = Shutdown::new();
+        // From here on a failure ends the started tasks.
+        let unfinished = shutdown.token().drop_guard();
+        let parts = Self::prepare(&config, joined, &platform, &clock, &entropy, &shutdown).await?;
+        let agent = Self::run(config, access, crash_points, parts, platform, shutdown).await?;
+        unfinished.disarm();
+        Ok(agent)
+    }
+
+    /// Loads the store and the identity key, and joins unless an identity exists.
+    async fn join(
+        config: &Config,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+    ) -> Result<(JoinedCluster, BrokerAccess), AgentError> {
+        let state = config.state_dir.clone();
         for secret in [
             state.join(IDENTITY_KEY_FILE),
             IdentityDir::new(state.join("identity")).key_file(),
@@ -165,10 +199,19 @@ impl Agent {
         let roots = directory.roots()?;
         let source = IdentitySource::new(identity);
         let tls = ClientTls::new(roots, source.subscribe());
+        Ok((JoinedCluster { federation, cluster, key, store }, BrokerAccess { directory, source, brokers, tls }))
+    }
 
-        let registry = prometheus::Registry::new();
-        let metrics = Metrics::new(&registry)?;
-        let platform = platform(&config, &clock, &entropy).await?;
+    /// Binds the fabric, and starts the tasks of this cluster's nodes.
+    async fn prepare(
+        config: &Config,
+        joined: JoinedCluster,
+        platform: &Platform,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+        shutdown: &Shutdown,
+    ) -> Result<Parts, AgentError> {
+        let JoinedCluster { federation, cluster, key, store } = joined;
         let fabric =
             Fabric::bind(FabricConfig { listen: config.fabric.listen, mode: config.fabric.fabric_mode() }).await?;
         let endpoints = config.fabric_endpoints(fabric.local_addr());
@@ -177,12 +220,8 @@ impl Agent {
                 "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
             );
         }
-        let outage_grace_ms = outage_grace(&store)?;
-        let shutdown = Shutdown::new();
-        // From here on a failure ends the started tasks.
-        let unfinished = shutdown.token().drop_guard();
         let nodes = match &platform.api {
-            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, &clock), &shutdown).await?,
+            Some(api) => Prepared::look(config, api, &store, (&platform.salt, clock), shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
         let parts = Parts {
@@ -194,13 +233,13 @@ impl Agent {
                 pinned: config.pinned_institution_keys.clone(),
                 endpoints,
                 network: nodes.network.clone(),
-                entropy: Arc::clone(&entropy),
+                entropy: Arc::clone(entropy),
             }),
             store,
             tunnels: Arc::new(Tunnels::new(fabric, Duration::from_secs(config.fabric.keepalive_seconds))),
             deliveries: Arc::new(Deliveries {
-                donor: platform.donor,
-                origin: platform.origin,
+                donor: Arc::clone(&platform.donor),
+                origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
                 node_service: nodes.service.clone(),
@@ -209,11 +248,11 @@ impl Agent {
             settling: Arc::new(Settling::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
-            clock: Arc::clone(&clock),
-            entropy: Arc::clone(&entropy),
+            clock: Arc::clone(clock),
+            entropy: Arc::clone(entropy),
         };
 
-        nodes.run(&parts, &shutdown);
+        nodes.run(&parts, shutdown);
         if let (FabricModeName::Tun, true, Some(api)) =
             (config.fabric.mode, config.fabric.tun.overlay.enabled, &platform.api)
         {
@@ -221,6 +260,23 @@ impl Agent {
             let (member, tunnels) = (Arc::clone(&parts.member), Arc::clone(&parts.tunnels));
             shutdown.spawn(gateway::run(member, tunnels, api.client(), namespace, shutdown.token()));
         }
+        Ok(parts)
+    }
+
+    /// Starts the services and the tasks that depend on brokers.
+    async fn run(
+        config: Config,
+        access: BrokerAccess,
+        crash_points: Vec<CrashPoint>,
+        parts: Parts,
+        platform: Platform,
+        shutdown: Shutdown,
+    ) -> Result<Self, AgentError> {
+        let BrokerAccess { directory, source, brokers, tls } = access;
+        let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
+        let outage_grace_ms = outage_grace(&parts.store)?;
+        let registry = prometheus::Registry::new();
+        let metrics = Metrics::new(&registry)?;
         let readiness = Readiness::new();
         let admin = AdminServer::start(
             config.admin_listen,
@@ -231,7 +287,7 @@ impl Agent {
         )
         .await?;
         let (desired_sender, desired) = watch::channel(Update::default());
-        let api = local_api::serve(&state, parts.clone(), desired.clone(), shutdown.token())?;
+        let api = local_api::serve(&config.state_dir, parts.clone(), desired.clone(), shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
@@ -286,8 +342,7 @@ impl Agent {
         shutdown.spawn(renewal.run(shutdown.token()));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
-        let socket = state.join(local_api::SOCKET);
-        unfinished.disarm();
+        let socket = config.state_dir.join(local_api::SOCKET);
         Ok(Self { parts, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
     }
 
@@ -322,12 +377,6 @@ impl Agent {
     #[must_use]
     pub fn admin_addr(&self) -> std::net::SocketAddr {
         self.admin.local_addr()
-    }
-
-    /// Where UDP of the fabric is received.
-    #[must_use]
-    pub fn fabric_addr(&self) -> std::net::SocketAddr {
-        self.parts.tunnels.fabric.local_addr()
     }
 
     /// Where the fabric's port for donors leads: this cluster's API server, or the echo API.

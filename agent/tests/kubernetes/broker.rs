@@ -70,7 +70,7 @@ impl Broker {
     /// Live requests for a namespace.
     pub(crate) fn live(&self, namespace: &str) -> Vec<v1::Request> {
         let is_live = |request: &&v1::Request| {
-            matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched)
+            matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed)
                 && request.spec.as_ref().is_some_and(|spec| spec.target_namespace == namespace)
         };
         self.state().requests.values().filter(is_live).cloned().collect()
@@ -82,7 +82,7 @@ impl Broker {
         {
             let mut state = self.state();
             let request = state.requests.get_mut(id).unwrap();
-            request.set_state(v1::RequestState::Matched);
+            request.set_state(v1::RequestState::Placed);
             request.lease.clone_from(&lease_id);
             let spec = request.spec.clone().unwrap();
             let lease = Lease {
@@ -210,9 +210,8 @@ impl Requests for Broker {
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>> {
         Box::pin(async move {
             self.answer()?;
-            let is_live = |request: &&v1::Request| {
-                matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched)
-            };
+            let is_live =
+                |request: &&v1::Request| matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed);
             Ok(self.state().requests.values().filter(is_live).cloned().collect())
         })
     }

@@ -139,7 +139,7 @@ impl Row for Offer {
         "free",
         "lent",
         "local",
-        "unwell",
+        "unhealthy",
     ];
     const NONE: &'static str = "no cluster has an offer yet";
 

@@ -21,7 +21,7 @@ pub enum RequestState {
     /// It waits for a donor.
     Queued,
     /// It has a lease.
-    Matched,
+    Placed,
     /// Its lease ended as planned.
     Completed,
     /// The caller cancelled it.
@@ -38,7 +38,7 @@ impl RequestState {
             Self::Unknown => "unknown",
             Self::NotSubmitted => "not-submitted",
             Self::Queued => "queued",
-            Self::Matched => "matched",
+            Self::Placed => "placed",
             Self::Completed => "completed",
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
@@ -84,7 +84,7 @@ impl From<v1::Request> for Request {
             v1::RequestState::Unspecified if request.id.is_empty() => RequestState::NotSubmitted,
             v1::RequestState::Unspecified => RequestState::Unknown,
             v1::RequestState::Queued => RequestState::Queued,
-            v1::RequestState::Matched => RequestState::Matched,
+            v1::RequestState::Placed => RequestState::Placed,
             v1::RequestState::Completed => RequestState::Completed,
             v1::RequestState::Cancelled => RequestState::Cancelled,
             v1::RequestState::Failed => RequestState::Failed,

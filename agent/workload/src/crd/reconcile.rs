@@ -167,8 +167,7 @@ pub(super) fn status(
     let lease = lease.filter(|lease| lease.id.to_string() == request.lease);
     let stands = RequestState::try_from(request.state()).unwrap_or(RequestState::Queued);
     let state = match (stands, lease) {
-        (RequestState::Matched, Some(lease)) => state_text(lease.state),
-        (RequestState::Matched, None) => "Placed".to_owned(),
+        (RequestState::Placed, Some(lease)) => state_text(lease.state),
         (stands, _) => camel(stands.as_str()),
     };
     let is_ready = lease.is_some_and(|lease| lease.state == Some(LeaseState::Active)) && state == "Active";
@@ -176,7 +175,7 @@ pub(super) fn status(
         Some(lease) => lease.message.clone(),
         None => request.message.clone(),
     };
-    let placed = !request.lease.is_empty() && stands == RequestState::Matched;
+    let placed = !request.lease.is_empty() && stands == RequestState::Placed;
     let fresh = vec![
         condition("Accepted", true, "Submitted", &format!("it is {} at the broker", request.id), now_ms),
         condition("Placed", placed, if placed { "Placed" } else { &state }, &message, now_ms),
@@ -285,7 +284,7 @@ mod tests {
         let queued = status(&object, &request, None, 1_000);
         assert_eq!((queued.state.as_deref(), queued.message.as_deref()), (Some("Queued"), Some("no donor")));
         assert_eq!(queued.conditions[2].status, "False");
-        request.state = v1::RequestState::Matched.into();
+        request.state = v1::RequestState::Placed.into();
         request.lease = "lease-3".to_owned();
         request.leases = vec!["lease-3".to_owned()];
         let lease = Lease {

@@ -303,7 +303,7 @@ mod tests {
     #[tokio::test]
     async fn the_active_lease_of_an_earlier_attempt_does_not_count() {
         let mut follower = follower();
-        assert!(follower.apply(request(20, v1::RequestState::Matched, "lease-2")).is_some());
+        assert!(follower.apply(request(20, v1::RequestState::Placed, "lease-2")).is_some());
         assert!(follower.apply(lease(21, "lease-1", v1::LeaseState::Active)).is_some());
         assert_eq!(follower.finished(), None);
         assert!(follower.apply(lease(15, "lease-2", v1::LeaseState::Active)).is_some());
@@ -314,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn a_gang_is_active_when_all_of_its_leases_are() {
         let mut follower = follower();
-        let mut gang = request(20, v1::RequestState::Matched, "lease-2");
+        let mut gang = request(20, v1::RequestState::Placed, "lease-2");
         if let Some(v1::watch_event::Object::Request(request)) = &mut gang.object {
             request.leases = vec!["lease-2".to_owned(), "lease-3".to_owned()];
         }

@@ -15,7 +15,7 @@ use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
 
 /// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
 pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
-    if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched) {
+    if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed) {
         return None;
     }
     let spec = request.spec.clone().unwrap_or_default();

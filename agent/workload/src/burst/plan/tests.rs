@@ -42,11 +42,11 @@ fn with_request(snapshot: &mut BurstSnapshot, id: &str, facts: crate::burst::Req
 }
 
 fn with_lease(snapshot: &mut BurstSnapshot, id: &str, gpus: u32, stage: LeaseStage) {
-    let mut matched = request(gpus, &group());
-    (matched.is_queued, matched.lease) = (false, Some(id.to_owned()));
+    let mut placed = request(gpus, &group());
+    (placed.is_queued, placed.lease) = (false, Some(id.to_owned()));
     let req = id.replace("lease", "req");
     snapshot.leases.get_or_insert_default().insert(id.to_owned(), lease(&req, gpus, stage));
-    with_request(snapshot, &req, matched);
+    with_request(snapshot, &req, placed);
 }
 
 #[test]
