@@ -142,7 +142,7 @@ impl RaftStatus {
     /// Whether one leader serves one group, with all invariants in order.
     ///
     /// # Errors
-    /// What is wrong, in one sentence.
+    /// The problem, in one sentence.
     pub fn health(&self) -> Result<(), String> {
         let answered = || self.brokers.iter().filter(|broker| broker.error.is_none());
         let groups: BTreeSet<&str> =

@@ -10,7 +10,7 @@ use syn::Item;
 /// File names that may occur in each folder.
 const SHARED_FILE_NAMES: [&str; 4] = ["tests.rs", "lib.rs", "main.rs", "build.rs"];
 
-/// What has a name.
+/// Kind of a named thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Named {
     /// A type at the top level of a file.

@@ -13,6 +13,7 @@ mod federation_command;
 mod growth_command;
 mod place_command;
 mod reclaim_command;
+mod report_args;
 mod speed_command;
 mod whole;
 mod workload;
@@ -160,7 +161,7 @@ enum Benchmark {
     ///
     /// Runs the broker's state machine and planner in simulated time while local work, lending terms and demand change
     /// at random, until --reclaims leases were reclaimed. An independent checker verifies that no lease stopped before
-    /// its notice period unless its work was saved, that no smaller set of the donor's leases would have sufficed (it
+    /// its notice was over unless its work was saved, that no smaller set of the donor's leases would have sufficed (it
     /// tries all sets), and that no lease was stopped while another donor had room for it. Exit code 1 on any
     /// violation. A seed determines the report.
     Reclaim(reclaim_command::ReclaimArgs),

@@ -148,7 +148,7 @@ spec:
 
     // A namespace that goes takes its pods and the token with it.
     cluster.kubectl(&["delete", "namespace", "tenant", "--timeout=60s"]).await.unwrap();
-    // An API server remembers for ten seconds whose a token was; until then it only says that the rights are gone.
+    // An API server caches the owner of a token for ten seconds; until then it only denies the rights.
     let began = Instant::now();
     loop {
         let refused = cluster.kubectl_as(&kubeconfig, &["get", "pods"], "").await.unwrap_err().to_string();
