@@ -3,7 +3,7 @@
 //! ```text
 //! nodes ─▶ shapes: totals of CPU, memory, devices ┐
 //!                                                 ├▶ for each step of demand: which tasks to take, where ─▶ allocated
-//! tasks ─▶ types: how many of each come           ┘      (columns: how shares lie together on one device)
+//! tasks ─▶ types: how many of each come           ┘      (columns: patterns of shares on one device)
 //! ```
 //!
 //! Tasks are divisible and arrive in the trace's proportions. Nodes of one shape are merged into one, but devices stay
