@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_node_says_what_its_pods_need() {
+    fn a_virtual_node_shows_selector_and_tolerations() {
         let by_node = |lease: &mut v1::Lease| {
             lease.delivery = v1::Delivery::VirtualNode.into();
             lease.target_namespace = "lab".to_owned();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_share_a_name_is_not_found() {
+    fn allowed_duplicates_are_not_reported() {
         let files = [
             // Files that each folder may have, and a type and a constant of one name.
             ("lib.rs", "struct A;"),

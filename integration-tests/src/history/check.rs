@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_may_have_happened_early_late_or_never() {
+    fn a_call_without_an_answer_may_take_effect_early_late_or_never() {
         let unknown = operation(0, None, Call::Submit(1));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[])]));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[1])]));

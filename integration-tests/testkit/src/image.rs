@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tar_reads_what_is_written_and_the_bytes_are_stable() {
+    fn tar_reads_the_archive_and_its_bytes_are_stable() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("probe");
         fs::write(&program, b"\x7fELF and so on").unwrap();

@@ -20,7 +20,7 @@ const NODE: [&str; 4] = ["CapEff:\t0000000000001000", "CapBnd:\t0000000000001000
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "minutes of its own: ./test long runs it"]
-async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
+async fn pods_of_every_node_reach_leased_pods_and_nothing_else() {
     if !requirements::met("clusters of several nodes", &RealClusters::missing()) {
         return;
     }

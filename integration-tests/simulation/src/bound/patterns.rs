@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_and_what_it_leaves_are_a_device() {
+    fn a_pattern_and_its_rest_are_one_device() {
         let sizes = [300, 400];
         assert_eq!(left(&[2, 1], &sizes), 0);
         assert_eq!(first(&sizes), [vec![0, 0], vec![3, 0], vec![0, 2]]);
