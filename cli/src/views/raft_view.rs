@@ -154,7 +154,7 @@ impl RaftStatus {
                 format!("{} of group {}", ids.join(" and "), group.chars().take(8).collect::<String>())
             };
             let all: Vec<String> = groups.iter().map(of).collect();
-            return Err(format!("TWO GROUPS answer, and only one may go on: brokers {}", all.join(", ")));
+            return Err(format!("TWO GROUPS answer, and only one may continue: brokers {}", all.join(", ")));
         }
         if let Some(broken) = answered().find_map(|broker| broker.violations.first()) {
             return Err(format!("an invariant is broken: {broken}"));
