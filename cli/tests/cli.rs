@@ -216,7 +216,7 @@ fn a_file_that_is_not_text_is_one_problem_among_the_others() {
     let found =
         |file: &str, code: &str| problems.iter().any(|problem| problem["file"] == file && problem["code"] == code);
     assert!(found("a.yaml", "not-text") && found("b.yaml", "unknown-kind"), "{problems:?}");
-    // What is applied must be text as a whole.
+    // `apply` sends the files as text, so it refuses one that is not.
     let apply = run(&["policy", "apply", &dir.path().display().to_string()]);
     assert_eq!(apply.status.code(), Some(2));
     assert!(stderr(&apply).contains("a.yaml is not UTF-8 text"), "{}", stderr(&apply));
@@ -464,7 +464,7 @@ fn dev_ends_at_once_by_a_second_ctrl_c_and_leaves_nothing() {
 }
 
 #[test]
-fn a_kept_federation_goes_on_where_it_was() {
+fn a_kept_federation_continues_from_its_state() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let start = || {

@@ -67,7 +67,7 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
 async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
     for (name, change, part) in [
         ("finalizer", json!({ "metadata": { "finalizers": ["example.com/forever"] } }), "no finalizers"),
-        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "push away"),
+        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "preempt"),
         ("toleration", json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } }), "tolerate only"),
         ("node", json!({ "spec": { "nodeName": "cpu-1" } }), "the scheduler chooses"),
     ] {

@@ -1,10 +1,11 @@
 //! Requests and their states.
 
 use comity_proto::v1;
+use comity_types::Delivery;
 use serde::Serialize;
 
 use super::absent::{non_empty, non_zero};
-use super::delivery::Delivery;
+use super::known::Known;
 use super::list::Row;
 use super::spec::{DataNeed, Preemptible, RequestSpec};
 use crate::output::{Answer, fields};
@@ -115,7 +116,7 @@ impl Row for Request {
             self.spec.tenant.clone(),
             self.spec.origin.clone(),
             self.spec.gpus_summary(),
-            self.spec.delivery.as_str().to_owned(),
+            self.spec.delivery.to_string(),
             duration_text(self.spec.duration_ms),
             self.state.as_str().to_owned(),
             self.leases_text().unwrap_or_else(|| "-".to_owned()),
@@ -144,11 +145,13 @@ impl Request {
     /// Its delivery with an explanation.
     fn delivery_text(&self) -> String {
         let how = match self.spec.delivery {
-            Delivery::VirtualNode => "pods of the namespace below run on a virtual node in your cluster",
-            Delivery::Namespace => "a kubeconfig for a namespace on the donor, in a Secret in the namespace below",
-            Delivery::Unknown => "this client is older than the broker",
+            Known::Value(Delivery::VirtualNode) => "pods of the namespace below run on a virtual node in your cluster",
+            Known::Value(Delivery::Namespace) => {
+                "a kubeconfig for a namespace on the donor, in a Secret in the namespace below"
+            }
+            Known::Unknown => "this client is older than the broker",
         };
-        format!("{} ({how})", self.spec.delivery.as_str())
+        format!("{} ({how})", self.spec.delivery)
     }
 }
 

@@ -41,7 +41,7 @@ pub struct FailuresReport {
     pub missed: u64,
     /// Affected requests without a place while one was free, over all checks. Must be 0.
     pub could_have_gone_on: u64,
-    /// Leases that ended before their notice period. Must be 0.
+    /// Leases that ended before their notice was over. Must be 0.
     pub stopped_before_grace: u64,
     /// Reclaims that the state machine refused although they were proposed for the same state. Must be 0.
     pub refused: u64,
@@ -80,7 +80,7 @@ impl FailuresReport {
             ("most rounds until nothing happened", self.most_rounds),
             ("placed on unhealthy hardware", self.placed_on_unhealthy),
             ("reclaimed for nothing", self.for_nothing),
-            ("left on what had failed", self.missed),
+            ("left on failed hardware", self.missed),
             ("left without a place there was", self.could_have_gone_on),
             ("stopped before their grace", self.stopped_before_grace),
             ("refused by apply", self.refused),
