@@ -33,7 +33,7 @@ use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::uplink::Uplink;
 
-/// Until a broker has said otherwise.
+/// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 /// Name of the identity key's file in the state directory.
 pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
@@ -110,7 +110,7 @@ pub struct Agent {
     admin: AdminServer,
     socket: PathBuf,
     shutdown: Shutdown,
-    /// Followed as long as the agent runs.
+    /// Kept, because it observes only until it is dropped.
     _inventory: Inventory,
 }
 
@@ -306,7 +306,7 @@ impl Agent {
     /// Waits until a stream to a broker is connected and has delivered a desired state.
     pub async fn connected(&self) {
         let mut desired = self.desired.clone();
-        // The sender lives as long as the uplink; without one nothing will ever stand.
+        // Without a sender the uplink has ended, and no stream will connect.
         if desired.wait_for(|update| update.is_live && update.state.is_some()).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -342,7 +342,7 @@ impl Agent {
         &self.socket
     }
 
-    /// Stops, and returns when everything has. What was made for leases stays: stopping an agent ends no work.
+    /// Stops, and returns when all tasks have ended. Objects of leases stay: stopping an agent ends no work.
     pub async fn shutdown(self) {
         if let comity_runtime::shutdown::Drained::TimedOut { remaining } = self.shutdown.drain(DRAIN).await {
             tracing::warn!(remaining, "some tasks did not end in time");

@@ -94,7 +94,7 @@ struct Settings {
     /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
     #[arg(long, env = "COMITY_AGENT_FABRIC_ENDPOINTS", value_name = "LIST", value_delimiter = ',')]
     fabric_endpoints: Vec<String>,
-    /// What tunnels carry: the donor's API only, or pods too.
+    /// Traffic in the tunnels: the donor's API only, or pods too.
     #[arg(long, env = "COMITY_AGENT_FABRIC_MODE", value_name = "MODE")]
     fabric_mode: Option<FabricModeName>,
     /// Where tenants reach leased namespaces; in a pod, the pod's address.

@@ -34,13 +34,13 @@ pub const MAX_MESSAGE_BYTES: usize = 96 << 20;
 
 /// Dependencies of the uplink.
 pub struct Uplink {
-    /// What reports are about.
+    /// Parts of the agent that messages change or read.
     pub parts: Parts,
     /// Counters.
     pub metrics: Metrics,
     /// Brokers, in the order in which they are tried.
     pub brokers: BrokerEndpoints,
-    /// How to speak to them.
+    /// TLS for connections to them.
     pub tls: ClientTls,
     /// The cluster's nodes.
     pub nodes: watch::Receiver<Nodes>,
@@ -67,7 +67,7 @@ struct Shared {
     outage_grace_ms: watch::Sender<u64>,
     offer: tokio::sync::Mutex<OfferState>,
     received: AtomicU64,
-    /// Streams that brought their welcome and still stand.
+    /// Streams that were welcomed and are still connected.
     standing: AtomicU64,
 }
 

@@ -62,7 +62,7 @@ const MAX_NETWORKS: u32 = 64;
 pub struct NetworkSettings {
     /// Where Liqo is installed.
     pub liqo_namespace: String,
-    /// Its version, as in "v1.2.0"; empty if it does not say it.
+    /// Its version, as in "v1.2.0"; empty if unknown.
     pub liqo_version: String,
     /// How gateways are made.
     pub gateway: GatewaySettings,
@@ -79,13 +79,13 @@ pub enum NetworkStanding {
     Refused(String),
     /// Both gateways are configured.
     Ready {
-        /// Whether Liqo says that they reach each other.
+        /// Whether Liqo reports that they reach each other.
         connected: bool,
     },
 }
 
 impl NetworkStanding {
-    /// In words for people.
+    /// A text for people.
     #[must_use]
     pub fn told(&self) -> String {
         match self {
@@ -114,7 +114,7 @@ pub struct NetworkSeen {
 pub struct LiqoNetwork {
     client: Client,
     settings: NetworkSettings,
-    /// Held while objects are set, so that a removal begins after that.
+    /// Held while objects are applied, so that a removal waits for that.
     tending: Arc<Mutex<()>>,
 }
 
@@ -131,8 +131,8 @@ impl LiqoNetwork {
         Self { client, settings, tending: Arc::default() }
     }
 
-    /// Sets this side's objects as far as the other side's state is known, and observes the result. `current` is read
-    /// right before: a network that it no longer returns is not set.
+    /// Applies this side's objects as far as the other side's state is known, and observes the result. `current` is
+    /// read right before: a network that it no longer returns is not applied.
     pub async fn tend(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
@@ -143,7 +143,7 @@ impl LiqoNetwork {
         let standing = match pass.run(remote.as_ref()).await {
             Ok(standing) => standing,
             Err(error) => {
-                // What was not seen to its end is not told.
+                // A pass that failed reports no state.
                 pass.local = None;
                 match error {
                     DeliveryError::Permanent { code, message } => {
@@ -254,7 +254,7 @@ impl Pass<'_> {
         self.with_gateway(&local, remote).await
     }
 
-    /// What is left once this side's gateway is there.
+    /// Completes the round once this side's gateway exists.
     async fn with_gateway(
         &self,
         local: &NetworkState,
@@ -280,7 +280,7 @@ impl Pass<'_> {
         Ok(NetworkStanding::Ready { connected: self.is_connected(&namespace).await? })
     }
 
-    /// This side's gateway, if it is there.
+    /// This side's gateway, if it exists.
     async fn gateway(&self) -> Result<Option<DynamicObject>, DeliveryError> {
         let (kind, name) = (gateway_of(self.side), &self.peer.liqo_id);
         let api = self.network.objects(&kind, &self.peer.tenant_namespace());
@@ -300,9 +300,8 @@ impl Pass<'_> {
         rights(dynamic::apply(&api, &object).await)
     }
 
-    /// What is left of a gateway that was deleted, while there is none. Liqo makes a key and a Deployment only where it
-    /// finds none of that name: beside those of the gateway before, which Kubernetes still has to collect, a new one
-    /// would stay without.
+    /// A remaining object of a deleted gateway, while there is no gateway. Liqo makes a key and a Deployment only if
+    /// none of that name exist: a new gateway would get neither before Kubernetes has collected the old ones.
     async fn of_the_gateway_before(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
         if self.own(kind).await?.is_some() {
             return Ok(None);
@@ -323,7 +322,7 @@ impl Pass<'_> {
         Ok(Some(format!("{left} still there; does kube-controller-manager run, which collects it?")))
     }
 
-    /// Between two clusters there is one pair of gateways. One of the other role is of a peering that was before.
+    /// Deletes an object that an earlier peering made in the other role: two clusters have one pair of gateways.
     async fn make_way(&self, kind: &ApiResource) -> Result<(), DeliveryError> {
         match self.own(kind).await? {
             Some(_) => self.network.delete_own(kind, self.peer).await,
@@ -331,7 +330,7 @@ impl Pass<'_> {
         }
     }
 
-    /// This agent's object of a kind; an error if there is one of somebody else.
+    /// This agent's object of a kind; an error if somebody else made it.
     async fn own(&self, kind: &ApiResource) -> Result<Option<PartialObjectMeta<DynamicObject>>, DeliveryError> {
         let (namespace, name) = (self.peer.tenant_namespace(), &self.peer.liqo_id);
         let api = self.network.objects(kind, &namespace);
@@ -347,7 +346,7 @@ impl Pass<'_> {
         Ok(found)
     }
 
-    /// Whether this side's gateway says that it reaches the other one.
+    /// Whether this side's gateway reports that it reaches the other one.
     async fn is_connected(&self, namespace: &str) -> Result<bool, DeliveryError> {
         let name = format!("gw-{}", self.peer.liqo_id);
         let connections = self.network.objects(&connection(), namespace);
@@ -366,18 +365,18 @@ fn gateway_of(side: Side) -> ApiResource {
 }
 
 impl LiqoNetwork {
-    /// What the other side must know of this side's gateway.
+    /// Adds the gateway's endpoint and public key, which the other side needs.
     async fn fill_in(&self, local: &mut NetworkState, gateway: &DynamicObject) -> Result<(), DeliveryError> {
         local.public_key = self.gateway_key(gateway).await?;
         local.endpoint = network_objects::endpoint(gateway);
         Ok(())
     }
 
-    /// Whether the tenant namespace can be worked in; what is missing if not.
+    /// Checks that the tenant namespace can be used; returns what is missing.
     async fn enter(&self, peer: &LiqoPeer, namespace: &str) -> Result<Option<String>, DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         match rights(call_opt(&format!("read namespace {namespace}"), namespaces.get(namespace)).await)? {
-            // The key exchange makes it, and looks whose it is.
+            // The key exchange makes it, and checks its owner.
             None => return Ok(Some(format!("namespace {namespace} is not made yet"))),
             Some(found) if found.metadata.deletion_timestamp.is_some() => {
                 return Ok(Some(format!("namespace {namespace} is being deleted")));
@@ -397,7 +396,7 @@ impl LiqoNetwork {
         Ok(None)
     }
 
-    /// Before 1.2 a Liqo routes to the first pod network alone.
+    /// Liqo before 1.2 routes only to the first pod network.
     fn check_ranges(&self, remote: &NetworkState) -> Result<(), DeliveryError> {
         let version = Version::parse(&self.settings.liqo_version);
         if remote.pod_cidrs.len() < 2 || version.is_none_or(Version::takes_several_pod_networks) {
@@ -412,7 +411,7 @@ impl LiqoNetwork {
         Err(DeliveryError::permanent("liqo-pod-cidrs", text))
     }
 
-    /// Base64 of a gateway's public key, out of the Secret that Liqo keeps its keys in.
+    /// Base64 of a gateway's public key, from the Secret with Liqo's keys.
     async fn gateway_key(&self, gateway: &DynamicObject) -> Result<Option<String>, DeliveryError> {
         let text = |field: &str| gateway.data.pointer(&format!("/status/secretRef/{field}")).and_then(Value::as_str);
         let Some(name) = text("name") else { return Ok(None) };
@@ -424,7 +423,7 @@ impl LiqoNetwork {
         let found = rights(call_opt(&format!("read Secret {namespace}/{name}"), secrets.get(name)).await)?;
         let Some(mut data) = found.and_then(|secret| secret.data) else { return Ok(None) };
         let key = data.get("publicKey").map(|key| STANDARD.encode(&key.0));
-        // The private key is beside it.
+        // The Secret also contains the private key.
         data.values_mut().for_each(|value| value.0.zeroize());
         Ok(key.filter(|key| state::wireguard_key(key).is_some()))
     }

@@ -43,7 +43,7 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Until `look` is done with the object of this name, or gives up; it gets `None` while there is none.
+    /// Waits until `check` is done with the object of this name, or fails; it gets `None` while there is none.
     pub(super) async fn until<K, T>(
         &self,
         api: &Api<K>,
@@ -71,7 +71,7 @@ impl Waiting<'_> {
         result.unwrap_or_else(|_| Err(self.too_long(&missing)))
     }
 
-    /// Until the object of this name is gone; with `uid`, also once another one has its name.
+    /// Waits until the object of this name is gone; with `uid`, another object of that name counts as gone.
     pub(super) async fn gone<K>(&self, api: &Api<K>, name: &str, uid: Option<String>) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -89,7 +89,7 @@ impl Waiting<'_> {
         .await
     }
 
-    /// Until nothing of this selection is left.
+    /// Waits until nothing of this selection is left.
     pub(super) async fn none_left<K>(&self, api: Api<K>, labels: &str) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,

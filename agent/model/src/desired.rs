@@ -42,7 +42,8 @@ impl Desired {
         Self { state: Arc::new(state), ..Self::default() }
     }
 
-    /// Applies an update at a time of the monotonic clock; `here` are all objects that this agent holds anything of. Returns whether the state is new.
+    /// Applies an update at a time of the monotonic clock; `here` are all objects that this agent holds anything of.
+    /// Returns whether the state is new.
     pub fn take(&mut self, update: &Update, here: &BTreeSet<ObjectId>, now: Duration) -> bool {
         self.is_live = update.is_live;
         let Some(state) = update.state.as_ref().filter(|_| update.number != self.number) else { return false };

@@ -28,7 +28,7 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Reads what was [`encoded`](Self::encoded); empty if it cannot be read.
+    /// Decodes [`encoded`](Self::encoded); empty if that is invalid.
     #[must_use]
     pub fn decode(encoded: &[u8]) -> Self {
         v1::DesiredState::decode(encoded).unwrap_or_default().into()

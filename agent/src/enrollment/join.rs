@@ -17,7 +17,7 @@ use comity_runtime::{
 };
 use zeroize::Zeroizing;
 
-/// What the identity key signs the CSR for.
+/// Domain of the identity key's signature over the CSR.
 const JOIN_DOMAIN: &str = "join-csr";
 /// How long joining is retried while no broker answers; a starting group takes seconds.
 const TRY_FOR: Duration = Duration::from_secs(60);
@@ -50,10 +50,10 @@ pub enum JoinError {
     /// No key could be made.
     #[error(transparent)]
     Key(#[from] CaError),
-    /// The identity on disk, or the one that came, is not usable.
+    /// The identity on disk, or the received one, is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The list of brokers is not usable.
+    /// The list of brokers is invalid.
     #[error(transparent)]
     Brokers(#[from] EndpointError),
     /// A broker refused.
@@ -116,7 +116,7 @@ pub async fn join_or_load(
         let token: JoinToken = String::from_utf8_lossy(&text)
             .parse()
             .map_err(|source| JoinError::Token { path: path.to_owned(), source })?;
-        // Before the identity, so that a restart in between joins again instead of finding no brokers.
+        // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         atomic_file::write(&list, token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
         let pem = join(&token, key, voucher, (clock, entropy)).await?;
         directory.save(&pem)?;

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 pub const SUITE: [u8; 6] = [0x64, 0x7a, 0x00, 0x01, 0x00, 0x03];
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity envelope v1";
-/// What the sender signs an envelope for.
+/// Domain of the sender's signature over an envelope.
 const ENVELOPE_DOMAIN: &str = "envelope";
 /// Length of the signature before the content.
 const SIGNATURE_BYTES: usize = 64;
@@ -38,7 +38,7 @@ pub enum SealError {
         /// How much.
         bytes: usize,
     },
-    /// The receiver's key is no key.
+    /// The receiver's key is invalid.
     #[error("the HPKE public key of {cluster} is not valid")]
     BadKey {
         /// The owner of the key.
@@ -56,7 +56,7 @@ pub enum SealError {
         /// The sender that it names.
         from: String,
     },
-    /// It opens, but was not made by whom it names.
+    /// It opens, but the claimed sender did not sign it.
     #[error("the {step} envelope {sequence} is not signed by {from}: somebody else made it")]
     NotSigned {
         /// Its step.
@@ -90,7 +90,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// That of an envelope as it came.
+    /// The binding of a received envelope.
     #[must_use]
     pub fn of(federation: &str, envelope: &Envelope) -> Self {
         let key = &envelope.key;

@@ -45,7 +45,7 @@ pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
                 continue;
             }
         }
-        // Known objects stay.
+        // Known objects are kept.
         tell.send_if_modified(|known| known.is_none() && known.replace(Arc::default()).is_none());
         tokio::time::sleep(CRD_CHECK_INTERVAL).await;
     }

@@ -43,7 +43,7 @@ const DESIRED_STATE_KEY: &str = "desired";
 
 /// Dependencies of the loop.
 pub struct Executor {
-    /// What steps work with.
+    /// Dependencies of the steps.
     pub parts: Parts,
     /// Counters.
     pub metrics: Metrics,
@@ -140,7 +140,7 @@ impl Executor {
         let records = self.parts.store.records();
         let mut live = self.live();
         if now >= state.next_garbage && !desired.unwanted().is_empty() {
-            // Without what was removed since the last desired state.
+            // Without objects removed since the last desired state.
             live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).copied().collect();
         }
         let service = self.parts.deliveries.node_service.borrow().clone();
@@ -159,7 +159,7 @@ impl Executor {
         })
     }
 
-    /// What runs in this process.
+    /// The running parts of this process.
     fn live(&self) -> Live {
         let Parts { tunnels, connections, settling, networks, saved, clock, .. } = &self.parts;
         Live {
@@ -287,7 +287,7 @@ fn pause_name(step: &Step) -> String {
     format!("{}/{}", step.object(), step.name())
 }
 
-/// What one step is run with.
+/// Input of one step's run.
 struct StepRun {
     parts: Parts,
     metrics: Metrics,

@@ -1,6 +1,6 @@
-//! A testing aid: `COMITY_AGENT_CRASH_AT=<step>[:before|after][,…]` aborts the process once at each place named, right
-//! before or after (the default) that step's work, so that tests can show that a restart at that point loses nothing. A
-//! marker file in the state directory keeps it to once. Without the variable nothing here does anything.
+//! A testing aid: `COMITY_AGENT_CRASH_AT=<step>[:before|after][,…]` aborts the process once at each named step, right
+//! before or after (the default) its work, so that tests can show that a restart at that point loses nothing. A marker
+//! file in the state directory prevents a second abort. Without the variable this module does nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::reconcile::steps::Step;
 /// The variable.
 pub const CRASH_VARIABLE: &str = "COMITY_AGENT_CRASH_AT";
 
-/// Held by whoever ends the process.
+/// Held by the thread that ends the process.
 static ENDING: Mutex<()> = Mutex::new(());
 
 /// Where a process can be made to end.
@@ -51,12 +51,13 @@ impl CrashPoint {
         Ok(Self { step: step.to_owned(), after: when == "after", marker })
     }
 
-    /// Ends the process if this is the place and it was not ended here before.
+    /// Ends the process if this is its crash point and it has not ended here before.
     pub fn reached(&self, step: &str, after: bool) {
         if self.step != step || self.after != after {
             return;
         }
-        // One process ends at one place: another that is reached meanwhile is not marked, and ends the next process.
+        // A process ends at one crash point: another that is reached meanwhile is not marked, and ends the next
+        // process.
         let _ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mark() {
             tracing::error!(step, after, "ending the process: {CRASH_VARIABLE} says so");
@@ -64,7 +65,7 @@ impl CrashPoint {
         }
     }
 
-    /// True once: when the marker was made just now.
+    /// Makes the marker; true if it did not exist.
     fn mark(&self) -> bool {
         std::fs::OpenOptions::new().write(true).create_new(true).open(&self.marker).is_ok()
     }

@@ -23,7 +23,7 @@ pub struct LiveLease {
 pub struct Live {
     /// Tunnels in the fabric, with their epochs.
     pub tunnels: BTreeMap<PeeringId, u32>,
-    /// Leases whose forward and kubeconfig stand.
+    /// Leases whose forward and kubeconfig exist.
     pub accepted: BTreeMap<LeaseId, LiveLease>,
     /// Reports acknowledged just now, which the desired state may not show yet.
     pub settling: BTreeSet<ReportKey>,

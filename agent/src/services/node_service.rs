@@ -47,7 +47,7 @@ const OWN_NETWORK_KEY: &str = "own-network";
 pub struct DonorSide {
     /// The part that the steps use.
     pub side: Arc<dyn VirtualNodeDonor>,
-    /// Whether it may lend, and why not.
+    /// Whether it may lend, or why not.
     pub health: watch::Receiver<Result<(), String>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Prepared {
     pub network: Option<v1::ClusterNetwork>,
     /// Both sides; absent without Liqo.
     pub nodes: Option<VirtualNodes>,
-    /// What this cluster can lend and borrow now.
+    /// Whether this cluster can lend and borrow virtual nodes now.
     pub service: watch::Receiver<NodeService>,
     parts: Option<NodeParts>,
     publish: watch::Sender<NodeService>,

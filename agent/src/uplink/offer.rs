@@ -32,7 +32,7 @@ impl OfferState {
     pub fn welcomed(&mut self, generation: u64) {
         self.generation = self.generation.max(generation);
         if self.acked != generation {
-            // It lost what it had, or somebody else advertised: all is sent again.
+            // It lost the offer, or somebody else advertised: the offer is sent again.
             self.acked = 0;
             self.sent = None;
         } else if self.sent.as_ref().is_some_and(|(sent, _, _)| *sent != generation) {
@@ -40,7 +40,7 @@ impl OfferState {
         }
     }
 
-    /// The offer to send, if the broker does not have this.
+    /// The offer to send, if the broker lacks it.
     pub fn next(&mut self, cluster: &str, offered: &Offered, message_id: u64) -> v1::Offer {
         self.generation += 1;
         self.sent = Some((self.generation, offered.clone(), message_id));

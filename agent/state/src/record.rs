@@ -210,7 +210,7 @@ pub struct OriginRecord {
     pub credential: Option<HeldCredential>,
     /// Its virtual node, once there is one: see [`node`](Self::node).
     pub node: Option<String>,
-    /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
+    /// Loopback port of its forward: kept, so that a kubeconfig stays valid over restarts.
     pub local_port: Option<u16>,
     /// Whether it is taken down.
     pub removed: bool,

@@ -53,8 +53,8 @@ pub(crate) fn resource_quota(
     for (resource, count) in lease.functions() {
         hard.insert(format!("requests.{resource}"), number(count));
     }
-    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what
-    // counts them counts nothing else.
+    // A quota has no separate limit for extended resources: their limit is their request. GPUs are inserted last, so
+    // that no function of the same name replaces their count.
     hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
     let shares = shares(lease);
     for (name, amount) in [
@@ -222,7 +222,7 @@ mod tests {
         let on_nodes = ["nvidia.com/gpu", "nvidia.com/ib_vf", "rdma/hca"];
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/ib_vf"], "5");
         assert_eq!(hard(&lease, &on_nodes)["requests.rdma/hca"], "0");
-        // GPUs that are called functions are still no more than were leased.
+        // A function with the name of the GPU resource does not raise the number of GPUs.
         lease.placement.nodes[0].rdma[0].resource = "nvidia.com/gpu".to_owned();
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/gpu"], "4");
     }

@@ -16,7 +16,7 @@ fn tunnels_of_one_cluster_are_one_line_and_a_new_tunnel_begins_at_nothing() {
     assert!(meters.look(seconds(0), [arrived("p-1", 1, "eos", 500), arrived("p-2", 1, "eos", 0)]).is_empty());
     let told = meters.look(seconds(1), [arrived("p-1", 1, "eos", 560), arrived("p-2", 1, "eos", 40)]);
     assert_eq!(told, &Measured::from([("eos".to_owned(), 838)]));
-    // Another epoch counts again; what it brought before it was seen is of no known time.
+    // Another epoch has a new counter; its bytes before the first reading have no known duration.
     let told = meters.look(seconds(2), [arrived("p-1", 2, "eos", 300), arrived("atlas", 1, "atlas", 0)]);
     assert_eq!(told.len(), 1);
     let told = meters.look(seconds(3), [arrived("p-1", 2, "eos", 300), arrived("atlas", 1, "atlas", 10)]);

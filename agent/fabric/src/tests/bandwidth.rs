@@ -1,4 +1,4 @@
-//! What tunnels carry is measured where it arrives.
+//! The receiving side measures the traffic of tunnels.
 
 use super::*;
 use crate::measured::{Meters, ReceivedBytes};
@@ -14,7 +14,7 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
         let mut room = vec![0; 64 << 10];
         while let Ok(1..) = accepted.read(&mut room).await {}
     });
-    // It flows until that is measured, however quick or slow this machine is.
+    // Sends until the rate is measured, whatever this machine's speed.
     let sends = tokio::spawn(async move {
         let piece = vec![7; 64 << 10];
         while stream.write_all(&piece).await.is_ok() {}
@@ -34,7 +34,7 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
     let bytes = pair.donor.status().rx_bytes;
     sends.abort();
     receives.abort();
-    // No less than takes ten seconds to tell, and no more than all of it in the shortest time.
+    // At least the slowest measurable rate, at most all bytes in the shortest window.
     let most = bytes * 8 / 1_000_000;
     assert!((6..=most).contains(&measured), "{measured} Mbit/s of {bytes} bytes");
     assert!(start.elapsed() >= Duration::from_secs(1), "a shorter time tells nothing");

@@ -57,7 +57,7 @@ async fn a_hundred_connections_at_once_are_kept_apart() {
     while let Some(result) = clients.join_next().await {
         result.unwrap();
     }
-    // Everything is given back once both sides have closed.
+    // All connections are released once both sides have closed.
     let start = Instant::now();
     while pair.origin.status().connections + pair.donor.status().connections > 0 {
         assert!(start.elapsed() < SOON, "connections are left over");

@@ -17,14 +17,14 @@ use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-/// Connections at once: API servers keep a few each.
+/// Most concurrent connections: each API server keeps a few.
 const MOST_CONNECTIONS: usize = 64;
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Longest life of a connection: certificates change.
 const CONNECTION: Duration = Duration::from_secs(600);
-/// Between two tries to have the port.
+/// Pause between two attempts to bind the port.
 const RETRY: Duration = Duration::from_secs(2);
-/// After a connection that could not be taken.
+/// Pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server that the API server calls.

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
-/// Levels that are enough.
+/// Accepted Pod Security levels.
 const LEVELS: [&str; 2] = ["baseline", "restricted"];
 /// Pause before a namespace is tried again: it takes no pods meanwhile.
 const LABEL_RETRY_INTERVAL: Duration = Duration::from_secs(1);

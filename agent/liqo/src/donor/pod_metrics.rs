@@ -29,10 +29,10 @@ use server::{Answers, MetricsApi};
 
 pub use registration::remove as remove_registration;
 
-/// How often certificates and registration are looked at.
+/// Interval of the checks of certificates and registration.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const SERVE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Long before they end.
+/// Age at which certificates are renewed, long before they end.
 const RENEW_AFTER: Duration = Duration::from_secs(LIFE.as_secs() / 3);
 
 /// Serves until told to stop. Nothing else depends on it.
@@ -56,7 +56,7 @@ pub async fn run(
     }
 }
 
-/// Never ends.
+/// Keeps certificates and registration up to date. Never ends.
 async fn keep_right(
     client: &Client,
     settings: &PodMetricsSettings,
@@ -97,7 +97,7 @@ async fn once(
     let is_first = shown.is_none();
     if !shown.as_ref().is_some_and(is_good) {
         let host = format!("{}.{}.svc", settings.service.name, settings.service.namespace);
-        // Its key is nowhere but here: each start makes another, and tells the API server.
+        // The key exists only in this process: each start makes a new one and registers its CA.
         let fresh = make_certificates(&host, "", now).map_err(|error| format!("no certificate for {host}: {error}"))?;
         let served = MetricsApi::new(&fresh, front_proxy.clone(), Arc::clone(answers))?;
         registration::ensure(client, &settings.service, &fresh.ca_pem).await?;

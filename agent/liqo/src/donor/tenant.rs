@@ -52,11 +52,11 @@ impl LiqoDonor {
         Ok(Challenge { nonce })
     }
 
-    /// Makes the Tenant, and gives what Liqo answers.
+    /// Makes the Tenant, and returns Liqo's answer.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is not what it should be,
-    /// `liqo-api-address` if the address that Liqo hands out would not stand the origin's check.
+    /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is invalid, `liqo-api-address` if the
+    /// address that Liqo gives out would fail the origin's check.
     pub async fn admit_tenant(
         &self,
         peer: &LiqoPeer,
@@ -85,7 +85,7 @@ impl LiqoDonor {
         Ok(params)
     }
 
-    /// Creates the namespace; takes one that is this peer's already.
+    /// Creates the namespace, or uses the one that this peer has.
     pub(super) async fn ensure_tenant_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let name = peer.tenant_namespace();
         let namespaces = Api::<Namespace>::all(self.client.clone());
@@ -98,7 +98,7 @@ impl LiqoDonor {
             call(&format!("create namespace {name}"), namespaces.create(&parameters, &tenant_namespace(peer))).await,
         ) {
             Ok(_) => Ok(()),
-            // The other role's half of the agent may have been faster.
+            // The agent's other role may have made it in the meantime.
             Err(error) => match rights(call_opt(&read, namespaces.get(&name)).await)? {
                 Some(found) => usable(&found, peer),
                 None => Err(error),
@@ -106,7 +106,8 @@ impl LiqoDonor {
         }
     }
 
-    /// Liqo signs a Tenant's request once. One with another request, or with none where one is to be, goes first.
+    /// Liqo signs a Tenant's request once, so a Tenant with another request, or with none where one is needed, is
+    /// deleted first.
     pub(super) async fn make_way(
         &self,
         peer: &LiqoPeer,
@@ -132,7 +133,7 @@ impl LiqoDonor {
         rights(call_opt(&operation, tenants.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
         waiting.gone(tenants, &peer.liqo_id, found.uid()).await?;
-        // Liqo keeps what it signed here, and would hand that out again.
+        // Liqo keeps the signed certificate in it, and would return that again.
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
         rights(
             call_opt(

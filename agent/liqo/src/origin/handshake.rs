@@ -22,7 +22,7 @@ use crate::{
 /// Liqo's keys, in its own namespace.
 const KEYS_SECRET: &str = "authentication-keys";
 const PRIVATE_KEY: &str = "privateKey";
-/// How long Liqo is given to take an Identity in: it was seen to need 0.3 s.
+/// Time limit for Liqo to process an Identity; observed: 0.3 s.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(20);
 
 impl LiqoOrigin {
@@ -44,8 +44,8 @@ impl LiqoOrigin {
         answer
     }
 
-    /// Hands Liqo the certificate that the donor signed, and waits until Liqo uses it; or the token that the donor
-    /// made. `signed_api_server` is what the donor's signed key bundle names as its API server.
+    /// Gives Liqo the certificate that the donor signed and waits until Liqo uses it, or the token that the donor made.
+    /// `signed_api_server` is the API server that the donor's signed key bundle names.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent if the parameters are not those of the key bundle.
@@ -67,7 +67,7 @@ impl LiqoOrigin {
         let name = objects::identity_name(peer);
         let digest = hex::encode(Sha256::digest(params.encode()));
         let found = call_opt(&format!("read Identity {name}"), identities.get(&name)).await?;
-        // Liqo renews the certificate in it: what was made from these very parameters is left as it is.
+        // Liqo renews the certificate in it, so an Identity that was made from the same parameters is left unchanged.
         let current = found.is_some_and(|found| {
             found.metadata.deletion_timestamp.is_none() && found.annotations().get(objects::DIGEST) == Some(&digest)
         });
@@ -113,7 +113,7 @@ impl LiqoOrigin {
     }
 }
 
-/// Peered by hand, or by another peering of ours: neither is touched.
+/// Refuses a namespace that was peered manually, or by another peering of ours.
 fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryError> {
     let name = found.name_any();
     match found.labels().get(PEERING_LABEL) {

@@ -23,7 +23,7 @@ use super::LiqoOrigin;
 /// Settings.
 #[derive(Clone, Debug)]
 pub struct TendSettings {
-    /// How long a finished pod's logs stay readable, unless its share is needed before.
+    /// How long a finished pod's logs stay readable, unless its share is needed earlier.
     pub keep_finished: Duration,
 }
 

@@ -21,13 +21,13 @@ use crate::{
     waiting::{Seen, Waiting},
 };
 
-/// How long the donor is given to grant a slice: it was seen to need 0.5 s.
+/// Time limit for the donor to grant a slice; observed: 0.5 s.
 const GRANT_PATIENCE: Duration = Duration::from_secs(30);
-/// How long Liqo is given for a virtual node: it was seen to need 0.4 s.
+/// Time limit for Liqo to make a virtual node; observed: 0.4 s.
 const VIRTUAL_NODE_PATIENCE: Duration = Duration::from_secs(20);
-/// How long the remote namespace is given: it was seen to need 0.4 s.
+/// Time limit for the remote namespace; observed: 0.4 s.
 const OFFLOADING_PATIENCE: Duration = Duration::from_secs(20);
-/// How long one look at the Node waits for it to become ready: it was seen to need 1.3 s.
+/// How long one check of the Node waits until it is ready; observed: 1.3 s.
 const NODE_PATIENCE: Duration = Duration::from_secs(15);
 /// Attempts to patch a virtual node that Liqo writes at the same time.
 const PATCH_ATTEMPTS: usize = 8;
@@ -37,7 +37,7 @@ impl LiqoOrigin {
     /// granted it and the remote namespace exists; [`ready`](Self::ready) tells whether pods can run.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
+    /// [`DeliveryError`]; permanent if the donor denies the slice, with its message.
     pub async fn accept(&self, peer: &LiqoPeer, request: &SliceRequest) -> Result<(), DeliveryError> {
         let slice = LeaseId::parse(&request.slice, "slice");
         slice.map_err(|error| DeliveryError::permanent("bad-lease-id", error.to_string()))?;
@@ -49,7 +49,7 @@ impl LiqoOrigin {
         let operation = format!("read ResourceSlice {name}");
         let (found, (), (), ()) = tokio::try_join!(
             call_opt(&operation, slices.get(name)),
-            // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
+            // A donor that lends again is not gone, even if an earlier removal marked it so.
             self.unmark(&peer.liqo_id),
             self.ensure_virtual_kubelet_options(),
             self.ensure_target_namespace(&request.target_namespace),
@@ -59,7 +59,7 @@ impl LiqoOrigin {
             None => check_new(request)?,
         }
         dynamic::apply(&slices, &objects::slice(peer, request)).await?;
-        // Between two leases the donor denies it.
+        // While a slice is idle, the donor denies it.
         let denial = if is_own(request) { Denial::Final } else { Denial::MayBeOld };
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
@@ -102,7 +102,7 @@ impl LiqoOrigin {
     /// [`DeliveryError`].
     pub async fn list(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let mut found = self.slices(LEASE_LABEL).await?;
-        // Of a lease whose slice went before the rest.
+        // Leases whose slice was removed before the other objects.
         let nodes = self.cluster_wide(&virtual_node());
         let labelled = ListParams::default().labels(LEASE_LABEL);
         found.extend(call("list the VirtualNodes of leases", nodes.list(&labelled)).await?.items);
@@ -116,7 +116,7 @@ impl LiqoOrigin {
         let mut slices = Vec::new();
         for _ in 0..MAX_PAGES {
             let list = call("list the ResourceSlices of leases", api.list(&page)).await?;
-            // Replicas of what others ask of this cluster carry the label too.
+            // Replicas of slices that others request from this cluster have the label too.
             slices.extend(list.items.into_iter().filter(|slice| !is_replica(slice)));
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page = page.continue_token(&token),
@@ -142,7 +142,7 @@ impl LiqoOrigin {
         }
     }
 
-    /// Adds the lease's labels and taint to the virtual node, before or after its virtual-kubelet began.
+    /// Adds the lease's labels and taint to the virtual node, before or after its virtual-kubelet started.
     async fn mark_virtual_node(&self, tenant: &str, request: &SliceRequest) -> Result<(), DeliveryError> {
         let nodes = self.namespaced(tenant, &virtual_node());
         let (name, lease, target) = (&request.slice, request.lease_id.to_string(), &request.target_namespace);
@@ -164,7 +164,7 @@ impl LiqoOrigin {
             let Some(patch) = objects::virtual_node_patch(&node, &lease, target) else { return Ok(()) };
             match nodes.patch(name, &parameters, &Patch::Merge(&patch)).await {
                 Ok(_) => return Ok(()),
-                // Liqo was faster.
+                // Liqo changed it in the meantime.
                 Err(kube::Error::Api(status)) if status.is_conflict() => {
                     node = call(&operation, nodes.get(name)).await?;
                 }
@@ -175,7 +175,7 @@ impl LiqoOrigin {
     }
 }
 
-/// Replicated here from a cluster that borrows from this one.
+/// Whether it was replicated from a cluster that borrows from this one.
 fn is_replica(slice: &DynamicObject) -> bool {
     slice.labels().get("liqo.io/replicated").is_some_and(|replicated| replicated == "true")
 }
@@ -185,8 +185,8 @@ fn is_own(request: &SliceRequest) -> bool {
     request.slice == request.lease_id.to_string()
 }
 
-/// A name of the donor's choice could be that of another donor's node: only what this cluster made for the peering
-/// before may be called otherwise than the lease.
+/// The donor could choose the name of another donor's node: a name other than the lease's must be that of a slice which
+/// this cluster made for the peering before.
 fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
     if is_own(request) {
         return Ok(());
@@ -219,7 +219,7 @@ fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: LeaseId) -> Res
     Err(DeliveryError::permanent("slice-not-ours", message))
 }
 
-/// What a denied slice means.
+/// Meaning of a denied slice.
 #[derive(Clone, Copy)]
 enum Denial {
     /// The donor denies this lease.
@@ -258,7 +258,7 @@ fn granted(
     }
 }
 
-/// Whether the namespace is there on this donor, whatever becomes of it on others.
+/// Whether the remote namespace exists on this donor; other donors do not matter.
 fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Seen<()> {
     let Some(offloading) = offloading else { return Seen::NotYet("the NamespaceOffloading is gone".to_owned()) };
     match objects::condition(&offloading.data["status"]["remoteNamespacesConditions"][donor], "Ready") {
@@ -270,7 +270,7 @@ fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Seen<()>
     }
 }
 
-/// Quantities as billionths; what is none is left out.
+/// Quantities in billionths; zeros and unreadable ones are left out.
 fn amounts(resources: &Value) -> BTreeMap<String, u128> {
     let text =
         |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()));
@@ -295,7 +295,7 @@ fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String,
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
     let short = granted.iter().find(|(name, amount)| {
         let there = allocatable.and_then(|amounts| quantity_nano(&amounts.get(*name)?.0));
-        // More would be what an earlier lease had.
+        // A larger amount is that of an earlier lease.
         there != Some(**amount)
     });
     match short {

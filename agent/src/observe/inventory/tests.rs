@@ -312,8 +312,7 @@ fn amd_gpus_are_offered_whole_only() {
 }
 
 proptest! {
-    /// Whatever pods there are: no device is used more than whole, and what is used in all is what was asked for, as
-    /// far as it fits.
+    /// For any pods: no device is used by more than a whole one, and total use equals the requests, as far as they fit.
     #[test]
     fn local_use_is_bounded_and_complete(counts in proptest::collection::vec(0_u32..5, 0..6)) {
         let pods: Vec<Value> = counts.iter().enumerate().map(|(i, count)| raw_pod("research", &i.to_string(), "gpu-1", "nvidia.com/gpu", *count)).collect();

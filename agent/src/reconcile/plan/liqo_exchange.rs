@@ -150,7 +150,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
         Side::Donor => &snapshot.service.lends,
         Side::Origin => &snapshot.service.borrows,
     };
-    // Existing loans go on even if no more can be lent.
+    // Existing leases continue even if this cluster can lend no more.
     let can = can.is_ok() || record.is_some_and(|record| record.minted.is_some());
     let Some(remote) = keys.remote.as_ref().filter(|_| can && impossible(snapshot, keys).is_none()) else { return };
     let wanted = wanting(snapshot, keys).next().is_some();

@@ -1,4 +1,4 @@
-//! Plans are made again and again until nothing is left to do, with what each step does to the records.
+//! Plans repeatedly until nothing is left to do, and applies each step's effect to the records.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -24,7 +24,7 @@ use crate::reconcile::parts::{Member, Tunnels};
 const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of the checks for changes and deletions of the ConfigMap by others.
 const CONFIG_MAP_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Changes are collected for this long: nodes come in groups.
+/// Changes are collected for this long: nodes are often added in groups.
 const NODE_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// Most pod networks of one node: usually one of each family.
 const MAX_NETWORKS_OF_A_NODE: usize = 8;

@@ -1,4 +1,4 @@
-//! The memory over restarts, when it is full, when it is damaged, and in another format.
+//! The store over restarts, when it is full, when it is damaged, and in another format.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

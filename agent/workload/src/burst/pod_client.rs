@@ -111,7 +111,7 @@ impl PodClient {
             secondary: None,
         };
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        // A new one each time: a recorder that is reused repeats the text of an earlier event of this reason.
+        // A new recorder each time: a reused one repeats the text of an earlier event of this reason.
         let recorder = Recorder::new(self.client.clone(), reporter);
         limited(recorder.publish(&event, &reference)).await
     }

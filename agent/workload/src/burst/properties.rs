@@ -1,4 +1,4 @@
-//! What holds for every look, and along every run of a planner whose actions are carried out.
+//! Invariants of every plan, and of every run of plans whose actions are carried out.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};

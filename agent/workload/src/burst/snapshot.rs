@@ -144,7 +144,7 @@ pub struct BurstSnapshot {
     pub cluster: String,
     /// Pods that ask for GPUs in namespaces that opted in, and pods that our gate holds anywhere.
     pub pods: Vec<PodView>,
-    /// Namespaces that opted in, with their rules or what is wrong with them.
+    /// Namespaces that opted in, with their rules or the error in them.
     pub namespaces: BTreeMap<String, Result<Rules, String>>,
     /// Own requests that have not ended, by id; `None` before the first answer of the broker.
     pub requests: Option<BTreeMap<String, RequestFacts>>,

@@ -64,7 +64,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Never ends.
+    /// Keeps certificates and configuration up to date. Never ends.
     async fn keep_configured(&self) {
         let api = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
         let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
@@ -96,8 +96,7 @@ impl Keeper {
 
     async fn once(&self) -> Result<(), String> {
         let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
-        // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is
-        // good.
+        // Callers trust the new CA before the new certificate is shown, and the old CA while it is valid.
         configuration::ensure(&self.client, &self.settings, &certificates.ca_pem).await?;
         if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
             let webhook = Webhook::new(&certificates, self.service.clone())

@@ -56,7 +56,7 @@ pub struct Controller {
     pub client: kube::Client,
     /// The broker.
     pub requests: Arc<dyn Requests>,
-    /// What the broker wants.
+    /// Desired states from the broker.
     pub desired: watch::Receiver<Update>,
     /// Whether this cluster can have virtual nodes.
     pub service: watch::Receiver<NodeService>,
@@ -223,7 +223,7 @@ impl Controller {
             Err(error @ RequestError::Unavailable(_))
                 if object.status.as_ref().is_some_and(|s| s.request.is_some()) =>
             {
-                // What was known stays: cannot see is not gone.
+                // The known state stays: an unreadable request is not a missing one.
                 return Err(WriteError::Failed(format!("its state cannot be read: {error}")));
             }
             Err(error) => reconcile::refused(object, "Submitting", "BrokerUnavailable", &error.to_string(), now),
@@ -295,7 +295,7 @@ impl Controller {
         };
         let cancelled = match (named.or_else(|| live.and_then(of_purpose)), live) {
             (Some(request), _) => self.requests.cancel(request, format!("gpurequest-cancel-{uid}")).await,
-            // Nothing of it is at the broker.
+            // The broker has no request for it.
             (None, Some(_)) => Ok(()),
             (None, None) => Err(RequestError::Unavailable("its requests cannot be listed".to_owned())),
         };

@@ -33,7 +33,7 @@ impl Controller {
             let seen = found.get(&name).copied();
             let old = old.filter(|old| key(old) == key(&object));
             wanted.push(name.clone());
-            // By its key: whoever may annotate one of them might say in its spec that it is another.
+            // By its key: somebody who may annotate an object could name another lease in its spec.
             let is_asked = lease.origin.as_str() == self.cluster && reclaim::reclaim_of(lease).is_some();
             let answers = |seen: &GpuLease| {
                 lease_mirror::is_answered(seen) && lease_mirror::marks(seen) == lease_mirror::marks(&object)
@@ -77,8 +77,8 @@ impl Controller {
         let apply = PatchParams::apply("comity-agent").force();
         let is_remarked = old.is_none_or(|old| lease_mirror::marks(old) != lease_mirror::marks(object));
         if is_remarked && seen.is_some_and(lease_mirror::is_answered) {
-            // It answers an earlier reclaim. Before that is overwritten, so that it is never taken for an answer to
-            // this one.
+            // It answers an earlier reclaim. Removed before the new deadline is written, so that it never counts as an
+            // answer to this one.
             let forget = Patch::Merge(json!({ "metadata": { "annotations": { CHECKPOINTED: null } } }));
             within_limit(api.patch(&name, &PatchParams::default(), &forget))
                 .await
@@ -110,7 +110,7 @@ impl Controller {
         Ok(())
     }
 
-    /// An event on the `GpuLease` when it is being reclaimed, until when, and when it is not any more.
+    /// Writes an event on the `GpuLease` when a reclaim begins, its deadline changes, or it is withdrawn.
     async fn tell_of_reclaim(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
         let at = |lease: &GpuLease| lease.status.as_ref().and_then(|status| status.reclaim_at.clone());
         let Some(status) = object.status.as_ref().filter(|status| old.and_then(at) != status.reclaim_at) else {

@@ -140,7 +140,7 @@ mod tests {
         let donor = mirror(&lease, "there", None, 1_000).unwrap();
         assert_eq!((donor.spec.side, donor.metadata.namespace.as_deref()), (Side::Donor, Some("comity-system")));
         assert!(mirror(&lease, "elsewhere", None, 1_000).is_none());
-        // Looked at again, nothing changes.
+        // A second conversion changes nothing.
         assert_eq!(mirror(&lease, "here", Some(&origin), 9_000).unwrap(), origin);
         assert_eq!(marks(&origin), [None, None]);
         assert_eq!(origin.status.unwrap().reclaim_at, None);
@@ -195,7 +195,7 @@ mod tests {
         assert!(!is_answered(&shown));
         shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
         assert!(is_answered(&shown));
-        // What ends by its reclaim is no longer being reclaimed.
+        // A lease that ends by its reclaim is no longer being reclaimed.
         lease.state = Some(LeaseState::Ending);
         assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }

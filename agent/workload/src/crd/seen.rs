@@ -18,17 +18,17 @@ pub(super) struct Seen {
     pub(super) written_leases: BTreeMap<String, GpuLease>,
     /// When requests without an object were first seen.
     pub(super) orphans: BTreeMap<String, u64>,
-    /// Requests that were written and whose watch has not told yet.
+    /// Written requests that no watch has shown yet.
     copies: Copies,
-    /// Events that were told.
+    /// Events that were written.
     pub(super) remarks: Remarks,
-    /// When the broker is asked again for objects that it refused, by UID.
+    /// When refused submissions are retried, by UID.
     asked_again_ms: BTreeMap<String, u64>,
     /// Why objects wait, and when the broker was asked that, by UID.
     why: BTreeMap<String, (String, u64)>,
-    /// What keeps objects, leases and requests from being brought on.
+    /// Failures of objects, leases and requests.
     pub(super) failures: FailureLog,
-    /// A watch that fails is said once, not each time: the definitions may not be installed.
+    /// Whether a failing watch was logged: once, because the definitions may not be installed.
     said: bool,
 }
 
@@ -52,7 +52,7 @@ impl Seen {
         self.why.retain(|uid, _| there.contains(uid.as_str()));
     }
 
-    /// Begins to work on an object.
+    /// Starts work on an object.
     pub(super) fn begin(&self, object: &GpuRequest) -> Work {
         let mut work = self.copies.begin(object);
         let uid = work.uid();
@@ -61,7 +61,7 @@ impl Seen {
         work
     }
 
-    /// Takes in how an object was left.
+    /// Records the state after work on an object.
     pub(super) fn end(&mut self, work: Work) {
         let uid = work.uid();
         self.asked_again_ms.insert(uid.clone(), work.asked_again_ms);

@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn only_what_runs_can_be_lost() {
         let runs = |phase: &str| facts(json!({}), phase, Some("lease-1")).unwrap().runs;
-        // A node that is not heard of: the pod may run.
+        // The node is silent: the pod may run.
         assert!(runs("Running") && runs("Unknown"));
         assert!(!runs("Pending") && !runs("Succeeded") && !runs("Failed"));
         assert!(facts(json!({}), "Pending", None).is_none());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// The virtual-kubelet renews its Lease every 10 s; what is older is suspicious.
+/// The virtual-kubelet renews its Lease every 10 s; an older renewal is suspect.
 const STALE: Duration = Duration::from_secs(13);
 /// Between heartbeats that are written for the virtual-kubelet: well below every grace period.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const HANGS: Duration = Duration::from_secs(60);
 pub(super) enum Answer {
     /// Its API server.
     ApiServer,
-    /// The other end of the tunnel, without the API server: its pods run on, and are reached.
+    /// The other end of the tunnel, without the API server: its pods run and can be reached.
     LineOnly,
     /// Neither.
     Nothing,
@@ -53,14 +53,14 @@ pub(super) enum Help {
 }
 
 impl Pulse {
-    /// The virtual-kubelet lives.
+    /// Records a renewal by the virtual-kubelet.
     pub(super) fn renew(&mut self, now: Duration) {
         *self = Self { renewed: now, ready: std::mem::take(&mut self.ready), ..Self::default() };
     }
 
     /// Whether the donor should be asked.
     pub(super) fn is_suspect(&self, now: Duration) -> bool {
-        // "False" is what the virtual-kubelet itself says, and nobody knows better.
+        // The virtual-kubelet itself reports "False", so it is believed.
         self.ready == "Unknown" || (self.ready == "True" && now.saturating_sub(self.renewed) > STALE)
     }
 
@@ -76,7 +76,8 @@ impl Pulse {
             Answer::ApiServer => {
                 let since = *self.answering.get_or_insert(now);
                 if now.saturating_sub(since) > HANGS {
-                    // A new one must write them itself: the agent does not do so forever.
+                    // The restarted virtual-kubelet must renew the Lease itself: the agent does not write heartbeats
+                    // forever.
                     return if self.restarted { Help::Nothing } else { Help::Restart };
                 }
             }

@@ -31,9 +31,9 @@ use crate::version::Version;
 const NODE_LEASES: &str = "kube-node-lease";
 /// Labels of a virtual-kubelet's pods.
 const KUBELET: &str = "offloading.liqo.io/component=virtual-kubelet,liqo.io/virtual-node";
-/// Between looks at a node that is in doubt.
+/// Interval of the checks of a suspect node.
 const DOUBT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Between looks at the certificate: Liqo renews it when a third of its life is left, four months usually.
+/// Interval of the checks of a certificate: Liqo renews it when a third of its life is left, usually four months.
 const RENEWAL_TICK: Duration = Duration::from_secs(600);
 /// Pause after a watch broke.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -118,7 +118,7 @@ impl Keeper {
         }
     }
 
-    /// Asks the donor and helps if it, or the line to it, answers.
+    /// Asks the donor; writes a heartbeat or restarts the virtual-kubelet if the donor, or the line to it, answers.
     async fn look(&self, pulse: &mut Pulse, donor: &str) {
         let (api, line) = tokio::join!(self.origin.ask_donor(&self.name, donor), self.line.answers(donor));
         let answer = match api {
@@ -171,7 +171,7 @@ impl Keeper {
             .map(|_| true)
     }
 
-    /// Starts the virtual-kubelet again if it began before its certificate was signed, and would keep the one before.
+    /// Restarts the virtual-kubelet if it began before its certificate was signed, and would keep the old one.
     async fn use_renewed_certificate(&self, donor: &str) -> Result<(), DeliveryError> {
         if self.origin.liqo_version().await?.is_some_and(Version::reloads_certificates) {
             return Ok(());
@@ -203,9 +203,9 @@ impl Keeper {
     }
 }
 
-/// Whether a virtual-kubelet that began then has not read a certificate that is valid since then, both in seconds since
-/// 1970. One that has just been signed is valid since some minutes ago, so a new virtual-kubelet is never taken for an
-/// old one.
+/// Whether a virtual-kubelet that started at `began` has not read a certificate that is valid since `valid_since`, both
+/// in seconds since 1970. A new certificate is backdated by some minutes, so a new virtual-kubelet is never mistaken
+/// for an old one.
 const fn keeps_old_certificate(began: i64, valid_since: i64) -> bool {
     began < valid_since
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::REMOTE_CLUSTER_LABEL;
 
-/// By name. Those that wait for a lease are not among them.
+/// Virtual nodes of leases by name, without idle ones.
 pub(super) type Nodes = BTreeMap<String, NodeFacts>;
 
 /// The stored fields of a node.
@@ -31,7 +31,7 @@ pub(super) struct NodeFacts {
     pub(super) allocatable: Amounts,
 }
 
-/// Tells of the nodes whenever one changes; ends with its listeners.
+/// Publishes the nodes whenever one changes; ends with its receivers.
 pub(super) async fn follow(client: Client, tell: watch::Sender<Arc<Nodes>>) {
     let selector = format!("{LEASE_LABEL},liqo.io/type=virtual-node");
     let config = watcher::Config::default().labels(&selector);

@@ -11,7 +11,7 @@ fn mapped(resource: &str, network: &str, gbits: u32) -> RdmaResource {
     RdmaResource { resource: resource.to_owned(), network: network.to_owned(), gbits }
 }
 
-/// A node with these functions beside its GPUs, as an SR-IOV device plugin has them counted.
+/// A node with these functions besides its GPUs, as an SR-IOV device plugin counts them.
 fn node_with(counts: &[(&str, &str)]) -> Value {
     let mut node = raw_node("gpu-1");
     let mut all = vec![("nvidia.com/gpu", "8")];
@@ -50,7 +50,7 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
         local_functions: 2,
     };
     assert_eq!((rdma, not_offered), (vec![offered], Vec::new()));
-    // More than there are, because some broke under local work.
+    // More than exist, because some failed while local work used them.
     let (rdma, _) = look(&node, &[raw_pod("research", "a", "gpu-1", VF, 8)], vec![mapped(VF, "ib-fabric", 50)]);
     assert_eq!((rdma[0].functions, rdma[0].local_functions), (7, 7));
     assert_eq!(look(&node, &pods, Vec::new()).0, []);

@@ -1,4 +1,4 @@
-//! Every plan ends: what is of no use is put away, and nothing is planned for ever.
+//! Planning ends: useless objects are removed, and nothing is planned forever.
 
 use proptest::prelude::*;
 

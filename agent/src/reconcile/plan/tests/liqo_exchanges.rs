@@ -1,4 +1,4 @@
-//! Liqo's key exchange: one side step by step, then both against each other with everything going wrong.
+//! Liqo's key exchange: one side step by step, then both sides with random faults.
 
 mod network_state;
 mod pair;
@@ -115,7 +115,7 @@ impl Sim {
         self.records.liqo.get(&PEERING).is_some_and(|record| record.done)
     }
 
-    /// The broker takes what waits.
+    /// The broker acknowledges all waiting messages.
     fn acknowledged(&mut self) {
         self.records.outbox.clear();
     }
@@ -299,7 +299,7 @@ fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
     sim.now_ms += 1;
     assert_eq!(sim.settle(), ["liqo-mint"]);
     assert_eq!(sim.sealed.iter().filter(|sealed| sealed.key.step == "liqo-identity").count(), 2);
-    // One that the broker refuses is followed by another, but not at once.
+    // If the broker refuses a token, another follows, but not at once.
     sim.acknowledged();
     sim.change_liqo(|record| record.sealed.as_mut().unwrap().refused = true);
     assert_eq!(sim.settle(), [""; 0]);

@@ -1,4 +1,4 @@
-//! Peerings: the handshake step by step, lost keys, and what asks for a new epoch.
+//! Peerings: the handshake step by step, lost keys, and causes of a new epoch.
 
 use super::*;
 use crate::reconcile::steps::peering::{FailPeering, PeeringStep};

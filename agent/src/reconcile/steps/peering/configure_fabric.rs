@@ -1,4 +1,4 @@
-//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its
+//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin forwards its
 //! pods' calls of that API into it.
 
 use std::net::SocketAddr;

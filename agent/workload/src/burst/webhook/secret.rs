@@ -16,11 +16,11 @@ use super::super::settings::WebhookSettings;
 
 /// Name of the Secret.
 pub(super) const SECRET: &str = "comity-agent-webhook";
-/// When the certificate ends, in seconds since 1970, and for whom it is.
+/// Annotations: when the certificate ends, in seconds since 1970, and its host.
 const ENDS: &str = "comity.dev/certificate-ends";
 const HOST: &str = "comity.dev/certificate-host";
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Those of the Secret, made again where there are none, where they end soon, or where the host is another now.
+/// The certificates of the Secret; made again if they are missing, end soon or are for another host.
 pub(super) async fn ensure(
     client: &kube::Client,
     settings: &WebhookSettings,

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::review;
 
-/// A review carries one pod; etcd takes 1.5 MiB.
+/// Largest review: it carries one pod, and etcd accepts 1.5 MiB.
 const MOST_BYTES: usize = 4 << 20;
 const READ: Duration = Duration::from_secs(5);
 

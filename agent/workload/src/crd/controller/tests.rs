@@ -112,7 +112,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// An object of generation 1 that its watch has told of.
+    /// An object of generation 1 that its watch has shown.
     fn new(answer: Result<v1::Request, RequestError>) -> Self {
         let mut object = GpuRequest::new("train", GpuRequestSpec { gpus: 1, ..GpuRequestSpec::default() });
         object.metadata.namespace = Some("team-a".to_owned());
@@ -152,7 +152,7 @@ impl Bench {
         bench
     }
 
-    /// The watch tells of the object as it is.
+    /// The watch shows the object's current state.
     fn tell(&mut self) {
         let object: GpuRequest = serde_json::from_value(self.world.lock().unwrap().object.clone()).unwrap();
         self.seen.requests.take(Event::Apply(object), |object| Some((key(object)?, Some(object.clone()))));
@@ -205,7 +205,7 @@ async fn a_refusal_is_said_with_its_reason_and_stays_until_it_may_be_another() {
 async fn a_watch_that_tells_late_makes_nothing_twice() {
     let mut bench = Bench::new(Ok(queued()));
     for _ in 0..5 {
-        // Its watch still tells of the object as it was before all that was written.
+        // Its watch still shows the object as it was before all writes.
         bench.turn().await;
         bench.world(|world| world.live = vec![queued()]);
     }

@@ -41,7 +41,7 @@ fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
     sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
     let done = sim.settle();
     assert!(done.contains(&"liqo-admit") && !done.contains(&"prepare-lease"), "{done:?}");
-    // The other side tells its network: it is kept, and the message acknowledged.
+    // The other side sends its network: it is stored, and the message acknowledged.
     sim.desired.envelopes = vec![envelope("liqo-client", "")];
     sim.acknowledged();
     assert_eq!(sim.settle(), ["liqo-network"]);

@@ -1,4 +1,4 @@
-//! Property test: both sides finish the exchange after any mishaps.
+//! Property test: both sides finish the exchange after any faults.
 
 use proptest::prelude::*;
 
@@ -10,9 +10,9 @@ enum Mishap {
     None,
     /// The process restarts and loses its memory.
     Restart,
-    /// The tunnel's keys are made again: what travels is void.
+    /// The tunnel's keys are replaced: messages in flight are void.
     NewEpoch,
-    /// The broker refuses what waits.
+    /// The broker refuses all waiting messages.
     Refused,
     /// Envelopes in flight are deleted unread.
     Lost,
@@ -41,7 +41,7 @@ impl Pair {
         true
     }
 
-    /// The broker takes what each side sent, and shows it to the other.
+    /// The broker takes each side's messages and delivers them to the other.
     fn relay(&mut self) {
         for side in 0..2 {
             self.sides[side].acknowledged();
@@ -88,7 +88,7 @@ impl Pair {
 }
 
 proptest! {
-    /// Whatever goes wrong, and whenever: once it stops, both sides come to their end, and then nothing is left to do.
+    /// After any faults at any time, both sides complete the exchange, and then nothing is left to do.
     #[test]
     fn the_exchange_always_comes_about(
         events in prop::collection::vec((0_usize..2, 0_usize..6), 0..24),
