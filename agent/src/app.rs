@@ -20,7 +20,7 @@ use comity_runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::enrollment::join::{JoinError, Membership, join_or_load};
+use crate::enrollment::join::{JoinError, JoinInput, Membership, join_or_load};
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings};
@@ -148,14 +148,15 @@ impl Agent {
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();
-        let Membership { directory, identity, brokers } = join_or_load(
-            &state,
+        let Membership { directory, identity, brokers } = join_or_load(JoinInput {
+            state: &state,
             token,
-            &config.brokers,
-            &key,
-            config.voucher.as_ref(),
-            (clock.as_ref(), entropy.as_ref()),
-        )
+            brokers: &config.brokers,
+            key: &key,
+            voucher: config.voucher.as_ref(),
+            clock: clock.as_ref(),
+            entropy: entropy.as_ref(),
+        })
         .await?;
         let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
             path: directory.path().to_owned(),
@@ -182,7 +183,7 @@ impl Agent {
         // From here on a failure ends the started tasks.
         let unfinished = shutdown.token().drop_guard();
         let nodes = match &platform.api {
-            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, &clock), &shutdown).await?,
+            Some(api) => Prepared::check(&config, api, &store, &platform.salt, &clock, &shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
         let parts = Parts {

@@ -12,7 +12,7 @@ use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_f
 
 use crate::app::{Agent, AgentError};
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
-use crate::enrollment::join::{JoinError, join_or_load};
+use crate::enrollment::join::{JoinError, JoinInput, join_or_load};
 use crate::services::nodes::follower::{self, FollowerConfig, FollowerError};
 
 /// `sysexits.h`: the command was used wrongly.
@@ -343,10 +343,17 @@ fn identity_key(config: &Config) -> Result<IdentityKey, AgentError> {
 
 async fn join(config: &Config) -> Result<(), Failure> {
     let key = identity_key(config)?;
-    let token = config.join_token_file.as_deref();
-    let voucher = config.voucher.as_ref();
     let clock = SystemClock::new();
-    let joined = join_or_load(&config.state_dir, token, &config.brokers, &key, voucher, (&clock, &SystemEntropy)).await;
+    let joined = join_or_load(JoinInput {
+        state: &config.state_dir,
+        token: config.join_token_file.as_deref(),
+        brokers: &config.brokers,
+        key: &key,
+        voucher: config.voucher.as_ref(),
+        clock: &clock,
+        entropy: &SystemEntropy,
+    })
+    .await;
     let membership = joined.map_err(AgentError::from)?;
     println!("{}", membership.identity.id());
     Ok(())

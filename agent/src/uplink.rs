@@ -68,12 +68,12 @@ struct Shared {
     offer: tokio::sync::Mutex<OfferState>,
     received: AtomicU64,
     /// Streams that were welcomed and are still connected.
-    standing: AtomicU64,
+    connected: AtomicU64,
 }
 
 impl Shared {
     fn set_live(&self) {
-        let live = self.standing.load(Ordering::SeqCst) > 0;
+        let live = self.connected.load(Ordering::SeqCst) > 0;
         self.metrics.connected.set(i64::from(live));
         self.desired.send_if_modified(|update| std::mem::replace(&mut update.is_live, live) != live);
     }
@@ -107,7 +107,7 @@ impl Uplink {
             outage_grace_ms,
             offer: tokio::sync::Mutex::new(OfferState::default()),
             received: AtomicU64::new(0),
-            standing: AtomicU64::new(0),
+            connected: AtomicU64::new(0),
         });
         let (events, mut inbox) = mpsc::channel(EVENTS);
         // Agents that start together spread over the brokers.

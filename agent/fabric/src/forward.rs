@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kubectl ─tcp─▶ LocalForward ═tunnel═▶ Exposure ─tcp─▶ kube-apiserver
-//! pod ────tcp─▶ lead_api       (donor)
+//! pod ────tcp─▶ forward_api              (donor)
 //!                 (origin)
 //! ```
 //!
@@ -97,7 +97,7 @@ async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
 ///
 /// # Errors
 /// Those of [`PeerHandle::listen`].
-pub fn lead_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
+pub fn forward_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
     let listener = peer.listen(API_PORT)?;
     let peer = peer.clone();
     Ok(Exposure { task: tokio::spawn(serve_each(listener, move |stream| serve_pod(stream, peer.clone()))) })
@@ -190,7 +190,7 @@ async fn serve_client(stream: TcpStream, peer: PeerHandle, tunnel_port: u16) {
 
 /// Copies both ways until both directions have ended. If one direction fails, both connections are reset: a truncated
 /// answer must not look complete.
-async fn splice(mut tunnel: TunnelStream, mut stream: impl Resets) {
+async fn splice(mut tunnel: TunnelStream, mut stream: impl Resettable) {
     let copied = copy_bidirectional_with_sizes(&mut tunnel, &mut stream, SPLICE_BYTES, SPLICE_BYTES).await;
     if let Err(error) = copied {
         tracing::debug!(%error, "connection through the tunnel broke");
@@ -200,17 +200,17 @@ async fn splice(mut tunnel: TunnelStream, mut stream: impl Resets) {
 }
 
 /// A connection that can end by reset.
-trait Resets: AsyncRead + AsyncWrite + Unpin {
+trait Resettable: AsyncRead + AsyncWrite + Unpin {
     fn end(self);
 }
 
-impl Resets for TunnelStream {
+impl Resettable for TunnelStream {
     fn end(self) {
         self.abort();
     }
 }
 
-impl Resets for TcpStream {
+impl Resettable for TcpStream {
     fn end(self) {
         // If the reset fails, the connection closes normally.
         let _ = self.set_zero_linger();

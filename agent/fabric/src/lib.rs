@@ -54,7 +54,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub use address::{FabricAddresses, fabric_addresses};
 pub use error::FabricError;
-pub use forward::{Exposure, LocalForward, expose, forward_local, lead_api};
+pub use forward::{Exposure, LocalForward, expose, forward_api, forward_local};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
 pub use peer::config::{PeerConfig, Role};

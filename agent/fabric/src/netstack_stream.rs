@@ -37,9 +37,9 @@ impl NetstackStream {
     }
 
     /// Uses the socket without waking the driver.
-    pub(super) fn with_socket<R>(&self, look: impl FnOnce(&mut Socket<'static>) -> R) -> R {
+    pub(super) fn with_socket<R>(&self, work: impl FnOnce(&mut Socket<'static>) -> R) -> R {
         let connection = self.connection.expect("only abort and drop take it, and they end the stream");
-        self.peer.peek(|tunnel| look(tunnel.stack().socket(connection)))
+        self.peer.peek(|tunnel| work(tunnel.stack().socket(connection)))
     }
 
     fn kick(&self) {
@@ -79,7 +79,7 @@ impl AsyncRead for NetstackStream {
         let length = ready!(received)?;
         if length > 0 {
             buffer.advance(length);
-            // The window has grown; the other side may have to be told.
+            // The window has grown; the other side may need to know.
             self.kick();
         }
         Poll::Ready(Ok(()))

@@ -14,7 +14,7 @@ use super::error::FabricError;
 use super::netstack::Netstack;
 use super::path::Path;
 use super::tun::kernel_side::KernelSide;
-use super::tunnel::{Handshake, Next, Tunnel, TunnelKeys};
+use super::tunnel::{Handshake, NextService, Tunnel, TunnelKeys};
 use super::wire::Wire;
 use config::{PeerConfig, Role};
 
@@ -80,8 +80,8 @@ impl Peer {
     }
 
     /// Uses the tunnel without waking the driver.
-    pub(super) fn peek<R>(&self, look: impl FnOnce(&mut Tunnel) -> R) -> R {
-        look(&mut self.lock().tunnel)
+    pub(super) fn peek<R>(&self, work: impl FnOnce(&mut Tunnel) -> R) -> R {
+        work(&mut self.lock().tunnel)
     }
 
     /// State of the kernel's stack, in mode `tun`.
@@ -138,7 +138,7 @@ impl Peer {
         }
     }
 
-    fn service(&self, driven: &mut Driven, wire: &impl Wire) -> Next {
+    fn service(&self, driven: &mut Driven, wire: &impl Wire) -> NextService {
         let next = driven.tunnel.service(Instant::now(), wire);
         self.publish(&driven.tunnel);
         next

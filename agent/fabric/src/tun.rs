@@ -216,7 +216,7 @@ impl TunEngine {
         }
         let mut state = self.lock();
         let State { netlink, rules, overlay, .. } = &mut *state;
-        let (own, others) = GatewayOverlay::tell_apart(netlink, nodes)?;
+        let (own, others) = GatewayOverlay::find_own_node(netlink, nodes)?;
         let wanted = (!others.is_empty()).then(|| OverlayRules {
             device: overlay_device(&self.settings.name),
             port: self.settings.overlay.port,

@@ -37,7 +37,7 @@ pub struct Handshake {
 
 /// When a tunnel must be serviced again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Next {
+pub(super) struct NextService {
     /// At this time at the latest.
     pub(super) at: Instant,
     /// Also as soon as the socket accepts datagrams again.
@@ -59,7 +59,7 @@ struct Stalled {
 
 /// A handshake message that was sent, to time its answer.
 #[derive(Clone, Copy)]
-struct Asked {
+struct SentHandshake {
     sender_index: u32,
     at: Instant,
 }
@@ -75,9 +75,9 @@ pub(super) struct Tunnel {
     stalled: Option<Stalled>,
     next_tick: Instant,
     /// The last two initiations; boringtun accepts an answer to either.
-    initiations: [Option<Asked>; 2],
+    initiations: [Option<SentHandshake>; 2],
     /// The response that its initiator has not confirmed yet.
-    response: Option<Asked>,
+    response: Option<SentHandshake>,
     handshake: Option<Handshake>,
     closed: bool,
     rejected_packets: u64,
@@ -227,7 +227,7 @@ impl Tunnel {
         match Message::of(reply) {
             Some(Message::Cookie) => return false,
             Some(Message::Response) => {
-                self.response = demux::sender_index(reply).map(|sender_index| Asked { sender_index, at: now });
+                self.response = demux::sender_index(reply).map(|sender_index| SentHandshake { sender_index, at: now });
             }
             _ => {}
         }
@@ -273,7 +273,7 @@ impl Tunnel {
     }
 
     /// Handles timers and handshakes, and sends the stack's data.
-    pub(super) fn service(&mut self, now: Instant, wire: &impl Wire) -> Next {
+    pub(super) fn service(&mut self, now: Instant, wire: &impl Wire) -> NextService {
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             self.tick(now, wire);
@@ -284,7 +284,7 @@ impl Tunnel {
                 self.initiate(to, now, wire);
             }
         }
-        let mut next = Next { at: self.next_tick, blocked: false };
+        let mut next = NextService { at: self.next_tick, blocked: false };
         let Some(endpoint) = self.path.endpoint().filter(|_| self.has_session()) else {
             // The stalled datagram was sealed for a session that is over.
             self.stalled = None;
@@ -352,9 +352,9 @@ impl Tunnel {
     }
 }
 
-fn note_initiation(initiations: &mut [Option<Asked>; 2], datagram: &[u8], at: Instant) {
+fn note_initiation(initiations: &mut [Option<SentHandshake>; 2], datagram: &[u8], at: Instant) {
     if Message::of(datagram) == Some(Message::Initiation) {
-        let asked = demux::sender_index(datagram).map(|sender_index| Asked { sender_index, at });
+        let asked = demux::sender_index(datagram).map(|sender_index| SentHandshake { sender_index, at });
         *initiations = [asked, initiations[0]];
     }
 }

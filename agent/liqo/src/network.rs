@@ -72,9 +72,9 @@ pub struct NetworkSettings {
 
 /// State of the network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetworkStanding {
+pub enum NetworkStatus {
     /// In progress; the text says what is missing.
-    Waits(String),
+    Pending(String),
     /// It cannot be made: code and reason.
     Refused(String),
     /// Both gateways are configured.
@@ -84,12 +84,12 @@ pub enum NetworkStanding {
     },
 }
 
-impl NetworkStanding {
+impl NetworkStatus {
     /// A text for people.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         match self {
-            Self::Waits(reason) => format!("waits: {reason}"),
+            Self::Pending(reason) => format!("waits: {reason}"),
             Self::Refused(reason) => format!("refused: {reason}"),
             Self::Ready { connected: true } => "connected".to_owned(),
             Self::Ready { connected: false } => "set up; Liqo's gateways have not reached each other yet".to_owned(),
@@ -98,15 +98,15 @@ impl NetworkStanding {
 }
 
 /// Networks by the peering that carries them.
-pub type Networks = std::collections::BTreeMap<PeeringId, NetworkSeen>;
+pub type Networks = std::collections::BTreeMap<PeeringId, ObservedNetwork>;
 
 /// Observed network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkSeen {
+pub struct ObservedNetwork {
     /// This side's state for the other side; `None` while it is unknown.
     pub local: Option<NetworkState>,
     /// Its state.
-    pub standing: NetworkStanding,
+    pub status: NetworkStatus,
 }
 
 /// Drives the network of this cluster's Liqo. Cheap to clone.
@@ -136,24 +136,22 @@ impl LiqoNetwork {
     pub async fn tend(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
-    ) -> Option<NetworkSeen> {
+    ) -> Option<ObservedNetwork> {
         let _tending = self.tending.lock().await;
         let (peer, side, remote) = current()?;
         let mut pass = Pass { network: self, peer: &peer, side, local: None };
-        let standing = match pass.run(remote.as_ref()).await {
-            Ok(standing) => standing,
+        let status = match pass.run(remote.as_ref()).await {
+            Ok(status) => status,
             Err(error) => {
                 // A pass that failed reports no state.
                 pass.local = None;
                 match error {
-                    DeliveryError::Permanent { code, message } => {
-                        NetworkStanding::Refused(format!("{code}: {message}"))
-                    }
-                    error => NetworkStanding::Waits(error.to_string()),
+                    DeliveryError::Permanent { code, message } => NetworkStatus::Refused(format!("{code}: {message}")),
+                    error => NetworkStatus::Pending(error.to_string()),
                 }
             }
         };
-        Some(NetworkSeen { local: pass.local, standing })
+        Some(ObservedNetwork { local: pass.local, status })
     }
 
     fn objects(&self, kind: &ApiResource, namespace: &str) -> Api<DynamicObject> {
@@ -205,15 +203,15 @@ struct Pass<'a> {
     local: Option<NetworkState>,
 }
 
-fn waits(reason: String) -> Result<NetworkStanding, DeliveryError> {
-    Ok(NetworkStanding::Waits(reason))
+fn pending(reason: String) -> Result<NetworkStatus, DeliveryError> {
+    Ok(NetworkStatus::Pending(reason))
 }
 
 impl Pass<'_> {
-    async fn run(&mut self, remote: Option<&NetworkState>) -> Result<NetworkStanding, DeliveryError> {
+    async fn run(&mut self, remote: Option<&NetworkState>) -> Result<NetworkStatus, DeliveryError> {
         let (namespace, cluster) = (self.peer.tenant_namespace(), &self.peer.cluster);
-        if let Some(missing) = self.network.enter(self.peer, &namespace).await? {
-            return waits(missing);
+        if let Some(missing) = self.network.check_namespace(self.peer, &namespace).await? {
+            return pending(missing);
         }
         let mut local = self.network.own_ranges().await?;
         if let Some(gateway) = self.gateway().await? {
@@ -221,13 +219,13 @@ impl Pass<'_> {
         }
         self.local = Some(local.clone());
         let Some(remote) = remote else {
-            return waits(format!("cluster {cluster} has not told its Liqo's networks yet"));
+            return pending(format!("cluster {cluster} has not sent its Liqo's networks yet"));
         };
         self.network.check_ranges(remote)?;
         let object = self.ensure(&configuration(), network_objects::configuration(self.peer, remote)).await?;
         if !network_objects::is_remapped(&object, remote) {
             let name = &self.peer.liqo_id;
-            return waits(format!(
+            return pending(format!(
                 "Liqo has not remapped the networks in Configuration {namespace}/{name} yet; does liqo-ipam run?"
             ));
         }
@@ -241,12 +239,12 @@ impl Pass<'_> {
                 gateway_server(),
             ),
             (Side::Origin, None) => {
-                return waits(format!("cluster {cluster} has not told the endpoint of its gateway yet"));
+                return pending(format!("cluster {cluster} has not sent the endpoint of its gateway yet"));
             }
         };
-        self.make_way(&others).await?;
-        if let Some(remains) = self.of_the_gateway_before(&kind).await? {
-            return waits(remains);
+        self.delete_obsolete(&others).await?;
+        if let Some(remains) = self.gateway_leftover(&kind).await? {
+            return pending(remains);
         }
         let gateway = self.ensure(&kind, wanted).await?;
         self.network.fill_in(&mut local, &gateway).await?;
@@ -255,29 +253,27 @@ impl Pass<'_> {
     }
 
     /// Completes the round once this side's gateway exists.
-    async fn with_gateway(
-        &self,
-        local: &NetworkState,
-        remote: &NetworkState,
-    ) -> Result<NetworkStanding, DeliveryError> {
+    async fn with_gateway(&self, local: &NetworkState, remote: &NetworkState) -> Result<NetworkStatus, DeliveryError> {
         let (namespace, name) = (self.peer.tenant_namespace(), &self.peer.liqo_id);
         if let Some(key) = &remote.public_key {
             self.ensure(&public_key(), network_objects::public_key(self.peer, key)).await?;
         }
         if local.public_key.is_none() {
-            return waits(format!(
+            return pending(format!(
                 "Liqo has made no key for the gateway {namespace}/{name} yet; the events there say why"
             ));
         }
         if self.side == Side::Donor && local.endpoint.is_none() {
             let service = self.network.settings.gateway.service_type;
             let (kind, hint) = (service.text(), service.hint());
-            return waits(format!("the gateway has no endpoint: Service {namespace}/gw-{name} of type {kind} {hint}"));
+            return pending(format!(
+                "the gateway has no endpoint: Service {namespace}/gw-{name} of type {kind} {hint}"
+            ));
         }
         if remote.public_key.is_none() {
-            return waits(format!("cluster {} has not told the key of its gateway yet", self.peer.cluster));
+            return pending(format!("cluster {} has not sent the key of its gateway yet", self.peer.cluster));
         }
-        Ok(NetworkStanding::Ready { connected: self.is_connected(&namespace).await? })
+        Ok(NetworkStatus::Ready { connected: self.is_connected(&namespace).await? })
     }
 
     /// This side's gateway, if it exists.
@@ -302,7 +298,7 @@ impl Pass<'_> {
 
     /// A remaining object of a deleted gateway, while there is no gateway. Liqo makes a key and a Deployment only if
     /// none of that name exist: a new gateway would get neither before Kubernetes has collected the old ones.
-    async fn of_the_gateway_before(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
+    async fn gateway_leftover(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
         if self.own(kind).await?.is_some() {
             return Ok(None);
         }
@@ -323,7 +319,7 @@ impl Pass<'_> {
     }
 
     /// Deletes an object that an earlier peering made in the other role: two clusters have one pair of gateways.
-    async fn make_way(&self, kind: &ApiResource) -> Result<(), DeliveryError> {
+    async fn delete_obsolete(&self, kind: &ApiResource) -> Result<(), DeliveryError> {
         match self.own(kind).await? {
             Some(_) => self.network.delete_own(kind, self.peer).await,
             None => Ok(()),
@@ -373,7 +369,7 @@ impl LiqoNetwork {
     }
 
     /// Checks that the tenant namespace can be used; returns what is missing.
-    async fn enter(&self, peer: &LiqoPeer, namespace: &str) -> Result<Option<String>, DeliveryError> {
+    async fn check_namespace(&self, peer: &LiqoPeer, namespace: &str) -> Result<Option<String>, DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         match rights(call_opt(&format!("read namespace {namespace}"), namespaces.get(namespace)).await)? {
             // The key exchange makes it, and checks its owner.

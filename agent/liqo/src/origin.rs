@@ -37,7 +37,7 @@ use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
 
 pub use objects::SliceRequest;
 pub use own_network::{OwnNetwork, own_network};
-pub use tend::{Line, TendSettings};
+pub use tend::{DonorLine, TendSettings};
 
 /// The ConfigMap with this cluster's Liqo id.
 const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";

@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use crate::own_user_name;
 
 /// Checks of the rights after binding them, within a second in total; observed: some milliseconds.
-const RIGHTS_LOOKS: usize = 50;
+const RIGHTS_CHECKS: usize = 50;
 const RIGHTS_POLL: Duration = Duration::from_millis(20);
 /// API group of roles and their bindings.
 pub(super) const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
@@ -45,7 +45,7 @@ impl TenantRole {
     /// Waits for the rights: the API server needs a moment to apply a new binding.
     async fn await_rights(&self, client: &Client, namespace: &str) -> Result<(), DeliveryError> {
         let operation = format!("wait for the rights in namespace {namespace}");
-        for _ in 0..RIGHTS_LOOKS {
+        for _ in 0..RIGHTS_CHECKS {
             if self.is_in_force(client, namespace).await? {
                 return Ok(());
             }

@@ -156,7 +156,7 @@ pub fn seal(
         INFO,
         &plain,
         &associated,
-        &mut Draws(entropy),
+        &mut HpkeRandomness(entropy),
     )
     .map_err(|_| bad_key())?;
     Ok(v1::Envelope {
@@ -213,9 +213,9 @@ pub fn open(
 }
 
 /// Gives HPKE the agent's randomness.
-struct Draws<'a>(&'a dyn Entropy);
+struct HpkeRandomness<'a>(&'a dyn Entropy);
 
-impl TryRng for Draws<'_> {
+impl TryRng for HpkeRandomness<'_> {
     type Error = std::convert::Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
@@ -234,7 +234,7 @@ impl TryRng for Draws<'_> {
     }
 }
 
-impl TryCryptoRng for Draws<'_> {}
+impl TryCryptoRng for HpkeRandomness<'_> {}
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::metrics::Metrics;
-use crate::reconcile::fault::CrashPoint;
+use crate::reconcile::fault::{CrashPoint, CrashTime};
 use crate::reconcile::live::Live;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::plan::{Snapshot, plan};
@@ -117,7 +117,7 @@ impl Executor {
         if desired.take(&update, &self.known_objects(state), now) {
             self.keep(desired).await;
         }
-        if desired.wants_another_look(now) && now >= state.next_resync {
+        if desired.needs_resync(now) && now >= state.next_resync {
             state.next_resync = now + RESYNC_EVERY;
             self.resync.notify_one();
         }
@@ -303,18 +303,18 @@ impl StepRun {
             span.record("trace_id", trace_id);
             comity_runtime::telemetry::continue_trace(&span, step.traceparent());
         }
-        let reached = |after| {
+        let reached = |time| {
             for point in self.crash_points.iter() {
-                point.reached(name, after);
+                point.reached(name, time);
             }
         };
         let timer = self.metrics.step_seconds.with_label_values(&[name]).start_timer();
-        reached(false);
+        reached(CrashTime::Before);
         let work = tokio::time::timeout(limit, step.run(&self.parts)).instrument(span.clone()).await;
         timer.observe_duration();
         let result = work.unwrap_or(Err(StepError::Deadline(limit)));
         if result.is_ok() {
-            reached(true);
+            reached(CrashTime::After);
             span.in_scope(|| tracing::info!(step = name, object = step.object(), "done"));
         }
         result

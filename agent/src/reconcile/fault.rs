@@ -13,11 +13,20 @@ pub const CRASH_VARIABLE: &str = "COMITY_AGENT_CRASH_AT";
 /// Held by the thread that ends the process.
 static ENDING: Mutex<()> = Mutex::new(());
 
+/// When a process ends, relative to a step's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashTime {
+    /// Right before it.
+    Before,
+    /// Right after it.
+    After,
+}
+
 /// Where a process can be made to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashPoint {
     step: String,
-    after: bool,
+    time: CrashTime,
     marker: PathBuf,
 }
 
@@ -44,23 +53,25 @@ impl CrashPoint {
     fn parse(value: &str, state: &Path) -> Result<Self, CrashPointError> {
         let (step, when) = value.split_once(':').unwrap_or((value, "after"));
         let names = Step::names();
-        if !names.contains(&step) || !matches!(when, "before" | "after") {
-            return Err(CrashPointError { value: value.to_owned(), steps: names.join(", ") });
-        }
+        let time = match when {
+            "before" if names.contains(&step) => CrashTime::Before,
+            "after" if names.contains(&step) => CrashTime::After,
+            _ => return Err(CrashPointError { value: value.to_owned(), steps: names.join(", ") }),
+        };
         let marker = state.join(format!("crashed-at-{step}-{when}"));
-        Ok(Self { step: step.to_owned(), after: when == "after", marker })
+        Ok(Self { step: step.to_owned(), time, marker })
     }
 
     /// Ends the process if this is its crash point and it has not ended here before.
-    pub fn reached(&self, step: &str, after: bool) {
-        if self.step != step || self.after != after {
+    pub fn reached(&self, step: &str, time: CrashTime) {
+        if self.step != step || self.time != time {
             return;
         }
         // A process ends at one crash point: another that is reached meanwhile is not marked, and ends the next
         // process.
         let _ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mark() {
-            tracing::error!(step, after, "ending the process: {CRASH_VARIABLE} says so");
+            tracing::error!(step, ?time, "ending the process: {CRASH_VARIABLE} says so");
             std::process::abort();
         }
     }
@@ -83,8 +94,8 @@ mod tests {
         assert!(!point.after && point.step == "send-psk");
         assert!(CrashPoint::parse("send-psk", home.path()).unwrap().after);
         assert!(point.mark() && !point.mark());
-        point.reached("send-psk", true);
-        point.reached("make-keys", false);
+        point.reached("send-psk", CrashTime::After);
+        point.reached("make-keys", CrashTime::Before);
         for wrong in ["", "nothing", "send-psk:later"] {
             assert!(CrashPoint::parse(wrong, home.path()).unwrap_err().to_string().contains("make-keys"), "{wrong}");
         }

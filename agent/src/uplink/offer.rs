@@ -16,6 +16,15 @@ pub struct Offered {
     pub data: Option<v1::DataSite>,
 }
 
+/// The broker's answer to an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// It is in the broker's log.
+    Committed,
+    /// The broker refused it for good.
+    Refused,
+}
+
 /// State of the broker's copy of the offer.
 #[derive(Debug, Default)]
 pub struct OfferState {
@@ -60,9 +69,9 @@ impl OfferState {
     }
 
     /// Handles an acknowledgement; true if it was the offer's.
-    pub fn settle(&mut self, message_id: u64, refused: bool) -> bool {
+    pub fn settle(&mut self, message_id: u64, outcome: AckOutcome) -> bool {
         let Some((generation, _, _)) = self.sent.as_ref().filter(|(_, _, id)| *id == message_id) else { return false };
-        if !refused {
+        if outcome == AckOutcome::Committed {
             self.acked = *generation;
         }
         true
@@ -85,7 +94,7 @@ mod tests {
         assert!(state.is_due(&nodes("a")));
         assert_eq!(state.next("c", &nodes("a"), 7).generation, 42);
         assert!(!state.is_due(&nodes("a")) && state.is_due(&nodes("b")));
-        assert!(!state.settle(6, false) && state.settle(7, false));
+        assert!(!state.settle(6, AckOutcome::Committed) && state.settle(7, AckOutcome::Committed));
         state.welcomed(42);
         assert!(!state.is_due(&nodes("a")), "the broker has it");
         state.welcomed(0);
@@ -99,7 +108,7 @@ mod tests {
         state.welcomed(0);
         state.next("c", &nodes("a"), 7);
         state.welcomed(0);
-        assert!(!state.settle(7, true) || state.is_due(&nodes("a")));
+        assert!(!state.settle(7, AckOutcome::Refused) || state.is_due(&nodes("a")));
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(super) async fn run(
         () = stop.cancelled() => SessionError::Stopped,
     };
     if session.welcomed {
-        shared.standing.fetch_sub(1, Ordering::SeqCst);
+        shared.connected.fetch_sub(1, Ordering::SeqCst);
         shared.set_live();
     }
     // The uplink may have ended.
@@ -211,7 +211,7 @@ impl Session<'_> {
         }
         if !self.welcomed {
             self.welcomed = true;
-            self.shared.standing.fetch_add(1, Ordering::SeqCst);
+            self.shared.connected.fetch_add(1, Ordering::SeqCst);
             self.shared.set_live();
             self.shared.metrics.streams.inc();
             tracing::info!(broker = welcome.broker, "connected to the broker group");
@@ -232,7 +232,8 @@ impl Session<'_> {
                 "the broker refused a message"
             );
         }
-        if self.shared.offer.lock().await.settle(ack.message_id, ack.error.is_some()) {
+        let outcome = if ack.error.is_some() { AckOutcome::Refused } else { AckOutcome::Committed };
+        if self.shared.offer.lock().await.settle(ack.message_id, outcome) {
             return Ok(());
         }
         // Marked before it leaves the outbox, so that no plan in between misses both.

@@ -309,7 +309,7 @@ impl Records {
     /// network between their Liqos; both sides choose the older peering.
     #[must_use]
     pub fn network_carrier(&self, liqo_id: &str) -> Option<PeeringId> {
-        let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.standing_network().is_some();
+        let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.active_network().is_some();
         self.liqo.iter().find(|(_, record)| of_cluster(record)).map(|(peering, _)| *peering)
     }
 

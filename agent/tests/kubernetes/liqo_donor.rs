@@ -270,7 +270,7 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
 async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     let began = Instant::now();
     if let Err(error) = lab.liqo.remove_tenant(&lab.peer).await {
-        panic!("{error}\n{}", what_is_left(lab).await);
+        panic!("{error}\n{}", remaining_objects(lab).await);
     }
     println!("the tenant was removed in {:?}", began.elapsed());
     let namespaces = Api::<Namespace>::all(lab.admin.clone());
@@ -291,7 +291,7 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
 }
 
 /// The objects that block a removal, and Liqo's log.
-async fn what_is_left(lab: &Lab) -> String {
+async fn remaining_objects(lab: &Lab) -> String {
     let objects = "namespaces,pods,namespacemaps.offloading.liqo.io,shadowpods.offloading.liqo.io";
     let looks: [&[&str]; 4] = [
         &["get", objects, "--all-namespaces", "--output=wide"],
@@ -299,12 +299,12 @@ async fn what_is_left(lab: &Lab) -> String {
         &["--namespace", TENANT_NAMESPACE, "get", "namespacemaps.offloading.liqo.io", "--output=yaml"],
         &["--namespace=liqo", "logs", "deployment/liqo-controller-manager", "--tail=40"],
     ];
-    let mut told = String::new();
+    let mut texts = String::new();
     for look in looks {
         let seen = lab.donor().kubectl(look).await.unwrap_or_else(|error| error.to_string());
-        told.push_str(&format!("kubectl {}\n{seen}\n", look.join(" ")));
+        texts.push_str(&format!("kubectl {}\n{seen}\n", look.join(" ")));
     }
-    told
+    texts
 }
 
 async fn a_consumer_by_token_is_held_as_well(lab: &Lab, keeper: &PolicyKeeper) {

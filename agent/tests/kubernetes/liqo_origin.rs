@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent_liqo::LiqoPeer;
-use comity_agent_liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
+use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
 use comity_testkit::{self as testkit, RealClusters, Where};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
@@ -33,7 +33,7 @@ const SIGNED: &str = "203.0.113.10:6443";
 /// The tests reach the donor without a tunnel.
 struct NoTunnel;
 
-impl Line for NoTunnel {
+impl DonorLine for NoTunnel {
     fn answers<'a>(&'a self, _donor: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
@@ -174,7 +174,7 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let began = Instant::now();
     eventually("the node is ready again", node_ready).await;
     let node = began.elapsed();
-    assert!(node < Duration::from_secs(10), "{node:?}\n{}", history.told());
+    assert!(node < Duration::from_secs(10), "{node:?}\n{}", history.text());
     // The pod follows with the virtual-kubelet's next answer from the donor. That connection has no tunnel here and
     // recovers at TCP's next retry. The scenario `burst` requires pod and Service within 5 s through the agents'
     // tunnel.

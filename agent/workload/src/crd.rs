@@ -6,6 +6,7 @@
 
 mod condition;
 mod controller;
+mod controller_state;
 mod copies;
 mod gpu_lease;
 mod gpu_request;
@@ -14,7 +15,6 @@ mod lease_mirror;
 mod reconcile;
 mod remarks;
 mod request_options;
-mod seen;
 mod write;
 mod write_error;
 

@@ -76,7 +76,7 @@ impl NamespaceDelivery {
                 None => return Ok(()),
                 Some(now) if now.uid() != namespace.uid() => return Ok(()),
                 Some(now) if self.clock.elapsed().saturating_sub(began) > REMOVAL_TIMEOUT => {
-                    return Err(DeliveryError::temporary(operation, what_is_left(&now)));
+                    return Err(DeliveryError::temporary(operation, remaining_objects(&now)));
                 }
                 Some(_) => self.clock.sleep(POLL).await,
             }
@@ -85,7 +85,7 @@ impl NamespaceDelivery {
 }
 
 /// The remaining objects that the namespace controller reports.
-fn what_is_left(namespace: &Namespace) -> String {
+fn remaining_objects(namespace: &Namespace) -> String {
     let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
     let left: Vec<&str> = conditions
         .into_iter()

@@ -79,7 +79,7 @@ impl PeerHandle {
     /// Whether this process forwards pods' connections to the other side's API server: in mode `tun`, if its address is
     /// known.
     #[must_use]
-    pub fn leads_pods(&self) -> bool {
+    pub fn forwards_api(&self) -> bool {
         self.peer.kernel().is_some() && self.peer.config().remote_api.is_some()
     }
 

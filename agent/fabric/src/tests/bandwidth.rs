@@ -22,10 +22,10 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
     let start = Instant::now();
     let measured = loop {
         let at = start.elapsed();
-        let told = at_donor.look(at, [ReceivedBytes::of(&pair.donor)]).clone();
-        let back = at_origin.look(at, [ReceivedBytes::of(&pair.origin)]);
+        let rates = at_donor.record(at, [ReceivedBytes::of(&pair.donor)]).clone();
+        let back = at_origin.record(at, [ReceivedBytes::of(&pair.origin)]);
         assert!(back.is_empty(), "acknowledgements are no transfer: {back:?}");
-        if let Some(measured) = told.get(pair.donor.remote_cluster()) {
+        if let Some(measured) = rates.get(pair.donor.remote_cluster()) {
             break *measured;
         }
         assert!(at < SOON * 12, "nothing is measured of what flows");

@@ -51,7 +51,13 @@ pub(super) fn client(config: kube::Config) -> Result<kube::Client, BoxError> {
 
 type Connector = TimeoutConnector<HttpsConnector<HttpConnector>>;
 
-fn connector(config: &kube::Config, http2: bool) -> Result<Connector, BoxError> {
+enum HttpVersion {
+    Http1,
+    Http2,
+}
+
+/// Connects with at most the given version: the server may choose HTTP/1.1.
+fn connector(config: &kube::Config, version: HttpVersion) -> Result<Connector, BoxError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     // A small frame must not wait for the acknowledgement of the one before.
@@ -61,7 +67,10 @@ fn connector(config: &kube::Config, http2: bool) -> Result<Connector, BoxError> 
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(ServerName::try_from(name.clone())?));
     }
     let tls = tls.enable_http1();
-    let tls = if http2 { tls.enable_http2().wrap_connector(tcp) } else { tls.wrap_connector(tcp) };
+    let tls = match version {
+        HttpVersion::Http1 => tls.wrap_connector(tcp),
+        HttpVersion::Http2 => tls.enable_http2().wrap_connector(tcp),
+    };
     let mut connector = TimeoutConnector::new(tls);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
@@ -84,8 +93,8 @@ impl Lanes {
             .http2_keep_alive_interval(SILENCE)
             .http2_keep_alive_timeout(PING_PATIENCE)
             .http2_keep_alive_while_idle(true)
-            .build(connector(config, true)?);
-        let own = Client::builder(TokioExecutor::new()).build(connector(config, false)?);
+            .build(connector(config, HttpVersion::Http2)?);
+        let own = Client::builder(TokioExecutor::new()).build(connector(config, HttpVersion::Http1)?);
         Ok(Self { shared, own, room: Arc::new(Semaphore::new(SHARED)) })
     }
 }

@@ -16,7 +16,7 @@ pub const LIFE: Duration = Duration::from_secs(90 * 86_400);
 /// Clocks of hosts may differ.
 const SKEW: Duration = Duration::from_secs(24 * 3_600);
 /// CA certificates that are published: the current one and the previous one.
-const TOLD_CAS: usize = 2;
+const PUBLISHED_CAS: usize = 2;
 
 /// A server's certificate and key, and the CA certificates that verify it.
 pub struct Certificates {
@@ -52,8 +52,9 @@ pub fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, r
     validity(&mut leaf);
     let chain_pem = leaf.signed_by(&key, &issuer)?.pem();
     let begin = "-----BEGIN CERTIFICATE-----";
-    let told = old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(TOLD_CAS - 1);
-    let ca_pem = told.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
+    let published =
+        old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(PUBLISHED_CAS - 1);
+    let ca_pem = published.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
     Ok(Certificates { ca_pem, chain_pem, key_pem: SecretString::new(key.serialize_pem()) })
 }
 

@@ -19,7 +19,7 @@ use crate::{
     BearerToken, IdentityParams, LiqoPeer, ORIGIN_ROLE, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, dynamic,
     own_rights::RBAC_GROUP,
     tenant,
-    waiting::{CONTROLLER_HINT, Seen, Waiting},
+    waiting::{CONTROLLER_HINT, Progress, Waiting},
 };
 
 /// Name of the ServiceAccount and of its RoleBinding.
@@ -78,7 +78,7 @@ impl LiqoDonor {
 
     async fn admit_without_keys(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
-        self.make_way(peer, None, &tenants).await?;
+        self.delete_outdated_tenant(peer, None, &tenants).await?;
         rights(dynamic::apply(&tenants, &tenant_object(peer)).await)?;
         let operation = format!("wait until Liqo has taken {} on", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
@@ -87,8 +87,9 @@ impl LiqoDonor {
             let named = tenant.data.pointer("/status/tenantNamespace").and_then(Value::as_str);
             (named == Some(wanted.as_str())).then_some(())
         };
-        let look = |tenant: Option<&DynamicObject>| Ok(Seen::of(tenant.and_then(named), "the Tenant has no namespace"));
-        waiting.until(&tenants, &peer.liqo_id, look).await
+        let check =
+            |tenant: Option<&DynamicObject>| Ok(Progress::of(tenant.and_then(named), "the Tenant has no namespace"));
+        waiting.until(&tenants, &peer.liqo_id, check).await
     }
 
     async fn make_account(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
@@ -179,7 +180,7 @@ impl LiqoDonor {
 }
 
 /// Whether a Tenant authenticates by token.
-pub(super) fn goes_by_token(tenant: &DynamicObject) -> bool {
+pub(super) fn uses_token(tenant: &DynamicObject) -> bool {
     tenant.data.pointer("/spec/authzPolicy").and_then(Value::as_str) == Some(NO_KEYS)
 }
 

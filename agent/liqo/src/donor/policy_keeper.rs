@@ -32,7 +32,7 @@ type Health = Result<(), String>;
 /// Kind and name.
 type ObjectKey = (String, String);
 /// An event of a watch, with the kind of its object.
-type Told = (&'static str, watcher::Result<Event<DynamicObject>>);
+type WatchEvent = (&'static str, watcher::Result<Event<DynamicObject>>);
 
 /// The task that keeps the policies; ends when this is dropped.
 #[derive(Debug)]
@@ -99,12 +99,12 @@ struct Keeping {
 
 impl Keeping {
     async fn follow(mut self, mut grants: watch::Receiver<Arc<Grants>>) {
-        let mut told = std::pin::pin!(self.watches());
+        let mut events = std::pin::pin!(self.watches());
         let mut retry_at: Option<Instant> = None;
         loop {
             let wake = [retry_at, self.in_effect_at].into_iter().flatten().min();
             tokio::select! {
-                event = told.next() => match event {
+                event = events.next() => match event {
                     Some((kind, event)) => self.take(kind, event),
                     None => return,
                 },
@@ -118,7 +118,7 @@ impl Keeping {
         }
     }
 
-    fn watches(&self) -> impl Stream<Item = Told> + Send + use<> {
+    fn watches(&self) -> impl Stream<Item = WatchEvent> + Send + use<> {
         let labels = format!("{}={}", PART_LABEL.0, PART_LABEL.1);
         let ours = |kind: &'static str| {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));

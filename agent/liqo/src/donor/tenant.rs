@@ -16,7 +16,7 @@ use super::{LiqoDonor, server_name};
 use crate::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL,
     TenantRequest, dynamic, tenant, tenant_namespace,
-    waiting::{CONTROLLER_HINT, Seen, Waiting},
+    waiting::{CONTROLLER_HINT, Progress, Waiting},
 };
 
 pub(super) const NONCE_SECRET: &str = "liqo-nonce";
@@ -47,8 +47,8 @@ impl LiqoDonor {
         rights(apply(&secrets, &wanted).await)?;
         let operation = format!("wait for the nonce for {}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        let look = |secret: Option<&Secret>| Ok(Seen::of(secret.and_then(nonce), "there is no nonce"));
-        let nonce = waiting.until(&secrets, NONCE_SECRET, look).await?;
+        let check = |secret: Option<&Secret>| Ok(Progress::of(secret.and_then(nonce), "there is no nonce"));
+        let nonce = waiting.until(&secrets, NONCE_SECRET, check).await?;
         Ok(Challenge { nonce })
     }
 
@@ -66,13 +66,14 @@ impl LiqoDonor {
         check_request(peer, request)?;
         self.ensure_tenant_namespace(peer).await?;
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
-        self.make_way(peer, Some(&request.csr), &tenants).await?;
+        self.delete_outdated_tenant(peer, Some(&request.csr), &tenants).await?;
         rights(dynamic::apply(&tenants, &tenant_object(peer, request)).await)?;
         let operation = format!("wait until Liqo has signed the certificate of {}", peer.liqo_id);
         let hint = format!("{CONTROLLER_HINT} The events of Tenant {} say more: kubectl describe", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: &hint, patience: self.settings.patience };
-        let look = |tenant: Option<&DynamicObject>| Ok(Seen::of(tenant.and_then(identity_params), "nothing is signed"));
-        let params = waiting.until(&tenants, &peer.liqo_id, look).await?;
+        let check =
+            |tenant: Option<&DynamicObject>| Ok(Progress::of(tenant.and_then(identity_params), "nothing is signed"));
+        let params = waiting.until(&tenants, &peer.liqo_id, check).await?;
         let PeerCredential::Certificate(signed) = &params.credential else { return Ok(params) };
         if !certificate_is(&STANDARD.decode(signed).unwrap_or_default(), &peer.liqo_id) {
             let text = format!(
@@ -108,7 +109,7 @@ impl LiqoDonor {
 
     /// Liqo signs a Tenant's request once, so a Tenant with another request, or with none where one is needed, is
     /// deleted first.
-    pub(super) async fn make_way(
+    pub(super) async fn delete_outdated_tenant(
         &self,
         peer: &LiqoPeer,
         csr: Option<&str>,

@@ -61,7 +61,7 @@ impl LiqoDonor {
             return if idle < MAX_IDLE_SLICES { Ok(()) } else { self.remove_slice(peer, slice).await };
         }
         self.remove_slice(peer, slice).await?;
-        self.free_origin(peer).await
+        self.remove_orphaned_replicas(peer).await
     }
 
     /// Names of a peer's idle slices that can serve a lease with this grant, in order.
@@ -90,7 +90,7 @@ impl LiqoDonor {
         let read = format!("read Tenant {}", peer.liqo_id);
         let found = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)?;
         match found.filter(|found| found.metadata.deletion_timestamp.is_none()) {
-            Some(found) if peer_account::goes_by_token(&found) => self.has_account(peer).await,
+            Some(found) if peer_account::uses_token(&found) => self.has_account(peer).await,
             found => Ok(found.is_some()),
         }
     }
@@ -98,7 +98,7 @@ impl LiqoDonor {
     /// If somebody deleted an origin's Tenant or ServiceAccount, it can delete nothing here any more, and its own
     /// objects would wait for that forever. So once the last of its slices is gone, this agent deletes the other
     /// replicas.
-    async fn free_origin(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+    async fn remove_orphaned_replicas(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let replicas = ListParams::default().labels(REPLICATED).limit(1);
         let mut left = Vec::new();
         for kind in [resource_slice(), namespace_map()] {

@@ -16,7 +16,7 @@ use crate::{
     identity,
     messages::Message as _,
     tenant_namespace,
-    waiting::{Seen, Waiting},
+    waiting::{Progress, Waiting},
 };
 
 /// Liqo's keys, in its own namespace.
@@ -133,23 +133,23 @@ fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryErr
     }
 }
 
-fn kubeconfig_secret(identity: Option<&DynamicObject>) -> Seen<()> {
+fn kubeconfig_secret(identity: Option<&DynamicObject>) -> Progress<()> {
     match identity.map(|identity| &identity.data["status"]["kubeconfigSecretRef"]["name"]) {
-        Some(name) if name.as_str().is_some_and(|name| !name.is_empty()) => Seen::Done(()),
+        Some(name) if name.as_str().is_some_and(|name| !name.is_empty()) => Progress::Done(()),
         Some(_) => {
-            Seen::NotYet("the Identity has no kubeconfig Secret; is liqo-controller-manager running?".to_owned())
+            Progress::NotYet("the Identity has no kubeconfig Secret; is liqo-controller-manager running?".to_owned())
         }
-        None => Seen::NotYet("there is no Identity".to_owned()),
+        None => Progress::NotYet("there is no Identity".to_owned()),
     }
 }
 
-fn identity_ready(cluster: Option<&DynamicObject>) -> Seen<()> {
-    let Some(cluster) = cluster else { return Seen::NotYet("Liqo has made no ForeignCluster".to_owned()) };
+fn identity_ready(cluster: Option<&DynamicObject>) -> Progress<()> {
+    let Some(cluster) = cluster else { return Progress::NotYet("Liqo has made no ForeignCluster".to_owned()) };
     let conditions = &cluster.data["status"]["modules"]["authentication"]["conditions"];
     match objects::condition(conditions, "AuthIdentityControlPlaneStatus") {
-        Some(("Ready", _)) => Seen::Done(()),
-        Some((status, message)) => Seen::NotYet(format!("AuthIdentityControlPlaneStatus is {status}: {message}")),
-        None => Seen::NotYet("the ForeignCluster has no condition AuthIdentityControlPlaneStatus".to_owned()),
+        Some(("Ready", _)) => Progress::Done(()),
+        Some((status, message)) => Progress::NotYet(format!("AuthIdentityControlPlaneStatus is {status}: {message}")),
+        None => Progress::NotYet("the ForeignCluster has no condition AuthIdentityControlPlaneStatus".to_owned()),
     }
 }
 
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn an_identity_is_ready_when_liqo_says_so() {
         let ready = cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "Ready" }]));
-        assert!(matches!(identity_ready(Some(&ready)), Seen::Done(())));
+        assert!(matches!(identity_ready(Some(&ready)), Progress::Done(())));
         let not =
             cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "NotReady", "message": "why" }]));
-        assert!(matches!(identity_ready(Some(&not)), Seen::NotYet(text) if text.contains("why")));
-        assert!(matches!(identity_ready(Some(&cluster(json!(null)))), Seen::NotYet(_)));
-        assert!(matches!(identity_ready(None), Seen::NotYet(_)));
+        assert!(matches!(identity_ready(Some(&not)), Progress::NotYet(text) if text.contains("why")));
+        assert!(matches!(identity_ready(Some(&cluster(json!(null)))), Progress::NotYet(_)));
+        assert!(matches!(identity_ready(None), Progress::NotYet(_)));
     }
 }

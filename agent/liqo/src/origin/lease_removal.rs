@@ -67,7 +67,7 @@ impl LiqoOrigin {
             Some(target) => self.withdraw_offer(&held.slice, target, &held.donor).await?,
             None => false,
         };
-        self.let_go(held).await?;
+        self.delete_slice(held).await?;
         if let Some(target) = held.target.as_deref().filter(|_| offer_stays) {
             let offloadings = self.namespaced(target, &namespace_offloading());
             wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", REMOVAL_TIMEOUT).await?;
@@ -82,7 +82,7 @@ impl LiqoOrigin {
     }
 
     /// Deletes the slice; Liqo removes its dependent objects.
-    async fn let_go(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
+    async fn delete_slice(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
         let (slice, tenant) = (held.slice.as_str(), held.tenant.as_str());
         let slices = self.namespaced(tenant, &resource_slice());
         self.delete(&slices, slice, "ResourceSlice", &held.donor).await?;

@@ -18,7 +18,7 @@ use super::objects::{self, SliceRequest};
 use super::{LiqoOrigin, check, idle};
 use crate::{
     LiqoPeer, PEERING_LABEL, dynamic, namespace_offloading, resource_slice, virtual_node,
-    waiting::{Seen, Waiting},
+    waiting::{Progress, Waiting},
 };
 
 /// Time limit for the donor to grant a slice; observed: 0.5 s.
@@ -76,8 +76,8 @@ impl LiqoOrigin {
         let offloadings = self.namespaced(&request.target_namespace, &namespace_offloading());
         let operation = format!("offload namespace {} to cluster {}", request.target_namespace, peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: OFFLOADING_PATIENCE };
-        let look = |offloading: Option<&DynamicObject>| Ok(remote_namespace(offloading, &peer.liqo_id));
-        waiting.until(&offloadings, objects::OFFLOADING, look).await
+        let check = |offloading: Option<&DynamicObject>| Ok(remote_namespace(offloading, &peer.liqo_id));
+        waiting.until(&offloadings, objects::OFFLOADING, check).await
     }
 
     /// Checks that the Node of a lease is Ready and has what was granted; waits for a new one.
@@ -150,10 +150,10 @@ impl LiqoOrigin {
         let there = |node: Option<&DynamicObject>| {
             Ok(match node {
                 Some(node) if node.metadata.deletion_timestamp.is_some() => {
-                    Seen::NotYet("the old one is still being deleted".to_owned())
+                    Progress::NotYet("the old one is still being deleted".to_owned())
                 }
-                Some(node) => Seen::Done(node.clone()),
-                None => Seen::NotYet("not there; is liqo-controller-manager running?".to_owned()),
+                Some(node) => Progress::Done(node.clone()),
+                None => Progress::NotYet("not there; is liqo-controller-manager running?".to_owned()),
             })
         };
         let waiting = Waiting { operation: &operation, hint: "", patience: VIRTUAL_NODE_PATIENCE };
@@ -233,12 +233,12 @@ fn granted(
     slice: Option<&DynamicObject>,
     wanted: &BTreeMap<String, String>,
     denial: Denial,
-) -> Result<Seen<()>, DeliveryError> {
-    let Some(slice) = slice else { return Ok(Seen::NotYet("the ResourceSlice is not there".to_owned())) };
+) -> Result<Progress<()>, DeliveryError> {
+    let Some(slice) = slice else { return Ok(Progress::NotYet("the ResourceSlice is not there".to_owned())) };
     let status = &slice.data["status"];
     match objects::condition(&status["conditions"], "Resources") {
         Some(("Denied", message)) => match denial {
-            Denial::MayBeOld => Ok(Seen::NotYet(format!("the donor denies it: {message}"))),
+            Denial::MayBeOld => Ok(Progress::NotYet(format!("the donor denies it: {message}"))),
             Denial::Final => Err(DeliveryError::permanent(
                 "slice-denied",
                 format!("the donor denies ResourceSlice {}: {message}", slice.name_any()),
@@ -250,23 +250,23 @@ fn granted(
                 .iter()
                 .find(|(name, amount)| quantity_nano(amount).is_none_or(|amount| granted.get(*name) != Some(&amount)));
             Ok(match short {
-                None => Seen::Done(()),
-                Some((name, amount)) => Seen::NotYet(format!("{name} {amount} is not granted yet")),
+                None => Progress::Done(()),
+                Some((name, amount)) => Progress::NotYet(format!("{name} {amount} is not granted yet")),
             })
         }
-        _ => Ok(Seen::NotYet("the donor has not decided; is its agent running, and the line up?".to_owned())),
+        _ => Ok(Progress::NotYet("the donor has not decided; is its agent running, and the line up?".to_owned())),
     }
 }
 
 /// Whether the remote namespace exists on this donor; other donors do not matter.
-fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Seen<()> {
-    let Some(offloading) = offloading else { return Seen::NotYet("the NamespaceOffloading is gone".to_owned()) };
+fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Progress<()> {
+    let Some(offloading) = offloading else { return Progress::NotYet("the NamespaceOffloading is gone".to_owned()) };
     match objects::condition(&offloading.data["status"]["remoteNamespacesConditions"][donor], "Ready") {
-        Some(("True", _)) => Seen::Done(()),
+        Some(("True", _)) => Progress::Done(()),
         Some((_, message)) => {
-            Seen::NotYet(format!("{message}; with EnforceSameName the donor may have a namespace of that name"))
+            Progress::NotYet(format!("{message}; with EnforceSameName the donor may have a namespace of that name"))
         }
-        None => Seen::NotYet("Liqo has not begun; is liqo-controller-manager running?".to_owned()),
+        None => Progress::NotYet("Liqo has not begun; is liqo-controller-manager running?".to_owned()),
     }
 }
 
@@ -278,19 +278,19 @@ fn amounts(resources: &Value) -> BTreeMap<String, u128> {
     entries.filter_map(|(name, value)| Some((name.clone(), quantity_nano(&text(value)?)?))).collect()
 }
 
-fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String, u128>) -> Seen<()> {
+fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String, u128>) -> Progress<()> {
     let Some(node) = node else {
-        return Seen::NotYet("there is no Node yet; look at the virtual-kubelet's pod".to_owned());
+        return Progress::NotYet("there is no Node yet; look at the virtual-kubelet's pod".to_owned());
     };
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
     if ready.is_none_or(|ready| ready.status != "True") {
         let message = ready.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition Ready");
-        return Seen::NotYet(format!("the Node is not ready: {message}"));
+        return Progress::NotYet(format!("the Node is not ready: {message}"));
     }
     if node.labels().get(LEASE_LABEL).is_none_or(|lease| *lease != lease_id.to_string()) {
-        return Seen::NotYet("the Node has no label of its lease yet".to_owned());
+        return Progress::NotYet("the Node has no label of its lease yet".to_owned());
     }
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
     let short = granted.iter().find(|(name, amount)| {
@@ -299,9 +299,9 @@ fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String,
         there != Some(**amount)
     });
     match short {
-        None if granted.is_empty() => Seen::NotYet("nothing is granted".to_owned()),
-        None => Seen::Done(()),
-        Some((name, _)) => Seen::NotYet(format!("the Node does not show what is granted of {name} yet")),
+        None if granted.is_empty() => Progress::NotYet("nothing is granted".to_owned()),
+        None => Progress::Done(()),
+        Some((name, _)) => Progress::NotYet(format!("the Node does not show what is granted of {name} yet")),
     }
 }
 
@@ -328,21 +328,21 @@ mod tests {
             let conditions = json!([{ "type": "Resources", "status": status, "message": "not leased" }]);
             slice(json!({ "conditions": conditions, "resources": { "memory": "1Gi", "nvidia.com/gpu": gpus } }))
         };
-        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), Denial::Final).unwrap(), Seen::Done(())));
+        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), Denial::Final).unwrap(), Progress::Done(())));
         assert!(
-            matches!(granted(Some(&with("Accepted", "1")), &wanted(), Denial::Final).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
+            matches!(granted(Some(&with("Accepted", "1")), &wanted(), Denial::Final).unwrap(), Progress::NotYet(what) if what.contains("gpu"))
         );
         let more = granted(Some(&with("Accepted", "4")), &wanted(), Denial::MayBeOld).unwrap();
-        assert!(matches!(more, Seen::NotYet(_)), "that is what an earlier lease had");
+        assert!(matches!(more, Progress::NotYet(_)), "that is what an earlier lease had");
         let denied = granted(Some(&with("Denied", "2")), &wanted(), Denial::MayBeOld).unwrap();
-        assert!(matches!(denied, Seen::NotYet(what) if what.contains("not leased")), "it may be old");
+        assert!(matches!(denied, Progress::NotYet(what) if what.contains("not leased")), "it may be old");
         let Err(error) = granted(Some(&with("Denied", "2")), &wanted(), Denial::Final) else { panic!("denied") };
         assert!(
             matches!(&error, DeliveryError::Permanent { code: "slice-denied", .. })
                 && error.to_string().contains("not leased")
         );
-        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), Denial::Final).unwrap(), Seen::NotYet(_)));
-        assert!(matches!(granted(None, &wanted(), Denial::Final).unwrap(), Seen::NotYet(_)));
+        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), Denial::Final).unwrap(), Progress::NotYet(_)));
+        assert!(matches!(granted(None, &wanted(), Denial::Final).unwrap(), Progress::NotYet(_)));
     }
 
     #[test]
@@ -393,11 +393,11 @@ mod tests {
                 "west": [{ "type": "Ready", "status": "False", "message": "being created" }],
             },
         } }));
-        assert!(matches!(remote_namespace(Some(&object), "north"), Seen::Done(())));
+        assert!(matches!(remote_namespace(Some(&object), "north"), Progress::Done(())));
         assert!(
-            matches!(remote_namespace(Some(&object), "west"), Seen::NotYet(what) if what.contains("being created"))
+            matches!(remote_namespace(Some(&object), "west"), Progress::NotYet(what) if what.contains("being created"))
         );
-        assert!(matches!(remote_namespace(Some(&object), "east"), Seen::NotYet(_)));
+        assert!(matches!(remote_namespace(Some(&object), "east"), Progress::NotYet(_)));
     }
 
     #[test]
@@ -410,19 +410,21 @@ mod tests {
             .unwrap()
         };
         let granted = amounts(&json!({ "nvidia.com/gpu": 2 }));
-        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &granted), Seen::Done(())));
+        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &granted), Progress::Done(())));
         for (node, part) in [
             (node("Unknown", "2", "lease-7"), "not ready"),
             (node("True", "1", "lease-7"), "nvidia.com/gpu"),
             (node("True", "4", "lease-7"), "nvidia.com/gpu"),
             (node("True", "2", "lease-8"), "label"),
         ] {
-            assert!(matches!(node_ready(Some(&node), LeaseId(7), &granted), Seen::NotYet(what) if what.contains(part)));
+            assert!(
+                matches!(node_ready(Some(&node), LeaseId(7), &granted), Progress::NotYet(what) if what.contains(part))
+            );
         }
         assert!(matches!(
             node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &BTreeMap::new()),
-            Seen::NotYet(_)
+            Progress::NotYet(_)
         ));
-        assert!(matches!(node_ready(None, LeaseId(7), &granted), Seen::NotYet(_)));
+        assert!(matches!(node_ready(None, LeaseId(7), &granted), Progress::NotYet(_)));
     }
 }

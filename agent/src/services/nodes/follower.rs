@@ -67,7 +67,7 @@ struct Follower {
 /// The content of the ConfigMap, as far as it could be read.
 enum Wanted {
     /// Not read yet: nothing is made or removed.
-    Unheard,
+    Unread,
     Nothing,
     Something(Published, u64),
 }
@@ -90,7 +90,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
     let readiness = Readiness::new();
     let mut follower = Follower {
         overlay: NodeOverlay::open(&config.device, config.node_ip)?,
-        wanted: Wanted::Unheard,
+        wanted: Wanted::Unread,
         done: true,
         readiness: readiness.guard("overlay"),
         generation,
@@ -109,7 +109,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
                 Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: \
                     {error}", config.namespace)),
             },
-            () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => follower.look(),
+            () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => follower.check_device(),
         }
     }
     follower.overlay.clear();
@@ -133,7 +133,7 @@ impl Follower {
     }
 
     /// Retries failures, and reverts changes by others.
-    fn look(&mut self) {
+    fn check_device(&mut self) {
         match self.overlay.is_whole() {
             Ok(whole) if whole && self.done => {}
             Ok(whole) => {
@@ -148,7 +148,7 @@ impl Follower {
 
     fn settle(&mut self) {
         let (generation, networks) = match &self.wanted {
-            Wanted::Unheard => return,
+            Wanted::Unread => return,
             Wanted::Nothing => {
                 self.overlay.clear();
                 (0, 0)

@@ -42,7 +42,8 @@ pub struct NetworkRecord {
     /// The other side's newest state.
     pub remote: Option<NetworkState>,
     /// The newest state that this side sent.
-    pub told: Option<NetworkState>,
+    #[serde(rename = "told")]
+    pub sent: Option<NetworkState>,
     /// Its envelope.
     pub sealed: Option<SealedMessage>,
     /// Last sequence sealed, in any epoch.
@@ -108,7 +109,7 @@ impl LiqoRecord {
 
     /// The network, unless it is being taken down.
     #[must_use]
-    pub fn standing_network(&self) -> Option<&NetworkRecord> {
+    pub fn active_network(&self) -> Option<&NetworkRecord> {
         self.network.as_ref().filter(|network| !network.leaving)
     }
 

@@ -84,7 +84,7 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
             BurstAction::Assign { pod, request } => {
                 facts(snapshot, &pod.uid, &|pod| pod.request = Some(request.clone()))
             }
-            BurstAction::Pin { pod, lease, request } | BurstAction::Rescue { pod, lease, request } => {
+            BurstAction::Pin { pod, lease, request } | BurstAction::Tolerate { pod, lease, request } => {
                 facts(snapshot, &pod.uid, &|pod| {
                     (pod.request, pod.lease) = (Some(request.clone()), Some(lease.clone()));
                     (pod.node, pod.is_unschedulable) = (Some(lease.clone()), false);
@@ -155,7 +155,7 @@ proptest! {
             let used: u32 = snapshot.pods.iter().filter(|pod| pod.facts.lease.is_some())
                 .map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum();
             prop_assert!(used <= held, "leases hold {held}, pods on them use {used}");
-            let acts = |action: &&BurstAction| !matches!(action, BurstAction::Tell { .. } | BurstAction::WakeAt { .. });
+            let acts = |action: &&BurstAction| !matches!(action, BurstAction::WriteEvent { .. } | BurstAction::WakeAt { .. });
             prop_assert!(round < 6 || plan(&snapshot).iter().filter(acts).count() == 0, "{:?}", plan(&snapshot));
         }
     }

@@ -29,7 +29,7 @@ use server::Webhook;
 pub use configuration::remove as remove_configuration;
 
 /// How often the configuration is checked without an event.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const WEBHOOK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -71,13 +71,13 @@ impl Keeper {
         let mut changes = watcher(api, only).default_backoff().boxed();
         let mut is_said = false;
         loop {
-            let pause = match self.once().await {
+            let pause = match self.update().await {
                 Ok(()) => {
                     if !is_said {
                         tracing::info!(listen = %self.settings.listen, "the admission webhook of burst serves");
                     }
                     is_said = true;
-                    LOOK_EVERY
+                    CHECK_INTERVAL
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -94,7 +94,7 @@ impl Keeper {
         }
     }
 
-    async fn once(&self) -> Result<(), String> {
+    async fn update(&self) -> Result<(), String> {
         let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
         // Callers trust the new CA before the new certificate is shown, and the old CA while it is valid.
         configuration::ensure(&self.client, &self.settings, &certificates.ca_pem).await?;

@@ -11,16 +11,16 @@ use kube::{Api, Resource as _};
 use serde_json::json;
 
 use super::controller::{Controller, key, namespace};
+use super::controller_state::ControllerState;
 use super::remarks::Remark;
-use super::seen::Seen;
 use super::{GpuLease, lease_mirror};
 use crate::reclaim::{self, CHECKPOINTED};
 
 impl Controller {
-    pub(super) async fn mirror_leases(&self, seen: &mut Seen, update: &Update) {
+    pub(super) async fn mirror_leases(&self, state: &mut ControllerState, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let Seen { leases, written_leases: written, failures, .. } = seen;
+        let ControllerState { leases, written_leases: written, failures, .. } = state;
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
@@ -104,14 +104,14 @@ impl Controller {
                 .await
                 .map_err(|error| error.to_string())?;
             if let Some(seen) = seen {
-                self.tell_of_reclaim(seen, old, object).await;
+                self.write_reclaim_event(seen, old, object).await;
             }
         }
         Ok(())
     }
 
     /// Writes an event on the `GpuLease` when a reclaim begins, its deadline changes, or it is withdrawn.
-    async fn tell_of_reclaim(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
+    async fn write_reclaim_event(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
         let at = |lease: &GpuLease| lease.status.as_ref().and_then(|status| status.reclaim_at.clone());
         let Some(status) = object.status.as_ref().filter(|status| old.and_then(at) != status.reclaim_at) else {
             return;
@@ -120,10 +120,10 @@ impl Controller {
             let why = status.conditions.iter().find(|condition| condition.type_ == "Reclaiming");
             let why = why.map(|condition| condition.message.clone()).unwrap_or_default();
             let reason = "ComityReclaim".to_owned();
-            self.tell(seen, Remark { type_: EventType::Warning, reason, text: why }).await;
+            self.write_event(seen, Remark { type_: EventType::Warning, reason, text: why }).await;
         } else if status.end_reason.is_none() {
             let (reason, text) = ("ComityReclaimWithdrawn".to_owned(), "it is no longer being reclaimed".to_owned());
-            self.tell(seen, Remark { type_: EventType::Normal, reason, text }).await;
+            self.write_event(seen, Remark { type_: EventType::Normal, reason, text }).await;
         }
     }
 }

@@ -4,7 +4,7 @@ use comity_agent_model::lease::Lease;
 use comity_proto::v1;
 use comity_types::{Delivery, LeaseState};
 
-use super::condition::{Condition, condition, conditions, time};
+use super::condition::{Condition, ConditionStatus, condition, conditions, time};
 use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::{DeliveryKind, camel};
 use crate::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
@@ -89,13 +89,19 @@ fn functions(placement: &v1::Placement) -> Vec<Functions> {
 /// The condition `Reclaiming`: reason, deadline and next lease.
 fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
-        return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
+        return condition("Reclaiming", ConditionStatus::False, "NotReclaimed", "", now_ms);
     };
     let goes_on = match moved_to {
         None => "another place is sought".to_owned(),
         Some(next) => format!("it goes on as {next}"),
     };
-    condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
+    condition(
+        "Reclaiming",
+        ConditionStatus::True,
+        &camel(reason),
+        &format!("{message}; it ends at {at}; {goes_on}"),
+        now_ms,
+    )
 }
 
 /// The reclaim annotations of a `GpuLease`.

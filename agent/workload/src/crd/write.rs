@@ -62,7 +62,7 @@ impl Controller {
         Ok(())
     }
 
-    pub(super) async fn tell(&self, object: &impl Resource<DynamicType = ()>, remark: Remark) {
+    pub(super) async fn write_event(&self, object: &impl Resource<DynamicType = ()>, remark: Remark) {
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
         // A new recorder each time: a reused one repeats the text of an earlier event of this reason.
         let recorder = Recorder::new(self.client.clone(), reporter);

@@ -66,11 +66,12 @@ pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
 fn notice(pod: &BoundPod, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
     let (marks, note) = match reclaim {
         Some(reclaim) => {
-            let was_told =
-                pod.told_at.as_ref() == Some(&reclaim.at) && pod.told_reason.as_ref() == Some(&reclaim.reason);
-            (!was_told).then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), reclaim_event(lease, reclaim)))?
+            let was_notified = pod.notified_deadline.as_ref() == Some(&reclaim.at)
+                && pod.notified_reason.as_ref() == Some(&reclaim.reason);
+            (!was_notified)
+                .then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), reclaim_event(lease, reclaim)))?
         }
-        None => pod.is_told().then(|| (None, withdrawn_event(lease)))?,
+        None => pod.is_notified().then(|| (None, withdrawn_event(lease)))?,
     };
     Some(Notice { pod: pod.pod.clone(), marks, note })
 }

@@ -60,7 +60,7 @@ impl FrontProxy {
     }
 
     /// Whether a certificate that the authority signed is the API server's.
-    pub(super) fn is_one(&self, certificate: &CertificateDer<'_>) -> bool {
+    pub(super) fn is_api_server(&self, certificate: &CertificateDer<'_>) -> bool {
         if self.names.is_empty() {
             return true;
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use comity_agent_kubernetes::api::{CallError, within_limit};
-use comity_agent_kubernetes::https_server::{Called, Certificates, server_config};
+use comity_agent_kubernetes::https_server::{Certificates, HttpsService, server_config};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -51,7 +51,7 @@ impl MetricsApi {
     }
 }
 
-impl Called for MetricsApi {
+impl HttpsService for MetricsApi {
     const NAME: &'static str = "the API of pods' metrics";
 
     fn tls(&self) -> &Arc<rustls::ServerConfig> {
@@ -59,7 +59,7 @@ impl Called for MetricsApi {
     }
 
     fn admits(&self, client: Option<&CertificateDer<'_>>) -> bool {
-        client.is_some_and(|certificate| self.front_proxy.is_one(certificate))
+        client.is_some_and(|certificate| self.front_proxy.is_api_server(certificate))
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {

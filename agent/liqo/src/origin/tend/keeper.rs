@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::Line;
-use super::heartbeat::{Answer, Help, Pulse, beat};
+use super::DonorLine;
+use super::heartbeat::{Answer, HeartbeatAction, HeartbeatState, heartbeat_patch};
 use super::nodes::Nodes;
 use crate::origin::LiqoOrigin;
 use crate::tenant_namespace_of;
@@ -48,7 +48,7 @@ impl Drop for Task {
 }
 
 /// Starts and stops keepers as nodes come and go.
-pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn Line>, mut nodes: watch::Receiver<Arc<Nodes>>) {
+pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn DonorLine>, mut nodes: watch::Receiver<Arc<Nodes>>) {
     let mut tasks: BTreeMap<String, Task> = BTreeMap::new();
     loop {
         let now = Arc::clone(&nodes.borrow_and_update());
@@ -68,7 +68,7 @@ pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn Line>, mut nodes:
 
 struct Keeper {
     origin: LiqoOrigin,
-    line: Arc<dyn Line>,
+    line: Arc<dyn DonorLine>,
     name: String,
     began: Instant,
 }
@@ -78,7 +78,7 @@ impl Keeper {
         let leases = Api::<Lease>::namespaced(self.origin.client.clone(), NODE_LEASES);
         let mut renewals = pin!(watch_object(leases, &self.name));
         let mut last: Option<MicroTime> = None;
-        let mut pulse = Pulse::default();
+        let mut heartbeat = HeartbeatState::default();
         let mut tick = tokio::time::interval(DOUBT_CHECK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal_tick = tokio::time::interval(RENEWAL_TICK);
@@ -87,7 +87,7 @@ impl Keeper {
             let donor = {
                 let nodes = nodes.borrow_and_update();
                 let Some(node) = nodes.get(&self.name) else { return };
-                pulse.ready.clone_from(&node.ready);
+                heartbeat.ready.clone_from(&node.ready);
                 node.donor.clone()
             };
             tokio::select! {
@@ -97,7 +97,7 @@ impl Keeper {
                         let renewed = lease.and_then(|lease| lease.spec?.renew_time);
                         if renewed.is_some() && renewed != last {
                             last = renewed;
-                            pulse.renew(self.began.elapsed());
+                            heartbeat.renew(self.began.elapsed());
                         }
                     }
                     Some(Err(_)) => tokio::time::sleep(PAUSE).await,
@@ -110,8 +110,8 @@ impl Keeper {
                     }
                 }
                 _ = tick.tick() => {
-                    if pulse.is_suspect(self.began.elapsed()) {
-                        self.look(&mut pulse, &donor).await;
+                    if heartbeat.is_suspect(self.began.elapsed()) {
+                        self.check_node(&mut heartbeat, &donor).await;
                     }
                 }
             }
@@ -119,7 +119,7 @@ impl Keeper {
     }
 
     /// Asks the donor; writes a heartbeat or restarts the virtual-kubelet if the donor, or the line to it, answers.
-    async fn look(&self, pulse: &mut Pulse, donor: &str) {
+    async fn check_node(&self, heartbeat: &mut HeartbeatState, donor: &str) {
         let (api, line) = tokio::join!(self.origin.ask_donor(&self.name, donor), self.line.answers(donor));
         let answer = match api {
             Ok(true) => Answer::ApiServer,
@@ -131,30 +131,30 @@ impl Keeper {
             }
         };
         let now = self.began.elapsed();
-        let outcome = match pulse.hear(answer, now) {
-            Help::Nothing => return,
-            Help::Beat => self.write_beat(&pulse.ready, donor).await.map(|written| {
+        let outcome = match heartbeat.action(answer, now) {
+            HeartbeatAction::Nothing => return,
+            HeartbeatAction::Write => self.write_heartbeat(&heartbeat.ready, donor).await.map(|written| {
                 if written {
-                    tracing::info!(node = self.name, was = pulse.ready, ?answer, "heartbeat written");
-                    pulse.mended = Some(now);
+                    tracing::info!(node = self.name, was = heartbeat.ready, ?answer, "heartbeat written");
+                    heartbeat.written = Some(now);
                 }
             }),
-            Help::Restart => {
+            HeartbeatAction::Restart => {
                 tracing::warn!(
                     node = self.name,
                     "the donor answers, the virtual-kubelet does not: it is started again"
                 );
-                pulse.restarted = true;
+                heartbeat.restarted = true;
                 self.restart_kubelet(donor).await
             }
         };
         if let Err(error) = outcome {
-            tracing::warn!(node = self.name, %error, "the virtual node could not be helped");
+            tracing::warn!(node = self.name, %error, "the virtual node could not be repaired");
         }
     }
 
     /// False if the virtual-kubelet does not run: then the node is not ready, whatever the donor says.
-    async fn write_beat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
+    async fn write_heartbeat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
         let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let name = format!("vk-{}", self.name);
         let found = call_opt(&format!("read Deployment {name}"), deployments.get(&name)).await?;
@@ -165,7 +165,7 @@ impl Keeper {
         let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nodes = Api::<Node>::all(self.origin.client.clone());
         let parameters = patching();
-        let patch = Patch::Strategic(beat(ready, &now));
+        let patch = Patch::Strategic(heartbeat_patch(ready, &now));
         call(&format!("write a heartbeat of Node {}", self.name), nodes.patch_status(&self.name, &parameters, &patch))
             .await
             .map(|_| true)

@@ -32,7 +32,7 @@ pub(super) struct NodeFacts {
 }
 
 /// Publishes the nodes whenever one changes; ends with its receivers.
-pub(super) async fn follow(client: Client, tell: watch::Sender<Arc<Nodes>>) {
+pub(super) async fn follow(client: Client, publish: watch::Sender<Arc<Nodes>>) {
     let selector = format!("{LEASE_LABEL},liqo.io/type=virtual-node");
     let config = watcher::Config::default().labels(&selector);
     let mut events = pin!(watcher(Api::<Node>::all(client), config).default_backoff());
@@ -42,7 +42,7 @@ pub(super) async fn follow(client: Client, tell: watch::Sender<Arc<Nodes>>) {
             Ok(event) => {
                 if mirror.take(event, |node| Some((node.name_any(), facts(node)))) {
                     let nodes = mirror.facts().map(|facts: &NodeFacts| (facts.name.clone(), facts.clone())).collect();
-                    if tell.send(Arc::new(nodes)).is_err() {
+                    if publish.send(Arc::new(nodes)).is_err() {
                         return;
                     }
                 }

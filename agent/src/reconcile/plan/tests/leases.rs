@@ -74,7 +74,7 @@ fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new
         record.preshared = Some(SecretKey::new([5; 32]));
         record.remote = Some(remote());
     });
-    sim = sim.peering(PeeringState::Established, 2, true);
+    sim = sim.peering(PeeringState::Established, 2, Bundles::Known);
     sim.desired.peerings[0].reported_established = true;
     let done = sim.settle();
     assert!(done.contains(&"seal-credential") && done.contains(&"configure-fabric"), "{done:?}");

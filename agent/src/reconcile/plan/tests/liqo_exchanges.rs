@@ -67,7 +67,7 @@ impl Sim {
                     self.opened(envelope);
                 } else {
                     let expires_at_ms = self.now_ms + HOUR;
-                    network.told = self.live.networks[&PEERING].local.clone();
+                    network.sent = self.live.networks[&PEERING].local.clone();
                     network.sealed = Some(SealedMessage { epoch: *epoch, expires_at_ms, refused: false });
                     network.last_sequence += 1;
                     self.report(ReportKey::LiqoNetwork(PEERING));
@@ -164,7 +164,7 @@ fn exchanged_donor() -> Sim {
 
 /// The next epoch, with verified keys of both sides.
 fn next_epoch(sim: Sim, epoch: u32) -> Sim {
-    let mut sim = sim.peering(PeeringState::Established, epoch, true);
+    let mut sim = sim.peering(PeeringState::Established, epoch, Bundles::Known);
     sim.desired.peerings[0].reported_established = true;
     sim.desired.envelopes.clear();
     sim.change_peering(epoch, |record| {
@@ -207,10 +207,10 @@ fn the_exchange_goes_step_by_step_on_the_origin() {
 
 #[test]
 fn it_begins_with_the_keys_and_does_not_wait_for_the_tunnel() {
-    let mut sim = Sim::new(Side::Donor).peering(PeeringState::Keys, 1, false).with_node_lease();
+    let mut sim = Sim::new(Side::Donor).peering(PeeringState::Keys, 1, Bundles::Unknown).with_node_lease();
     assert!(!sim.settle().contains(&"liqo-challenge"));
     let mut sim = Sim { records: sim.records, ..Sim::new(Side::Donor) }
-        .peering(PeeringState::Authenticating, 1, true)
+        .peering(PeeringState::Authenticating, 1, Bundles::Known)
         .with_node_lease();
     sim.acknowledged();
     sim.carry_out(&sim.plan().into_iter().find(|step| step.name() == "send-psk").unwrap());
@@ -345,7 +345,7 @@ fn closing_takes_liqo_down_first() {
     for sim in [exchanged_donor(), connected_origin()] {
         let mut sim = Sim { desired: DesiredState::default(), ..sim };
         sim.change_liqo(|record| record.done = true);
-        let mut sim = sim.peering(PeeringState::Draining, 1, true);
+        let mut sim = sim.peering(PeeringState::Draining, 1, Bundles::Known);
         assert_eq!(sim.settle(), ["liqo-remove", "close-peering"]);
         sim.change_liqo(|_| {});
         sim.desired.peerings.clear();

@@ -32,7 +32,7 @@ impl BurstLoop {
                 }
                 self.submitted_ms.insert(request.id.clone(), now);
                 self.note_request(&request, now);
-                let snapshot = self.look(now);
+                let snapshot = self.take_snapshot(now);
                 let assign = |pod: &PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
                 self.act(&snapshot, submission.pods.iter().map(assign).collect()).await;
             }

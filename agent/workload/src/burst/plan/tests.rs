@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, snapshot};
-use crate::burst::snapshot::{EndedRequest, InFlight, Told};
+use crate::burst::snapshot::{EndedRequest, InFlight, WrittenNote};
 
 fn submissions(actions: &[BurstAction]) -> Vec<&Submission> {
     actions
@@ -24,7 +24,7 @@ fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {
     actions
         .iter()
         .filter_map(|action| match action {
-            BurstAction::Tell { pod, note } if pod.name == name => Some(note),
+            BurstAction::WriteEvent { pod, note } if pod.name == name => Some(note),
             _ => None,
         })
         .collect()
@@ -78,7 +78,7 @@ fn wishes_are_asked_for_and_never_met_by_room_of_others() {
     facts.wishes.preemptible_grace_ms = Some(600_000);
     let actions = plan(&snapshot);
     let sent = actions.iter().filter_map(|action| match action {
-        BurstAction::Rescue { pod, lease, .. } => Some((pod.name.as_str(), lease.as_str())),
+        BurstAction::Tolerate { pod, lease, .. } => Some((pod.name.as_str(), lease.as_str())),
         _ => None,
     });
     assert_eq!(sent.collect::<Vec<_>>(), [("b", "lease-1")]);
@@ -145,19 +145,19 @@ fn an_active_lease_gets_the_pods_of_its_request() {
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Coming);
     let actions = plan(&snapshot);
     assert_eq!(notes_on(&actions, "held")[0].reason, "ComityConnecting");
-    assert!(!actions.iter().any(|action| matches!(action, BurstAction::Pin { .. } | BurstAction::Rescue { .. })));
+    assert!(!actions.iter().any(|action| matches!(action, BurstAction::Pin { .. } | BurstAction::Tolerate { .. })));
 
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Active);
     let actions = plan(&snapshot);
     let lease = || ("lease-1".to_owned(), "req-1".to_owned());
     let (held, tried) = (snapshot.pods[0].facts.pod.clone(), snapshot.pods[1].facts.pod.clone());
     assert!(actions.contains(&BurstAction::Pin { pod: held, lease: lease().0, request: lease().1 }));
-    assert!(actions.contains(&BurstAction::Rescue { pod: tried, lease: lease().0, request: lease().1 }));
+    assert!(actions.contains(&BurstAction::Tolerate { pod: tried, lease: lease().0, request: lease().1 }));
     assert_eq!(names(&submissions(&actions)[0].pods), ["other"]);
     assert!(notes_on(&actions, "held")[0].text.contains("until 19"), "{actions:?}");
     // Once it tolerates the taint there is nothing left to do.
     snapshot.pods[1].facts.tolerates.insert("lease-1".to_owned());
-    assert!(!plan(&snapshot).iter().any(|action| matches!(action, BurstAction::Rescue { .. })));
+    assert!(!plan(&snapshot).iter().any(|action| matches!(action, BurstAction::Tolerate { .. })));
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn room_on_a_lease_is_used_before_more_is_asked_for() {
     snapshot.pods[0].facts.node = Some("lease-1".to_owned());
     snapshot.pods[0].facts.is_unschedulable = false;
     let actions = plan(&snapshot);
-    let rescued: Vec<_> = actions.iter().filter(|action| matches!(action, BurstAction::Rescue { .. })).collect();
-    assert_eq!(rescued.len(), 1);
+    let tolerating: Vec<_> = actions.iter().filter(|action| matches!(action, BurstAction::Tolerate { .. })).collect();
+    assert_eq!(tolerating.len(), 1);
     assert_eq!(names(&submissions(&actions)[0].pods), ["c"]);
     // GPUs of another kind or class, or with too little memory, are no room.
     for change in 0..3 {
@@ -273,14 +273,14 @@ fn events_are_not_repeated() {
     with_request(&mut snapshot, "req-1", request(1, &group()));
     let note = notes_on(&plan(&snapshot), "a")[0].clone();
     assert!(note.text.contains("req-1") && note.text.contains("no cluster has been chosen"));
-    let told = Told { note, at_ms: NOW - 60_000 };
-    snapshot.told.insert("a".to_owned(), vec![told.clone()]);
+    let written = WrittenNote { note, at_ms: NOW - 60_000 };
+    snapshot.written_notes.insert("a".to_owned(), vec![written.clone()]);
     assert!(notes_on(&plan(&snapshot), "a").is_empty());
     snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().message = "all GPUs are taken".to_owned();
     let other = notes_on(&plan(&snapshot), "a")[0].clone();
     assert!(other.text.contains("all GPUs are taken"));
     // Neither event is repeated soon, whichever came last.
-    snapshot.told.insert("a".to_owned(), vec![told, Told { note: other, at_ms: NOW - 1_000 }]);
+    snapshot.written_notes.insert("a".to_owned(), vec![written, WrittenNote { note: other, at_ms: NOW - 1_000 }]);
     assert!(notes_on(&plan(&snapshot), "a").is_empty());
     snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().message = String::new();
     assert!(notes_on(&plan(&snapshot), "a").is_empty());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use comity_agent_kubernetes::https_server::{Called, Certificates, server_config};
+use comity_agent_kubernetes::https_server::{Certificates, HttpsService, server_config};
 use comity_agent_model::node_service::NodeService;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -36,7 +36,7 @@ impl Webhook {
     }
 }
 
-impl Called for Webhook {
+impl HttpsService for Webhook {
     const NAME: &'static str = "the webhook";
 
     fn tls(&self) -> &Arc<rustls::ServerConfig> {

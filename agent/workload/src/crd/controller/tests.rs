@@ -107,7 +107,7 @@ impl Requests for Broker {
 struct Bench {
     world: Shared,
     controller: Controller,
-    seen: Seen,
+    state: ControllerState,
     clock: ManualClock,
 }
 
@@ -146,24 +146,24 @@ impl Bench {
             default_tenant: String::new(),
             saved: watch::Sender::default(),
         };
-        let mut bench = Self { world, controller, seen: Seen::default(), clock };
-        bench.seen.requests.take(Event::InitDone::<GpuRequest>, |_| None);
-        bench.tell();
+        let mut bench = Self { world, controller, state: ControllerState::default(), clock };
+        bench.state.requests.take(Event::InitDone::<GpuRequest>, |_| None);
+        bench.show();
         bench
     }
 
     /// The watch shows the object's current state.
-    fn tell(&mut self) {
+    fn show(&mut self) {
         let object: GpuRequest = serde_json::from_value(self.world.lock().unwrap().object.clone()).unwrap();
-        self.seen.requests.take(Event::Apply(object), |object| Some((key(object)?, Some(object.clone()))));
+        self.state.requests.take(Event::Apply(object), |object| Some((key(object)?, Some(object.clone()))));
     }
 
     async fn turn(&mut self) -> bool {
-        self.controller.turn(&mut self.seen).await
+        self.controller.turn(&mut self.state).await
     }
 
-    fn world<T>(&self, look: impl FnOnce(&mut World) -> T) -> T {
-        look(&mut self.world.lock().unwrap())
+    fn world<T>(&self, work: impl FnOnce(&mut World) -> T) -> T {
+        work(&mut self.world.lock().unwrap())
     }
 }
 
@@ -182,7 +182,7 @@ async fn a_refusal_is_said_with_its_reason_and_stays_until_it_may_be_another() {
     let mut bench = Bench::new(Err(RequestError::Refused { code: "not-found".to_owned(), reason: reason.clone() }));
     for _ in 0..5 {
         assert!(!bench.turn().await, "a refusal is not waited for");
-        bench.tell();
+        bench.show();
         bench.clock.advance(Duration::from_secs(60));
     }
     bench.world(|world| {
@@ -218,7 +218,7 @@ async fn a_watch_that_tells_late_makes_nothing_twice() {
         world.version += 1;
         world.object["metadata"]["resourceVersion"] = json!(world.version.to_string());
     });
-    bench.tell();
+    bench.show();
     for _ in 0..5 {
         bench.turn().await;
     }
@@ -235,9 +235,9 @@ async fn what_is_not_as_it_was_waits_for_its_next_copy() {
         world.object["metadata"]["resourceVersion"] = json!("7");
         world.version = 7;
     });
-    assert!(!bench.turn().await, "its watch will tell");
+    assert!(!bench.turn().await, "its watch will show it");
     bench.world(|world| assert!(world.submitted.is_empty() && world.called("status") == 0));
-    bench.tell();
+    bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.object["status"]["state"], "Queued"));
 }
@@ -251,7 +251,7 @@ async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
         world.live = vec![queued()];
     });
     for _ in 0..6 {
-        bench.tell();
+        bench.show();
         bench.turn().await;
         bench.clock.advance(Duration::from_secs(9));
     }
@@ -260,7 +260,7 @@ async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
         assert_eq!((world.explained, world.events.len()), (1, 1));
     });
     bench.clock.advance(Duration::from_secs(60));
-    bench.tell();
+    bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.object["status"]["message"], "institute: 2 of 8 GPUs are free"));
 }
@@ -280,7 +280,7 @@ async fn where_no_virtual_node_can_be_only_namespaces_are_asked_for() {
         world.version += 1;
         world.object["metadata"]["resourceVersion"] = json!(world.version.to_string());
     });
-    bench.tell();
+    bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.submitted.len(), 1));
 }
