@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::reconcile::parts::Parts;
 
-pub use offer::{OfferState, Offered};
+pub use offer::{AckOutcome, OfferState, Offered};
 
 /// First and longest pause before a stream is opened again.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));

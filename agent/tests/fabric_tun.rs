@@ -366,7 +366,7 @@ fn the_line_is_cut(net: &Net, api: SocketAddr) {
 }
 
 #[test]
-fn what_a_killed_run_left_is_replaced_and_another_link_is_not() {
+fn leftovers_of_a_killed_run_are_replaced_and_other_links_kept() {
     if !comity_testkit::requirements::met("fabric_tun", &missing()) {
         return;
     }

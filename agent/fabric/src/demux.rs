@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wireguard_never_sends_is_no_message() {
+    fn other_datagrams_are_no_message() {
         for datagram in [&[][..], &[1, 0, 0], &[1, 0, 0, 0], &[5; 148], &[4, 0, 0, 0, 1], &[4, 1, 0, 0], &[2; 91]] {
             assert_eq!(Message::of(datagram), None);
         }

@@ -82,7 +82,7 @@ async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
     match connect(&target).await {
         Ok(stream) => splice(tunnel, stream).await,
         Err(error) => {
-            tracing::warn!(%target, %error, "cannot reach what is exposed");
+            tracing::warn!(%target, %error, "cannot reach the exposed target");
             tunnel.abort();
         }
     }

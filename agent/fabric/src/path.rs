@@ -130,7 +130,7 @@ mod tests {
     const KEEPALIVE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn candidates_are_asked_in_turn_and_then_more_slowly() {
+    fn candidates_are_tried_in_turn_and_then_more_slowly() {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1), address(2)], KEEPALIVE, start);
         let mut asked = Vec::new();

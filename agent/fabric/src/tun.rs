@@ -199,7 +199,7 @@ impl TunEngine {
         let Some(change) = rules.change(&reach) else { return Ok(()) };
         let old = std::mem::replace(&mut rules.reach, reach);
         let Err(error) = firewall::load(&change) else { return Ok(()) };
-        tracing::warn!(%error, "the fabric's firewall table is not what it was; it is written again");
+        tracing::warn!(%error, "the fabric's firewall table was changed; it is written again");
         let rewritten = firewall::load(&state.rules.script());
         if rewritten.is_err()
             && let Some(rules) = state.rules.peers.get_mut(peering)

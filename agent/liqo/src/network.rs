@@ -291,7 +291,7 @@ impl Pass<'_> {
             && found.metadata.deletion_timestamp.is_some()
         {
             let operation = format!("make {} {}", kind.kind, self.peer.liqo_id);
-            return Err(DeliveryError::temporary(operation, "the one before is still being deleted"));
+            return Err(DeliveryError::temporary(operation, "the old one is still being deleted"));
         }
         rights(dynamic::apply(&api, &object).await)
     }
@@ -311,9 +311,9 @@ impl Pass<'_> {
         let (operation, secret) = (format!("read Secret {namespace}/{name}"), secrets.get_metadata(&name));
         let left = match (deployment, rights(call_opt(&operation, secret).await)?) {
             (None, None) if self.network.has_no_children(kind, self.peer).await? => return Ok(None),
-            (None, None) => "what Liqo made for the gateway before is".to_owned(),
-            (Some(_), _) => format!("Deployment {namespace}/{name} of the gateway before is"),
-            (None, Some(_)) => format!("Secret {namespace}/{name} of the gateway before is"),
+            (None, None) => "a Liqo object of the earlier gateway is".to_owned(),
+            (Some(_), _) => format!("Deployment {namespace}/{name} of the earlier gateway is"),
+            (None, Some(_)) => format!("Secret {namespace}/{name} of the earlier gateway is"),
         };
         Ok(Some(format!("{left} still there; does kube-controller-manager run, which collects it?")))
     }
@@ -379,7 +379,7 @@ impl LiqoNetwork {
             }
             Some(found) if !found.labels().contains_key(PEERING_LABEL) => {
                 let text = format!(
-                    "namespace {namespace} was not made by Comity: cluster {} is peered by hand; run liqoctl unpeer",
+                    "namespace {namespace} was not made by Comity: cluster {} is peered manually; run liqoctl unpeer",
                     peer.liqo_id
                 );
                 return Err(DeliveryError::permanent("liqo-network-by-hand", text));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_and_users_are_told_apart() {
+    fn accounts_and_users_are_distinguished() {
         let account = subject("system:serviceaccount:comity-system:comity-agent");
         assert_eq!((account.kind.as_str(), account.namespace.as_deref()), ("ServiceAccount", Some("comity-system")));
         assert_eq!(account.name, "comity-agent");

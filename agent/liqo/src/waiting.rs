@@ -145,7 +145,7 @@ where
             Ok(Event::Delete(object)) => {
                 left.remove(&key(&object));
             }
-            Err(error) => tracing::debug!(%error, "a watch failed and is begun again"),
+            Err(error) => tracing::debug!(%error, "a watch failed and restarts"),
         }
         if listed && left.is_empty() {
             return;

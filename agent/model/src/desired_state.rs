@@ -35,7 +35,7 @@ impl DesiredState {
     }
 
     fn skip(&mut self, object: Option<ObjectId>, error: &InvalidId) {
-        tracing::warn!(%error, "the broker sent a malformed id; what it belongs to is skipped");
+        tracing::warn!(%error, "the broker sent a malformed id; its object is skipped");
         self.skipped.extend(object);
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_its_encoding_without_envelopes_and_what_is_unknown_is_called_so() {
+    fn a_state_survives_its_encoding_without_envelopes_and_with_unknown_states() {
         let envelope = v1::Envelope {
             peering: "peer-1".into(),
             from: "west".into(),

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_with_ports_are_told_from_other_texts() {
+    fn hosts_with_ports_are_recognized() {
         for good in ["gw.example.org:51871", "10.0.0.1:0", "[2001:db8::1]:6443", "localhost:1"] {
             assert!(is_host_port(good), "{good}");
         }

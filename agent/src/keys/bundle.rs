@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_believed_only_unchanged() {
+    fn a_changed_bundle_is_refused() {
         let (bundle, expected) = parts(None);
         let remote = verify(&bundle, &expected, &PinnedKeys::new()).unwrap();
         assert_eq!(remote.endpoints.len(), 2);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_cannot_be_is_refused_and_named() {
+    fn an_invalid_network_is_refused_and_named() {
         let cidrs = |cidrs: &[&str]| v1::ClusterNetwork {
             pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
             ..v1::ClusterNetwork::default()

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_do_not_run_into_each_other() {
+    fn no_two_bindings_have_equal_bytes() {
         let one = Binding { peering: "peer-1".into(), lease: "2".into(), ..binding() };
         let other = Binding { peering: "peer-12".into(), lease: String::new(), ..binding() };
         assert_ne!(one.bytes(), other.bytes());

@@ -89,7 +89,7 @@ pub(super) fn uncounted(nodes: &[&NodeFacts], resources: &[RdmaResource]) -> Vec
     let not_offered = uncounted.map(|mapped| NotOffered {
         node: String::new(),
         resource: mapped.resource.clone(),
-        reason: "no node counts it; look at rdma in the configuration, and at allocatable of the nodes".to_owned(),
+        reason: "no node counts it; check rdma in the configuration, and allocatable of the nodes".to_owned(),
     });
     not_offered.collect()
 }

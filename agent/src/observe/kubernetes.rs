@@ -143,7 +143,7 @@ async fn follow<N, P, S>(
 fn taken<T>(what: &str, event: Watch<T>) -> Option<Event<T>> {
     event
         .inspect_err(|error| {
-            tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be \
+            tracing::warn!(what, %error, "a watch failed and restarts; the inventory may be \
         old until then")
         })
         .ok()

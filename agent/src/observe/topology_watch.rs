@@ -69,7 +69,7 @@ async fn watch_all(client: &Client, publish: &watch::Sender<Topologies>) -> Opti
                 }
             }
             Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => return Some(error),
-            Err(error) => tracing::debug!(%error, "the watch of NodeResourceTopology objects broke; it begins again"),
+            Err(error) => tracing::debug!(%error, "the watch of NodeResourceTopology objects broke; it restarts"),
         }
     }
     None

@@ -71,7 +71,7 @@ impl CrashPoint {
         // process.
         let _ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mark() {
-            tracing::error!(step, ?time, "ending the process: {CRASH_VARIABLE} says so");
+            tracing::error!(step, ?time, "ending the process, as {CRASH_VARIABLE} demands");
             std::process::abort();
         }
     }
@@ -91,8 +91,8 @@ mod tests {
     fn names_a_step_and_marks_once() {
         let home = tempfile::tempdir().unwrap();
         let point = CrashPoint::parse("send-psk:before", home.path()).unwrap();
-        assert!(!point.after && point.step == "send-psk");
-        assert!(CrashPoint::parse("send-psk", home.path()).unwrap().after);
+        assert!(point.time == CrashTime::Before && point.step == "send-psk");
+        assert_eq!(CrashPoint::parse("send-psk", home.path()).unwrap().time, CrashTime::After);
         assert!(point.mark() && !point.mark());
         point.reached("send-psk", CrashTime::After);
         point.reached("make-keys", CrashTime::Before);

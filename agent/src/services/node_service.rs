@@ -82,8 +82,8 @@ impl Prepared {
     fn without(reason: &str) -> Self {
         tracing::error!(
             reason,
-            "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started \
-             again; namespaces are lent all the same"
+            "this cluster neither lends nor borrows virtual nodes until that is corrected and the agent is \
+             restarted; namespaces are still lent"
         );
         Self::none(reason)
     }
@@ -122,8 +122,8 @@ impl Prepared {
         if let Err(reason) = &refused {
             tracing::error!(
                 reason,
-                "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started \
-                 again"
+                "this cluster neither lends nor borrows virtual nodes until that is corrected and the agent is \
+                 restarted"
             );
         }
         // Complete before anybody reads them: a lease that is missing here is granted nothing.

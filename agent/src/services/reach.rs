@@ -173,7 +173,7 @@ fn take_event<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -
         Ok(event) => {
             take(event);
         }
-        Err(error) => tracing::debug!(%error, "a watch for the fabric broke; it begins again"),
+        Err(error) => tracing::debug!(%error, "a watch for the fabric broke; it restarts"),
     }
 }
 

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_that_comes_or_goes_is_told_at_once() {
+    fn a_changed_delivery_is_sent_at_once() {
         let mut state = OfferState::default();
         state.welcomed(0);
         state.next("c", &nodes("a"), 7);

@@ -67,7 +67,7 @@ pub enum StoreError {
         found: u64,
     },
     /// Too many messages wait.
-    #[error("{MAX_OUTBOX} messages wait for the broker group; nothing more is taken on until some are acknowledged")]
+    #[error("{MAX_OUTBOX} messages wait for the broker group; no more are accepted until some are acknowledged")]
     OutboxFull,
     /// The task that writes ended.
     #[error("the store's task ended: {0}")]

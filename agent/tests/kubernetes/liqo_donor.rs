@@ -36,7 +36,7 @@ pub(crate) async fn lending_through_liqo() {
     for attempt in ATTEMPTS.iter() {
         wrong.extend(without_policies(&lab, &consumer, attempt).await);
     }
-    what_others_write_is_put_back(&lab, &consumer).await;
+    writes_by_others_are_reverted(&lab, &consumer).await;
     liqo_alone_signs_consumers_into_any_group(&lab, &consumer).await;
 
     let keeper = PolicyKeeper::start(lab.agent.clone(), lab.policy_settings(), lab.grants.subscribe());
@@ -51,7 +51,7 @@ pub(crate) async fn lending_through_liqo() {
     policies_are_restored(&lab, &keeper).await;
     a_lease_that_ends_is_over(&lab, &consumer, &keeper).await;
     removal_leaves_nothing(&lab, &consumer).await;
-    a_consumer_by_token_is_held_as_well(&lab, &keeper).await;
+    a_consumer_by_token_is_limited_too(&lab, &keeper).await;
     lab.stop().await;
 }
 
@@ -156,7 +156,7 @@ async fn liqo_alone_signs_consumers_into_any_group(lab: &Lab, consumer: &consume
 }
 
 /// The class controller alone: somebody with rights changes a status.
-async fn what_others_write_is_put_back(lab: &Lab, consumer: &consumer::Consumer) {
+async fn writes_by_others_are_reverted(lab: &Lab, consumer: &consumer::Consumer) {
     let slices = lab.slices();
     for change in [
         json!({ "status": { "resources": { "nvidia.com/gpu": "100" } } }),
@@ -307,7 +307,7 @@ async fn remaining_objects(lab: &Lab) -> String {
     texts
 }
 
-async fn a_consumer_by_token_is_held_as_well(lab: &Lab, keeper: &PolicyKeeper) {
+async fn a_consumer_by_token_is_limited_too(lab: &Lab, keeper: &PolicyKeeper) {
     lab.lend_again();
     wait_for(&mut keeper.in_force(), "the lease is in force", |grants| grants.0.contains_key("lease-7")).await;
     let consumer = lab.admit_by_token().await;

@@ -207,8 +207,8 @@ pub(crate) async fn two_liqos_are_connected_and_parted() {
     }
     exchange_keys(&origin, &donor).await;
     they_connect(&mut origin, &mut donor).await;
-    what_others_change_comes_back(&mut origin, &mut donor).await;
-    what_others_made_is_left_alone(&origin).await;
+    changes_by_others_are_reverted(&mut origin, &mut donor).await;
+    objects_of_others_are_left_alone(&origin).await;
     each_side_leaves_by_itself(&origin, &donor).await;
     donor.stop().await;
     origin.stop().await;
@@ -263,7 +263,7 @@ async fn they_connect(origin: &mut Half, donor: &mut Half) {
     assert_eq!(donor.spec(&public_key(), "/spec/publicKey").await, origin.gateway_key().await);
 }
 
-async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
+async fn changes_by_others_are_reverted(origin: &mut Half, donor: &mut Half) {
     let merge = |value: Value| Patch::Merge(value);
     let strange = json!({ "spec": { "mtu": 9_000, "endpoint": { "addresses": ["203.0.113.66"] } } });
     let clients = origin.objects(&gateway_client());
@@ -302,7 +302,7 @@ async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
     assert_eq!(origin.spec(&configuration(), "/status/remote/cidr/pod/0").await, given);
 }
 
-async fn what_others_made_is_left_alone(origin: &Half) {
+async fn objects_of_others_are_left_alone(origin: &Half) {
     let label =
         |value: Value| Patch::Merge(json!({ "metadata": { "labels": { "app.kubernetes.io/managed-by": value } } }));
     let configurations = origin.objects(&configuration());

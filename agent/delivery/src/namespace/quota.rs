@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_all_nodes_may_be_had_and_no_more() {
+    fn functions_of_all_nodes_are_allowed_and_no_more() {
         let mut lease = lease("nvidia.com/gpu", 4, 0);
         for (node, functions) in lease.placement.nodes.iter_mut().zip([3, 2]) {
             node.rdma = vec![v1::RdmaBandwidth {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leased_profile_is_not_shut_with_the_others() {
+    fn a_leased_profile_is_not_excluded_with_the_others() {
         let hard = hard(&lease("nvidia.com/mig-1g.10gb", 2, 0), &["nvidia.com/gpu"]);
         assert_eq!(
             (hard["requests.nvidia.com/mig-1g.10gb"].as_str(), hard["requests.nvidia.com/gpu"].as_str()),

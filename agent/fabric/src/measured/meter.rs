@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_of_the_shortest_time_that_tells() {
+    fn a_rate_covers_the_shortest_window_with_enough_bytes() {
         // 125 MiB in a second are 1,048 Mbit/s; the rate is lower before and after.
         assert_eq!(of(&[(0, 0), (1, 10), (2, 125), (3, 10)]), Some(1_048));
         // A slow line needs a longer window: 1 MiB/s for eight seconds.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_closer_than_a_second_tell_of_a_whole_one() {
+    fn frequent_readings_cover_a_whole_second() {
         let mut meter = Meter::default();
         for tenth in 0..=10 {
             meter.record(Duration::from_millis(tenth * 100), if tenth == 3 { 20 * MIB } else { 0 });

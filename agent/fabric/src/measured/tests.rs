@@ -11,7 +11,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn tunnels_of_one_cluster_are_one_line_and_a_new_tunnel_begins_at_nothing() {
+fn tunnels_of_one_cluster_count_together_and_a_new_tunnel_starts_at_zero() {
     let mut meters = Meters::default();
     assert!(meters.record(seconds(0), [arrived("p-1", 1, "eos", 500), arrived("p-2", 1, "eos", 0)]).is_empty());
     let rates = meters.record(seconds(1), [arrived("p-1", 1, "eos", 560), arrived("p-2", 1, "eos", 40)]);
@@ -24,7 +24,7 @@ fn tunnels_of_one_cluster_are_one_line_and_a_new_tunnel_begins_at_nothing() {
 }
 
 #[test]
-fn only_what_differs_much_is_told_again_and_what_is_over_is_forgotten() {
+fn only_large_changes_are_published_and_old_rates_forgotten() {
     let mut meters = Meters::default();
     let mut mib = 0;
     let mut second = |meters: &mut Meters, at: u64, more: u64| {

@@ -76,7 +76,7 @@ fn spoken(stack: &mut Netstack, now: Instant) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
+fn a_connection_that_is_full_both_ways_continues_when_one_side_reads() {
     const MORE: usize = 4 * SEND_BUFFER_BYTES;
     // Tries every offset of a window's end within its unit.
     for odd in 1..=8 {
@@ -100,7 +100,7 @@ fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
 }
 
 #[test]
-fn everything_is_given_back_when_both_sides_have_closed() {
+fn everything_is_released_when_both_sides_have_closed() {
     let mut wire = StackPair::new();
     let (donor, origin) = wire.connect();
     wire.origin.release(origin, wire.now);

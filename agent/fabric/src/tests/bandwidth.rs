@@ -4,7 +4,7 @@ use super::*;
 use crate::measured::{Meters, ReceivedBytes};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
+async fn the_receiver_measures_and_the_sender_does_not() {
     let pair = pair().await;
     let mut listener = pair.donor.listen(API_PORT).unwrap();
     let (mut at_donor, mut at_origin) = (Meters::default(), Meters::default());

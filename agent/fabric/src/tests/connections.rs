@@ -88,7 +88,7 @@ async fn a_side_that_has_finished_writing_still_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_before_a_drop_arrives() {
+async fn data_written_before_a_drop_arrives() {
     let pair = pair().await;
     let mut listener = pair.donor.listen(API_PORT).unwrap();
     let mut stream = pair.origin.connect(API_PORT).await.unwrap();

@@ -26,7 +26,7 @@ async fn a_restarted_donor_is_reached_again_within_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_origin_makes_itself_known() {
+async fn a_restarted_origin_reconnects() {
     let (donor_fabric, origin_fabric) = (fabric().await, fabric().await);
     let peering = Peering::new("p");
     let donor = peering.donor(&donor_fabric, &origin_fabric);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_left_to_us_is_made() {
+    fn a_missing_checksum_is_computed() {
         let packet = Tcp::new(V4, b"some data").packet();
         let mut partial = packet.clone();
         let pseudo = checksum::pseudo_header(&packet[12..20], TCP, packet.len() - 20);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn a_packet_that_contradicts_its_header_is_refused() {
         let packet = Tcp::new(V4, &[1; 3000]).packet();
         assert_eq!(segments(tcp_header(20, 0), packet.clone()), Err(Malformed));
         assert_eq!(segments(tcp_header(20, SEGMENT_BYTES), packet.clone()), Err(Malformed));

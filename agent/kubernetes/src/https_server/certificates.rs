@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_ca_is_told_beside_the_one_before_and_no_others() {
+    fn a_new_ca_is_published_with_the_previous_one_only() {
         let now = SystemTime::now();
         let count = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
         let first = make("agent.comity-system.svc", "", now).unwrap();

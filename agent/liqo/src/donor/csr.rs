@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_made_by_go_begin_as_foretold_and_those_of_others_do_not() {
+    fn requests_made_by_go_begin_as_computed_and_others_do_not() {
         let [ed25519, rsa] = slice_csr_beginnings("lease-7", "origin");
         assert!(ED25519_CSR.starts_with(&ed25519), "{ed25519}");
         assert!(RSA_CSR_BEGIN.starts_with(&rsa), "{rsa}");

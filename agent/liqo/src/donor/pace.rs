@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fight_slows_down_and_is_forgotten_when_it_ends() {
+    fn repeated_repairs_slow_down_until_a_quiet_time() {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
         assert_eq!(pace.due(), None);
         for _ in 0..20 {

@@ -46,7 +46,7 @@ impl PolicyKeeper {
     /// Begins to write and watch. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(client: Client, settings: PolicySettings, grants: watch::Receiver<Arc<Grants>>) -> Self {
-        let (publish, health) = watch::channel(Err("the admission policies have not been looked at yet".to_owned()));
+        let (publish, health) = watch::channel(Err("the admission policies have not been checked yet".to_owned()));
         let (publish_in_force, in_force) = watch::channel(Arc::default());
         let keeping = Keeping {
             client,
@@ -169,13 +169,13 @@ impl Keeping {
         let wanted = policy_objects(&self.settings, grants);
         let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.holds(object)).collect();
         if wrong.is_empty() {
-            self.say_well(grants);
+            self.report_healthy(grants);
             return None;
         }
         let broken: Vec<String> =
             wrong.iter().filter(|object| !self.is_our_own_change(object)).map(|object| name(object)).collect();
         if !broken.is_empty() {
-            self.say_ill(format!("missing or altered: {}; they are being restored", broken.join(", ")));
+            self.report_unhealthy(format!("missing or altered: {}; they are being restored", broken.join(", ")));
         }
         if let Some(due) = self.pace.due().filter(|due| *due > Instant::now() && !broken.is_empty()) {
             return Some(due);
@@ -186,18 +186,18 @@ impl Keeping {
         for object in wrong {
             if let Err(error) = self.write(object).await {
                 let text = format!("cannot write {}: {error}; apply deploy/agent/liqo-donor.yaml", name(object));
-                self.say_ill(text);
+                self.report_unhealthy(text);
                 self.pace.attempt(Instant::now());
                 return self.pace.due();
             }
         }
         if self.in_effect_at.is_none() {
-            self.say_well(grants);
+            self.report_healthy(grants);
         }
         None
     }
 
-    fn say_ill(&self, text: String) {
+    fn report_unhealthy(&self, text: String) {
         if *self.publish.borrow() != Err(text.clone()) {
             tracing::error!(
                 reason = text,
@@ -207,7 +207,7 @@ impl Keeping {
         }
     }
 
-    fn say_well(&mut self, grants: &Grants) {
+    fn report_healthy(&mut self, grants: &Grants) {
         if self.in_effect_at.is_some_and(|at| at > Instant::now()) {
             return;
         }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_granted_exactly_and_what_is_liqos_own_stays() {
+    fn a_lease_is_granted_exactly_and_liqos_fields_stay() {
         let status = settled(slice("lease-7", |_| ()), &grants());
         assert_eq!(status["resources"], json!({ "cpu": "8", "nvidia.com/gpu": "3" }));
         assert_eq!(status["nodeSelector"], json!({ "nvidia.com/gpu.product": "H100" }));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_put_back() {
+    fn writes_by_others_are_reverted() {
         for change in [
             json!({ "resources": { "cpu": "8", "nvidia.com/gpu": "100" } }),
             json!({ "nodeSelector": null }),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_ends_is_brought_to_zero() {
+    fn an_ended_grant_is_set_to_zero() {
         let mut granted = slice("lease-7", |_| ());
         granted.data["status"] = settled(granted.clone(), &grants());
         let status = settled(granted.clone(), &Grants::default());

@@ -76,10 +76,8 @@ impl LiqoDonor {
         let params = waiting.until(&tenants, &peer.liqo_id, check).await?;
         let PeerCredential::Certificate(signed) = &params.credential else { return Ok(params) };
         if !certificate_is(&STANDARD.decode(signed).unwrap_or_default(), &peer.liqo_id) {
-            let text = format!(
-                "Liqo signed a certificate for {} that says something else; it is not handed out",
-                peer.liqo_id
-            );
+            let text =
+                format!("Liqo signed a certificate for {} with other content; it is not passed on", peer.liqo_id);
             return Err(DeliveryError::permanent("bad-liqo-certificate", text));
         }
         server_name::check(&self.settings.api_server, &params.api_server, &params.ca).await?;

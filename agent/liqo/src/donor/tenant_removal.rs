@@ -111,7 +111,7 @@ impl LiqoDonor {
         }
         tracing::warn!(
             origin = peer.liqo_id,
-            "its Tenant or ServiceAccount was deleted: what it replicated here is removed for it"
+            "its Tenant or ServiceAccount was deleted: its replicas here are removed"
         );
         self.remove_replicas(peer).await
     }

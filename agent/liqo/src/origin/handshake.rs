@@ -125,7 +125,7 @@ fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryErr
         None => Err(DeliveryError::permanent(
             "liqo-peered-by-hand",
             format!(
-                "namespace {name} was not made by Comity: cluster {} is peered by hand; run liqoctl unpeer, or delete \
+                "namespace {name} was not made by Comity: cluster {} is peered manually; run liqoctl unpeer, or delete \
                  the namespace",
                 peer.liqo_id
             ),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offloading_names_donors_and_holds_for_those_to_come() {
+    fn an_offloading_selects_present_and_future_donors() {
         let donors = ["west", "north"].map(str::to_owned).into();
         let object = offloading("team-a", &donors, NamespaceMapping::EnforceSameName);
         let terms = &object.data["spec"]["clusterSelector"]["nodeSelectorTerms"];

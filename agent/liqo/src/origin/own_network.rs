@@ -103,8 +103,10 @@ fn summarise(cidrs: BTreeSet<String>) -> Result<Vec<String>, DeliveryError> {
         return Err(DeliveryError::permanent("no-pod-cidrs", message));
     }
     if nets.len() > MAX_POD_CIDRS {
-        let message =
-            format!("the nodes have {} separate pod CIDRs, at most {MAX_POD_CIDRS} can be told; {remedy}", nets.len());
+        let message = format!(
+            "the nodes have {} separate pod CIDRs, a key bundle has at most {MAX_POD_CIDRS}; {remedy}",
+            nets.len()
+        );
         return Err(DeliveryError::permanent("too-many-pod-cidrs", message));
     }
     Ok(nets.into_iter().map(|(base, length)| format!("{}/{length}", std::net::Ipv4Addr::from(base))).collect())

@@ -72,7 +72,7 @@ impl LiqoOrigin {
         let clusters = self.cluster_wide(&foreign_cluster());
         let patch = json!({ "metadata": { "labels": { TOKEN_LABEL: digest } } });
         // Liqo makes it with the first virtual node.
-        let operation = format!("have Liqo look at ForeignCluster {} again", peer.liqo_id);
+        let operation = format!("make Liqo check ForeignCluster {} again", peer.liqo_id);
         call_opt(&operation, clusters.patch(&peer.liqo_id, &patching(), &Patch::Merge(&patch))).await.map(drop)
     }
 }

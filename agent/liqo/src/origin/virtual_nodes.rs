@@ -280,7 +280,7 @@ fn amounts(resources: &Value) -> BTreeMap<String, u128> {
 
 fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String, u128>) -> Progress<()> {
     let Some(node) = node else {
-        return Progress::NotYet("there is no Node yet; look at the virtual-kubelet's pod".to_owned());
+        return Progress::NotYet("there is no Node yet; check the virtual-kubelet's pod".to_owned());
     };
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -301,7 +301,7 @@ fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String,
     match short {
         None if granted.is_empty() => Progress::NotYet("nothing is granted".to_owned()),
         None => Progress::Done(()),
-        Some((name, _)) => Progress::NotYet(format!("the Node does not show what is granted of {name} yet")),
+        Some((name, _)) => Progress::NotYet(format!("the Node does not show the granted {name} yet")),
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_counts_when_exactly_it_is_there() {
+    fn a_grant_counts_only_if_it_is_exact() {
         let with = |status: &str, gpus: &str| {
             let conditions = json!([{ "type": "Resources", "status": status, "message": "not leased" }]);
             slice(json!({ "conditions": conditions, "resources": { "memory": "1Gi", "nvidia.com/gpu": gpus } }))
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_donors_choice_is_not_made_here() {
+    fn a_donor_cannot_choose_the_name_of_a_new_node() {
         let with = |slice: &str| SliceRequest {
             lease_id: LeaseId(9),
             slice: slice.into(),

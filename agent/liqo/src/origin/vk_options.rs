@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_chart_writes_is_mended_and_what_the_operator_chose_stays() {
+    fn values_of_the_chart_are_corrected_and_the_operators_choices_stay() {
         let cidrs = list(&["10.1.0.0/24", "10.1.1.0/24"]);
         let first = arguments(
             &list(&["--enable-apiserver-support=true", "--v=4", "--node-ping-interval=7s"]),

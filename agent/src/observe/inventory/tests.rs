@@ -220,7 +220,7 @@ fn mig_mixed_keeps_profiles_apart() {
 }
 
 #[test]
-fn unhealthy_devices_are_shown_and_not_given_out() {
+fn unhealthy_devices_are_shown_and_not_allocatable() {
     let mut node = raw_node("gpu-1");
     node["status"]["allocatable"]["nvidia.com/gpu"] = json!("6");
     let nodes = build(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)]);

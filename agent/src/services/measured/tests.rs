@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_offer_says_what_was_measured_beside_what_is_declared() {
+fn the_offer_has_measured_and_declared_rates() {
     let said = v1::DataSite { egress_mbits: 10_000, ..v1::DataSite::default() };
     assert_eq!(site(Some(&said), &Measured::new()).as_ref(), Some(&said));
     assert_eq!(site(None, &Measured::new()), None);

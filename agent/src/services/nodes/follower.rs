@@ -85,7 +85,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
         registry.register(Box::new(gauge.clone()))?;
         Ok(gauge)
     };
-    let generation = gauge("generation", "Generation of what is followed, 0 where nothing lies beyond the tunnels.")?;
+    let generation = gauge("generation", "Generation of the followed document, 0 if no remote networks exist.")?;
     let networks = gauge("networks", "Pod networks and API servers that this node reaches over the gateway.")?;
     let readiness = Readiness::new();
     let mut follower = Follower {
@@ -138,7 +138,7 @@ impl Follower {
             Ok(whole) if whole && self.done => {}
             Ok(whole) => {
                 if !whole {
-                    tracing::warn!("the overlay's device or firewall table is not what it was; it is made again");
+                    tracing::warn!("the overlay's device or firewall table was changed; it is made again");
                 }
                 self.settle();
             }

@@ -69,7 +69,7 @@ pub async fn run(
                 Ok(event) => if !nodes.take(event, entry) {
                     continue; // Most events are heartbeats.
                 },
-                Err(error) => tracing::debug!(%error, "the watch of nodes broke; it begins again"),
+                Err(error) => tracing::debug!(%error, "the watch of nodes broke; it restarts"),
             },
             () = tokio::time::sleep(due) => {}
         }

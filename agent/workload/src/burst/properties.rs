@@ -104,7 +104,7 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
 
 proptest! {
     #[test]
-    fn never_more_is_asked_for_than_pods_want_and_limits_allow(snapshot in some_view()) {
+    fn requests_never_exceed_the_demand_of_pods_or_the_limits(snapshot in some_view()) {
         let actions = plan(&snapshot);
         let rules = snapshot.namespaces["team-a"].as_ref().unwrap();
         prop_assert!(asked(&actions) <= wanted(&snapshot));
@@ -136,14 +136,14 @@ proptest! {
     }
 
     #[test]
-    fn the_same_look_gives_the_same_plan_in_whatever_order_pods_come(snapshot in some_view()) {
+    fn the_order_of_pods_does_not_change_the_plan(snapshot in some_view()) {
         let mut turned = snapshot.clone();
         turned.pods.reverse();
         prop_assert_eq!(plan(&snapshot), plan(&turned));
     }
 
     #[test]
-    fn carried_out_again_and_again_it_comes_to_rest_within_the_limits(mut snapshot in some_view()) {
+    fn repeated_plans_converge_within_the_limits(mut snapshot in some_view()) {
         let limit = snapshot.namespaces["team-a"].as_ref().unwrap().max_gpus;
         let mut next = 0;
         for round in 0..8 {

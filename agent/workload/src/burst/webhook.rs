@@ -82,7 +82,7 @@ impl Keeper {
                 Err(error) => {
                     tracing::warn!(
                         error,
-                        "the admission webhook cannot be set up yet; pending pods are rescued meanwhile"
+                        "the admission webhook cannot be set up yet; meanwhile pending pods get tolerations"
                     );
                     WEBHOOK_RETRY_INTERVAL
                 }

@@ -303,10 +303,10 @@ impl Controller {
             let deleted = object.metadata.deletion_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
             let since = self.clock.unix_ms().saturating_sub(u64::try_from(deleted).unwrap_or(0));
             if u128::from(since) < KEEP_DELETED.as_millis() {
-                return Err(WriteError::Failed(format!("its request is not taken back yet: {error}")));
+                return Err(WriteError::Failed(format!("its request is not cancelled yet: {error}")));
             }
             let text = format!(
-                "removed although its request was not taken back ({error}); that is done when the broker is heard again"
+                "removed although its request was not cancelled ({error}); that follows when the broker answers again"
             );
             let reason = "ComityAbandoned".to_owned();
             work.remarks.push(Remark { type_: EventType::Warning, reason, text });

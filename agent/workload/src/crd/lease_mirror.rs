@@ -93,7 +93,7 @@ fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     };
     let goes_on = match moved_to {
         None => "another place is sought".to_owned(),
-        Some(next) => format!("it goes on as {next}"),
+        Some(next) => format!("it continues as {next}"),
     };
     condition(
         "Reclaiming",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_which_functions_to_ask_for() {
+    fn pods_learn_which_functions_to_request() {
         let node = |functions, gbits| v1::NodePlacement {
             rdma: vec![v1::RdmaBandwidth {
                 network: "ib".to_owned(),
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((status.state.as_deref(), status.reclaim_at.as_ref()), (Some("Reclaiming"), Some(&at)));
         let condition = status.conditions.iter().find(|one| one.type_ == "Reclaiming").unwrap();
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "LocalNeed"));
-        for part in ["for local work", &at, "goes on as lease-9"] {
+        for part in ["for local work", &at, "continues as lease-9"] {
             assert!(condition.message.contains(part), "{part}: {}", condition.message);
         }
         assert!(!is_answered(&shown));

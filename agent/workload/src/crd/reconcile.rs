@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_the_object_says() {
+    fn a_request_has_the_objects_fields() {
         let given = GpuRequestSpec { gpus: 2, milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
         let asked = spec(&object(given), &defaults()).unwrap();
         assert_eq!((asked.tenant.as_str(), asked.origin.as_str(), asked.duration_ms), ("vision", "here", 7_200_000));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_how_and_when_as_the_object_does() {
+    fn a_request_has_the_objects_options() {
         let mut given = GpuRequestSpec {
             gpus: 4,
             same_node: Some(true),

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_runs_can_be_lost() {
+    fn only_running_pods_can_lose_work() {
         let runs = |phase: &str| facts(json!({}), phase, Some("lease-1")).unwrap().runs;
         // The node is silent: the pod may run.
         assert!(runs("Running") && runs("Unknown"));

@@ -79,7 +79,7 @@ fn notice(pod: &BoundPod, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Op
 fn reclaim_event(lease: LeaseId, reclaim: &ReclaimNotice) -> Note {
     let goes_on = match reclaim.moved_to {
         None => "another place is sought".to_owned(),
-        Some(next) => format!("it goes on as {next}"),
+        Some(next) => format!("it continues as {next}"),
     };
     Note {
         is_warning: true,
@@ -97,7 +97,7 @@ fn withdrawn_event(lease: LeaseId) -> Note {
     Note {
         is_warning: false,
         reason: "ComityReclaimWithdrawn",
-        text: format!("{lease} is no longer being reclaimed: the pod goes on"),
+        text: format!("{lease} is no longer being reclaimed: the pod continues"),
     }
 }
 

@@ -129,7 +129,7 @@ impl ReclaimLoop {
                 self.pods.get_mut(node).is_some_and(|mirror| mirror.take(event, key))
             }
             Err(error) => {
-                tracing::debug!(node, %error, "the watch of a virtual node's pods broke; it begins again");
+                tracing::debug!(node, %error, "the watch of a virtual node's pods broke; it restarts");
                 false
             }
         }

@@ -49,7 +49,7 @@ mod tests {
     use crate::donor::Grant;
 
     #[test]
-    fn a_slice_is_told_of_its_own_pods_and_of_no_others() {
+    fn a_slice_sees_its_own_pods_and_no_others() {
         let grant = |consumer: &str| Grant { origin_liqo_id: consumer.to_owned(), ..Grant::default() };
         let grants = Grants(BTreeMap::from([
             ("lease-7".to_owned(), grant("physics")),

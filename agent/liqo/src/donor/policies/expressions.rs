@@ -201,7 +201,7 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
     ]);
     let mut validations = whose_pod();
     validations.extend(which_node(settings));
-    validations.extend(what_it_may(settings));
+    validations.extend(permissions(settings));
     Policy {
         name: super::POLICY_NAMES[3],
         resources: vec![("offloading.liqo.io", vec!["shadowpods"])],
@@ -270,7 +270,7 @@ fn which_node(settings: &PolicySettings) -> Vec<Validation> {
     ]
 }
 
-fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
+fn permissions(settings: &PolicySettings) -> Vec<Validation> {
     let known_volume = VOLUMES.map(|kind| format!("has(volume.{kind})")).join(" || ");
     let mut validations = vec![
         refuse(

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_says_since_when_it_is_valid() {
+    fn a_certificate_shows_since_when_it_is_valid() {
         let mut params = rcgen::CertificateParams::new(vec!["slice".to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(2026, 3, 1);
         let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();

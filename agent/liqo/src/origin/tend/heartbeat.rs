@@ -94,7 +94,7 @@ pub(super) fn heartbeat_patch(ready: &str, now: &str) -> Value {
         condition["lastTransitionTime"] = json!(now);
         condition["reason"] = json!("DonorAnswers");
         condition["message"] =
-            json!("the donor, or the line to it, answers; Comity says so until the virtual-kubelet does");
+            json!("the donor, or the line to it, answers; Comity reports that until the virtual-kubelet does");
     }
     json!({ "status": { "conditions": [condition] } })
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_virtual_kubelet_is_left_alone() {
+    fn a_running_virtual_kubelet_is_left_alone() {
         assert!(!heartbeat("True").is_suspect(at(113)));
         assert!(heartbeat("True").is_suspect(at(114)));
         assert!(heartbeat("Unknown").is_suspect(at(100)));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_come_before_the_node_is_doubted_and_at_once_when_it_is() {
+    fn heartbeats_are_written_before_the_node_is_not_ready_and_at_once_when_it_is() {
         let mut heartbeat = heartbeat("True");
         assert_eq!(heartbeat.action(Answer::ApiServer, at(120)), HeartbeatAction::Write);
         heartbeat.written = Some(at(120));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_started_anew_once_and_nothing_is_pretended_for_ever() {
+    fn a_hanging_virtual_kubelet_is_restarted_once_and_then_gets_no_heartbeats() {
         let mut heartbeat = heartbeat("True");
         assert_eq!(heartbeat.action(Answer::ApiServer, at(120)), HeartbeatAction::Write);
         assert_eq!(heartbeat.action(Answer::ApiServer, at(181)), HeartbeatAction::Restart);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_changes_no_more_than_it_must() {
+    fn a_heartbeat_changes_no_other_field() {
         let quiet = &heartbeat_patch("True", "T")["status"]["conditions"][0];
         assert_eq!(*quiet, json!({ "type": "Ready", "status": "True", "lastHeartbeatTime": "T" }));
         assert_eq!(heartbeat_patch("Unknown", "T")["status"]["conditions"][0]["lastTransitionTime"], "T");

@@ -140,10 +140,7 @@ impl Keeper {
                 }
             }),
             HeartbeatAction::Restart => {
-                tracing::warn!(
-                    node = self.name,
-                    "the donor answers, the virtual-kubelet does not: it is started again"
-                );
+                tracing::warn!(node = self.name, "the donor answers, the virtual-kubelet does not: it is restarted");
                 heartbeat.restarted = true;
                 self.restart_kubelet(donor).await
             }
@@ -179,14 +176,11 @@ impl Keeper {
         let signed = self.origin.slice_certificate_since(&self.name, donor).await?;
         let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
-        let operation = format!("look at the virtual-kubelet of {}", self.name);
+        let operation = format!("read the pods of the virtual-kubelet of {}", self.name);
         let mut began =
             call(&operation, pods.list(&of_node)).await?.items.into_iter().filter_map(|pod| pod.status?.start_time);
         if began.any(|began| keeps_old_certificate(began.0.as_second(), signed)) {
-            tracing::info!(
-                node = self.name,
-                "its certificate was renewed: the virtual-kubelet is started again to use it"
-            );
+            tracing::info!(node = self.name, "its certificate was renewed: the virtual-kubelet is restarted to use it");
             self.restart_kubelet(donor).await?;
         }
         Ok(())
@@ -195,7 +189,7 @@ impl Keeper {
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
         let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
-        let operation = format!("start the virtual-kubelet of {} again", self.name);
+        let operation = format!("restart the virtual-kubelet of {}", self.name);
         for pod in call(&operation, pods.list_metadata(&of_node)).await? {
             call_opt(&operation, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
         }
@@ -215,7 +209,7 @@ mod tests {
     use super::keeps_old_certificate;
 
     #[test]
-    fn a_virtual_kubelet_is_started_anew_once_for_a_renewal() {
+    fn a_virtual_kubelet_is_restarted_once_for_a_renewal() {
         let (first_valid, began) = (1_000 - 300, 1_001);
         assert!(!keeps_old_certificate(began, first_valid));
         let renewed_valid = 20_000_000 - 300;

@@ -47,7 +47,7 @@ pub(super) async fn follow(client: Client, publish: watch::Sender<Arc<Nodes>>) {
                     }
                 }
             }
-            Err(error) => tracing::debug!(%error, "the watch of virtual nodes broke; it begins again"),
+            Err(error) => tracing::debug!(%error, "the watch of virtual nodes broke; it restarts"),
         }
     }
 }

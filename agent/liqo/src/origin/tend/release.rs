@@ -50,7 +50,7 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
             event = events.next() => match event {
                 Some(Ok(event)) => mirror.take(event, |pod| Some((key(pod), facts(pod)))),
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "the watch of offloaded pods broke; it begins again");
+                    tracing::debug!(%error, "the watch of offloaded pods broke; it restarts");
                     false
                 }
                 None => return,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_pod_is_known_with_its_share_and_its_end() {
+    fn facts_of_a_finished_pod_have_its_requests_and_its_end() {
         let spec = json!({ "nodeName": "lease-7", "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "2" } } }] });
         let ended = json!({ "phase": "Failed", "containerStatuses": [
             { "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,

@@ -57,7 +57,7 @@ fn usable_functions_are_offered_and_local_use_is_reported() {
 }
 
 #[test]
-fn what_the_owner_wrote_of_a_network_wins_over_its_functions() {
+fn the_owners_annotation_wins_over_functions() {
     let mut node = node_with(&[(VF, "8"), ("rdma/hca", "1")]);
     node["metadata"]["annotations"] = json!({ (wiring::WIRING_ANNOTATION): "{rdma: {ib-fabric: 400}}" });
     let (rdma, not_offered) = build(&node, &[], vec![mapped(VF, "ib-fabric", 50), mapped("rdma/hca", "roce", 100)]);
@@ -67,7 +67,7 @@ fn what_the_owner_wrote_of_a_network_wins_over_its_functions() {
 }
 
 #[test]
-fn what_cannot_be_offered_says_why() {
+fn resources_that_are_not_offered_have_a_reason() {
     // Two kinds of functions of one network: the larger part is lent.
     let node = node_with(&[(VF, "4"), ("intel.com/vf", "8"), ("rdma/many", "2000000")]);
     let (rdma, not_offered) = build(

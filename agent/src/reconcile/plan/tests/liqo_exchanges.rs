@@ -265,7 +265,7 @@ fn a_new_epoch_gets_the_newest_message_again() {
 }
 
 #[test]
-fn who_lost_its_memory_is_taught_by_the_other() {
+fn a_side_that_lost_its_records_recovers_from_the_other() {
     // The donor begins again, and the origin answers although it is done.
     let mut origin = connected_origin().with_node_lease();
     origin.desired.envelopes = vec![in_epoch(1, 5, "liqo-identity")];
@@ -279,7 +279,7 @@ fn who_lost_its_memory_is_taught_by_the_other() {
 }
 
 #[test]
-fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
+fn by_token_only_the_donor_sends_and_again_before_the_token_ends() {
     let mut sim = connected_donor().by_token();
     assert_eq!(sim.settle(), [""; 0], "nobody wants a virtual node");
     sim = sim.with_node_lease();
@@ -325,7 +325,7 @@ fn a_peering_stays_as_it_began() {
 }
 
 #[test]
-fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
+fn a_revoked_token_refuses_leases_and_is_retried_with_pauses() {
     let mut sim = connected_donor().by_token().with_node_lease();
     sim.settle();
     sim.acknowledged();
@@ -357,7 +357,7 @@ fn closing_takes_liqo_down_first() {
 }
 
 #[test]
-fn what_cannot_go_on_refuses_its_leases_for_a_while() {
+fn a_failed_exchange_refuses_its_leases_for_a_while() {
     for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {
         sim.settle();
         let failed = comity_agent_state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
@@ -412,7 +412,7 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
 }
 
 #[test]
-fn a_liqo_that_was_installed_anew_begins_again() {
+fn a_reinstalled_liqo_restarts_the_exchange() {
     let mut sim = exchanged_donor();
     sim.desired.leases[0].donor_ready = true;
     sim.change_liqo(|record| record.liqo_id = "another".into());

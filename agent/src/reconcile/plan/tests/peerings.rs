@@ -56,7 +56,7 @@ fn a_fabric_that_moved_asks_for_a_new_epoch_and_keeps_its_tunnel() {
 }
 
 #[test]
-fn a_network_that_changed_asks_for_a_new_epoch_too() {
+fn a_changed_network_requests_a_new_epoch() {
     let mut sim = connected_donor();
     sim.network.liqo_version = "v1.2.1".to_owned();
     let steps = sim.plan();

@@ -63,7 +63,7 @@ fn pods_of_one_owner_become_one_request() {
 }
 
 #[test]
-fn wishes_are_asked_for_and_never_met_by_room_of_others() {
+fn wishes_are_requested_and_never_met_by_room_of_others() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b")]);
     snapshot.pods[1].facts.wishes.preemptible_grace_ms = Some(600_000);
     let actions = plan(&snapshot);
@@ -161,7 +161,7 @@ fn an_active_lease_gets_the_pods_of_its_request() {
 }
 
 #[test]
-fn room_on_a_lease_is_used_before_more_is_asked_for() {
+fn room_on_a_lease_is_used_before_more_is_requested() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b"), pending("c")]);
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Active);
     snapshot.pods[0].facts.node = Some("lease-1".to_owned());
@@ -221,7 +221,7 @@ fn limits_of_the_namespace_hold() {
 }
 
 #[test]
-fn pods_of_several_gpus_are_asked_for_one_by_one() {
+fn pods_of_several_gpus_get_one_request_each() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b"), pending("c")]);
     for pod in &mut snapshot.pods {
         pod.facts.shape.as_mut().unwrap().gpus = 4;
@@ -234,7 +234,7 @@ fn pods_of_several_gpus_are_asked_for_one_by_one() {
 }
 
 #[test]
-fn what_cannot_go_is_told_and_left_alone() {
+fn pods_that_cannot_burst_get_an_event_and_stay() {
     let mut snapshot = snapshot(vec![gated("a"), pending("b"), gated("c"), gated("d")]);
     snapshot.pods[0].facts.obstacle = Some("volume data is a path of its host".to_owned());
     snapshot.pods[1].facts.obstacle = Some("volume data is a path of its host".to_owned());
@@ -289,7 +289,7 @@ fn events_are_not_repeated() {
 }
 
 #[test]
-fn where_no_virtual_node_can_be_nothing_is_held_or_asked_for() {
+fn without_virtual_nodes_nothing_is_held_or_requested() {
     let mut snapshot = snapshot(vec![gated("a"), pending("b"), gated("c")]);
     snapshot.cannot_borrow = Some("Liqo is not installed in namespace liqo; install it".to_owned());
     snapshot.pods[2].facts.request = Some("req-1".to_owned());
@@ -321,7 +321,7 @@ fn a_namespace_without_requests_keeps_its_pods() {
 }
 
 #[test]
-fn pods_that_are_made_anew_join_the_request_that_waits_again() {
+fn recreated_pods_join_the_request_that_waits_again() {
     let mut snapshot = snapshot(vec![pending("again")]);
     with_request(&mut snapshot, "req-1", request(1, &group()));
     snapshot.leases.get_or_insert_default().insert("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Ending));
@@ -335,7 +335,7 @@ fn pods_that_are_made_anew_join_the_request_that_waits_again() {
 }
 
 #[test]
-fn what_nobody_needs_goes_back() {
+fn unused_requests_and_leases_are_released() {
     let mut snapshot = snapshot(Vec::new());
     with_request(&mut snapshot, "req-1", request(1, &group()));
     with_request(&mut snapshot, "req-2", crate::burst::RequestFacts { purpose: None, ..request(1, "") });
@@ -365,7 +365,7 @@ fn what_nobody_needs_goes_back() {
 }
 
 #[test]
-fn demand_that_shrinks_is_asked_for_again() {
+fn demand_that_shrinks_is_requested_again() {
     let mut snapshot = snapshot(vec![pending("a")]);
     snapshot.pods[0].facts.request = Some("req-1".to_owned());
     with_request(&mut snapshot, "req-1", request(3, &group()));
@@ -379,7 +379,7 @@ fn demand_that_shrinks_is_asked_for_again() {
 }
 
 #[test]
-fn failures_are_told_and_tried_again_later() {
+fn failures_are_reported_and_retried_later() {
     let mut snapshot = snapshot(vec![pending("a")]);
     snapshot.pods[0].facts.request = Some("req-1".to_owned());
     let ended = EndedRequest { has_failed: true, message: "no donor could".to_owned(), at_ms: NOW - 1_000 };

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_cannot_go_or_do_not_want_to_are_let_in_unchanged() {
+    fn pods_that_cannot_or_must_not_burst_are_admitted_unchanged() {
         for (metadata, extra) in [
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "false" } }), json!({})),
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "no" } }), json!({})),

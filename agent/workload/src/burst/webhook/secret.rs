@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_for_another_host_is_not_taken() {
+    fn a_certificate_for_another_host_is_refused() {
         let fresh = make_certificates("10.0.0.1", "", SystemTime::now()).unwrap();
         let data = |text: &str| ByteString(text.as_bytes().to_vec());
         let files = BTreeMap::from([

@@ -71,7 +71,7 @@ async fn reviewed(request: Request<Incoming>, holds: bool) -> Result<Bytes, (Sta
         .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
         .to_bytes();
     let answer = review::answer(&body, holds).map_err(|reason| {
-        tracing::warn!(reason, "a review cannot be read; the pod is let in unchanged");
+        tracing::warn!(reason, "a review cannot be read; the pod is admitted unchanged");
         (StatusCode::BAD_REQUEST, reason)
     })?;
     serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))

@@ -177,7 +177,7 @@ fn queued() -> v1::Request {
 }
 
 #[tokio::test]
-async fn a_refusal_is_said_with_its_reason_and_stays_until_it_may_be_another() {
+async fn a_refusal_has_its_reason_and_stays_until_a_retry() {
     let reason = "no class \"huge\"; list the classes that exist".to_owned();
     let mut bench = Bench::new(Err(RequestError::Refused { code: "not-found".to_owned(), reason: reason.clone() }));
     for _ in 0..5 {
@@ -202,7 +202,7 @@ async fn a_refusal_is_said_with_its_reason_and_stays_until_it_may_be_another() {
 }
 
 #[tokio::test]
-async fn a_watch_that_tells_late_makes_nothing_twice() {
+async fn a_late_watch_makes_nothing_twice() {
     let mut bench = Bench::new(Ok(queued()));
     for _ in 0..5 {
         // Its watch still shows the object as it was before all writes.
@@ -229,7 +229,7 @@ async fn a_watch_that_tells_late_makes_nothing_twice() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_it_was_waits_for_its_next_copy() {
+async fn an_outdated_object_waits_for_its_next_copy() {
     let mut bench = Bench::new(Ok(queued()));
     bench.world(|world| {
         world.object["metadata"]["resourceVersion"] = json!("7");
@@ -243,7 +243,7 @@ async fn what_is_not_as_it_was_waits_for_its_next_copy() {
 }
 
 #[tokio::test]
-async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
+async fn the_reason_to_wait_is_in_the_message_and_changes_once_a_minute() {
     let mut bench = Bench::new(Ok(queued()));
     bench.turn().await;
     bench.world(|world| {
@@ -266,7 +266,7 @@ async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
 }
 
 #[tokio::test]
-async fn where_no_virtual_node_can_be_only_namespaces_are_asked_for() {
+async fn without_virtual_nodes_only_namespaces_are_requested() {
     let mut bench = Bench::new(Ok(queued()));
     bench.controller.service = watch::channel(NodeService::none("Liqo is not installed")).1;
     bench.turn().await;

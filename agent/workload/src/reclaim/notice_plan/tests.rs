@@ -65,12 +65,12 @@ fn a_later_deadline_writes_a_new_notice() {
     let later = ReclaimNotice { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: Some(LeaseId(11)), ..reclaim() };
     let plan = plan(&snapshot(Some(later), vec![notified("a", true)]));
     assert_eq!(plan.notices.len(), 1);
-    assert!(plan.notices[0].note.text.contains("it goes on as lease-11"));
+    assert!(plan.notices[0].note.text.contains("it continues as lease-11"));
     assert!(plan.saved.is_empty(), "what was saved for the earlier notice has run on since");
 }
 
 #[test]
-fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
+fn work_is_saved_when_every_running_pod_reports_so() {
     let waiting = BoundPod { runs: false, ..notified("not-started", false) };
     let finished = BoundPod { is_finished: true, runs: false, ..pod("finished") };
     let all = vec![notified("a", true), waiting, finished];
@@ -80,7 +80,7 @@ fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
 }
 
 #[test]
-fn an_answer_before_the_question_is_none() {
+fn an_answer_from_before_the_notice_does_not_count() {
     let early = BoundPod { is_saved: true, ..pod("a") };
     let plan = plan(&snapshot(Some(reclaim()), vec![early]));
     assert_eq!((plan.notices.len(), plan.saved.len()), (1, 0));
@@ -98,7 +98,7 @@ fn an_empty_node_is_saved_once_it_has_settled() {
 }
 
 #[test]
-fn what_is_no_longer_reclaimed_says_so_and_nothing_is_reported() {
+fn a_withdrawn_reclaim_is_announced_and_nothing_is_reported() {
     let plan = plan(&snapshot(None, vec![notified("a", true), pod("b")]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!((notice.pod.name.as_str(), &notice.marks), ("a", &None));

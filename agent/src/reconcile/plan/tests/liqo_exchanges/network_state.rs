@@ -30,7 +30,7 @@ fn see(sim: &mut Sim, local: Option<NetworkState>, status: NetworkStatus) {
 }
 
 #[test]
-fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
+fn the_observed_network_is_sent_and_leases_wait_until_it_is_ready() {
     let waits = || NetworkStatus::Pending("the gateway has no endpoint".into());
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     assert_eq!(sim.settle(), ["admit-lease", "liqo-challenge"]);
@@ -61,7 +61,7 @@ fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
 }
 
 #[test]
-fn a_message_that_may_be_lost_is_told_again_while_a_lease_waits() {
+fn a_message_that_may_be_lost_is_sent_again_while_a_lease_waits() {
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     sim.settle();
     see(&mut sim, Some(network_state(1)), NetworkStatus::Pending("more".into()));
@@ -100,7 +100,7 @@ fn both_sides_choose_the_same_network_or_say_what_to_set() {
 }
 
 #[test]
-fn pods_that_are_to_go_another_way_begin_again() {
+fn pods_with_another_class_get_another_request() {
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     sim.settle();
     sim.change_liqo(|record| record.network = None);
