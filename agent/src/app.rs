@@ -20,7 +20,7 @@ use comity_runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::enrollment::join::{JoinError, Membership, join_or_load};
+use crate::enrollment::join::{JoinError, JoinInput, Membership, join_or_load};
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings};
@@ -33,7 +33,7 @@ use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::uplink::Uplink;
 
-/// Until a broker has said otherwise.
+/// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 /// Name of the identity key's file in the state directory.
 pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
@@ -110,7 +110,7 @@ pub struct Agent {
     admin: AdminServer,
     socket: PathBuf,
     shutdown: Shutdown,
-    /// Followed as long as the agent runs.
+    /// Kept, because it observes only until it is dropped.
     _inventory: Inventory,
 }
 
@@ -182,14 +182,15 @@ impl Agent {
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();
-        let Membership { directory, identity, brokers } = join_or_load(
-            &state,
+        let Membership { directory, identity, brokers } = join_or_load(JoinInput {
+            state: &state,
             token,
-            &config.brokers,
-            &key,
-            config.voucher.as_ref(),
-            (clock.as_ref(), entropy.as_ref()),
-        )
+            brokers: &config.brokers,
+            key: &key,
+            voucher: config.voucher.as_ref(),
+            clock: clock.as_ref(),
+            entropy: entropy.as_ref(),
+        })
         .await?;
         let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
             path: directory.path().to_owned(),
@@ -221,7 +222,7 @@ impl Agent {
             );
         }
         let nodes = match &platform.api {
-            Some(api) => Prepared::look(config, api, &store, (&platform.salt, clock), shutdown).await?,
+            Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
         let parts = Parts {
@@ -361,7 +362,7 @@ impl Agent {
     /// Waits until a stream to a broker is connected and has delivered a desired state.
     pub async fn connected(&self) {
         let mut desired = self.desired.clone();
-        // The sender lives as long as the uplink; without one nothing will ever stand.
+        // Without a sender the uplink has ended, and no stream will connect.
         if desired.wait_for(|update| update.is_live && update.state.is_some()).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -391,7 +392,7 @@ impl Agent {
         &self.socket
     }
 
-    /// Stops, and returns when everything has. What was made for leases stays: stopping an agent ends no work.
+    /// Stops, and returns when all tasks have ended. Objects of leases stay: stopping an agent ends no work.
     pub async fn shutdown(self) {
         if let comity_runtime::shutdown::Drained::TimedOut { remaining } = self.shutdown.drain(DRAIN).await {
             tracing::warn!(remaining, "some tasks did not end in time");

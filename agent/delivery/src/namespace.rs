@@ -37,13 +37,14 @@ use tokio::sync::Mutex;
 
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
 
-/// Shortest life of a token that an API server issues. The deleted Secret ends leases that end earlier.
+/// Shortest life of a token that an API server issues. If a lease ends earlier, the deletion of its Secret voids the
+/// token.
 const LEAST_TOKEN: Duration = Duration::from_secs(600);
 /// Longest life of a token: if the agent is lost, tokens end within a day.
 const LONGEST_TOKEN: Duration = Duration::from_secs(24 * 3_600);
 /// How long device names are cached: nodes with new kinds of devices are rare.
 const DEVICE_NAMES_AGE: Duration = Duration::from_secs(60);
-/// Patience with the quota controller to count a new quota; until then no pod is admitted.
+/// Time limit for the quota controller to count a new quota; until then no pod is admitted.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(20);
 const QUOTA_POLL: Duration = Duration::from_millis(100);
 

@@ -1,10 +1,9 @@
-//! Which peer a datagram is for, before anything is decrypted.
+//! Finds the peer that a datagram is for, before anything is decrypted.
 //!
-//! One UDP socket serves every peering. A handshake initiation names nobody,
-//! but its first MAC is keyed with the public key it is meant for, and every
-//! peering has its own: a few hundred nanoseconds of BLAKE2s a peering find it
-//! (WireGuard paper, section 5.4.4). Every other message carries the receiver
-//! index this side chose, whose upper 24 bits number the peer.
+//! One UDP socket serves every peering. A handshake initiation does not name its receiver, but its first MAC is keyed
+//! with the receiver's public key, and every peering has its own: testing one key takes a few hundred nanoseconds of
+//! BLAKE2s (WireGuard paper, section 5.4.4). Every other message carries the receiver index that this side chose, whose
+//! upper 24 bits are the peer's number.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +42,7 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Reads type and size; `None` for what WireGuard never sends.
+    /// Reads type and size; `None` if WireGuard has no such message.
     pub(super) fn of(datagram: &[u8]) -> Option<Self> {
         let kind = datagram.first_chunk::<4>()?;
         match (u32::from_le_bytes(*kind), datagram.len()) {
@@ -56,7 +55,7 @@ impl Message {
     }
 }
 
-/// The index the sender of a handshake message chose for itself.
+/// The index that the sender of a handshake message chose for itself.
 pub(super) fn sender_index(datagram: &[u8]) -> Option<u32> {
     word(datagram, 4)
 }
@@ -115,7 +114,7 @@ impl<T> Demux<T> {
         self.slots.values().map(|slot| &slot.peer)
     }
 
-    /// The peer a datagram claims to be for, and what it claims to be.
+    /// The message type and the peer that a datagram claims.
     pub(super) fn route(&self, datagram: &[u8]) -> Option<(Message, &T)> {
         let message = Message::of(datagram)?;
         let peer = match receiver_index(datagram, message) {
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wireguard_never_sends_is_no_message() {
+    fn other_datagrams_are_no_message() {
         for datagram in [&[][..], &[1, 0, 0], &[1, 0, 0, 0], &[5; 148], &[4, 0, 0, 0, 1], &[4, 1, 0, 0], &[2; 91]] {
             assert_eq!(Message::of(datagram), None);
         }

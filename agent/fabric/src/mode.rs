@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 /// Default name of the device.
 const DEFAULT_DEVICE: &str = "comity0";
-/// WireGuard takes at most 80 bytes of a packet, and most paths carry 1500.
+/// Most paths carry 1500 bytes, and WireGuard adds at most 80.
 const DEFAULT_MTU: u16 = 1420;
-/// IPv6 needs as much on every link.
+/// IPv6 requires this on every link.
 const SMALLEST_MTU: u16 = 1280;
-/// A path with jumbo frames of 9000 bytes.
+/// For a path with jumbo frames of 9000 bytes.
 pub(crate) const LARGEST_MTU: u16 = 8920;
 /// A vxlan number has 24 bits.
 pub(crate) const MAX_VNI: u32 = 0x00ff_ffff;
@@ -20,7 +20,7 @@ pub(crate) const MAX_VNI: u32 = 0x00ff_ffff;
 const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
 const LONGEST_NAME: usize = 15;
-/// Own networks that may be named beside those which the routing table shows.
+/// Most own networks in the configuration, besides those in the routing table.
 const MAX_CONFIGURED_NETWORKS: usize = 64;
 
 /// How packets enter and leave the tunnels.
@@ -47,7 +47,7 @@ pub struct TunSettings {
     /// Networks of this cluster that are not in the node's routing table, such
     /// as Services: other clusters' pods must not have addresses in them.
     pub own_networks: Vec<Ipv4Net>,
-    /// The way to this cluster's other nodes.
+    /// The overlay to this cluster's other nodes.
     pub overlay: OverlaySettings,
 }
 
@@ -55,7 +55,7 @@ pub struct TunSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OverlaySettings {
-    /// False where other nodes have a way to the gateway of their own.
+    /// False if other nodes reach the gateway by other means.
     pub enabled: bool,
     /// Its number.
     pub vni: u32,
@@ -111,8 +111,8 @@ impl TunSettings {
     }
 }
 
-/// Who may talk to whom through one tunnel, in either direction. What is not
-/// between `remote` and `local` is dropped.
+/// Addresses that may communicate through one tunnel, in either direction. Packets that are not between `remote` and
+/// `local` are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Addresses of the other cluster.

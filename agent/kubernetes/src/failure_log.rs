@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_news_until_it_is_known_and_again_after_it_ended() {
+    fn a_failure_is_new_once_and_again_after_a_success() {
         let mut failures = FailureLog::default();
         assert!(failures.is_new("a", "no") && !failures.is_new("a", "no") && failures.is_new("b", "no"));
         assert!(failures.is_new("a", "still no"));

@@ -56,12 +56,12 @@ pub struct DonorSettings {
     pub ca_pem: String,
     /// Longest that one call waits for Liqo's controllers.
     pub patience: Duration,
-    /// How long a tenant's pods are given to end when their lease is over, whatever they ask for themselves.
+    /// Grace period of a tenant's pods when their lease is over, which replaces their own.
     pub pod_grace: Duration,
 }
 
 impl DonorSettings {
-    /// The usual limits.
+    /// Settings with the default limits.
     #[must_use]
     pub fn new(liqo_id: &str, api_server: ForwardTarget, advertised: &str, ca_pem: &str) -> Self {
         Self {

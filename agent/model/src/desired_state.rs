@@ -28,14 +28,14 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Reads what was [`encoded`](Self::encoded); empty if it cannot be read.
+    /// Decodes [`encoded`](Self::encoded); empty if that is invalid.
     #[must_use]
     pub fn decode(encoded: &[u8]) -> Self {
         v1::DesiredState::decode(encoded).unwrap_or_default().into()
     }
 
     fn skip(&mut self, object: Option<ObjectId>, error: &InvalidId) {
-        tracing::warn!(%error, "the broker sent a malformed id; what it belongs to is skipped");
+        tracing::warn!(%error, "the broker sent a malformed id; its object is skipped");
         self.skipped.extend(object);
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_its_encoding_without_envelopes_and_what_is_unknown_is_called_so() {
+    fn a_state_survives_its_encoding_without_envelopes_and_with_unknown_states() {
         let envelope = v1::Envelope {
             peering: "peer-1".into(),
             from: "west".into(),

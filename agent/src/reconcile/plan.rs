@@ -144,7 +144,7 @@ fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     }
 }
 
-/// Removes what was confirmed as unwanted, a little at a time; never while no broker is connected.
+/// Removes objects that are confirmed as unwanted, a few at a time; never while no broker is connected.
 fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     let is_desired_lease = |id: LeaseId| snapshot.desired.leases.iter().any(|lease| lease.id == id);
     for &lease in snapshot.records.donors.keys().chain(snapshot.records.origins.keys()) {

@@ -148,7 +148,7 @@ impl Broker {
     }
 
     fn answer(&self) -> Result<(), RequestError> {
-        if self.state().is_silent { Err(RequestError::Unavailable("told to be silent".to_owned())) } else { Ok(()) }
+        if self.state().is_silent { Err(RequestError::Unavailable("silent".to_owned())) } else { Ok(()) }
     }
 }
 

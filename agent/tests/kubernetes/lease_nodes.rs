@@ -24,7 +24,7 @@ async fn labelled(nodes: &Api<Node>) -> BTreeSet<String> {
     all.items.iter().filter(|node| node.labels().contains_key(LABEL)).map(ResourceExt::name_any).collect()
 }
 
-pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
+pub(crate) async fn pods_of_a_lease_stay_on_its_nodes(cluster: &Cluster) {
     let salt = NodeSalt::new([7; 32]);
     let client = cluster.agent.client();
     let liqo =

@@ -53,8 +53,8 @@ pub(crate) fn resource_quota(
     for (resource, count) in lease.functions() {
         hard.insert(format!("requests.{resource}"), number(count));
     }
-    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what
-    // counts them counts nothing else.
+    // A quota has no separate limit for extended resources: their limit is their request. GPUs are inserted last, so
+    // that no function of the same name replaces their count.
     hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
     let shares = shares(lease);
     for (name, amount) in [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_all_nodes_may_be_had_and_no_more() {
+    fn functions_of_all_nodes_are_allowed_and_no_more() {
         let mut lease = lease("nvidia.com/gpu", 4, 0);
         for (node, functions) in lease.placement.nodes.iter_mut().zip([3, 2]) {
             node.rdma = vec![v1::RdmaBandwidth {
@@ -222,13 +222,13 @@ mod tests {
         let on_nodes = ["nvidia.com/gpu", "nvidia.com/ib_vf", "rdma/hca"];
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/ib_vf"], "5");
         assert_eq!(hard(&lease, &on_nodes)["requests.rdma/hca"], "0");
-        // GPUs that are called functions are still no more than were leased.
+        // A function with the name of the GPU resource does not raise the number of GPUs.
         lease.placement.nodes[0].rdma[0].resource = "nvidia.com/gpu".to_owned();
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/gpu"], "4");
     }
 
     #[test]
-    fn a_leased_profile_is_not_shut_with_the_others() {
+    fn a_leased_profile_is_not_excluded_with_the_others() {
         let hard = hard(&lease("nvidia.com/mig-1g.10gb", 2, 0), &["nvidia.com/gpu"]);
         assert_eq!(
             (hard["requests.nvidia.com/mig-1g.10gb"].as_str(), hard["requests.nvidia.com/gpu"].as_str()),

@@ -20,7 +20,7 @@ use crate::DonorLease;
 const HOST_NAME: &str = "kubernetes.io/hostname";
 /// Before the lease's id, in the label of a lease on several nodes.
 const LEASE_NODES: &str = "lease.comity.dev/";
-/// Labels that tell what GPUs these are: pods of the origin may select by them.
+/// Labels that describe the GPUs: pods of the origin may select by them.
 const SHOWN_LABELS: [&str; 6] = [
     "nvidia.com/gpu.product",
     "nvidia.com/gpu.memory",

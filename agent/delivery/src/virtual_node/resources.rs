@@ -6,10 +6,10 @@ use comity_agent_model::delivery_error::DeliveryError;
 
 use crate::DonorLease;
 
-/// Extra CPU and memory of each lease, and again of each share, for sidecars and init containers.
+/// Extra CPU and memory for each lease, and again for each share, for sidecars and init containers.
 const HEADROOM_CPU_MILLI: u64 = 100;
 const HEADROOM_MEMORY_MIB: u64 = 256;
-/// Node disk in GiB, likewise.
+/// Node disk in GiB, for each lease and each share.
 const HEADROOM_DISK_GIB: u64 = 16;
 /// Pods of a lease, and for each share.
 const PODS: u64 = 8;

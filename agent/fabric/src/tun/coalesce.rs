@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_joined_and_comes_apart_as_it_was() {
+    fn a_joined_flow_splits_into_the_original_segments() {
         for ends in [V4, V6] {
             let mut packets = flow(ends, &[1300, 1300, 1300, 200], |index, tcp| {
                 if index == 3 {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_is_not_joined() {
+    fn different_segments_are_not_joined() {
         type Change = fn(usize, &mut Tcp<'_>);
         let changes: [(&str, Change); 5] = [
             ("a gap", |index, tcp| tcp.sequence += index as u32),

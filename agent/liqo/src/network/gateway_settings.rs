@@ -100,7 +100,7 @@ impl GatewaySettings {
             return Err(InvalidSetting::new("liqo.gateway.nodePort", port.to_string(), reason.to_owned()));
         }
         if let Some(address) = self.load_balancer_ip.filter(|_| self.service_type != GatewayServiceType::LoadBalancer) {
-            let reason = "it is asked for with serviceType: LoadBalancer only; leave it out";
+            let reason = "only serviceType: LoadBalancer uses it; leave it out";
             return Err(InvalidSetting::new("liqo.gateway.loadBalancerIp", address.to_string(), reason.to_owned()));
         }
         if !MTU.contains(&self.mtu) {

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_arrives_also_while_little_is_known() {
+    fn an_incomplete_state_is_sent_too() {
         assert_eq!(read(&server(), Side::Donor).unwrap(), server());
         let early = NetworkState { public_key: None, endpoint: None, ..server() };
         assert_eq!(read(&early, Side::Donor).unwrap(), early);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_named() {
+    fn invalid_values_are_refused_and_named() {
         let with = |change: fn(&mut NetworkState)| {
             let mut state = server();
             change(&mut state);

@@ -1,4 +1,4 @@
-//! What burst reads from pods and namespaces.
+//! The facts that burst reads from pods and namespaces.
 
 pub(super) mod demand;
 pub(super) mod namespace;

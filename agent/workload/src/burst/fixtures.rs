@@ -1,4 +1,4 @@
-//! Pods, namespaces and rooms for tests.
+//! Pods, namespaces and requests for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ pub(crate) fn rules() -> Rules {
     }
 }
 
-/// One opted-in namespace, team-a; nothing free; the broker heard, with no requests and no leases.
+/// One opted-in namespace, team-a; nothing free; the broker has answered, with no requests and no leases.
 pub(crate) fn snapshot(pods: Vec<PodView>) -> BurstSnapshot {
     BurstSnapshot {
         now_ms: NOW,

@@ -21,7 +21,7 @@ pub(crate) fn pin(pod: &PodFacts, lease: &str, request: &str) -> Patch {
 }
 
 /// Lets a pending pod tolerate the lease's taints; Kubernetes allows no other change.
-pub(crate) fn rescue(pod: &PodFacts, lease: &str, request: &str) -> Patch {
+pub(crate) fn tolerate(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     let mut steps = vec![same_pod(pod)];
     steps.extend(annotate(pod, &[(LEASE, lease), (REQUEST, request)]));
     steps.extend(tolerate(pod, lease));
@@ -137,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rescue_adds_tolerations_once() {
+    fn adds_tolerations_once() {
         let mut facts = pod("p").facts;
         let bare = json!({ "metadata": { "uid": "p" }, "spec": {} });
-        let rescued = applied(bare.clone(), &rescue(&facts, "lease-1", "req-1"));
-        assert_eq!(rescued["spec"]["tolerations"][0]["key"], LIQO_TAINT);
-        assert!(rescued["spec"].get("nodeSelector").is_none());
+        let tolerating = applied(bare.clone(), &tolerate(&facts, "lease-1", "req-1"));
+        assert_eq!(tolerating["spec"]["tolerations"][0]["key"], LIQO_TAINT);
+        assert!(tolerating["spec"].get("nodeSelector").is_none());
         facts.tolerates.insert("lease-1".to_owned());
-        assert!(applied(bare, &rescue(&facts, "lease-1", "req-1"))["spec"].get("tolerations").is_none());
+        assert!(applied(bare, &tolerate(&facts, "lease-1", "req-1"))["spec"].get("tolerations").is_none());
     }
 }

@@ -60,7 +60,7 @@ pub enum BurstAction {
         request: String,
     },
     /// Let a pending pod tolerate the lease's node.
-    Rescue {
+    Tolerate {
         /// The pod.
         pod: PodRef,
         /// The lease.
@@ -81,7 +81,7 @@ pub enum BurstAction {
         lease: String,
     },
     /// Write an event.
-    Tell {
+    WriteEvent {
         /// On this pod.
         pod: PodRef,
         /// What.
@@ -234,8 +234,8 @@ impl<'a> Planner<'a> {
         let Some(slot) = self.slots.get(request) else { return };
         if let Some((lease, its)) = slot.active() {
             let note = notes::goes_to(lease, its);
-            let (lease, gated) = (lease.to_owned(), facts.is_gated());
-            return self.send(facts, request, lease, gated, note);
+            let lease = lease.to_owned();
+            return self.send(facts, request, lease, note);
         }
         let note = notes::waits(request, slot);
         if facts.is_gated() && self.fits_here(facts) {
@@ -245,14 +245,14 @@ impl<'a> Planner<'a> {
         self.tell(facts, note);
     }
 
-    fn send(&mut self, pod: &PodFacts, request: &str, lease: String, is_gated: bool, note: Note) {
+    fn send(&mut self, pod: &PodFacts, request: &str, lease: String, note: Note) {
         let (reference, request) = (pod.pod.clone(), request.to_owned());
-        if is_gated {
+        if pod.is_gated() {
             self.actions.push(BurstAction::Pin { pod: reference, lease, request });
         } else if pod.tolerates.contains(&lease) {
             return;
         } else {
-            self.actions.push(BurstAction::Rescue { pod: reference, lease, request });
+            self.actions.push(BurstAction::Tolerate { pod: reference, lease, request });
         }
         self.tell(pod, note);
     }
@@ -292,12 +292,12 @@ impl<'a> Planner<'a> {
     }
 
     fn tell(&mut self, pod: &PodFacts, note: Note) {
-        let mut told = self.snapshot.told.get(&pod.pod.uid).into_iter().flatten();
-        let is_known = |told: &super::snapshot::Told| {
-            told.note == note && self.snapshot.now_ms.saturating_sub(told.at_ms) < REPEAT_NOTE_MS
+        let mut written = self.snapshot.written_notes.get(&pod.pod.uid).into_iter().flatten();
+        let is_known = |written: &super::snapshot::WrittenNote| {
+            written.note == note && self.snapshot.now_ms.saturating_sub(written.at_ms) < REPEAT_NOTE_MS
         };
-        if !told.any(is_known) {
-            self.actions.push(BurstAction::Tell { pod: pod.pod.clone(), note });
+        if !written.any(is_known) {
+            self.actions.push(BurstAction::WriteEvent { pod: pod.pod.clone(), note });
         }
     }
 

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_has_an_end() {
+    fn summaries_are_bounded() {
         let many = (0..50).map(|n| verdict(&format!("donor-{n}"), &"é".repeat(900))).collect();
         let text = summarize(&answer(&"s".repeat(9_000), many));
         assert!(text.chars().count() <= ALL_CHARS && text.ends_with('…'), "{text}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_is_asked_a_second_later_and_then_once_a_minute() {
+    fn the_first_explanation_comes_after_a_second_and_then_one_a_minute() {
         let mut requests = BTreeMap::from([("req-1".to_owned(), RequestFacts::default())]);
         let mut reasons = WaitReasons::default();
         reasons.apply_to(requests.iter_mut(), 0);

@@ -4,7 +4,7 @@ use comity_agent_model::lease::Lease;
 use comity_proto::v1;
 use comity_types::{Delivery, LeaseState};
 
-use super::condition::{Condition, condition, conditions, time};
+use super::condition::{Condition, ConditionStatus, condition, conditions, time};
 use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::{DeliveryKind, camel};
 use crate::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
@@ -89,13 +89,19 @@ fn functions(placement: &v1::Placement) -> Vec<Functions> {
 /// The condition `Reclaiming`: reason, deadline and next lease.
 fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
-        return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
+        return condition("Reclaiming", ConditionStatus::False, "NotReclaimed", "", now_ms);
     };
     let goes_on = match moved_to {
         None => "another place is sought".to_owned(),
-        Some(next) => format!("it goes on as {next}"),
+        Some(next) => format!("it continues as {next}"),
     };
-    condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
+    condition(
+        "Reclaiming",
+        ConditionStatus::True,
+        &camel(reason),
+        &format!("{message}; it ends at {at}; {goes_on}"),
+        now_ms,
+    )
 }
 
 /// The reclaim annotations of a `GpuLease`.
@@ -140,14 +146,14 @@ mod tests {
         let donor = mirror(&lease, "there", None, 1_000).unwrap();
         assert_eq!((donor.spec.side, donor.metadata.namespace.as_deref()), (Side::Donor, Some("comity-system")));
         assert!(mirror(&lease, "elsewhere", None, 1_000).is_none());
-        // Looked at again, nothing changes.
+        // A second conversion changes nothing.
         assert_eq!(mirror(&lease, "here", Some(&origin), 9_000).unwrap(), origin);
         assert_eq!(marks(&origin), [None, None]);
         assert_eq!(origin.status.unwrap().reclaim_at, None);
     }
 
     #[test]
-    fn pods_are_told_which_functions_to_ask_for() {
+    fn pods_learn_which_functions_to_request() {
         let node = |functions, gbits| v1::NodePlacement {
             rdma: vec![v1::RdmaBandwidth {
                 network: "ib".to_owned(),
@@ -189,13 +195,13 @@ mod tests {
         assert_eq!((status.state.as_deref(), status.reclaim_at.as_ref()), (Some("Reclaiming"), Some(&at)));
         let condition = status.conditions.iter().find(|one| one.type_ == "Reclaiming").unwrap();
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "LocalNeed"));
-        for part in ["for local work", &at, "goes on as lease-9"] {
+        for part in ["for local work", &at, "continues as lease-9"] {
             assert!(condition.message.contains(part), "{part}: {}", condition.message);
         }
         assert!(!is_answered(&shown));
         shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
         assert!(is_answered(&shown));
-        // What ends by its reclaim is no longer being reclaimed.
+        // A lease that ends by its reclaim is no longer being reclaimed.
         lease.state = Some(LeaseState::Ending);
         assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }

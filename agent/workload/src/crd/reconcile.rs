@@ -6,7 +6,7 @@ use comity_proto::v1::share::{Kind, Whole};
 use comity_types::{LeaseState, RequestState};
 use k8s_openapi::jiff::Timestamp;
 
-use super::condition::{condition, conditions, time};
+use super::condition::{ConditionStatus, condition, conditions, time};
 use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
 use super::lease_mirror::state_text;
 use super::{Numa, NvLink, camel};
@@ -146,7 +146,7 @@ fn unix_ms(field: &str, given: Option<&str>) -> Result<u64, String> {
 /// A status without a request, with one sentence why.
 pub(super) fn refused(object: &GpuRequest, state: &str, reason: &str, message: &str, now_ms: u64) -> GpuRequestStatus {
     let old = object.status.clone().unwrap_or_default();
-    let accepted = condition("Accepted", false, reason, message, now_ms);
+    let accepted = condition("Accepted", ConditionStatus::False, reason, message, now_ms);
     GpuRequestStatus {
         observed_generation: object.metadata.generation,
         state: Some(state.to_owned()),
@@ -177,7 +177,13 @@ pub(super) fn status(
     };
     let placed = !request.lease.is_empty() && stands == RequestState::Placed;
     let fresh = vec![
-        condition("Accepted", true, "Submitted", &format!("it is {} at the broker", request.id), now_ms),
+        condition(
+            "Accepted",
+            ConditionStatus::True,
+            "Submitted",
+            &format!("it is {} at the broker", request.id),
+            now_ms,
+        ),
         condition("Placed", placed, if placed { "Placed" } else { &state }, &message, now_ms),
         condition("Ready", is_ready, if is_ready { "Active" } else { &state }, &message, now_ms),
     ];
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_the_object_says() {
+    fn a_request_has_the_objects_fields() {
         let given = GpuRequestSpec { gpus: 2, milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
         let asked = spec(&object(given), &defaults()).unwrap();
         assert_eq!((asked.tenant.as_str(), asked.origin.as_str(), asked.duration_ms), ("vision", "here", 7_200_000));
@@ -229,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_how_and_when_as_the_object_does() {
+    fn a_request_has_the_objects_options() {
         let mut given = GpuRequestSpec {
             gpus: 4,
             same_node: Some(true),
@@ -297,7 +303,7 @@ mod tests {
         assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));
         assert_eq!(active.expires_at.as_deref(), Some("1970-01-02T00:00:00Z"));
         assert!(active.conditions.iter().all(|condition| condition.status == "True"));
-        assert!(active.leases.is_empty(), "one is told by its own field");
+        assert!(active.leases.is_empty(), "one has its own field");
         request.leases.push("lease-7".to_owned());
         assert_eq!(status(&object, &request, Some(&lease), 2_000).leases, ["lease-3", "lease-7"]);
         request.state = v1::RequestState::Completed.into();

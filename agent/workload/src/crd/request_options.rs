@@ -35,11 +35,11 @@ pub struct Topology {
     /// Where CPU and main memory come from. Absent: anywhere on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<Numa>,
-    /// Gbit/s for RDMA that each node gives where the request lies on several. Absent: none are asked for.
+    /// RDMA bandwidth in Gbit/s on each node if the request spans several. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000000").message("topology.rdmaGbits must be from 1 to 1000000"))]
     pub rdma_gbits: Option<i32>,
-    /// On as many nodes of the donor as have room, evenly. Absent: on as few as can be.
+    /// Evenly on as many nodes of the donor as have room. Absent: on as few as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_nodes: Option<bool>,
 }
@@ -73,7 +73,7 @@ pub enum Numa {
     Aligned,
 }
 
-/// That requests of higher priority may take the place, and how.
+/// Preemption by requests of higher priority.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Preemptible {
@@ -81,7 +81,7 @@ pub struct Preemptible {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 86400").message("preemptible.graceSeconds must be from 0 to 86400, a day"))]
     pub grace_seconds: Option<i32>,
-    /// The work says when it has saved itself: then only what came later counts as lost.
+    /// Whether the work reports when it is saved: then only later work counts as lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<bool>,
 }

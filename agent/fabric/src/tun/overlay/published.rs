@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_values_are_named() {
         let text = published().document(7);
         for (from, to, field) in [
             ("\"version\":1", "\"version\":2", "version \"2\""),

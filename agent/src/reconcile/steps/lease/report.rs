@@ -11,7 +11,7 @@ use comity_types::LeaseId;
 use crate::reconcile::steps::epoch::shortened;
 use crate::reconcile::steps::error::StepError;
 
-/// Reports that this side cannot go on.
+/// Reports that this side failed.
 pub(super) async fn fail(
     store: &Store,
     lease: LeaseId,

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn mig_instances_are_asked_for_by_their_profile() {
+    fn mig_instances_are_requested_by_their_profile() {
         let kind = |resource: &str| share(resource).unwrap().kind.unwrap();
         assert_eq!(kind("nvidia.com/mig-1g.10gb.me"), Kind::MigProfile("1g.10gb+me".to_owned()));
         assert_eq!(kind("amd.com/gpu"), Kind::Whole(Whole {}));

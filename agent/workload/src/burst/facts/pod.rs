@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_gangs_are_told_apart() {
+    fn owners_and_gangs_are_distinguished() {
         let owned = |kind: &str, version: &str| {
             let owner = json!([{ "kind": kind, "apiVersion": version, "name": "o", "uid": "ou", "controller": true }]);
             facts(json!({ "ownerReferences": owner }), json!({}), json!({})).unwrap().owner
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_ours_are_read_back() {
+    fn our_marks_are_read_back() {
         let tolerations = json!([
             { "key": LIQO_TAINT, "operator": "Exists", "effect": "NoExecute" },
             { "key": LEASE, "operator": "Equal", "value": "lease-3", "effect": "NoSchedule" },
