@@ -106,7 +106,7 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     leases.sort_by_key(|lease| lease.fencing_token);
     let mut lent_milli = snapshot.records.lent_milli();
     for lease in leases {
-        if lease.placement.as_ref().is_some_and(|placement| placement.donor == snapshot.cluster) {
+        if lease.placement.as_ref().is_some_and(|placement| placement.donor.as_str() == snapshot.cluster) {
             donor_lease::plan(snapshot, lease, &mut lent_milli, &mut steps);
         } else if lease.origin.as_str() == snapshot.cluster {
             origin_lease::plan(snapshot, lease, &mut steps);

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::Lease;
+use comity_agent_model::lease::placement::Placement;
+use comity_agent_model::lease::reclaim::{Reclaim, ReclaimReason};
 use comity_agent_workload::burst::{RequestError, Requests};
 use comity_proto::v1;
 use comity_types::{Delivery, LeaseState, PeeringId};
@@ -88,17 +91,16 @@ impl Broker {
             let lease = Lease {
                 delivery: spec.delivery().try_into().unwrap(),
                 tenant: spec.tenant,
-                placement: Some(v1::Placement {
-                    donor: "institute".to_owned(),
+                placement: Some(Placement {
                     resource_name: "nvidia.com/gpu".to_owned(),
-                    ..v1::Placement::default()
+                    ..Placement::new("institute".parse().unwrap())
                 }),
                 state: Some(LeaseState::Active),
                 expires_at_ms: 4_000_000_000_000,
                 donor_ready: true,
                 origin_ready: true,
                 target_namespace: spec.target_namespace,
-                gpus: spec.gpus,
+                gpus: spec.gpus.map(GpuDemand::from),
                 ..lease(&lease_id, &spec.origin)
             };
             state.leases.insert(lease_id.clone(), lease);
@@ -110,7 +112,7 @@ impl Broker {
     /// Lends without a request; the lease is active at once.
     pub(crate) fn lend(&self, id: &str, namespace: &str) {
         let lease = Lease {
-            placement: Some(v1::Placement { donor: "institute".to_owned(), ..v1::Placement::default() }),
+            placement: Some(Placement::new("institute".parse().unwrap())),
             state: Some(LeaseState::Active),
             target_namespace: namespace.to_owned(),
             delivery: Delivery::VirtualNode,
@@ -123,11 +125,10 @@ impl Broker {
     /// Reclaims a lease with this deadline or, with `None`, withdraws the reclaim.
     pub(crate) fn reclaim(&self, lease: &str, deadline_ms: Option<u64>) {
         if let Some(lease) = self.state().leases.get_mut(lease) {
-            lease.reclaim = deadline_ms.map(|deadline_ms| v1::Reclaim {
-                reason: v1::ReclaimReason::LocalNeed.into(),
+            lease.reclaim = deadline_ms.map(|deadline_ms| Reclaim {
+                reason: Some(ReclaimReason::LocalNeed),
                 since_ms: deadline_ms - 600_000,
                 deadline_ms,
-                ..v1::Reclaim::default()
             });
             lease.state = Some(if deadline_ms.is_some() { LeaseState::Reclaiming } else { LeaseState::Active });
             lease.message =

@@ -149,7 +149,8 @@ fn gib(amount: u64) -> Quantity {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_agent_kubernetes::gpu_resource::all_known;
-    use comity_proto::v1;
+    use comity_agent_model::gpu_demand::GpuDemand;
+    use comity_agent_model::lease::placement::{NodePlacement, Placement, VirtualFunctions};
     use comity_types::LeaseId;
 
     use super::*;
@@ -159,16 +160,16 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "vision".into(),
             origin: "polytechnic".into(),
-            placement: v1::Placement {
+            placement: Placement {
                 resource_name: resource.into(),
                 resource_count: count,
                 nodes: vec![
-                    v1::NodePlacement { cpu_milli, memory_mib: 1_024, ..Default::default() },
-                    v1::NodePlacement { cpu_milli, memory_mib: 2_048, ..Default::default() },
+                    NodePlacement { cpu_milli, memory_mib: 1_024, ..Default::default() },
+                    NodePlacement { cpu_milli, memory_mib: 2_048, ..Default::default() },
                 ],
-                ..Default::default()
+                ..Placement::new("here".parse().unwrap())
             },
-            gpus: v1::GpuDemand { count: u32::try_from(count).unwrap(), ..Default::default() },
+            gpus: GpuDemand { count: u32::try_from(count).unwrap(), ..Default::default() },
             fencing_token: 1,
             ends_at_ms: 0,
         }
@@ -210,20 +211,14 @@ mod tests {
     #[test]
     fn functions_of_all_nodes_are_allowed_and_no_more() {
         let mut lease = lease("nvidia.com/gpu", 4, 0);
-        for (node, functions) in lease.placement.nodes.iter_mut().zip([3, 2]) {
-            node.rdma = vec![v1::RdmaBandwidth {
-                network: "ib".to_owned(),
-                gbits: functions * 50,
-                resource: "nvidia.com/ib_vf".to_owned(),
-                functions,
-                local_functions: 0,
-            }];
+        for (node, count) in lease.placement.nodes.iter_mut().zip([3, 2]) {
+            node.functions = vec![VirtualFunctions { resource: "nvidia.com/ib_vf".to_owned(), count }];
         }
         let on_nodes = ["nvidia.com/gpu", "nvidia.com/ib_vf", "rdma/hca"];
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/ib_vf"], "5");
         assert_eq!(hard(&lease, &on_nodes)["requests.rdma/hca"], "0");
         // A function with the name of the GPU resource does not raise the number of GPUs.
-        lease.placement.nodes[0].rdma[0].resource = "nvidia.com/gpu".to_owned();
+        lease.placement.nodes[0].functions[0].resource = "nvidia.com/gpu".to_owned();
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/gpu"], "4");
     }
 

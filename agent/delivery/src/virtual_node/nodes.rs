@@ -160,23 +160,22 @@ impl LeaseNodes {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_proto::v1;
+    use comity_agent_model::gpu_demand::GpuDemand;
+    use comity_agent_model::lease::placement::{NodePlacement, Placement};
 
     use super::*;
 
     const SALT: NodeSalt = NodeSalt::new([7; 32]);
 
     fn lease(nodes: &[&str]) -> DonorLease {
-        let nodes = nodes
-            .iter()
-            .map(|name| v1::NodePlacement { node: SALT.node_id(name), ..v1::NodePlacement::default() })
-            .collect();
+        let nodes =
+            nodes.iter().map(|name| NodePlacement { node: SALT.node_id(name), ..NodePlacement::default() }).collect();
         DonorLease {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
-            placement: v1::Placement { nodes, ..v1::Placement::default() },
-            gpus: v1::GpuDemand::default(),
+            placement: Placement { nodes, ..Placement::new("here".parse().unwrap()) },
+            gpus: GpuDemand::default(),
             fencing_token: 1,
             ends_at_ms: 0,
         }

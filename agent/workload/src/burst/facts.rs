@@ -4,4 +4,4 @@ pub(super) mod demand;
 pub(super) mod namespace;
 pub(super) mod offload;
 pub(crate) mod pod;
-pub(super) mod wishes;
+pub(super) mod pod_options;

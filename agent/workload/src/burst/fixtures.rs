@@ -30,7 +30,7 @@ pub(crate) fn pod(name: &str) -> PodView {
                 cpu_milli_per_gpu: 1_000,
                 memory_mib_per_gpu: 1_024,
             }),
-            wishes: super::facts::wishes::Wishes::default(),
+            options: super::facts::pod_options::PodOptions::default(),
             obstacle: None,
             opted_out: false,
             class: None,

@@ -12,7 +12,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use comity_proto::v1;
 use comity_types::is_dns_label;
 
 use super::facts::pod::{PodFacts, PodRef};
@@ -35,7 +34,7 @@ pub struct Submission {
     /// Its pods.
     pub pods: Vec<PodRef>,
     /// The request.
-    pub spec: v1::RequestSpec,
+    pub request: BurstRequest,
 }
 
 /// One planned action.
@@ -180,7 +179,7 @@ impl<'a> Planner<'a> {
             class,
             shape: shape.clone(),
             owner_uid: facts.owner.uid.clone(),
-            wishes: facts.wishes.clone(),
+            options: facts.options.clone(),
         };
         self.waiting.entry(group).or_default().push(pod);
     }

@@ -55,7 +55,7 @@ fn wanted(snapshot: &BurstSnapshot) -> u32 {
 
 fn asked(actions: &[BurstAction]) -> u32 {
     let count = |action: &BurstAction| match action {
-        BurstAction::Submit(one) => one.spec.gpus.as_ref().unwrap().count,
+        BurstAction::Submit(one) => one.request.gpus.count,
         _ => 0,
     };
     actions.iter().map(count).sum()
@@ -71,12 +71,12 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
             BurstAction::Submit(one) => {
                 *next += 1;
                 let (id, lease_id) = (format!("req-{next}"), format!("lease-{next}"));
-                let gpus = one.spec.gpus.as_ref().unwrap();
-                let mut facts_of = request(gpus.count, "");
-                facts_of.purpose = Purpose::parse(&one.spec.purpose);
+                let count = one.request.gpus.count;
+                let mut facts_of = request(count, "");
+                facts_of.purpose = Purpose::parse(&one.request.purpose.to_string());
                 (facts_of.is_queued, facts_of.lease) = (false, Some(lease_id.clone()));
                 snapshot.requests.as_mut().unwrap().insert(id.clone(), facts_of);
-                snapshot.leases.as_mut().unwrap().insert(lease_id, lease(&id, gpus.count, LeaseStage::Active));
+                snapshot.leases.as_mut().unwrap().insert(lease_id, lease(&id, count, LeaseStage::Active));
                 for pod in &one.pods {
                     facts(snapshot, &pod.uid, &|pod| pod.request = Some(id.clone()));
                 }
@@ -125,7 +125,7 @@ proptest! {
                         let facts = snapshot.pods.iter().find(|facts| facts.facts.pod == *pod).unwrap();
                         gpus += facts.facts.shape.as_ref().unwrap().gpus;
                     }
-                    prop_assert_eq!(gpus, one.spec.gpus.as_ref().unwrap().count);
+                    prop_assert_eq!(gpus, one.request.gpus.count);
                 }
                 BurstAction::Assign { pod, .. } | BurstAction::Ungate { pod } => {
                     prop_assert!(seen.insert(pod.uid.clone()), "{} twice", pod.uid);

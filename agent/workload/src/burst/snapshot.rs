@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::namespace::Rules;
 use super::facts::pod::PodFacts;
-use super::facts::wishes::Wishes;
+use super::facts::pod_options::PodOptions;
 use super::note::Note;
 
 /// A pod, with when this process first saw it.
@@ -41,7 +41,7 @@ pub struct RequestFacts {
     pub short_since_ms: Option<u64>,
     /// Until when it is kept without pods: its lease was reclaimed, and controllers make the saved pods again.
     pub kept_until_ms: u64,
-    pub(crate) wishes: Wishes,
+    pub(crate) options: PodOptions,
     /// Its purpose, if burst made it.
     pub purpose: Option<super::group::Purpose>,
 }

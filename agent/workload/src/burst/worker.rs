@@ -141,12 +141,12 @@ impl Worker {
     pub(super) fn submit(&mut self, submission: Box<Submission>) {
         let (key, requests) = (submission.key.clone(), Arc::clone(&self.requests));
         let flight = InFlight {
-            namespace: submission.spec.target_namespace.clone(),
-            gpus: submission.spec.gpus.as_ref().map_or(0, |gpus| gpus.count),
+            namespace: submission.request.target_namespace.clone(),
+            gpus: submission.request.gpus.count,
             pods: submission.pods.iter().map(|pod| pod.uid.clone()).collect(),
         };
         let call = async move {
-            let result = requests.submit(submission.spec.clone(), submission.key.clone()).await;
+            let result = requests.submit(submission.request.to_message(), submission.key.clone()).await;
             Answer::Submitted { submission, result }
         };
         if self.begin(key.clone(), call) {

@@ -1,8 +1,8 @@
 //! Converts a `GpuRequest` to a request, and a request to its status. Pure.
 
+use comity_agent_model::gpu_demand::{GpuDemand, Share};
 use comity_agent_model::lease::Lease;
 use comity_proto::v1;
-use comity_proto::v1::share::{Kind, Whole};
 use comity_types::{LeaseState, RequestState};
 use k8s_openapi::jiff::Timestamp;
 
@@ -58,11 +58,11 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
     if class.is_empty() && spec.selector.is_none() {
         return Err(format!("no GPU class: give spec.class or spec.selector, or {CLASS} on the namespace"));
     }
-    let kind = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
-        (Some(milli), _, _) => Kind::Milli(u32::try_from(milli).unwrap_or(0)),
-        (None, Some(profile), _) => Kind::MigProfile(profile.clone()),
-        (None, None, Some(memory)) => Kind::MemoryMib(u64::try_from(memory).unwrap_or(0)),
-        (None, None, None) => Kind::Whole(Whole {}),
+    let share = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
+        (Some(milli), _, _) => Share::Milli(u32::try_from(milli).unwrap_or(0)),
+        (None, Some(profile), _) => Share::MigProfile(profile.clone()),
+        (None, None, Some(memory)) => Share::MemoryMib(u64::try_from(memory).unwrap_or(0)),
+        (None, None, None) => Share::Whole,
     };
     let duration_ms = match spec.duration.as_deref() {
         None => 0,
@@ -76,17 +76,18 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         DeliveryKind::Namespace => v1::Delivery::Namespace,
     };
     let name: String = metadata.name.as_deref().unwrap_or_default().chars().take(100).collect();
+    let gpus = GpuDemand {
+        class: if spec.selector.is_some() { String::new() } else { class },
+        selector: spec.selector.clone().unwrap_or_default(),
+        share: Some(share),
+        count: count(spec.gpus),
+        cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
+        memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
+    };
     Ok(v1::RequestSpec {
         tenant,
         origin: defaults.cluster.clone(),
-        gpus: Some(v1::GpuDemand {
-            class: if spec.selector.is_some() { String::new() } else { class },
-            selector: spec.selector.clone().unwrap_or_default(),
-            share: Some(v1::Share { kind: Some(kind) }),
-            count: count(spec.gpus),
-            cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
-            memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
-        }),
+        gpus: Some(gpus.to_message()),
         topology: Some(topology(spec)),
         members: spec.members.as_ref().map(|it| v1::Members { min: count(it.min), desired: count(it.desired) }),
         spread_donors: spec.spread_donors.unwrap_or(false),
@@ -116,23 +117,14 @@ fn count(given: i32) -> u32 {
 }
 
 fn topology(spec: &GpuRequestSpec) -> v1::Topology {
-    let wished = spec.topology.clone().unwrap_or_default();
+    let given = spec.topology.clone().unwrap_or_default();
     v1::Topology {
-        same_node: wished.same_node.or(spec.same_node).unwrap_or(false),
-        whole_node: wished.whole_node.unwrap_or(false),
-        nvlink: match wished.nvlink {
-            None => v1::NvLink::Unspecified,
-            Some(NvLink::Preferred) => v1::NvLink::Preferred,
-            Some(NvLink::Required) => v1::NvLink::Required,
-        }
-        .into(),
-        numa: match wished.numa {
-            None => v1::Numa::Unspecified,
-            Some(Numa::Aligned) => v1::Numa::Aligned,
-        }
-        .into(),
-        rdma_gbits: count(wished.rdma_gbits.unwrap_or(0)),
-        spread_nodes: wished.spread_nodes.unwrap_or(false),
+        same_node: given.same_node.or(spec.same_node).unwrap_or(false),
+        whole_node: given.whole_node.unwrap_or(false),
+        nvlink: NvLink::to_message(given.nvlink).into(),
+        numa: Numa::to_message(given.numa).into(),
+        rdma_gbits: count(given.rdma_gbits.unwrap_or(0)),
+        spread_nodes: given.spread_nodes.unwrap_or(false),
     }
 }
 
@@ -187,7 +179,7 @@ pub(super) fn status(
         condition("Placed", placed, if placed { "Placed" } else { &state }, &message, now_ms),
         condition("Ready", is_ready, if is_ready { "Active" } else { &state }, &message, now_ms),
     ];
-    let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.clone());
+    let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.to_string());
     GpuRequestStatus {
         observed_generation: object.metadata.generation,
         state: Some(state),
@@ -205,6 +197,7 @@ pub(super) fn status(
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_model::lease::placement::Placement;
     use comity_types::{LeaseId, PeeringId, RequestId};
 
     use super::*;
@@ -229,7 +222,7 @@ mod tests {
         assert_eq!((asked.target_namespace.as_str(), asked.delivery()), ("team-a", v1::Delivery::VirtualNode));
         let gpus = asked.gpus.unwrap();
         assert_eq!((gpus.count, gpus.class.as_str()), (2, "frontier"));
-        assert_eq!(gpus.share.unwrap().kind, Some(Kind::Milli(250)));
+        assert_eq!(GpuDemand::from(gpus).share, Some(Share::Milli(250)));
         assert_eq!(uid_in(&asked.purpose), Some("u-1"));
         assert_eq!(uid_in("burst of job/x 1x nvidia.com/gpu #u-1"), None);
     }
@@ -296,7 +289,7 @@ mod tests {
         let lease = Lease {
             state: Some(LeaseState::Active),
             expires_at_ms: 86_400_000,
-            placement: Some(v1::Placement { donor: "institute".to_owned(), ..Default::default() }),
+            placement: Some(Placement::new("institute".parse().unwrap())),
             ..Lease::new(LeaseId(3), RequestId(3), "here".parse().unwrap(), PeeringId(1))
         };
         let active = status(&object, &request, Some(&lease), 2_000);

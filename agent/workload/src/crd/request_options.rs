@@ -2,6 +2,7 @@
 //! preempted.
 #![expect(unreachable_pub, reason = "the schema derive copies the types into functions")]
 
+use comity_proto::v1;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -66,11 +67,45 @@ pub enum NvLink {
     Required,
 }
 
+impl NvLink {
+    pub(crate) fn to_message(given: Option<Self>) -> v1::NvLink {
+        match given {
+            None => v1::NvLink::Unspecified,
+            Some(Self::Preferred) => v1::NvLink::Preferred,
+            Some(Self::Required) => v1::NvLink::Required,
+        }
+    }
+
+    pub(crate) fn from_message(message: v1::NvLink) -> Option<Self> {
+        match message {
+            v1::NvLink::Unspecified => None,
+            v1::NvLink::Preferred => Some(Self::Preferred),
+            v1::NvLink::Required => Some(Self::Required),
+        }
+    }
+}
+
 /// Where CPU and main memory come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Numa {
     /// From the NUMA node of the share's GPU.
     Aligned,
+}
+
+impl Numa {
+    pub(crate) fn to_message(given: Option<Self>) -> v1::Numa {
+        match given {
+            None => v1::Numa::Unspecified,
+            Some(Self::Aligned) => v1::Numa::Aligned,
+        }
+    }
+
+    pub(crate) fn from_message(message: v1::Numa) -> Option<Self> {
+        match message {
+            v1::Numa::Unspecified => None,
+            v1::Numa::Aligned => Some(Self::Aligned),
+        }
+    }
 }
 
 /// Preemption by requests of higher priority.

@@ -266,8 +266,8 @@ fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<Le
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_model::lease::reclaim::{Reclaim, ReclaimReason};
     use comity_agent_state::record::OriginRecord;
-    use comity_proto::v1;
     use comity_types::{PeeringId, RequestId};
 
     use super::*;
@@ -278,11 +278,10 @@ mod tests {
             delivery,
             state: Some(state),
             message: "reclaimed: the donor needs it for local work".to_owned(),
-            reclaim: Some(v1::Reclaim {
-                reason: v1::ReclaimReason::LocalNeed.into(),
+            reclaim: Some(Reclaim {
+                reason: Some(ReclaimReason::LocalNeed),
                 since_ms: 1_000,
                 deadline_ms: 1_772_366_400_000,
-                ..v1::Reclaim::default()
             }),
             ..Lease::new(LeaseId(id), RequestId(id), origin.parse().unwrap(), PeeringId(1))
         };

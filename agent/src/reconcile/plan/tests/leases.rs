@@ -1,5 +1,7 @@
 //! Leases on either side, from their first step to their end.
 
+use comity_agent_model::lease::reclaim::Reclaim;
+
 use super::*;
 use crate::reconcile::steps::lease::LeaseStep;
 
@@ -48,7 +50,7 @@ fn saved_work_is_reported_once_and_only_under_reclaim() {
     sim.live.saved = BTreeSet::from([LEASE]);
     assert_eq!(sim.settle(), [""; 0], "nobody asked");
     sim.desired.leases[0].state = Some(LeaseState::Reclaiming);
-    sim.desired.leases[0].reclaim = Some(v1::Reclaim::default());
+    sim.desired.leases[0].reclaim = Some(Reclaim { reason: None, since_ms: 0, deadline_ms: 0 });
     assert_eq!(sim.settle(), ["report-checkpointed"]);
     // Acknowledged, and the desired state does not show it yet.
     sim.records.outbox.clear();

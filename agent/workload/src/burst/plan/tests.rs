@@ -33,7 +33,7 @@ fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {
 /// The group of the fixtures' pods, as their requests name it.
 fn group() -> String {
     let actions = plan(&snapshot(vec![pending("p")]));
-    let text = submissions(&actions)[0].spec.purpose.clone();
+    let text = submissions(&actions)[0].request.purpose.to_string();
     text.rsplit_once('#').unwrap().1.to_owned()
 }
 
@@ -54,7 +54,7 @@ fn pods_of_one_owner_become_one_request() {
     let actions = plan(&snapshot(vec![pending("a"), gated("b"), pod("not-tried-yet")]));
     let asked = submissions(&actions);
     assert_eq!((asked.len(), names(&asked[0].pods)), (1, vec!["a", "b"]));
-    let spec = &asked[0].spec;
+    let spec = asked[0].request.to_message();
     let gpus = spec.gpus.as_ref().unwrap();
     assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (2, 1_000, "frontier"));
     assert_eq!((spec.tenant.as_str(), spec.origin.as_str()), ("vision", "polytechnic"));
@@ -63,19 +63,23 @@ fn pods_of_one_owner_become_one_request() {
 }
 
 #[test]
-fn wishes_are_requested_and_never_met_by_room_of_others() {
+fn options_are_requested_and_never_met_by_requests_without_them() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b")]);
-    snapshot.pods[1].facts.wishes.preemptible_grace_ms = Some(600_000);
+    snapshot.pods[1].facts.options.preemptible_grace_ms = Some(600_000);
     let actions = plan(&snapshot);
     let asked = submissions(&actions);
     assert_eq!(asked.len(), 2);
-    let preemptible: Vec<_> = asked.iter().map(|one| (names(&one.pods), one.spec.preemptible)).collect();
-    let wished = Some(v1::Preemptible { grace_ms: 600_000, checkpoint: false });
-    assert!(preemptible.contains(&(vec!["a"], None)) && preemptible.contains(&(vec!["b"], wished)), "{preemptible:?}");
+    let preemptible: Vec<_> =
+        asked.iter().map(|one| (names(&one.pods), one.request.to_message().preemptible)).collect();
+    let requested = Some(v1::Preemptible { grace_ms: 600_000, checkpoint: false });
+    assert!(
+        preemptible.contains(&(vec!["a"], None)) && preemptible.contains(&(vec!["b"], requested)),
+        "{preemptible:?}"
+    );
     // A preemptible lease with room for all serves only the preemptible pod.
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Active);
     let facts = snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap();
-    facts.wishes.preemptible_grace_ms = Some(600_000);
+    facts.options.preemptible_grace_ms = Some(600_000);
     let actions = plan(&snapshot);
     let sent = actions.iter().filter_map(|action| match action {
         BurstAction::Tolerate { pod, lease, .. } => Some((pod.name.as_str(), lease.as_str())),
@@ -229,7 +233,7 @@ fn pods_of_several_gpus_get_one_request_each() {
     let actions = plan(&snapshot);
     let asked = submissions(&actions);
     assert_eq!(asked.len(), 2, "8 GPUs are allowed");
-    assert!(asked.iter().all(|one| one.spec.topology.as_ref().unwrap().same_node && one.pods.len() == 1));
+    assert!(asked.iter().all(|one| one.request.same_node && one.pods.len() == 1));
     assert_ne!(asked[0].key, asked[1].key);
 }
 
@@ -375,7 +379,7 @@ fn demand_that_shrinks_is_requested_again() {
     let ended = EndedRequest { has_failed: false, message: String::new(), at_ms: NOW };
     snapshot.ended.insert("req-1".to_owned(), ended);
     let actions = plan(&snapshot);
-    assert_eq!(submissions(&actions)[0].spec.gpus.as_ref().unwrap().count, 1);
+    assert_eq!(submissions(&actions)[0].request.gpus.count, 1);
 }
 
 #[test]
