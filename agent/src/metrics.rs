@@ -27,7 +27,7 @@ pub struct Metrics {
     pub tunnels: IntGauge,
     /// Thousandths of GPUs lent, by this agent's own count.
     pub lent_milli: IntGauge,
-    /// Objects taken down because nobody wanted them.
+    /// Unwanted objects that were removed.
     pub garbage: IntCounter,
     /// When the certificate ends, in seconds since 1970.
     pub certificate_not_after: IntGauge,

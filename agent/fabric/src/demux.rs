@@ -17,11 +17,11 @@ use super::WireguardPublicKey;
 const LABEL_MAC1: &[u8] = b"mac1----";
 const INITIATION_BYTES: usize = 148;
 /// Handshake messages, cookies and keepalives all fit in this.
-pub(super) const LARGEST_HANDSHAKE_BYTES: usize = INITIATION_BYTES;
+pub(super) const MAX_HANDSHAKE_BYTES: usize = INITIATION_BYTES;
 const RESPONSE_BYTES: usize = 92;
 const COOKIE_BYTES: usize = 64;
 /// The header and tag of a data message without content: a keepalive.
-const SMALLEST_DATA_BYTES: usize = 32;
+const MIN_DATA_BYTES: usize = 32;
 /// Both MACs at the end of a handshake message.
 const MACS_BYTES: usize = 32;
 const MAC_BYTES: usize = 16;
@@ -49,7 +49,7 @@ impl Message {
             (1, INITIATION_BYTES) => Some(Self::Initiation),
             (2, RESPONSE_BYTES) => Some(Self::Response),
             (3, COOKIE_BYTES) => Some(Self::Cookie),
-            (4, SMALLEST_DATA_BYTES..) => Some(Self::Data),
+            (4, MIN_DATA_BYTES..) => Some(Self::Data),
             _ => None,
         }
     }
@@ -184,7 +184,7 @@ mod tests {
     fn data_finds_its_peer_by_the_upper_bits_of_the_index() {
         let mut demux = Demux::new();
         demux.insert(0x00ab_cdef, WireguardKey::generate().unwrap().public(), "peer");
-        let mut datagram = vec![0; SMALLEST_DATA_BYTES];
+        let mut datagram = vec![0; MIN_DATA_BYTES];
         datagram[0] = 4;
         datagram[4..8].copy_from_slice(&0xabcd_ef07_u32.to_le_bytes());
         assert_eq!(demux.route(&datagram), Some((Message::Data, &"peer")));

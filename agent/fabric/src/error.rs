@@ -46,7 +46,7 @@ pub enum FabricError {
         /// The epoch in force.
         current: u64,
     },
-    /// Two peerings with one key could not be told apart.
+    /// Two peerings with one key could not be distinguished.
     #[error("peering {peering} would share its private key with peering {other}; every peering needs a key of its own")]
     KeyInUse {
         /// The peering that was to be added.

@@ -14,7 +14,7 @@ const FAST_ROUNDS: u32 = 3;
 /// The longest pause, WireGuard's own (REKEY_TIMEOUT).
 const SLOW_RETRY: Duration = Duration::from_secs(5);
 /// How long the sender of an accepted initiation may take to finish the handshake.
-const GRACE: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// If data gets no answer for this long, the session is probably dead: the other side restarted or moved. WireGuard
 /// alone would wait 15 s. An unneeded handshake is cheap, and two seconds end before TCP's third attempt to open a
 /// connection.
@@ -78,7 +78,7 @@ impl Path {
     /// The peer began a handshake. Its address counts only once the handshake is complete, because an initiation could
     /// be a replay.
     pub(super) fn asked(&mut self, now: Instant) {
-        self.next_attempt = self.next_attempt.max(now + GRACE);
+        self.next_attempt = self.next_attempt.max(now + FINISH_TIMEOUT);
     }
 
     /// A packet with content was sent.
@@ -183,6 +183,6 @@ mod tests {
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
         path.asked(start);
         assert_eq!(path.attempt(start + FAST_RETRY), None);
-        assert_eq!(path.attempt(start + GRACE), Some(address(1)));
+        assert_eq!(path.attempt(start + FINISH_TIMEOUT), Some(address(1)));
     }
 }

@@ -22,7 +22,7 @@ use config::{PeerConfig, Role};
 /// because it may be the only side that can reach the other.
 const DONOR_PATIENCE: Duration = Duration::from_secs(1);
 /// Shortest sleep of the driver: rounded timers must not make it spin.
-const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 struct Driven {
     tunnel: Tunnel,
@@ -201,7 +201,7 @@ pub(super) async fn drive(peer: Arc<Peer>, wire: Arc<impl Wire>) {
                 // The resets have been sent.
                 return;
             }
-            next.at = next.at.max(Instant::now() + SHORTEST_SLEEP);
+            next.at = next.at.max(Instant::now() + MIN_SLEEP);
             driven.wakes_at = next.at;
             next
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use defguard_boringtun::noise::{Tunn, TunnResult};
 
 use super::demux::{self, Message};
-use super::mode::LARGEST_MTU;
+use super::mode::MAX_MTU;
 use super::netstack::Netstack;
 use super::path::Path;
 use super::wire::{Sent, Wire};
@@ -18,7 +18,7 @@ use super::{PresharedKey, WireguardKey, WireguardPublicKey};
 /// Larger than any datagram of the fabric; a longer one is truncated and then refused.
 pub(super) const DATAGRAM_BYTES: usize = 2048;
 /// The same for a network device with the largest MTU.
-const LARGEST_DATAGRAM_BYTES: usize = LARGEST_MTU as usize + SEAL_BYTES;
+const MAX_DATAGRAM_BYTES: usize = MAX_MTU as usize + SEAL_BYTES;
 /// Bytes that WireGuard adds to a packet: its header and its tag.
 pub(super) const SEAL_BYTES: usize = 32;
 /// How often boringtun's timers are checked; they last seconds.
@@ -102,7 +102,7 @@ impl Tunnel {
             number,
             None,
         );
-        let room = if stack.is_some() { DATAGRAM_BYTES } else { LARGEST_DATAGRAM_BYTES };
+        let room = if stack.is_some() { DATAGRAM_BYTES } else { MAX_DATAGRAM_BYTES };
         Self {
             tunn,
             stack,
@@ -182,7 +182,7 @@ impl Tunnel {
         if self.closed || datagram.len() > self.opened.len() {
             return false;
         }
-        let mut reply = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        let mut reply = [0; demux::MAX_HANDSHAKE_BYTES];
         match self.tunn.decapsulate(Some(from.ip()), datagram, &mut self.opened) {
             TunnResult::Err(error) => {
                 tracing::trace!(%from, ?error, "datagram refused");
@@ -300,7 +300,7 @@ impl Tunnel {
     }
 
     fn tick(&mut self, now: Instant, wire: &impl Wire) {
-        let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        let mut message = [0; demux::MAX_HANDSHAKE_BYTES];
         // An expired session is an error here; the path then starts a handshake.
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.update_timers(&mut message)
             && let Some(to) = self.path.endpoint()
@@ -311,7 +311,7 @@ impl Tunnel {
     }
 
     fn initiate(&mut self, to: SocketAddr, now: Instant, wire: &impl Wire) {
-        let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        let mut message = [0; demux::MAX_HANDSHAKE_BYTES];
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.format_handshake_initiation(&mut message, true) {
             note_initiation(&mut self.initiations, datagram, now);
             tracing::trace!(%to, "asking for a wireguard handshake");

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! challenge ─▶ admit_tenant ─┬▶ (slices come and go) ─▶ drain_slice ─▶ remove_tenant         LiqoDonor, called by steps
-//! mint_token, again and again ┘
+//! mint_token, repeatedly ────┘
 //!                                     ▲
-//! Grants ─┬─▶ ClassController: status of every replicated ResourceSlice is exactly its lease, or nothing
-//!         └─▶ PolicyKeeper:    admission policies say the same, whoever asks                  tasks, always running
+//! Grants ─┬─▶ ClassController: the status of each replicated ResourceSlice is its lease, or nothing
+//!         └─▶ PolicyKeeper:    admission policies enforce the same for all writers             tasks, always running
 //! ```
 //!
 //! Liqo itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put any

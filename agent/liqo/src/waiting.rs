@@ -1,7 +1,7 @@
 //! Waits for controllers by watches, with a time limit.
 //!
-//! `kube::runtime::wait::await_condition` is no substitute: it ends at the first error of the watch, and it cannot tell
-//! what is still missing when the time is over.
+//! `kube::runtime::wait::await_condition` is no substitute: it ends at the first error of the watch, and does not
+//! report what is still missing when the time is over.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -16,7 +16,7 @@ const BUNDLE_DOMAIN: &str = "key-bundle";
 /// Most pod CIDRs of one cluster.
 pub(crate) const MAX_POD_CIDRS: usize = 8;
 /// Shortest prefix of a pod CIDR: no cluster may claim large parts of the internet.
-const SHORTEST_PREFIX: u8 = 8;
+const MIN_PREFIX: u8 = 8;
 /// Bytes of the API server's "host:port", and of Liqo's version.
 const MAX_API_SERVER_BYTES: usize = 261;
 const MAX_VERSION_BYTES: usize = 32;
@@ -207,7 +207,7 @@ pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<Remo
     let mut pod_cidrs: Vec<Ipv4Net> = Vec::with_capacity(network.pod_cidrs.len());
     for text in &network.pod_cidrs {
         let cidr: Ipv4Net = text.parse().map_err(|_| refuse("pod_cidrs", text, "want IPv4 as in \"10.44.0.0/16\""))?;
-        if cidr.prefix_len() < SHORTEST_PREFIX || cidr.addr() != cidr.network() {
+        if cidr.prefix_len() < MIN_PREFIX || cidr.addr() != cidr.network() {
             return Err(refuse("pod_cidrs", text, "want a prefix of 8 to 32 and no bits set behind it"));
         }
         let address = cidr.network();

@@ -1,4 +1,5 @@
-//! Bursts on a real API server with a real scheduler: gates, pins, rescues, limits, restarts, and the custom resources.
+//! Bursts on a real API server with a real scheduler: gates, pins, tolerations, limits, restarts, and the custom
+//! resources.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! pods, namespaces ─┐
-//! desired leases   ─┼─▶ view ─▶ plan (pure) ─▶ actions ─▶ pods: gate off, pinned, rescued, told
-//! own requests     ─┤                                  └▶ broker: submit, cancel, give back
+//! desired leases   ─┼─▶ view ─▶ plan (pure) ─▶ actions ─▶ pods: gate removed, pinned, tolerations, events
+//! own requests     ─┤                                  └▶ broker: submit, cancel, release
 //! local inventory  ─┘
 //! ```
 //!

@@ -18,8 +18,8 @@ const MAX_NAMES: usize = 512;
 const FLOOR_CPU_MILLI: u64 = 100;
 const FLOOR_MEMORY_MIB: u64 = 256;
 /// Smallest container: a limit of zero would mean no limit.
-const LEAST_CPU_MILLI: u64 = 10;
-const LEAST_MEMORY_MIB: u64 = 4;
+const MIN_CPU_MILLI: u64 = 10;
+const MIN_MEMORY_MIB: u64 = 4;
 /// Node disk in GiB: for the first pod, and for each share.
 const DISK_GIB: u64 = 16;
 const CONTAINER_DISK_GIB: u64 = 8;
@@ -96,8 +96,8 @@ pub(crate) fn resource_quota(
 pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
     let usual: Quantities = [
-        ("cpu".to_owned(), milli(half_share(cpu_milli(lease), LEAST_CPU_MILLI))),
-        ("memory".to_owned(), mib(half_share(memory_mib(lease), LEAST_MEMORY_MIB))),
+        ("cpu".to_owned(), milli(half_share(cpu_milli(lease), MIN_CPU_MILLI))),
+        ("memory".to_owned(), mib(half_share(memory_mib(lease), MIN_MEMORY_MIB))),
     ]
     .into();
     let with_disk = |amount: Quantity| {
@@ -105,7 +105,7 @@ pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectM
         amounts.insert("ephemeral-storage".to_owned(), amount);
         amounts
     };
-    let least = [("cpu".to_owned(), milli(LEAST_CPU_MILLI)), ("memory".to_owned(), mib(LEAST_MEMORY_MIB))].into();
+    let least = [("cpu".to_owned(), milli(MIN_CPU_MILLI)), ("memory".to_owned(), mib(MIN_MEMORY_MIB))].into();
     let item = LimitRangeItem {
         type_: "Container".to_owned(),
         default: Some(with_disk(gib(CONTAINER_DISK_GIB))),

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Shortest window: a burst from a buffer may fill a shorter one.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_WINDOW: Duration = Duration::from_secs(1);
 /// Longest window: over a longer one the line was idle in between.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_WINDOW: Duration = Duration::from_secs(10);
 /// Bytes that a window needs: on most lines a connection has then finished its slow start.
 const ENOUGH_BYTES: u64 = 8 << 20;
 /// Most readings that are kept: enough for the longest window at one a second.
@@ -36,8 +36,8 @@ impl Meter {
             .readings
             .iter()
             .rev()
-            .find(|(then, before)| since(*then) >= SHORTEST && all.saturating_sub(*before) >= ENOUGH_BYTES);
-        if let Some((then, before)) = enough.filter(|(then, _)| since(*then) <= LONGEST) {
+            .find(|(then, before)| since(*then) >= MIN_WINDOW && all.saturating_sub(*before) >= ENOUGH_BYTES);
+        if let Some((then, before)) = enough.filter(|(then, _)| since(*then) <= MAX_WINDOW) {
             let micros = since(*then).as_micros().max(1);
             // Bits per microsecond are Mbit/s.
             let mbits = u128::from(all - before) * 8 / micros;
@@ -45,7 +45,7 @@ impl Meter {
         }
         self.readings.push_back((at, all));
         while self.readings.len() > MAX_READINGS
-            || self.readings.front().is_some_and(|(then, _)| since(*then) > LONGEST)
+            || self.readings.front().is_some_and(|(then, _)| since(*then) > MAX_WINDOW)
         {
             self.readings.pop_front();
         }

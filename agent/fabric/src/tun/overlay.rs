@@ -36,7 +36,7 @@ const PRIORITY: u32 = 5_187;
 /// Overhead of vxlan over IPv4.
 const HEADER_BYTES: u32 = 50;
 /// Smallest MTU of an IPv4 link.
-const LEAST_MTU: u32 = 576;
+const MIN_OVERLAY_MTU: u32 = 576;
 
 /// A node of the cluster, from its Node object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ fn device_address(node: Ipv4Addr) -> Ipv4Addr {
 
 /// The overlay's MTU: the tunnel's, or less if the nodes' network has no room for the headers.
 fn overlay_mtu(tunnel: u16, nodes: u32) -> u16 {
-    let room = nodes.saturating_sub(HEADER_BYTES).max(LEAST_MTU);
+    let room = nodes.saturating_sub(HEADER_BYTES).max(MIN_OVERLAY_MTU);
     u16::try_from(room).map_or(tunnel, |room| room.min(tunnel))
 }
 

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
 /// Most concurrent connections: each API server keeps a few.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Longest life of a connection: certificates change.
 const CONNECTION: Duration = Duration::from_secs(600);
@@ -58,7 +58,7 @@ pub async fn listen(address: SocketAddr, field: &str, clock: &dyn Clock) -> TcpL
 
 /// Serves forever, each connection by the current value of `shown`; without one, connections are closed.
 pub async fn serve<T: HttpsService>(listener: TcpListener, shown: watch::Receiver<Option<Arc<T>>>) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(30);
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// After this time without a repair, the next one is made at once.
 const QUIET: Duration = Duration::from_secs(120);
 
@@ -25,7 +25,7 @@ impl Pace {
     /// Records an attempt.
     pub(crate) fn attempt(&mut self, now: Instant) {
         let quiet = self.last.is_none_or(|last| now.saturating_duration_since(last) > QUIET);
-        self.pause = if quiet { SHORTEST } else { (self.pause * 2).clamp(SHORTEST, LONGEST) };
+        self.pause = if quiet { MIN_PAUSE } else { (self.pause * 2).clamp(MIN_PAUSE, MAX_PAUSE) };
         self.last = Some(now);
     }
 }
@@ -42,8 +42,8 @@ mod tests {
             pace.attempt(now);
             now = pace.due().unwrap_or(now);
         }
-        assert_eq!(pace.pause, LONGEST);
+        assert_eq!(pace.pause, MAX_PAUSE);
         pace.attempt(now + QUIET * 2);
-        assert_eq!(pace.pause, SHORTEST);
+        assert_eq!(pace.pause, MIN_PAUSE);
     }
 }

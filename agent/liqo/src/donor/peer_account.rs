@@ -29,7 +29,7 @@ const ROLE: &str = "liqo-remote-controlplane";
 /// Policy of a Tenant whose keys Liqo does not check.
 const NO_KEYS: &str = "TolerateNoHandshake";
 /// Shortest life of a token that an API server grants, in seconds.
-const LEAST_LIFE: u64 = 600;
+const MIN_TOKEN_LIFE: u64 = 600;
 
 /// A token that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Minted {
 /// Life of a token in seconds: 1.5 times its rotation period.
 const fn life_seconds(rotation_ms: u64) -> u64 {
     let life = rotation_ms.saturating_mul(3) / 2 / 1_000;
-    if life < LEAST_LIFE { LEAST_LIFE } else { life }
+    if life < MIN_TOKEN_LIFE { MIN_TOKEN_LIFE } else { life }
 }
 
 impl LiqoDonor {

@@ -15,7 +15,7 @@ pub(crate) fn pin(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     } else {
         steps.push(json!({ "op": "add", "path": "/spec/nodeSelector", "value": { LEASE: lease } }));
     }
-    steps.extend(tolerate(pod, lease));
+    steps.extend(tolerations(pod, lease));
     steps.extend(remove_gate(pod));
     patch(steps)
 }
@@ -24,7 +24,7 @@ pub(crate) fn pin(pod: &PodFacts, lease: &str, request: &str) -> Patch {
 pub(crate) fn tolerate(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     let mut steps = vec![same_pod(pod)];
     steps.extend(annotate(pod, &[(LEASE, lease), (REQUEST, request)]));
-    steps.extend(tolerate(pod, lease));
+    steps.extend(tolerations(pod, lease));
     patch(steps)
 }
 
@@ -56,7 +56,7 @@ fn annotate(pod: &PodFacts, marks: &[(&str, &str)]) -> Vec<Value> {
     marks.iter().map(add).collect()
 }
 
-fn tolerate(pod: &PodFacts, lease: &str) -> Vec<Value> {
+fn tolerations(pod: &PodFacts, lease: &str) -> Vec<Value> {
     if pod.tolerates.contains(lease) {
         return Vec::new();
     }

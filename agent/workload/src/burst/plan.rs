@@ -233,8 +233,8 @@ impl<'a> Planner<'a> {
         let Some(slot) = self.slots.get(request) else { return };
         if let Some((lease, its)) = slot.active() {
             let note = notes::goes_to(lease, its);
-            let lease = lease.to_owned();
-            return self.send(facts, request, lease, note);
+            let (lease, gated) = (lease.to_owned(), facts.is_gated());
+            return self.send(facts, request, lease, gated, note);
         }
         let note = notes::waits(request, slot);
         if facts.is_gated() && self.fits_here(facts) {
@@ -244,9 +244,9 @@ impl<'a> Planner<'a> {
         self.tell(facts, note);
     }
 
-    fn send(&mut self, pod: &PodFacts, request: &str, lease: String, note: Note) {
+    fn send(&mut self, pod: &PodFacts, request: &str, lease: String, is_gated: bool, note: Note) {
         let (reference, request) = (pod.pod.clone(), request.to_owned());
-        if pod.is_gated() {
+        if is_gated {
             self.actions.push(BurstAction::Pin { pod: reference, lease, request });
         } else if pod.tolerates.contains(&lease) {
             return;

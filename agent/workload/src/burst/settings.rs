@@ -23,7 +23,7 @@ const DEFAULT_PORT: u16 = 7483;
 pub struct BurstSettings {
     /// Whether GPU pods burst.
     pub enabled: bool,
-    /// The admission webhook that holds GPU pods by a scheduling gate; absent: only pending pods are rescued.
+    /// The admission webhook that holds GPU pods by a scheduling gate; absent: pending pods only get tolerations.
     pub webhook: Option<WebhookSettings>,
     /// How long the pods of one owner are gathered into one request.
     pub debounce_milliseconds: u64,

@@ -13,7 +13,7 @@ const AFTER_MS: u64 = 1_000;
 /// Requests explained in one round.
 const EXPLAINED_PER_ROUND: usize = 16;
 /// Donors named in a summary.
-const MOST_DONORS: usize = 4;
+const MAX_DONORS: usize = 4;
 /// Characters of one donor's reason, and of all.
 const REASON_CHARS: usize = 120;
 const ALL_CHARS: usize = 480;
@@ -32,8 +32,8 @@ pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
     if against.is_empty() || !answer.summary.starts_with("not placed") {
         parts.extend(Some(answer.summary.clone()).filter(|summary| !summary.is_empty()));
     }
-    parts.extend(against.iter().take(MOST_DONORS).cloned());
-    let more = against.len().saturating_sub(MOST_DONORS);
+    parts.extend(against.iter().take(MAX_DONORS).cloned());
+    let more = against.len().saturating_sub(MAX_DONORS);
     if more > 0 {
         parts.push(format!("and {more} more donors"));
     }

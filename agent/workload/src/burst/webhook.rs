@@ -1,7 +1,7 @@
 //! The admission webhook that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a
 //! lease.
 //!
-//! Its failure policy is `Ignore`: without it pending pods are rescued by tolerations. The agent makes the certificates
+//! Its failure policy is `Ignore`: without it pending pods get tolerations instead. The agent makes the certificates
 //! itself: a CA whose key is discarded after it signed one server certificate. Both are in a Secret, the CA also in the
 //! webhook's configuration, and replaced long before they expire.
 

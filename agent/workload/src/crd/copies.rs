@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::GpuRequest;
 
 /// Most superseded versions remembered of an object; more accumulate only while its watch is stuck.
-const MOST_VERSIONS: usize = 32;
+const MAX_VERSIONS: usize = 32;
 
 /// One object while it is worked on.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Copies {
 
     /// Remembers the object's writes.
     pub(super) fn keep(&mut self, work: Work) {
-        if !work.superseded.is_empty() && work.superseded.len() <= MOST_VERSIONS {
+        if !work.superseded.is_empty() && work.superseded.len() <= MAX_VERSIONS {
             self.written.insert(uid(&work.object), (work.object, work.superseded));
         }
     }

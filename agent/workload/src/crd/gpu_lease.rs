@@ -78,7 +78,7 @@ pub enum Side {
     Donor,
 }
 
-/// Where a lease stands.
+/// Status of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuLeaseStatus {

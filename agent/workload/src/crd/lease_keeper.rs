@@ -17,10 +17,10 @@ use super::{GpuLease, lease_mirror};
 use crate::reclaim::{self, CHECKPOINTED};
 
 impl Controller {
-    pub(super) async fn mirror_leases(&self, state: &mut ControllerState, update: &Update) {
+    pub(super) async fn mirror_leases(&self, own: &mut ControllerState, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let ControllerState { leases, written_leases: written, failures, .. } = state;
+        let ControllerState { leases, written_leases: written, failures, .. } = own;
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());

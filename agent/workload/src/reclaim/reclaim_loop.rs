@@ -36,7 +36,7 @@ const NOTICE_ASSUMED_MS: u64 = 5_000;
 /// Pause after a failure.
 const NOTICE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest pause; every relevant change wakes the loop.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Dependencies of the loop.
 pub struct ReclaimContext {
@@ -138,7 +138,7 @@ impl ReclaimLoop {
     /// One round; returns how long to sleep if nothing changes.
     async fn turn(&mut self) -> Duration {
         let now = self.clock.unix_ms();
-        let Some(state) = self.desired.borrow_and_update().state.clone() else { return LONGEST_SLEEP };
+        let Some(state) = self.desired.borrow_and_update().state.clone() else { return MAX_SLEEP };
         let records = Arc::clone(&self.records.borrow_and_update());
         let leases = leases(&state, &self.cluster, &records);
         self.follow(&leases, now);
@@ -158,7 +158,7 @@ impl ReclaimLoop {
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
         let is_fine = self.write_notices(&snapshot, notices, now).await;
         let due = wake_at_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
-        due.into_iter().chain((!is_fine).then_some(NOTICE_RETRY_INTERVAL)).min().unwrap_or(LONGEST_SLEEP)
+        due.into_iter().chain((!is_fine).then_some(NOTICE_RETRY_INTERVAL)).min().unwrap_or(MAX_SLEEP)
     }
 
     /// Watches pods of exactly the nodes that may need notices.

@@ -13,7 +13,7 @@ const FORGET_AFTER_MS: u64 = 10 * 60 * 1_000;
 /// Metrics-servers drop containers whose counter is zero, so counters start at one second.
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// Most containers in one answer.
-const MOST: usize = 10_000;
+const MAX_CONTAINERS: usize = 10_000;
 
 /// The measurement of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Counters {
         let newest = samples.iter().map(|sample| sample.at_ms).max().unwrap_or_default();
         self.0.retain(|_, counter| counter.at_ms + FORGET_AFTER_MS >= newest);
         let (mut cpu, mut memory) = (String::new(), String::new());
-        for sample in samples.iter().take(MOST) {
+        for sample in samples.iter().take(MAX_CONTAINERS) {
             let Some(namespace) = home.get(&sample.namespace).filter(|name| is_plain(name)) else { continue };
             let key = (sample.namespace.clone(), sample.pod.clone(), sample.container.clone());
             let counter =

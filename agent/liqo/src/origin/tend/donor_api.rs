@@ -61,7 +61,7 @@ impl LiqoOrigin {
     /// Whether the donor's API server answers.
     ///
     /// # Errors
-    /// [`DeliveryError`] when this cluster cannot tell.
+    /// [`DeliveryError`] when this cluster cannot check that.
     pub(super) async fn ask_donor(&self, node: &str, donor: &str) -> Result<bool, DeliveryError> {
         let client = self.donor_api(node, donor).await?;
         let answer = timeout(ANSWER_TIMEOUT, client.apiserver_version()).await;

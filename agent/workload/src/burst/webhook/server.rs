@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::review;
 
 /// Largest review: it carries one pod, and etcd accepts 1.5 MiB.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_REVIEW_BYTES: usize = 4 << 20;
 const READ: Duration = Duration::from_secs(5);
 
 /// The webhook, with one certificate.
@@ -64,7 +64,7 @@ async fn reviewed(request: Request<Incoming>, holds: bool) -> Result<Bytes, (Sta
     if request.method() != Method::POST {
         return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
     }
-    let reading = Limited::new(request.into_body(), MOST_BYTES).collect();
+    let reading = Limited::new(request.into_body(), MAX_REVIEW_BYTES).collect();
     let body = tokio::time::timeout(READ, reading)
         .await
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
