@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use comity_types::is_dns_label;
 
+use super::burst_request::BurstRequest;
 use super::facts::pod::{PodFacts, PodRef};
 use super::group::Group;
 use super::note::Note;

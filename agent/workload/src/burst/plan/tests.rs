@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use comity_proto::v1;
+
 use super::*;
 use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, snapshot};
 use crate::burst::snapshot::{EndedRequest, InFlight, WrittenNote};
