@@ -42,11 +42,12 @@ pub struct Peering {
 
 impl From<v1::Peering> for Peering {
     fn from(peering: v1::Peering) -> Self {
+        let state = peering.state().try_into().into();
         Self {
             id: peering.id,
             origin: peering.origin,
             donor: peering.donor,
-            state: peering.state().try_into().into(),
+            state,
             epoch: peering.epoch,
             leases: peering.leases,
             rtt_us: non_zero(peering.rtt_us),
