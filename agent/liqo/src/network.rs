@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The two agents do what `liqoctl network connect` does with the kubeconfigs of both clusters.
-//! [`LiqoNetwork::tend`] resets all objects in every round. Objects that the agent did not make are left alone, and
+//! [`LiqoNetwork::apply`] resets all objects in every round. Objects that the agent did not make are left alone, and
 //! reported as obstacles.
 
 mod gateway_settings;
@@ -115,7 +115,7 @@ pub struct LiqoNetwork {
     client: Client,
     settings: NetworkSettings,
     /// Held while objects are applied, so that a removal waits for that.
-    tending: Arc<Mutex<()>>,
+    applying: Arc<Mutex<()>>,
 }
 
 impl std::fmt::Debug for LiqoNetwork {
@@ -128,16 +128,16 @@ impl LiqoNetwork {
     /// Works on the cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, settings: NetworkSettings) -> Self {
-        Self { client, settings, tending: Arc::default() }
+        Self { client, settings, applying: Arc::default() }
     }
 
     /// Applies this side's objects as far as the other side's state is known, and observes the result. `current` is
     /// read right before: a network that it no longer returns is not applied.
-    pub async fn tend(
+    pub async fn apply(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
     ) -> Option<ObservedNetwork> {
-        let _tending = self.tending.lock().await;
+        let _applying = self.applying.lock().await;
         let (peer, side, remote) = current()?;
         let mut pass = Pass { network: self, peer: &peer, side, local: None };
         let status = match pass.run(remote.as_ref()).await {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, MAX_MESSAGE_BYTES, Offered, Shared};
+use super::{AckOutcome, Event, MAX_MESSAGE_BYTES, Offered, Shared};
 use crate::reconcile::parts::Parts;
 use crate::uplink::acks;
 
