@@ -121,7 +121,7 @@ impl Tunnel {
 
     /// The tunnel's own stack; only connections of a tunnel that has one ask for it.
     pub(super) fn stack(&mut self) -> &mut Netstack {
-        self.stack.as_mut().expect("connections of the netstack are of tunnels with one")
+        self.stack.as_mut().expect("only tunnels with a netstack have its connections")
     }
 
     /// TCP connections of this tunnel's own stack.
@@ -314,7 +314,7 @@ impl Tunnel {
         let mut message = [0; demux::MAX_HANDSHAKE_BYTES];
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.format_handshake_initiation(&mut message, true) {
             note_initiation(&mut self.initiations, datagram, now);
-            tracing::trace!(%to, "asking for a wireguard handshake");
+            tracing::trace!(%to, "starting a WireGuard handshake");
             wire.send(to, datagram);
         }
     }

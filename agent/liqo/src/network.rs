@@ -333,7 +333,7 @@ impl Pass<'_> {
         let found = rights(call_opt(&format!("read {} {name}", kind.kind), api.get_metadata(name)).await)?;
         if found.as_ref().is_some_and(|found| !is_ours(found)) {
             let text = format!(
-                "{} {name} in namespace {namespace} was not made by Comity: the networks are connected by hand; undo \
+                "{} {name} in namespace {namespace} was not made by Comity: the networks are connected manually; undo \
                  that with liqoctl network reset",
                 kind.kind
             );

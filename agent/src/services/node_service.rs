@@ -282,7 +282,7 @@ fn check_mode(config: &Config) -> Result<(), String> {
     {
         let remedy = "set fabric.mode: tun, or liqo.requireTun: false where API servers of all clusters are reached \
             without a fabric";
-        return Err(format!("fabric.mode is netstack, which leads Liqo to no donor's API server; {remedy}"));
+        return Err(format!("fabric.mode is netstack, which gives Liqo no route to a donor's API server; {remedy}"));
     }
     if config.liqo.require_tun && config.fabric.mode != FabricModeName::Tun {
         let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach \

@@ -101,7 +101,9 @@ impl NetworkState {
         }
         match (&self.endpoint, sender) {
             (None, _) => Ok(()),
-            (Some(_), Side::Origin) => Err("endpoint is given, but an origin's gateway is called by nobody".to_owned()),
+            (Some(_), Side::Origin) => {
+                Err("endpoint is given, but an origin's gateway accepts no connections".to_owned())
+            }
             (Some(endpoint), Side::Donor) => endpoint.check(),
         }
     }

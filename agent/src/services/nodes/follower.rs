@@ -126,7 +126,7 @@ impl Follower {
             Some(Ok((published, generation))) => Wanted::Something(published, generation),
             Some(Err(error)) => {
                 self.readiness.not_ready(error.to_string());
-                return self.say(&format!("what the gateway publishes is not followed: {error}"));
+                return self.say(&format!("the gateway's document cannot be applied: {error}"));
             }
         };
         self.settle();

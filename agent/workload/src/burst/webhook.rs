@@ -74,7 +74,7 @@ impl Keeper {
             let pause = match self.update().await {
                 Ok(()) => {
                     if !is_logged {
-                        tracing::info!(listen = %self.settings.listen, "the admission webhook of burst serves");
+                        tracing::info!(listen = %self.settings.listen, "the admission webhook of burst is running");
                     }
                     is_logged = true;
                     CHECK_INTERVAL

@@ -19,7 +19,7 @@ pub(super) async fn fail(
     code: &str,
     message: &str,
 ) -> Result<(), StepError> {
-    tracing::warn!(%lease, code, message, "this side cannot go on with the lease");
+    tracing::warn!(%lease, code, message, "this side of the lease failed");
     let failed = v1::lease_report::Failed { code: code.to_owned(), message: shortened(message) };
     let report = v1::LeaseReport {
         lease: lease.to_string(),
