@@ -215,6 +215,6 @@ mod tests {
             let error = read(&wrong, Side::Donor).unwrap_err();
             assert!(error.contains("liqo-server") && error.contains(part), "{error}");
         }
-        assert!(read(&server(), Side::Origin).unwrap_err().contains("called by nobody"));
+        assert!(read(&server(), Side::Origin).unwrap_err().contains("accepts no connections"));
     }
 }
