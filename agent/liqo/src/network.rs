@@ -35,7 +35,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use zeroize::Zeroize as _;
 
-use crate::own_rights::TenantRole;
+use crate::own_rights::{Right, TenantRole};
 use crate::version::Version;
 use crate::{LiqoPeer, PEERING_LABEL, configuration, connection, dynamic, gateway_client, gateway_server, public_key};
 
@@ -48,7 +48,7 @@ const NETWORK_MANIFEST: &str = "deploy/agent/liqo-network.yaml";
 const NETWORK_RIGHTS: TenantRole = TenantRole {
     name: "comity-liqo-network-tenant",
     manifest: NETWORK_MANIFEST,
-    gives: ("patch", "networking.liqo.io", "gatewayservers"),
+    sample: Right { verb: "patch", group: "networking.liqo.io", resource: "gatewayservers" },
 };
 /// Label by which Liqo finds public keys of gateways.
 const GATEWAY_LABEL: &str = "networking.liqo.io/gateway-resource";

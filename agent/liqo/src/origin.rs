@@ -33,7 +33,8 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use tokio::sync::{Mutex, OnceCell};
 
-use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
+use crate::own_rights::{Right, TenantRole};
+use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic};
 
 pub use maintenance::{DonorLine, MaintenanceSettings};
 pub use objects::SliceRequest;
@@ -44,8 +45,11 @@ const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";
 const CLUSTER_ID_KEY: &str = "CLUSTER_ID";
 
 /// The agent's rights where credentials are.
-const ORIGIN_RIGHTS: TenantRole =
-    TenantRole { name: ORIGIN_ROLE, manifest: "deploy/agent/liqo-origin.yaml", gives: ("watch", "", "secrets") };
+const ORIGIN_RIGHTS: TenantRole = TenantRole {
+    name: ORIGIN_ROLE,
+    manifest: "deploy/agent/liqo-origin.yaml",
+    sample: Right { verb: "watch", group: "", resource: "secrets" },
+};
 
 /// Naming of an offloaded namespace on the donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
