@@ -403,7 +403,7 @@ impl Agent {
         let Parts { tunnels, .. } = self.parts;
         match Arc::try_unwrap(tunnels) {
             Ok(tunnels) => tunnels.into_fabric().shutdown().await,
-            Err(_) => tracing::debug!("a task still holds the fabric; it ends with it"),
+            Err(_) => tracing::debug!("a task still holds the fabric, which ends with that task"),
         }
     }
 }

@@ -218,7 +218,7 @@ impl Config {
         let mut checks = SettingChecks::default();
         match (&self.kubernetes, &self.inventory_file) {
             (None, None) => {
-                checks.refuse("kubernetes", "", "say what this cluster is: kubernetes, or inventoryFile");
+                checks.refuse("kubernetes", "", "give one of kubernetes and inventoryFile");
             }
             (Some(_), Some(file)) => {
                 checks.refuse("inventoryFile", file.display(), "kubernetes is given too; leave one of them out");
@@ -247,7 +247,7 @@ impl Config {
         self.liqo.check(self.kubernetes.is_some(), &mut checks);
         self.burst.gather(&mut checks);
         if self.burst.enabled && !self.liqo.enabled {
-            let reason = "pods go away on virtual nodes; set liqo.enabled too";
+            let reason = "pods burst to virtual nodes; set liqo.enabled too";
             checks.refuse("burst.enabled", self.burst.enabled, reason);
         }
         checks.take(self.fabric.tun.check());

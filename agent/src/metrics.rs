@@ -64,13 +64,13 @@ impl Metrics {
         registry.register(Box::new(leases.clone()))?;
         let measured = Opts::new(
             "comity_agent_fabric_measured_mbits",
-            "Mbit/s that arrived from a cluster through tunnels, at best within a day.",
+            "Best rate within a day at which bytes arrived from a cluster through tunnels, in Mbit/s.",
         );
         let measured_mbits = IntGaugeVec::new(measured, &["cluster"])?;
         registry.register(Box::new(measured_mbits.clone()))?;
         Ok(Self {
             measured_mbits,
-            connected: gauge("uplink_connected", "1 while a stream to a broker stands.")?,
+            connected: gauge("uplink_connected", "1 while a stream to a broker is connected.")?,
             streams: counter("uplink_streams_total", "Streams to brokers that were opened.")?,
             desired_revision: gauge("desired_revision", "Revision of the desired state in force.")?,
             outbox: gauge("outbox_messages", "Messages that no broker has acknowledged.")?,
@@ -80,7 +80,7 @@ impl Metrics {
             leases,
             tunnels: gauge("tunnels", "Tunnels in the fabric.")?,
             lent_milli: gauge("lent_gpu_milli", "Thousandths of GPUs lent, by the agent's own count.")?,
-            garbage: counter("garbage_collected_total", "Objects taken down because nobody wanted them.")?,
+            garbage: counter("garbage_collected_total", "Unwanted objects that were removed.")?,
             certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
         })
     }

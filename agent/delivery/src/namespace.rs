@@ -216,7 +216,7 @@ impl NamespaceDelivery {
         if self.owned_namespace(id).await?.is_none() {
             return Err(DeliveryError::temporary(
                 format!("issue a token for {id}"),
-                "its namespace is not there; it is made again",
+                "its namespace does not exist; it is made again",
             ));
         }
         // Applied, not read: a tenant that deleted the Secret voided its token, and gets a new one.

@@ -116,11 +116,12 @@ async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {
     match tokio::time::timeout(HOLD, reach).await {
         Ok(Ok(tunnel)) => splice(tunnel, stream).await,
         Ok(Err(error)) => {
-            tracing::warn!(peering = peer.peering(), %error, "cannot lead a pod to the donor's api server");
+            tracing::warn!(peering = peer.peering(), %error, "cannot forward a pod's connection to the donor's API \
+                server");
             stream.abort();
         }
         Err(_) => {
-            tracing::debug!(peering = peer.peering(), "the donor is not reached: a pod's connection is given up");
+            tracing::debug!(peering = peer.peering(), "the donor cannot be reached: a pod's connection is closed");
             stream.abort();
         }
     }

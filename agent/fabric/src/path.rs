@@ -28,7 +28,7 @@ pub(super) struct Path {
     next_candidate: usize,
     attempts: u32,
     next_attempt: Instant,
-    last_heard: Instant,
+    last_received: Instant,
     unanswered_since: Option<Instant>,
     longest_silence: Duration,
 }
@@ -43,7 +43,7 @@ impl Path {
             next_candidate: 0,
             attempts: 0,
             next_attempt: first_attempt,
-            last_heard: first_attempt,
+            last_received: first_attempt,
             unanswered_since: None,
             longest_silence: keepalive * 2 + SLOW_RETRY,
         }
@@ -66,9 +66,9 @@ impl Path {
     }
 
     /// An authenticated packet of a session came from `from`.
-    pub(super) fn heard(&mut self, from: SocketAddr, now: Instant) {
+    pub(super) fn received(&mut self, from: SocketAddr, now: Instant) {
         self.endpoint = Some(from);
-        self.last_heard = now;
+        self.last_received = now;
         self.unanswered_since = None;
         self.next_candidate = 0;
         self.attempts = 0;
@@ -77,7 +77,7 @@ impl Path {
 
     /// The peer began a handshake. Its address counts only once the handshake is complete, because an initiation could
     /// be a replay.
-    pub(super) fn asked(&mut self, now: Instant) {
+    pub(super) fn peer_initiated(&mut self, now: Instant) {
         self.next_attempt = self.next_attempt.max(now + FINISH_TIMEOUT);
     }
 
@@ -107,7 +107,7 @@ impl Path {
     }
 
     fn is_silent(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.last_heard) > self.longest_silence
+        now.saturating_duration_since(self.last_received) > self.longest_silence
             || self.unanswered_since.is_some_and(|since| now.saturating_duration_since(since) > UNANSWERED)
     }
 
@@ -133,15 +133,15 @@ mod tests {
     fn candidates_are_tried_in_turn_and_then_more_slowly() {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1), address(2)], KEEPALIVE, start);
-        let mut asked = Vec::new();
+        let mut attempts = Vec::new();
         for tick in 0..1200u32 {
             let now = start + Duration::from_millis(100) * tick;
-            asked.extend(path.attempt(now).map(|target| (tick, target.port())));
+            attempts.extend(path.attempt(now).map(|target| (tick, target.port())));
         }
-        let ports: Vec<_> = asked.iter().take(4).map(|(_, port)| *port).collect();
+        let ports: Vec<_> = attempts.iter().take(4).map(|(_, port)| *port).collect();
         assert_eq!(ports, [1, 2, 1, 2]);
-        assert_eq!(asked[1].0 - asked[0].0, 5);
-        let last = asked.last_chunk::<2>().unwrap();
+        assert_eq!(attempts[1].0 - attempts[0].0, 5);
+        let last = attempts.last_chunk::<2>().unwrap();
         assert_eq!(last[1].0 - last[0].0, 50);
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn a_session_that_answers_is_left_alone() {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
-        path.heard(address(9), start);
+        path.received(address(9), start);
         assert_eq!(path.endpoint(), Some(address(9)));
         assert_eq!(path.attempt_if_silent(start + KEEPALIVE), None);
     }
@@ -158,13 +158,13 @@ mod tests {
     fn data_without_an_answer_asks_the_last_endpoint_first() {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
-        path.heard(address(9), start);
+        path.received(address(9), start);
         path.sent(start);
         assert_eq!(path.attempt_if_silent(start + UNANSWERED), None);
         let late = start + UNANSWERED + Duration::from_millis(1);
         assert_eq!(path.attempt_if_silent(late), Some(address(9)));
         assert_eq!(path.attempt_if_silent(late + FAST_RETRY), Some(address(1)));
-        path.heard(address(9), late + FAST_RETRY);
+        path.received(address(9), late + FAST_RETRY);
         assert_eq!(path.attempt_if_silent(late + FAST_RETRY * 2), None);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let start = Instant::now();
         let mut path = Path::new(Vec::new(), KEEPALIVE, start);
         assert_eq!(path.attempt(start), None);
-        path.heard(address(9), start);
+        path.received(address(9), start);
         assert_eq!(path.attempt_if_silent(start + KEEPALIVE * 3), Some(address(9)));
     }
 
@@ -181,7 +181,7 @@ mod tests {
     fn an_initiation_of_the_peer_gives_it_time_to_finish() {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
-        path.asked(start);
+        path.peer_initiated(start);
         assert_eq!(path.attempt(start + FAST_RETRY), None);
         assert_eq!(path.attempt(start + FINISH_TIMEOUT), Some(address(1)));
     }

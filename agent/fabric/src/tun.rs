@@ -182,7 +182,7 @@ impl TunEngine {
             return;
         }
         if let Err(error) = self.settle(&mut state) {
-            tracing::warn!(%error, peering, "a peering's network is not wholly taken down");
+            tracing::warn!(%error, peering, "a peering's network is not removed completely");
         }
     }
 

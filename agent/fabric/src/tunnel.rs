@@ -121,7 +121,7 @@ impl Tunnel {
 
     /// The tunnel's own stack; only connections of a tunnel that has one ask for it.
     pub(super) fn stack(&mut self) -> &mut Netstack {
-        self.stack.as_mut().expect("connections of the netstack are of tunnels with one")
+        self.stack.as_mut().expect("only tunnels with a netstack have its connections")
     }
 
     /// TCP connections of this tunnel's own stack.
@@ -238,27 +238,27 @@ impl Tunnel {
     fn authenticated(&mut self, message: Message, datagram: &[u8], from: SocketAddr, now: Instant, wire: &impl Wire) {
         let index = demux::receiver_index(datagram, message);
         match message {
-            Message::Initiation => self.path.asked(now),
+            Message::Initiation => self.path.peer_initiated(now),
             Message::Cookie => {}
             Message::Response => {
-                let asked = self.initiations.iter().flatten().find(|asked| Some(asked.sender_index) == index);
-                let rtt = asked.map(|asked| now.saturating_duration_since(asked.at));
+                let sent = self.initiations.iter().flatten().find(|sent| Some(sent.sender_index) == index);
+                let rtt = sent.map(|sent| now.saturating_duration_since(sent.at));
                 self.completed(rtt, from, now);
                 self.send_held_back(from, wire);
             }
             Message::Data => {
-                if let Some(asked) = self.response.take_if(|asked| Some(asked.sender_index) == index) {
-                    self.completed(Some(now.saturating_duration_since(asked.at)), from, now);
+                if let Some(sent) = self.response.take_if(|sent| Some(sent.sender_index) == index) {
+                    self.completed(Some(now.saturating_duration_since(sent.at)), from, now);
                     self.send_held_back(from, wire);
                 }
-                self.path.heard(from, now);
+                self.path.received(from, now);
             }
         }
     }
 
     fn completed(&mut self, rtt: Option<Duration>, from: SocketAddr, now: Instant) {
         self.handshake = Some(Handshake { at: SystemTime::now(), rtt });
-        self.path.heard(from, now);
+        self.path.received(from, now);
         tracing::debug!(%from, ?rtt, "wireguard handshake complete");
     }
 
@@ -314,7 +314,7 @@ impl Tunnel {
         let mut message = [0; demux::MAX_HANDSHAKE_BYTES];
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.format_handshake_initiation(&mut message, true) {
             note_initiation(&mut self.initiations, datagram, now);
-            tracing::trace!(%to, "asking for a wireguard handshake");
+            tracing::trace!(%to, "starting a WireGuard handshake");
             wire.send(to, datagram);
         }
     }
@@ -354,7 +354,7 @@ impl Tunnel {
 
 fn note_initiation(initiations: &mut [Option<SentHandshake>; 2], datagram: &[u8], at: Instant) {
     if Message::of(datagram) == Some(Message::Initiation) {
-        let asked = demux::sender_index(datagram).map(|sender_index| SentHandshake { sender_index, at });
-        *initiations = [asked, initiations[0]];
+        let sent = demux::sender_index(datagram).map(|sender_index| SentHandshake { sender_index, at });
+        *initiations = [sent, initiations[0]];
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The two agents do what `liqoctl network connect` does with the kubeconfigs of both clusters.
-//! [`LiqoNetwork::tend`] resets all objects in every round. Objects that the agent did not make are left alone, and
+//! [`LiqoNetwork::apply`] resets all objects in every round. Objects that the agent did not make are left alone, and
 //! reported as obstacles.
 
 mod gateway_settings;
@@ -35,7 +35,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use zeroize::Zeroize as _;
 
-use crate::own_rights::TenantRole;
+use crate::own_rights::{Right, TenantRole};
 use crate::version::Version;
 use crate::{LiqoPeer, PEERING_LABEL, configuration, connection, dynamic, gateway_client, gateway_server, public_key};
 
@@ -48,7 +48,7 @@ const NETWORK_MANIFEST: &str = "deploy/agent/liqo-network.yaml";
 const NETWORK_RIGHTS: TenantRole = TenantRole {
     name: "comity-liqo-network-tenant",
     manifest: NETWORK_MANIFEST,
-    gives: ("patch", "networking.liqo.io", "gatewayservers"),
+    sample: Right { verb: "patch", group: "networking.liqo.io", resource: "gatewayservers" },
 };
 /// Label by which Liqo finds public keys of gateways.
 const GATEWAY_LABEL: &str = "networking.liqo.io/gateway-resource";
@@ -115,7 +115,7 @@ pub struct LiqoNetwork {
     client: Client,
     settings: NetworkSettings,
     /// Held while objects are applied, so that a removal waits for that.
-    tending: Arc<Mutex<()>>,
+    applying: Arc<Mutex<()>>,
 }
 
 impl std::fmt::Debug for LiqoNetwork {
@@ -128,16 +128,16 @@ impl LiqoNetwork {
     /// Works on the cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, settings: NetworkSettings) -> Self {
-        Self { client, settings, tending: Arc::default() }
+        Self { client, settings, applying: Arc::default() }
     }
 
     /// Applies this side's objects as far as the other side's state is known, and observes the result. `current` is
     /// read right before: a network that it no longer returns is not applied.
-    pub async fn tend(
+    pub async fn apply(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
     ) -> Option<ObservedNetwork> {
-        let _tending = self.tending.lock().await;
+        let _applying = self.applying.lock().await;
         let (peer, side, remote) = current()?;
         let mut pass = Pass { network: self, peer: &peer, side, local: None };
         let status = match pass.run(remote.as_ref()).await {
@@ -333,7 +333,7 @@ impl Pass<'_> {
         let found = rights(call_opt(&format!("read {} {name}", kind.kind), api.get_metadata(name)).await)?;
         if found.as_ref().is_some_and(|found| !is_ours(found)) {
             let text = format!(
-                "{} {name} in namespace {namespace} was not made by Comity: the networks are connected by hand; undo \
+                "{} {name} in namespace {namespace} was not made by Comity: the networks are connected manually; undo \
                  that with liqoctl network reset",
                 kind.kind
             );

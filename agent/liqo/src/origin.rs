@@ -3,7 +3,7 @@
 //! ```text
 //! answer ─▶ accept_identity          once per peering: a credential for the donor's API, held by Liqo alone
 //! accept ─▶ ready ─▶ remove          once per lease: slice → virtual node → offloaded namespace
-//! tend                               all the time: finished pods stop counting, nodes recover with the line
+//! maintain                           all the time: finished pods stop counting, nodes recover with the line
 //! ```
 //!
 //! Every step can be repeated. It never grants itself anything, never changes Liqo objects that it did not make, and
@@ -13,11 +13,11 @@ mod check;
 mod handshake;
 mod idle;
 mod lease_removal;
+pub mod maintenance;
 mod objects;
 mod offer;
 mod own_network;
 mod signing;
-pub mod tend;
 mod token_secret;
 mod virtual_nodes;
 mod vk_options;
@@ -33,19 +33,23 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use tokio::sync::{Mutex, OnceCell};
 
-use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
+use crate::own_rights::{Right, TenantRole};
+use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic};
 
+pub use maintenance::{DonorLine, MaintenanceSettings};
 pub use objects::SliceRequest;
 pub use own_network::{OwnNetwork, own_network};
-pub use tend::{DonorLine, TendSettings};
 
 /// The ConfigMap with this cluster's Liqo id.
 const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";
 const CLUSTER_ID_KEY: &str = "CLUSTER_ID";
 
 /// The agent's rights where credentials are.
-const ORIGIN_RIGHTS: TenantRole =
-    TenantRole { name: ORIGIN_ROLE, manifest: "deploy/agent/liqo-origin.yaml", gives: ("watch", "", "secrets") };
+const ORIGIN_RIGHTS: TenantRole = TenantRole {
+    name: ORIGIN_ROLE,
+    manifest: "deploy/agent/liqo-origin.yaml",
+    sample: Right { verb: "watch", group: "", resource: "secrets" },
+};
 
 /// Naming of an offloaded namespace on the donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

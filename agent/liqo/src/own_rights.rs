@@ -24,8 +24,16 @@ pub(super) struct TenantRole {
     pub(super) name: &'static str,
     /// The manifest that has it.
     pub(super) manifest: &'static str,
-    /// One of its rights, which shows whether it is in force: verb, API group and resource.
-    pub(super) gives: (&'static str, &'static str, &'static str),
+    /// One of its rights, which shows whether it is in force.
+    pub(super) sample: Right,
+}
+
+/// A right on all objects of a resource.
+#[derive(Clone, Copy)]
+pub(super) struct Right {
+    pub(super) verb: &'static str,
+    pub(super) group: &'static str,
+    pub(super) resource: &'static str,
 }
 
 impl TenantRole {
@@ -53,14 +61,14 @@ impl TenantRole {
         }
         Err(DeliveryError::temporary(
             operation,
-            format!("ClusterRole {} gives none; apply {}", self.name, self.manifest),
+            format!("ClusterRole {} grants none; apply {}", self.name, self.manifest),
         ))
     }
 
     /// Whether the agent has these rights in a namespace.
     pub(super) async fn is_in_force(&self, client: &Client, namespace: &str) -> Result<bool, DeliveryError> {
         let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
-        let (verb, group, resource) = self.gives;
+        let Right { verb, group, resource } = self.sample;
         let mut question = SelfSubjectAccessReview::default();
         question.spec.resource_attributes = Some(ResourceAttributes {
             namespace: Some(namespace.to_owned()),
@@ -69,7 +77,7 @@ impl TenantRole {
             resource: Some(resource.to_owned()),
             ..ResourceAttributes::default()
         });
-        let operation = format!("ask for the rights in namespace {namespace}");
+        let operation = format!("check the rights in namespace {namespace}");
         let answer = call(&operation, reviews.create(&PostParams::default(), &question)).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
     }

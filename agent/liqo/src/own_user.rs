@@ -11,9 +11,9 @@ use kube::{Api, Client};
 /// # Errors
 /// [`DeliveryError`].
 pub async fn own_user_name(client: &Client) -> Result<String, DeliveryError> {
-    let operation = "ask the API server who this agent is";
+    let operation = "read this agent's user name from the API server";
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
     let answer = call(operation, reviews.create(&PostParams::default(), &SelfSubjectReview::default())).await?;
     let user = answer.status.and_then(|status| status.user_info).and_then(|user| user.username);
-    user.filter(|name| !name.is_empty()).ok_or_else(|| DeliveryError::temporary(operation, "it does not say"))
+    user.filter(|name| !name.is_empty()).ok_or_else(|| DeliveryError::temporary(operation, "it has no user name"))
 }

@@ -82,7 +82,7 @@ impl LocalPolicy {
             let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
                 return Err(format!(
-                    "{} milli-GPU are lent and {} more are asked for, this cluster lends at most {most} \
+                    "{} milli-GPU are lent and {} more are requested, this cluster lends at most {most} \
                      (sharing.maxLentGpus)",
                     terms.lent_milli, terms.milli
                 ));

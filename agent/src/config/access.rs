@@ -41,7 +41,7 @@ impl AccessSettings {
                 checks.refuse("access.host", host, reason);
             }
             None if self.listen.is_unspecified() => {
-                let reason = "no client can use it as an address; say in access.host what kubeconfigs are to have";
+                let reason = "no client can use it as an address; set access.host to the name for kubeconfigs";
                 checks.refuse("access.listen", self.listen, reason);
             }
             _ => {}

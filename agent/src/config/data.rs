@@ -36,7 +36,7 @@ impl Default for DataSettings {
 impl DataSettings {
     pub(super) fn check(&self, checks: &mut SettingChecks) {
         if self.datasets.len() > MAX_DATASETS {
-            let reason = format!("name the {MAX_DATASETS} that others ask for most");
+            let reason = format!("name the {MAX_DATASETS} that others request most");
             checks.refuse("data.datasets", self.datasets.len(), reason);
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);

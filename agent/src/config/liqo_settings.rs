@@ -127,7 +127,7 @@ impl LiqoSettings {
             checks.refuse("liqo.podCidrs", wide, reason);
         }
         if self.network == LiqoNetworkName::Liqo && !self.pod_cidrs.is_empty() {
-            let reason = "with network: liqo it is Liqo that knows them (ipam.podCIDR of its chart); leave it out";
+            let reason = "with network: liqo, Liqo determines them (ipam.podCIDR of its chart); leave it out";
             checks.refuse("liqo.podCidrs", self.pod_cidrs.len(), reason);
         }
         checks.take(self.gateway.check());

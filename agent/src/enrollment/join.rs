@@ -66,8 +66,8 @@ pub enum JoinError {
     },
     /// The server that answers is not a broker of the token's federation.
     #[error(
-        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) is of it: \
-         {reason}; ask for a new token"
+        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) belongs to \
+         it: {reason}; ask for a new token"
     )]
     SomebodyElse {
         /// The federation of the token.
@@ -181,7 +181,7 @@ async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, J
             return Err(JoinError::Unreachable { reason });
         }
         if reason != logged {
-            tracing::info!(reason, "no broker lets this cluster join yet");
+            tracing::info!(reason, "no broker has admitted this cluster yet");
             logged = reason;
         }
         clock.sleep(backoff.next_delay(entropy).max(JOIN_BACKOFF.0)).await;

@@ -62,7 +62,7 @@ pub enum BundleError {
         reason: &'static str,
     },
     /// Not signed by the identity key with which the cluster joined.
-    #[error("the key bundle of {cluster} is not signed by the identity key it joined with: it was changed on its way")]
+    #[error("the key bundle of {cluster} is not signed by the identity key it joined with: it was changed in transit")]
     Signature {
         /// The cluster of the bundle.
         cluster: String,

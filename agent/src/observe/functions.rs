@@ -45,8 +45,8 @@ pub(super) fn of(
         }
         if written.iter().any(|written| written.network == *network) {
             let reason = format!(
-                "the node's annotation says the bandwidth of network {network}, and that wins: leave it out there, and \
-                 leases get functions"
+                "the node's annotation sets the bandwidth of network {network} and takes precedence: remove it there, \
+                 and leases get functions"
             );
             leave_out(resource, reason);
             continue;
@@ -75,7 +75,7 @@ pub(super) fn of(
             _ => offered.insert(network, found),
         };
         if let Some(lesser) = lesser {
-            let reason = format!("the node has more of network {network} by another resource; one lends it");
+            let reason = format!("another resource of the node has more of network {network}; only one is offered");
             leave_out(&lesser.resource, reason);
         }
     }

@@ -78,8 +78,8 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
     let product = label("nvidia.com/gpu.product");
     if product.is_empty() {
         return Err(
-            "the node has no label nvidia.com/gpu.product; install GPU Feature Discovery: without it nobody can \
-            tell whole GPUs from shared ones"
+            "the node has no label nvidia.com/gpu.product; install GPU Feature Discovery: without it whole GPUs \
+             cannot be distinguished from shared ones"
                 .to_owned(),
         );
     }
@@ -89,7 +89,7 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
     if let Some((_, profile)) = product.rsplit_once("-MIG-") {
         if replicas > 1 || resource == NVIDIA_GPU_SHARED {
             return Err(
-                "MIG instances that are shared once more cannot be offered; turn off time-slicing for them".to_owned()
+                "MIG instances that are time-sliced cannot be offered; turn off time-slicing for them".to_owned()
             );
         }
         return mig(model, resource, &label_profile(profile), allocatable);
@@ -177,9 +177,7 @@ pub(super) fn architecture(family: &str) -> String {
 fn mig_mixed(node: &NodeFacts, resource: &str, profile: &str, allocatable: u64) -> Result<GpuPool, String> {
     let label = |key: &str| node.labels.get(&format!("{resource}.{key}")).map_or("", String::as_str);
     if profile.ends_with(".shared") || label("replicas").parse().unwrap_or(1_u64) > 1 {
-        return Err(
-            "MIG instances that are shared once more cannot be offered; turn off time-slicing for them".to_owned()
-        );
+        return Err("MIG instances that are time-sliced cannot be offered; turn off time-slicing for them".to_owned());
     }
     let product = match label("product") {
         "" => node.labels.get("nvidia.com/gpu.product").map_or("", String::as_str),

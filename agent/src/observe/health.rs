@@ -78,7 +78,7 @@ pub(crate) fn mark(text: &str, devices: &mut [Device]) -> Result<(), String> {
     let mut faults = Vec::with_capacity(written.len());
     for named in &written {
         if named.device >= devices.len() {
-            return Err(format!("device {} is none of the node's {}; count from 0", named.device, devices.len()));
+            return Err(format!("device {} is not one of the node's {}; count from 0", named.device, devices.len()));
         }
         if faults.iter().any(|(device, _)| *device == named.device) {
             return Err(format!("device {} is named twice; keep the worse entry", named.device));

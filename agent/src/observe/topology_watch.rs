@@ -27,12 +27,12 @@ pub(crate) type Topologies = Option<Arc<BTreeMap<String, NodeTopology>>>;
 
 /// Publishes all objects whenever one changes. Ends with the receiver.
 pub(crate) async fn follow(client: Client, publish: watch::Sender<Topologies>) {
-    let mut said = false;
+    let mut logged = false;
     while !publish.is_closed() {
         match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
             Ok(list) if list.resources.iter().any(|resource| resource.name == PLURAL) => {
                 let Some(error) = watch_all(&client, &publish).await else { return };
-                if !std::mem::replace(&mut said, true) {
+                if !std::mem::replace(&mut logged, true) {
                     tracing::warn!(%error, "NodeResourceTopology objects cannot be read and are left out; apply \
                         deploy/agent/node-topology.yaml");
                 }

@@ -83,7 +83,7 @@ pub(crate) fn read(
         places.extend(std::iter::repeat_n((gpus.numa, clique), gpus.count));
     }
     if !written.gpus.is_empty() && places.len() < devices.len() {
-        return Err(format!("gpus are {}, and the node has {}; say it of each", places.len(), devices.len()));
+        return Err(format!("gpus are {}, and the node has {}; list each", places.len(), devices.len()));
     }
     for (device, (numa, clique)) in devices.iter_mut().zip(places) {
         device.numa_node = numa;

@@ -243,7 +243,7 @@ impl Executor {
         state.next_list = now + LIST_EVERY;
         match self.delivered_leases().await {
             Ok(made) => state.listed = made,
-            Err(error) => tracing::warn!(%error, "cannot see what deliveries have made"),
+            Err(error) => tracing::warn!(%error, "cannot list the objects of deliveries"),
         }
     }
 

@@ -178,8 +178,8 @@ async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum
         }
         Some(Access::VirtualNode(node)) => {
             let reason = format!(
-                "{lease} is delivered as node {node} of this cluster and has no kubeconfig of its own: pods that ask \
-                 for its GPUs run there; see `kubectl get node {node}`\n"
+                "{lease} is delivered as node {node} of this cluster and has no kubeconfig of its own: pods that \
+                 request its GPUs run there; see `kubectl get node {node}`\n"
             );
             (StatusCode::CONFLICT, reason).into_response()
         }

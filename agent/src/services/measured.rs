@@ -19,13 +19,13 @@ use crate::reconcile::parts::Tunnels;
 /// Interval of the readings.
 const READING_INTERVAL: Duration = Duration::from_secs(1);
 /// The offer's data section, with the measured rates.
-fn site(said: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite> {
+fn site(configured: Option<&v1::DataSite>, measured: &Measured) -> Option<v1::DataSite> {
     if measured.is_empty() {
-        return said.cloned();
+        return configured.cloned();
     }
     let line = |(cluster, mbits): (&String, &u64)| v1::Ingress { cluster: cluster.clone(), mbits: *mbits };
     let measured_from = measured.iter().map(line).collect();
-    Some(v1::DataSite { measured_from, ..said.cloned().unwrap_or_default() })
+    Some(v1::DataSite { measured_from, ..configured.cloned().unwrap_or_default() })
 }
 
 /// Measures until stopped; adds the rates to the data section of `offer`, if given.
@@ -36,7 +36,7 @@ pub(crate) async fn run(
     offer: Option<watch::Sender<Option<v1::DataSite>>>,
     stop: CancellationToken,
 ) {
-    let said = offer.as_ref().and_then(|offer| offer.borrow().clone());
+    let configured = offer.as_ref().and_then(|offer| offer.borrow().clone());
     let (mut meters, mut shown) = (Meters::default(), BTreeSet::<String>::new());
     loop {
         tokio::select! {
@@ -56,7 +56,7 @@ pub(crate) async fn run(
             gauge.with_label_values(&[cluster]).set(i64::try_from(mbits).unwrap_or(i64::MAX));
         }
         if let Some(offer) = &offer {
-            let site = site(said.as_ref(), &rates);
+            let site = site(configured.as_ref(), &rates);
             offer.send_if_modified(|known| std::mem::replace(known, site.clone()) != site);
         }
     }

@@ -14,7 +14,7 @@ use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, check_installation};
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
-use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, MaintenanceSettings, NamespaceMapping, OriginSettings};
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
@@ -146,11 +146,11 @@ impl Prepared {
             needs_tun: settings.require_tun,
             peer_networks: settings.peer_networks.clone(),
         });
-        let tended = network.liqo_network.then(|| liqo_network.clone());
+        let applied = network.liqo_network.then(|| liqo_network.clone());
         parts.network = Some(network);
         let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
         parts.nodes = Some(nodes);
-        parts.parts = Some(NodeParts { api: api.clone(), origin, network: tended, health });
+        parts.parts = Some(NodeParts { api: api.clone(), origin, network: applied, health });
         Ok(parts)
     }
 
@@ -162,9 +162,9 @@ impl Prepared {
             shutdown.spawn(network_keeper::keep(parts.clone(), network, stop.clone()));
         }
         shutdown.spawn(crate::services::reach::run(parts.clone(), api.client(), stop.clone()));
-        let tending = stop.clone();
+        let maintaining = stop.clone();
         let line = Arc::new(DonorTunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });
-        shutdown.spawn(async move { origin.tend(TendSettings::default(), line, tending).await });
+        shutdown.spawn(async move { origin.maintain(MaintenanceSettings::default(), line, maintaining).await });
         shutdown.spawn(follow_health(health, self.publish, stop));
     }
 }
@@ -282,7 +282,7 @@ fn check_mode(config: &Config) -> Result<(), String> {
     {
         let remedy = "set fabric.mode: tun, or liqo.requireTun: false where API servers of all clusters are reached \
             without a fabric";
-        return Err(format!("fabric.mode is netstack, which leads Liqo to no donor's API server; {remedy}"));
+        return Err(format!("fabric.mode is netstack, which gives Liqo no route to a donor's API server; {remedy}"));
     }
     if config.liqo.require_tun && config.fabric.mode != FabricModeName::Tun {
         let remedy = "set fabric.mode: tun, or liqo.requireTun: false where pods and API servers of all clusters reach \

@@ -36,7 +36,7 @@ pub enum StoreError {
     File(#[from] atomic_file::FileError),
     /// The database failed.
     #[error(
-        "cannot {operation} {path}: {source}; check the disk, or move the file away to begin again (peerings then take \
+        "cannot {operation} {path}: {source}; check the disk, or move the file away to start again (peerings then use \
          fresh keys)"
     )]
     Database {
@@ -49,7 +49,7 @@ pub enum StoreError {
         source: Box<redb::Error>,
     },
     /// A record cannot be read.
-    #[error("{path}: record {record} cannot be read ({reason}); restore the file, or move it away to begin again")]
+    #[error("{path}: record {record} cannot be read ({reason}); restore the file, or move it away to start again")]
     Record {
         /// The file.
         path: PathBuf,

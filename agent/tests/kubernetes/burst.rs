@@ -181,7 +181,7 @@ async fn a_job_is_gated_requested_once_and_pinned(
     running.stop().await;
     let running = Running::start(cluster, broker, nodes, Some(port));
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    assert_eq!(broker.submissions(), 1, "a restart asks for nothing twice");
+    assert_eq!(broker.submissions(), 1, "a restart requests nothing twice");
 
     let lease = broker.grant("req-1");
     virtual_node(cluster, &lease, 2).await;
@@ -195,7 +195,7 @@ async fn a_job_is_gated_requested_once_and_pinned(
     })
     .await;
     cluster.plane().kubectl(&["delete", "job", "train", "-n", "team-a", "--cascade=foreground"]).await.unwrap();
-    eventually("the idle lease is given back", || async { broker.live("team-a").is_empty() }).await;
+    eventually("the idle lease is released", || async { broker.live("team-a").is_empty() }).await;
     cluster.plane().kubectl(&["delete", "node", "lease-1"]).await.unwrap();
     assert_eq!(broker.submissions(), 1);
     running
@@ -243,18 +243,18 @@ async fn local_gpus_come_first_and_limits_hold(cluster: &Cluster, broker: &Broke
     for name in ["first", "second"] {
         pods.create(&PostParams::default(), &pod(name, "nvidia.com/gpu", 1)).await.unwrap();
     }
-    eventually("the limit is told", || events_say(cluster, "team-b", "ComityLimit")).await;
+    eventually("the limit is in an event", || events_say(cluster, "team-b", "ComityLimit")).await;
     assert_eq!(broker.live("team-b").len(), 1);
     // Pods that cannot be offloaded get no gate.
     let mut tied = pod("tied", "nvidia.com/gpu", 1);
     tied.spec.as_mut().unwrap().node_selector = Some([("disk".to_owned(), "fast".to_owned())].into());
     pods.create(&PostParams::default(), &tied).await.unwrap();
-    eventually("it is told why it stays", || events_say(cluster, "team-b", "ComityNotOffloadable")).await;
+    eventually("an event says why it stays", || events_say(cluster, "team-b", "ComityNotOffloadable")).await;
     assert!(!is_gated(&pods.get("tied").await.unwrap()));
     for name in ["stays", "first", "second", "tied"] {
         pods.delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
     }
-    eventually("requests without pods are taken back", || async { broker.live("team-b").is_empty() }).await;
+    eventually("requests without pods are cancelled", || async { broker.live("team-b").is_empty() }).await;
 }
 
 async fn a_pending_pod_gets_tolerations(cluster: &Cluster, broker: &Broker) {

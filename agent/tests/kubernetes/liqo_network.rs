@@ -53,7 +53,7 @@ struct Half {
     /// The other cluster, as Liqo knows it.
     peer: LiqoPeer,
     /// The state that the other side sent.
-    heard: Option<NetworkState>,
+    received: Option<NetworkState>,
     /// Stopped before the API server.
     controllers: Option<LiqoControllers>,
     _dir: tempfile::TempDir,
@@ -95,14 +95,14 @@ impl Half {
             agent,
             side,
             peer: LiqoPeer { peering: "peer-1".into(), cluster: format!("{other}-cluster"), liqo_id: other.into() },
-            heard: None,
+            received: None,
             controllers: Some(controllers),
             _dir: dir,
         }
     }
 
-    async fn tend(&self) -> ObservedNetwork {
-        self.network.tend(|| Some((self.peer.clone(), self.side, self.heard.clone()))).await.unwrap()
+    async fn apply(&self) -> ObservedNetwork {
+        self.network.apply(|| Some((self.peer.clone(), self.side, self.received.clone()))).await.unwrap()
     }
 
     fn of<K>(&self) -> Api<K>
@@ -161,12 +161,12 @@ impl Half {
 
 /// Both sides apply and send each other their state in the form of the envelopes.
 async fn relay(origin: &mut Half, donor: &mut Half) -> (NetworkStatus, NetworkStatus) {
-    let (at_origin, at_donor) = (origin.tend().await, donor.tend().await);
+    let (at_origin, at_donor) = (origin.apply().await, donor.apply().await);
     let sent = |side: Side, seen: &ObservedNetwork| {
         seen.local.as_ref().map(|local| NetworkState::read(side, &local.encode(), &[]).unwrap())
     };
-    donor.heard = sent(Side::Origin, &at_origin).or(donor.heard.take());
-    origin.heard = sent(Side::Donor, &at_donor).or(origin.heard.take());
+    donor.received = sent(Side::Origin, &at_origin).or(donor.received.take());
+    origin.received = sent(Side::Donor, &at_donor).or(origin.received.take());
     (at_origin.status, at_donor.status)
 }
 
@@ -203,7 +203,7 @@ pub(crate) async fn two_liqos_are_connected_and_parted() {
         tokio::join!(Half::start(&binaries, version, Side::Donor), Half::start(&binaries, version, Side::Origin),);
     for half in [&donor, &origin] {
         half.network.check_installed().await.unwrap();
-        assert!(waits_for(&half.tend().await.status, "is not made yet"));
+        assert!(waits_for(&half.apply().await.status, "is not made yet"));
     }
     exchange_keys(&origin, &donor).await;
     they_connect(&mut origin, &mut donor).await;
@@ -307,10 +307,10 @@ async fn objects_of_others_are_left_alone(origin: &Half) {
         |value: Value| Patch::Merge(json!({ "metadata": { "labels": { "app.kubernetes.io/managed-by": value } } }));
     let configurations = origin.objects(&configuration());
     configurations.patch("donor", &PatchParams::default(), &label(json!("somebody"))).await.unwrap();
-    let NetworkStatus::Refused(reason) = origin.tend().await.status else { panic!("it was taken over") };
+    let NetworkStatus::Refused(reason) = origin.apply().await.status else { panic!("it was taken over") };
     assert!(reason.starts_with("liqo-network-by-hand") && reason.contains("liqoctl network reset"), "{reason}");
     configurations.patch("donor", &PatchParams::default(), &label(json!("comity-agent"))).await.unwrap();
-    assert!(is_ready(&origin.tend().await.status));
+    assert!(is_ready(&origin.apply().await.status));
 }
 
 async fn each_side_leaves_by_itself(origin: &Half, donor: &Half) {

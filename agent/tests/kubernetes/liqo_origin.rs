@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent_liqo::LiqoPeer;
-use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
+use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, MaintenanceSettings, OriginSettings, SliceRequest};
 use comity_testkit::{self as testkit, RealClusters, Where};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
@@ -45,10 +45,10 @@ pub(crate) async fn run(clusters: &RealClusters) {
     let settings = OriginSettings { donor_patience: Duration::from_secs(6), ..OriginSettings::default() };
     let origin = LiqoOrigin::new(setting.agent.clone(), settings.clone());
     let stop = CancellationToken::new();
-    let tending = {
+    let maintaining = {
         let (origin, stop) = (origin.clone(), stop.clone());
-        let settings = TendSettings { keep_finished: Duration::from_secs(3_600) };
-        tokio::spawn(async move { origin.tend(settings, Arc::new(NoTunnel), stop).await })
+        let settings = MaintenanceSettings { keep_finished: Duration::from_secs(3_600) };
+        tokio::spawn(async move { origin.maintain(settings, Arc::new(NoTunnel), stop).await })
     };
     let granting = donor.grant_everything();
 
@@ -64,7 +64,7 @@ pub(crate) async fn run(clusters: &RealClusters) {
 
     granting.abort();
     stop.cancel();
-    tending.await.unwrap();
+    maintaining.await.unwrap();
 }
 
 fn peer() -> LiqoPeer {

@@ -35,10 +35,10 @@ pub(crate) async fn a_reclaim_is_announced_and_answered(cluster: &Cluster) {
     a_pod_is_notified_of_the_deadline_and_the_reason(cluster, &broker, &pods).await;
     answer(&pods).await;
     let saved = || async { running.saved.borrow().by_pods.contains(&LEASE.parse().unwrap()) };
-    eventually("the answer is heard", saved).await;
+    eventually("the answer is reported", saved).await;
 
     broker.reclaim(LEASE, None);
-    eventually("the pod is told that it stays", || async {
+    eventually("the notice is withdrawn from the pod", || async {
         let pod = pods.get("work").await.unwrap();
         [RECLAIM_AT, RECLAIM_REASON, CHECKPOINTED].iter().all(|key| annotation(&pod, key).is_none())
             && annotation(&pod, "example.org/theirs") == Some("kept")
@@ -50,7 +50,7 @@ pub(crate) async fn a_reclaim_is_announced_and_answered(cluster: &Cluster) {
     // After a second notice the answer to the first does not count; people may answer for the whole lease.
     answer(&pods).await;
     broker.reclaim(LEASE, Some(LATER.0));
-    eventually("it is told the later time", || async {
+    eventually("the pod has the later deadline", || async {
         let pod = pods.get("work").await.unwrap();
         annotation(&pod, RECLAIM_AT) == Some(LATER.1) && annotation(&pod, CHECKPOINTED).is_none()
     })
@@ -63,7 +63,7 @@ pub(crate) async fn a_reclaim_is_announced_and_answered(cluster: &Cluster) {
     .await;
     let yes = Patch::Merge(json!({ "metadata": { "annotations": { CHECKPOINTED: "true" } } }));
     leases.patch(LEASE, &PatchParams::default(), &yes).await.unwrap();
-    eventually("the answer on the GpuLease is heard", || async {
+    eventually("the answer on the GpuLease is reported", || async {
         running.saved.borrow().by_hand.contains(&LEASE.parse().unwrap())
     })
     .await;
@@ -78,7 +78,7 @@ pub(crate) async fn a_reclaim_is_announced_and_answered(cluster: &Cluster) {
 
 async fn a_pod_is_notified_of_the_deadline_and_the_reason(cluster: &Cluster, broker: &Broker, pods: &Api<Pod>) {
     broker.reclaim(LEASE, Some(AT.0));
-    eventually("the pod is told until when it can run", || async {
+    eventually("the pod has the deadline", || async {
         let pod = pods.get("work").await.unwrap();
         annotation(&pod, RECLAIM_AT) == Some(AT.1) && annotation(&pod, RECLAIM_REASON) == Some("local-need")
     })

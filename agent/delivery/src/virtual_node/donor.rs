@@ -47,7 +47,7 @@ impl NodeLender {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => {
                 let reason = format!("not done after {} s", POLICIES_PATIENCE.as_secs());
-                Err(DeliveryError::temporary(format!("let slice {slice} through the admission policies"), reason))
+                Err(DeliveryError::temporary(format!("make the admission policies admit slice {slice}"), reason))
             }
         }
     }

@@ -17,7 +17,7 @@ fn set(path: &PathBuf, value: &str) {
     if read(path).is_some_and(|now| now != value)
         && let Err(error) = fs::write(path, value)
     {
-        tracing::warn!(path = %path.display(), value, %error, "a setting that the fabric needs cannot be made");
+        tracing::warn!(path = %path.display(), value, %error, "a kernel setting that the fabric needs cannot be set");
     }
 }
 

@@ -65,7 +65,7 @@ pub async fn serve<T: HttpsService>(listener: TcpListener, shown: watch::Receive
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "{} cannot take a connection", T::NAME);
+                tracing::warn!(%error, "{} cannot accept a connection", T::NAME);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -101,7 +101,7 @@ fn take(slices: &mut BTreeMap<String, Slice>, event: watcher::Result<Event<Dynam
             slices.remove(&key(&object));
         }
         Err(error) => {
-            tracing::warn!(%error, "the watch of ResourceSlices failed and is begun again; is Liqo installed, and \
+            tracing::warn!(%error, "the watch of ResourceSlices failed and restarts; is Liqo installed, and \
                 deploy/agent/liqo-donor.yaml applied?");
         }
     }
@@ -125,13 +125,13 @@ async fn settle(client: &Client, slices: &mut BTreeMap<String, Slice>, grants: &
         wanted.data["status"] = status;
         match write(client, &wanted).await {
             Ok(written) => {
-                tracing::info!(slice = key, accepted = is_accepted(&written), "wrote what the slice is granted");
+                tracing::info!(slice = key, accepted = is_accepted(&written), "wrote the grant of a slice");
                 slice.object = written;
             }
             Err(CallError::Status(status)) if status.is_not_found() => gone.push(key.clone()),
             // Somebody else wrote it in the meantime; the watch delivers the new version, or the next round reads it.
             Err(error) => {
-                tracing::debug!(slice = key, %error, "could not write what the slice is granted; it is tried again");
+                tracing::debug!(slice = key, %error, "could not write the grant of a slice; it is retried");
                 slice.due = true;
                 refresh(client, slice).await;
             }

@@ -87,7 +87,7 @@ impl Parts<'_> {
             Some(version) => version.clone(),
             None => version_of(self.manager).ok_or_else(|| {
                 let text = "neither the image's tag nor label app.kubernetes.io/version of liqo-controller-manager \
-                    says Liqo's version; install a released one";
+                    contains Liqo's version; install a released one";
                 DeliveryError::permanent("liqo-version", text)
             })?,
         };

@@ -58,7 +58,7 @@ impl NamespaceKeeper {
                 Err(Error::ObjectNotFound(_)) => {}
                 Err(error) => {
                     if failures.is_new(WATCH, &error.to_string()) {
-                        tracing::warn!(%error, "the watch of remote namespaces failed and is begun again");
+                        tracing::warn!(%error, "the watch of remote namespaces failed and restarts");
                     }
                 }
             }
@@ -81,7 +81,7 @@ async fn label(
         let name = namespace.name_any();
         let labels = json!({ "metadata": { "labels": { ENFORCE: LEVELS[0] } } });
         match within_limit(namespaces.patch(&name, &patching(), &Patch::Merge(&labels))).await {
-            Ok(_) => tracing::info!(namespace = name, "put a remote namespace under Pod Security baseline"),
+            Ok(_) => tracing::info!(namespace = name, "labelled a remote namespace with Pod Security baseline"),
             Err(CallError::Status(status)) if status.is_not_found() => {}
             Err(error) => return Err(error),
         }

@@ -80,7 +80,7 @@ impl LiqoDonor {
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
         self.delete_outdated_tenant(peer, None, &tenants).await?;
         rights(dynamic::apply(&tenants, &tenant_object(peer)).await)?;
-        let operation = format!("wait until Liqo has taken {} on", peer.liqo_id);
+        let operation = format!("wait until Liqo has admitted {}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
         let wanted = peer.tenant_namespace();
         let named = |tenant: &DynamicObject| {
@@ -140,8 +140,8 @@ impl LiqoDonor {
         let answer = rights(call_opt(&operation, accounts.create_token_request(ACCOUNT, &parameters, &request)).await)?;
         let answer = answer.ok_or_else(|| {
             let text = format!(
-                "ServiceAccount {namespace}/{ACCOUNT} was deleted, which takes cluster {} its access; it is not made \
-                 again for this peering",
+                "ServiceAccount {namespace}/{ACCOUNT} was deleted, which revokes the access of cluster {}; it is not \
+                 made again for this peering",
                 peer.cluster
             );
             DeliveryError::permanent("liqo-token-revoked", text)

@@ -148,7 +148,7 @@ impl Keeping {
                 self.seen.remove(&(kind.to_owned(), object.name_any()));
             }
             Err(error) => {
-                tracing::warn!(kind, %error, "a watch of the admission policies failed and is begun again");
+                tracing::warn!(kind, %error, "a watch of the admission policies failed and restarts");
                 if self.publish.borrow().is_err() {
                     let text = format!("cannot watch {kind}: {error}; apply deploy/agent/liqo-donor.yaml");
                     self.publish.send_modify(|health| *health = Err(text));

@@ -27,6 +27,13 @@ pub(crate) fn status_to_write(slice: &DynamicObject, grants: &Grants, now: &str)
     if is_same(found, &wanted) { None } else { Some(Value::Object(wanted)) }
 }
 
+/// Fields of the condition `Resources`.
+struct Verdict<'a> {
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+}
+
 /// The grant of the slice's lease.
 fn grant_of<'a>(slice: &DynamicObject, grants: &'a Grants) -> Option<&'a Grant> {
     let text = |pointer: &str| slice.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
@@ -41,7 +48,10 @@ fn granted(slice: &DynamicObject, grant: &Grant, found: &Map<String, Value>, now
     status.insert("resources".into(), json!(grant.resources));
     status.insert("nodeSelector".into(), json!(grant.node_selector));
     status.insert("nodeLabels".into(), json!(grant.node_labels));
-    status.insert("conditions".into(), conditions(found, ("Accepted", "ComityGrant", &message), now));
+    status.insert(
+        "conditions".into(),
+        conditions(found, &Verdict { status: "Accepted", reason: "ComityGrant", message: &message }, now),
+    );
     status
 }
 
@@ -63,8 +73,9 @@ fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     for (key, value) in found.iter().filter(|(key, _)| matches!(key.as_str(), "nodeSelector" | "nodeLabels")) {
         status.insert(key.clone(), value.clone());
     }
-    let because = ("Denied", "NoComityLease", "no lease in force stands for this slice");
-    status.insert("conditions".into(), conditions(found, because, now));
+    let verdict =
+        Verdict { status: "Denied", reason: "NoComityLease", message: "this slice belongs to no lease in force" };
+    status.insert("conditions".into(), conditions(found, &verdict, now));
     status
 }
 
@@ -92,14 +103,14 @@ fn kept(found: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Liqo's conditions unchanged, and ours, whose time changes only with its status.
-fn conditions(found: &Map<String, Value>, ours: (&str, &str, &str), now: &str) -> Value {
-    let (status, reason, message) = ours;
+fn conditions(found: &Map<String, Value>, verdict: &Verdict<'_>, now: &str) -> Value {
+    let Verdict { status, reason, message } = verdict;
     let before = found.get("conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let is_ours = |condition: &&Value| condition["type"] == RESOURCES;
     let since = before
         .iter()
         .find(is_ours)
-        .filter(|condition| condition["status"] == status)
+        .filter(|condition| condition["status"] == *status)
         .and_then(|condition| condition["lastTransitionTime"].as_str())
         .unwrap_or(now);
     let mut conditions: Vec<Value> = before.iter().filter(|condition| !is_ours(condition)).cloned().collect();

@@ -117,7 +117,7 @@ impl LiqoDonor {
         let Some(found) = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)? else { return Ok(()) };
         if !found.labels().contains_key(PEERING_LABEL) {
             let text = format!(
-                "Tenant {0} in namespace {1} exists and was not made by Comity: somebody has peered with {0} by hand; \
+                "Tenant {0} in namespace {1} exists and was not made by Comity: somebody peered with {0} manually; \
                  undo that with liqoctl unpeer",
                 peer.liqo_id,
                 peer.tenant_namespace()

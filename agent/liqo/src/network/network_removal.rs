@@ -18,13 +18,13 @@ use crate::{
 impl LiqoNetwork {
     /// Removes the objects of a peer, and returns when they and everything that Liqo made from them are gone. Gateways
     /// go first, because they use the rest. Idempotent, and works if the other cluster is dead. Objects of others stay.
-    /// The caller ensures that [`tend`](Self::tend) applies nothing more for this peer.
+    /// The caller ensures that [`apply`](Self::apply) applies nothing more for this peer.
     ///
     /// # Errors
     /// [`DeliveryError`]: temporary, naming the remaining objects, if it takes longer than the settings' patience.
     pub async fn remove(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         // Waits for an apply in progress; none follows it.
-        drop(self.tending.lock().await);
+        drop(self.applying.lock().await);
         let namespace = peer.tenant_namespace();
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let found = rights(call_opt(&format!("read namespace {namespace}"), namespaces.get(&namespace)).await)?;

@@ -101,7 +101,9 @@ impl NetworkState {
         }
         match (&self.endpoint, sender) {
             (None, _) => Ok(()),
-            (Some(_), Side::Origin) => Err("endpoint is given, but an origin's gateway is called by nobody".to_owned()),
+            (Some(_), Side::Origin) => {
+                Err("endpoint is given, but an origin's gateway accepts no connections".to_owned())
+            }
             (Some(endpoint), Side::Donor) => endpoint.check(),
         }
     }
@@ -213,6 +215,6 @@ mod tests {
             let error = read(&wrong, Side::Donor).unwrap_err();
             assert!(error.contains("liqo-server") && error.contains(part), "{error}");
         }
-        assert!(read(&server(), Side::Origin).unwrap_err().contains("called by nobody"));
+        assert!(read(&server(), Side::Origin).unwrap_err().contains("accepts no connections"));
     }
 }

@@ -120,7 +120,7 @@ fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryErr
         Some(peering) if *peering == peer.peering => Ok(()),
         Some(other) => Err(DeliveryError::temporary(
             format!("use namespace {name} for {}", peer.peering),
-            format!("it still belongs to {other}, which is being taken down"),
+            format!("it still belongs to {other}, which is being removed"),
         )),
         None => Err(DeliveryError::permanent(
             "liqo-peered-by-hand",

@@ -42,7 +42,7 @@ impl LiqoOrigin {
     async fn is_worth_keeping(&self, held: &HeldSlice) -> Result<bool, DeliveryError> {
         let name = held.slice.as_str();
         let slices = self.namespaced(&held.tenant, &resource_slice());
-        let operation = format!("see whether virtual node {name} can be used again");
+        let operation = format!("check whether virtual node {name} can be reused");
         let slice = call_opt(&operation, slices.get_metadata(name)).await?;
         if slice.is_none_or(|slice| slice.metadata.deletion_timestamp.is_some()) {
             return Ok(false);

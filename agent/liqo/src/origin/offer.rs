@@ -58,11 +58,7 @@ impl LiqoOrigin {
             return Ok(false);
         }
         if self.answers(donor).await? {
-            tracing::warn!(
-                donor,
-                namespace,
-                "the donor does not let go of the namespace; the virtual node goes before it"
-            );
+            tracing::warn!(donor, namespace, "the donor keeps the namespace; the virtual node is removed before it");
             return Ok(true);
         }
         tracing::warn!(donor, namespace, "the donor does not answer; this cluster cleans up without it");
@@ -104,7 +100,7 @@ fn check_ours(found: &DynamicObject, namespace: &str) -> Result<(), DeliveryErro
         return Ok(());
     }
     let message = format!(
-        "namespace {namespace} is offloaded by hand (NamespaceOffloading {} was not made by Comity); run liqoctl \
+        "namespace {namespace} is offloaded manually (NamespaceOffloading {} was not made by Comity); run liqoctl \
          unoffload, or request for another namespace",
         objects::OFFLOADING
     );

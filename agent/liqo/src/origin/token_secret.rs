@@ -45,7 +45,7 @@ impl LiqoOrigin {
         if !self.liqo_version().await?.is_none_or(Version::takes_new_tokens) {
             let text = format!(
                 "cluster {} lends by token (liqo.authentication: token), and this cluster's Liqo, older than 1.2, \
-                 would not take newer tokens; install Liqo 1.2 here, or ask that cluster for liqo.authentication: \
+                 would not use newer tokens; install Liqo 1.2 here, or ask that cluster for liqo.authentication: \
                  keys-exchange",
                 peer.cluster
             );
@@ -128,7 +128,7 @@ fn throwaway_certificate(name: &str) -> Result<(String, Zeroizing<String>), Deli
         params.distinguished_name.push(DnType::CommonName, format!("comity-token-{name}"));
         Ok::<_, rcgen::Error>((params.self_signed(&key)?.pem(), Zeroizing::new(key.serialize_pem())))
     };
-    made().map_err(|error| DeliveryError::temporary("make the certificate that goes beside a token", error))
+    made().map_err(|error| DeliveryError::temporary("make the certificate that accompanies a token", error))
 }
 
 #[cfg(test)]

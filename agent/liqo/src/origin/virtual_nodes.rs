@@ -171,7 +171,7 @@ impl LiqoOrigin {
                 Err(error) => return call(&operation, async { Err(error) }).await,
             }
         }
-        Err(DeliveryError::temporary(operation, "Liqo writes it all the time"))
+        Err(DeliveryError::temporary(operation, "Liqo keeps changing it"))
     }
 }
 
@@ -192,7 +192,7 @@ fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
         return Ok(());
     }
     let message = format!(
-        "the donor offers {} the slice {:?}, which this cluster does not have any more, or never had; request again",
+        "the donor offers {} the slice {:?}, which this cluster does not have; request again",
         request.lease_id, request.slice
     );
     Err(DeliveryError::permanent("slice-gone", message))
@@ -207,7 +207,7 @@ fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: LeaseId) -> Res
     match found.labels().get(LEASE_LABEL) {
         Some(lease) if *lease == lease_id.to_string() => return Ok(()),
         Some(other) if found.labels().contains_key(PEERING_LABEL) => {
-            return temporary(&format!("it still stands for {other}, which is being taken down"));
+            return temporary(&format!("it still belongs to {other}, which is being removed"));
         }
         None if idle::is_idle(found, &peer.peering) => return Ok(()),
         _ => {}

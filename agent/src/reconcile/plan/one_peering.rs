@@ -83,14 +83,14 @@ impl OnePeering<'_> {
             }
             None => self.restore(steps),
             Some(shown) if prost::Message::encode_to_vec(shown) != record.bundle => {
-                self.fail("keys-lost", "the keys shown in this epoch are not those that this side holds", steps);
+                self.fail("keys-lost", "the published keys of this epoch are not this side's", steps);
             }
             // Signed endpoints cannot be corrected within an epoch, and where both sides moved neither finds the other.
             Some(shown) if shown.endpoints != self.snapshot.endpoints => {
-                self.fail("endpoints-changed", "this side's fabric is reached elsewhere now", steps);
+                self.fail("endpoints-changed", "this side's fabric has other endpoints now", steps);
             }
             Some(shown) if shown.network.as_ref() != self.snapshot.network => {
-                self.fail("network-changed", "this side's network is another one now", steps);
+                self.fail("network-changed", "this side's network has changed", steps);
             }
             Some(_) if self.peering.state == Some(PeeringState::Authenticating) => match self.side {
                 Side::Donor => self.authenticate_as_donor(record, steps),

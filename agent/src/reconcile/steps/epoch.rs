@@ -38,7 +38,7 @@ pub(super) async fn fail(
     code: &str,
     message: &str,
 ) -> Result<(), StepError> {
-    tracing::warn!(%peering, epoch, code, message, "this epoch of the peering cannot go on");
+    tracing::warn!(%peering, epoch, code, message, "this epoch of the peering failed");
     let (code, message) = (code.to_owned(), shortened(message));
     Ok(store.update(move |change| send_failed(change, peering, epoch, code, message)).await?)
 }

@@ -19,7 +19,7 @@ pub enum StepError {
     #[error(transparent)]
     Delivery(#[from] DeliveryError),
     /// Something that the step needs is gone; the next plan takes that into account.
-    #[error("{0} is not there any more")]
+    #[error("{0} no longer exists")]
     Gone(&'static str),
     /// The step took too long.
     #[error("not done within {}s", .0.as_secs())]

@@ -27,7 +27,7 @@ pub(super) async fn keep(parts: Parts, network: LiqoNetwork, stop: CancellationT
             let current = || current(&store.records(), peering);
             let observed = tokio::select! {
                 () = stop.cancelled() => return,
-                observed = network.tend(current) => observed,
+                observed = network.apply(current) => observed,
             };
             seen.extend(observed.map(|observed| (peering, observed)));
         }

@@ -61,7 +61,7 @@ struct Follower {
     readiness: ReadinessGuard,
     generation: IntGauge,
     networks: IntGauge,
-    said: Option<String>,
+    logged: Option<String>,
 }
 
 /// The content of the ConfigMap, as far as it could be read.
@@ -95,7 +95,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
         readiness: readiness.guard("overlay"),
         generation,
         networks,
-        said: None,
+        logged: None,
     };
     let build = BuildInfo::of("comity-agent");
     let admin = AdminServer::start(config.admin_listen, registry, readiness, build, shutdown.token()).await?;
@@ -126,7 +126,7 @@ impl Follower {
             Some(Ok((published, generation))) => Wanted::Something(published, generation),
             Some(Err(error)) => {
                 self.readiness.not_ready(error.to_string());
-                return self.say(&format!("what the gateway publishes is not followed: {error}"));
+                return self.say(&format!("the gateway's document cannot be applied: {error}"));
             }
         };
         self.settle();
@@ -166,7 +166,7 @@ impl Follower {
         }
         self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.networks.set(i64::try_from(networks).unwrap_or(i64::MAX));
-        (self.done, self.said) = (true, None);
+        (self.done, self.logged) = (true, None);
         self.readiness.ready();
     }
 
@@ -178,9 +178,9 @@ impl Follower {
     }
 
     fn say(&mut self, error: &str) {
-        if self.said.as_deref() != Some(error) {
+        if self.logged.as_deref() != Some(error) {
             tracing::error!("{error}");
-            self.said = Some(error.to_owned());
+            self.logged = Some(error.to_owned());
         }
     }
 }

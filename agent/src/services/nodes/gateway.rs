@@ -54,7 +54,7 @@ pub async fn run(
                     Ok(()) => (applied, logged) = (Some(wanted), None),
                     Err(error) => {
                         due = PUBLISH_RETRY_INTERVAL;
-                        log_once(&mut logged, &error.to_string(), "pods of other nodes do not reach the tunnels yet");
+                        log_once(&mut logged, &error.to_string(), "pods of other nodes cannot reach the tunnels yet");
                     }
                 }
             }
@@ -112,7 +112,7 @@ fn cluster_nodes<'a>(nodes: impl Iterator<Item = &'a ClusterNode>, own: &[Ipv4Ne
         tracing::warn!(
             nodes = nodes.len(),
             limit = MAX_NODES,
-            "pods of the nodes above the limit do not reach the tunnels"
+            "pods of the nodes above the limit cannot reach the tunnels"
         );
         nodes.truncate(MAX_NODES);
     }

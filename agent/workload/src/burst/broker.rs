@@ -16,7 +16,7 @@ use super::requests::{RequestError, Requests};
 
 /// Time limit of one call.
 const BROKER_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests of one page; the pages hold more than a cluster keeps.
+/// Requests of one page, and most pages read: together what a broker group keeps.
 const PAGE: u32 = 500;
 const MAX_PAGES: usize = 100;
 /// Metadata key of a refusal's details.

@@ -338,7 +338,7 @@ impl BurstLoop {
                         namespace = facts.pod.namespace,
                         pod = facts.pod.name,
                         reason,
-                        "an action on a pod failed and is tried again"
+                        "an action on a pod failed and is retried"
                     );
                 }
                 Outcome::Outdated => is_fine = false,

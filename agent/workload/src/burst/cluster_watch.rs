@@ -121,7 +121,7 @@ fn entry(pod: &Pod) -> Option<(String, Option<PodFacts>)> {
 fn taken<T>(what: &str, event: watcher::Result<Event<T>>) -> Option<Event<T>> {
     event
         .inspect_err(|error| {
-            tracing::warn!(what, %error, "a watch of burst failed and is begun again; apply \
+            tracing::warn!(what, %error, "a watch of burst failed and restarts; apply \
         deploy/agent/burst.yaml where it is forbidden")
         })
         .ok()

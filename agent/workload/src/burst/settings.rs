@@ -27,7 +27,7 @@ pub struct BurstSettings {
     pub webhook: Option<WebhookSettings>,
     /// How long the pods of one owner are gathered into one request.
     pub debounce_milliseconds: u64,
-    /// How long an unused lease is kept, where the namespace does not say.
+    /// How long an unused lease is kept, unless the namespace sets it.
     pub cooldown_seconds: u64,
     /// How long a pod is held by the gate at most; it then waits as an ordinary pending pod.
     pub hold_seconds: u64,
@@ -35,11 +35,11 @@ pub struct BurstSettings {
     pub default_class: String,
     /// Tenant where the namespace names none; empty: it must.
     pub default_tenant: String,
-    /// Length of a lease where the namespace does not say; 0: the federation's default.
+    /// Length of a lease, unless the namespace sets it; 0: the federation's default.
     pub duration_seconds: u64,
-    /// GPUs that one namespace may hold at once, where it does not say.
+    /// GPUs that one namespace may hold at once, unless it sets its own limit.
     pub max_gpus: u32,
-    /// Requests that one namespace may have at once, where it does not say.
+    /// Requests that one namespace may have at once, unless it sets its own limit.
     pub max_requests: u32,
     /// Minimum CPU requested with each GPU, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,

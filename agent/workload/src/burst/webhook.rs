@@ -69,14 +69,14 @@ impl Keeper {
         let api = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
         let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
         let mut changes = watcher(api, only).default_backoff().boxed();
-        let mut is_said = false;
+        let mut is_logged = false;
         loop {
             let pause = match self.update().await {
                 Ok(()) => {
-                    if !is_said {
-                        tracing::info!(listen = %self.settings.listen, "the admission webhook of burst serves");
+                    if !is_logged {
+                        tracing::info!(listen = %self.settings.listen, "the admission webhook of burst is running");
                     }
-                    is_said = true;
+                    is_logged = true;
                     CHECK_INTERVAL
                 }
                 Err(error) => {

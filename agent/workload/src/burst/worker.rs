@@ -115,7 +115,7 @@ impl Worker {
         let failed = self.failures.entry(key).or_default();
         *failed += 1;
         if *failed == 1 {
-            tracing::warn!(%error, "a call to the broker failed and is tried again");
+            tracing::warn!(%error, "a call to the broker failed and is retried");
         } else {
             tracing::debug!(%error, failed, "a call to the broker failed again");
         }

@@ -153,12 +153,12 @@ impl Controller {
                 waits
             }
             Err(WriteError::Outdated(reason)) => {
-                tracing::debug!(name, reason, "a GpuRequest is not as it was: its next copy is worked on");
+                tracing::debug!(name, reason, "a GpuRequest changed: its next copy is processed");
                 false
             }
             Err(WriteError::Failed(reason)) => {
                 if state.failures.is_new(&uid, &reason) {
-                    tracing::warn!(name, reason, "a GpuRequest cannot be brought on yet");
+                    tracing::warn!(name, reason, "a GpuRequest cannot be processed yet");
                 }
                 true
             }
@@ -333,12 +333,12 @@ impl Controller {
             }
             let key = format!("gpurequest-orphan-{}", request.id);
             match self.requests.cancel(request.id.clone(), key).await {
-                Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: taken back"),
+                Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: cancelled"),
                 Err(error) if state.failures.is_new(&request.id, &error.to_string()) => {
-                    tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back \
+                    tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be cancelled \
                         yet")
                 }
-                Err(error) => tracing::debug!(request = request.id, %error, "it cannot be taken back yet"),
+                Err(error) => tracing::debug!(request = request.id, %error, "it cannot be cancelled yet"),
             }
         }
         !orphans.is_empty()

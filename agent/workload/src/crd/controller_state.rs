@@ -37,7 +37,7 @@ impl ControllerState {
         event
             .inspect_err(|error| {
                 if !std::mem::replace(&mut self.is_failure_logged, true) {
-                    tracing::warn!(what, %error, "cannot be watched and is tried again; apply deploy/crds and \
+                    tracing::warn!(what, %error, "cannot be watched yet; apply deploy/crds and \
                         deploy/agent/burst.yaml");
                 }
             })

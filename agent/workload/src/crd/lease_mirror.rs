@@ -93,7 +93,7 @@ fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
         return condition("Reclaiming", ConditionStatus::False, "NotReclaimed", "", now_ms);
     };
     let goes_on = match moved_to {
-        None => "another place is sought".to_owned(),
+        None => "its request is placed again".to_owned(),
         Some(next) => format!("it continues as {next}"),
     };
     condition(

@@ -43,11 +43,11 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
     let namespace = metadata.namespace.clone().unwrap_or_default();
     let tenant = match spec.tenant.as_deref() {
         _ if defaults.tenant.is_empty() => {
-            return Err(format!("nobody is accounted for namespace {namespace}: label it {TENANT_LABEL}=TENANT"));
+            return Err(format!("no tenant is charged for namespace {namespace}: label it {TENANT_LABEL}=TENANT"));
         }
         Some(tenant) if tenant != defaults.tenant => {
             return Err(format!(
-                "spec.tenant is {tenant:?}, and namespace {namespace} is accounted to {:?}: leave spec.tenant out, or \
+                "spec.tenant is {tenant:?}, and namespace {namespace} is charged to {:?}: leave spec.tenant out, or \
                  use a namespace of that tenant",
                 defaults.tenant
             ));

@@ -78,7 +78,7 @@ fn notice(pod: &BoundPod, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Op
 
 fn reclaim_event(lease: LeaseId, reclaim: &ReclaimNotice) -> Note {
     let goes_on = match reclaim.moved_to {
-        None => "another place is sought".to_owned(),
+        None => "its request is placed again".to_owned(),
         Some(next) => format!("it continues as {next}"),
     };
     Note {

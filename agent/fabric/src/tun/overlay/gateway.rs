@@ -44,7 +44,7 @@ impl GatewayOverlay {
         let addresses = netlink.addresses().map_err(failed("list this node's addresses"))?;
         let link = addresses.into_iter().find(|(address, _)| *address == own).map(|(_, link)| link);
         let link = link.ok_or(FabricError::NoOwnNode { nodes: 1 })?;
-        let nodes = netlink.mtu(link).map_err(failed("ask what the nodes' network carries"))?;
+        let nodes = netlink.mtu(link).map_err(failed("read the MTU of the nodes' network"))?;
         let vxlan = Vxlan {
             name: name.clone(),
             vni: settings.overlay.vni,
@@ -84,7 +84,7 @@ impl GatewayOverlay {
     /// Removes the device, and the routes and rules to it.
     pub(in crate::tun) fn stop(self, netlink: &mut Netlink) {
         if let Err(error) = Self::remove_leftovers(netlink, &self.vxlan.name) {
-            tracing::warn!(%error, "the overlay to other nodes is not wholly taken down");
+            tracing::warn!(%error, "the overlay to other nodes is not removed completely");
         }
     }
 }

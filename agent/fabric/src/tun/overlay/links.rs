@@ -66,7 +66,7 @@ impl Netlink {
             LinkAttribute::Mtu(mtu) => Some(mtu),
             _ => None,
         });
-        mtu.ok_or_else(|| io::Error::other("the kernel does not say what the nodes' link carries"))
+        mtu.ok_or_else(|| io::Error::other("the kernel reports no MTU of the nodes' link"))
     }
 
     /// Makes a device, brings it up and returns its index. Its name must be free.

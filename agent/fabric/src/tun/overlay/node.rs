@@ -47,10 +47,10 @@ impl NodeOverlay {
         if addresses.iter().any(|(address, _)| *address == published.gateway) {
             return Err(FabricError::IsGateway { gateway: published.gateway });
         }
-        let own = self.own.map_or_else(|| toward(published), Ok).map_err(failed("find the way to the gateway"))?;
+        let own = self.own.map_or_else(|| toward(published), Ok).map_err(failed("find the route to the gateway"))?;
         let link = addresses.iter().find(|(address, _)| *address == own).map(|(_, link)| *link);
         let link = link.ok_or(FabricError::NotOurAddress { address: own })?;
-        let nodes = self.netlink.mtu(link).map_err(failed("ask what the nodes' network carries"))?;
+        let nodes = self.netlink.mtu(link).map_err(failed("read the MTU of the nodes' network"))?;
         let (published, refused) = self.admissible(published)?;
         let vxlan = Vxlan {
             name: self.device.clone(),
@@ -90,7 +90,7 @@ impl NodeOverlay {
             return;
         }
         if let Err(error) = self.remove_links().and_then(|()| firewall::load(node_ruleset::REMOVE_NODE_TABLE)) {
-            tracing::warn!(%error, "something of the overlay is left behind");
+            tracing::warn!(%error, "a part of the overlay is left behind");
         }
     }
 

@@ -105,7 +105,7 @@ impl Answers {
             }
             Err(error) => {
                 tracing::debug!(%error, "metrics of offloaded pods cannot be read");
-                let text = format!("this cluster has no metrics of pods to give: {error}");
+                let text = format!("this cluster has no metrics of pods: {error}");
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
             }
         }

@@ -83,7 +83,7 @@ fn resources_that_are_not_offered_have_a_reason() {
     assert_eq!((rdma.len(), rdma[0].resource.as_str(), rdma[0].gbits), (1, "intel.com/vf", 800));
     let reasons: BTreeMap<&str, &str> =
         not_offered.iter().map(|left| (left.resource.as_str(), left.reason.as_str())).collect();
-    assert!(reasons[VF].contains("by another resource"), "{reasons:?}");
+    assert!(reasons[VF].contains("another resource of the node"), "{reasons:?}");
     assert!(reasons["rdma/many"].contains("more than the 1000000 Gbit/s"), "{reasons:?}");
     assert!(reasons["nvidia.com/vf_ib"].contains("no node counts it"), "{reasons:?}");
 }

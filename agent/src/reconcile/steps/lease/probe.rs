@@ -71,7 +71,7 @@ impl Probe {
                 deliveries.virtual_nodes()?.origin.probe(&peer, &wanted, grant).await?;
                 Ok(ProbedLease { namespace: node, secret_name: String::new() })
             }
-            _ => Err(StepError::Gone("what was made for the credential")),
+            _ => Err(StepError::Gone("the objects made for the credential")),
         }
     }
 }

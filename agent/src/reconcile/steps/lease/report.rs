@@ -25,7 +25,7 @@ pub(super) async fn fail(
     code: &str,
     message: &str,
 ) -> Result<(), StepError> {
-    tracing::warn!(%lease, code, message, "this side cannot go on with the lease");
+    tracing::warn!(%lease, code, message, "this side of the lease failed");
     let failed = Outcome::Failed(Failed { code: code.to_owned(), message: shortened(message) });
     let report = to_message(lease, fencing_token, failed);
     Ok(store.update(move |change| change.send(ReportKey::LeaseFailed(lease), report)).await?)

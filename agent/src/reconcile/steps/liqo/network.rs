@@ -61,7 +61,7 @@ async fn send_state(
 ) -> Result<(), StepError> {
     let peering = exchange.keys.peering;
     let seen = networks.borrow().get(&peering).and_then(|seen| seen.local.clone());
-    let local = seen.ok_or(StepError::Gone("what was seen of this side's network"))?;
+    let local = seen.ok_or(StepError::Gone("the observed state of this side's network"))?;
     network.last_sequence += 1;
     let step = NetworkState::step(exchange.keys.side);
     let (envelope, sealed) = exchange.seal(step, network.last_sequence, &local.encode())?;

@@ -41,7 +41,7 @@ impl BurstLoop {
                 if self.failures.is_new(&submission.key, &error.to_string()) {
                     tracing::warn!(%error, %purpose, "the broker refused a request; it is submitted again later");
                 } else {
-                    tracing::debug!(%error, %purpose, "the broker did not take a request again");
+                    tracing::debug!(%error, %purpose, "the broker refused a request again");
                 }
                 let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
                 self.refused.insert(submission.key, (error.to_string(), until));

@@ -31,16 +31,16 @@ pub(crate) fn shape(amounts: &Amounts) -> Option<Result<Shape, String>> {
     let mut asked = amounts.iter().filter(|(name, amount)| **amount > 0 && GPU_RESOURCES.contains(*name));
     let (resource, &gpus) = asked.next()?;
     if let Some((other, _)) = asked.next() {
-        return Some(Err(format!("it asks for {resource} and {other}; a lease has GPUs of one kind")));
+        return Some(Err(format!("it requests {resource} and {other}; a lease has GPUs of one kind")));
     }
     if share(resource).is_none() {
         return Some(Err(format!(
-            "it asks for {resource}, a part of a GPU whose size other clusters do not know; ask for {NVIDIA_GPU}, \
+            "it requests {resource}, a part of a GPU whose size other clusters do not know; request {NVIDIA_GPU}, \
              {AMD_GPU} or a MIG profile"
         )));
     }
     let Some(count) = u32::try_from(gpus).ok().filter(|gpus| *gpus <= MAX_GPUS_PER_REQUEST) else {
-        return Some(Err(format!("it asks for {gpus} of {resource}, more than one request may")));
+        return Some(Err(format!("it requests {gpus} of {resource}, more than one request may have")));
     };
     let amount = |name: &str| amounts.get(name).copied().unwrap_or(0);
     Some(Ok(Shape {

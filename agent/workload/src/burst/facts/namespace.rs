@@ -41,7 +41,7 @@ pub(crate) fn rules(
         "true" => Some(read(labels, annotations, settings)),
         "false" => None,
         other => Some(Err(format!(
-            "the namespace's label {OFFLOAD_LABEL} is {other:?}; write \"true\" to let its GPU pods go, or \"false\""
+            "the namespace's label {OFFLOAD_LABEL} is {other:?}; write \"true\" to let its GPU pods burst, or \"false\""
         ))),
     }
 }
@@ -54,8 +54,7 @@ fn read(
     let tenant = labels.get(TENANT_LABEL).unwrap_or(&settings.default_tenant);
     if !is_dns_label(tenant) {
         return Err(format!(
-            "the namespace's label {TENANT_LABEL} is {tenant:?}; label it with the tenant that is accounted for its \
-             pods"
+            "the namespace's label {TENANT_LABEL} is {tenant:?}; label it with the tenant that is charged for its pods"
         ));
     }
     let class = annotations.get(CLASS).or_else(|| labels.get(CLASS)).unwrap_or(&settings.default_class);

@@ -24,7 +24,8 @@ pub(crate) fn obstacle(pod: &Pod) -> Option<String> {
     }
     if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         return Some(
-            "it has resource claims, which do not travel; ask for nvidia.com/gpu, or use delivery namespace".to_owned(),
+            "it has resource claims, which do not work elsewhere; request nvidia.com/gpu, or use delivery namespace"
+                .to_owned(),
         );
     }
     if pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "DaemonSet") {

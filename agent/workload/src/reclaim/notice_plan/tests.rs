@@ -54,7 +54,8 @@ fn each_pod_of_the_node_is_notified_once() {
     assert_eq!(notice.pod.name, "a");
     assert_eq!(notice.marks, Some((AT.to_owned(), "local-need".to_owned())));
     assert!(notice.note.is_warning && notice.note.reason == "ComityReclaim");
-    for part in ["lease-9 ends at", AT, "for local work", "another place is sought", "comity.dev/checkpointed=true"] {
+    for part in ["lease-9 ends at", AT, "for local work", "its request is placed again", "comity.dev/checkpointed=true"]
+    {
         assert!(notice.note.text.contains(part), "{part}: {}", notice.note.text);
     }
     assert!(plan.saved.is_empty());

@@ -18,7 +18,7 @@ use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::TendSettings;
+use super::MaintenanceSettings;
 use super::finished::{PODS, PodFacts, due};
 use super::nodes::Nodes;
 use crate::origin::LiqoOrigin;
@@ -36,7 +36,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONCURRENT_RELEASES: usize = 8;
 
 /// Releases finished pods as they are due.
-pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: watch::Receiver<Arc<Nodes>>) {
+pub(super) async fn run(origin: LiqoOrigin, settings: MaintenanceSettings, mut nodes: watch::Receiver<Arc<Nodes>>) {
     let pods = Api::<Pod>::all(origin.client.clone());
     let config = watcher::Config::default().labels(OFFLOADED);
     let mut events = pin!(watcher(pods, config).default_backoff());

@@ -105,8 +105,8 @@ impl Keeper {
                 },
                 _ = renewal_tick.tick() => {
                     if let Err(error) = self.use_renewed_certificate(&donor).await {
-                        tracing::debug!(node = self.name, %error, "cannot tell how old the virtual-kubelet's \
-                            certificate is");
+                        tracing::debug!(node = self.name, %error, "cannot read the age of the virtual-kubelet's \
+                            certificate");
                     }
                 }
                 _ = tick.tick() => {

@@ -22,12 +22,12 @@ use super::LiqoOrigin;
 
 /// Settings.
 #[derive(Clone, Debug)]
-pub struct TendSettings {
+pub struct MaintenanceSettings {
     /// How long a finished pod's logs stay readable, unless its share is needed earlier.
     pub keep_finished: Duration,
 }
 
-impl Default for TendSettings {
+impl Default for MaintenanceSettings {
     fn default() -> Self {
         Self { keep_finished: Duration::from_secs(600) }
     }
@@ -40,8 +40,8 @@ pub trait DonorLine: Send + Sync {
 }
 
 impl LiqoOrigin {
-    /// Tends the virtual nodes of all leases until stopped.
-    pub async fn tend(&self, settings: TendSettings, line: Arc<dyn DonorLine>, stop: CancellationToken) {
+    /// Maintains the virtual nodes of all leases until stopped.
+    pub async fn maintain(&self, settings: MaintenanceSettings, line: Arc<dyn DonorLine>, stop: CancellationToken) {
         let (publish, nodes) = watch::channel(Arc::new(Nodes::default()));
         let work = async {
             tokio::join!(
