@@ -464,7 +464,7 @@ fn dev_ends_at_once_by_a_second_ctrl_c_and_leaves_nothing() {
 }
 
 #[test]
-fn a_kept_federation_continues_from_its_state() {
+fn a_kept_federation_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let start = || {
