@@ -8,14 +8,12 @@
 //! Derived serde on the protobuf types would need an attribute for most fields, would publish each new field of the
 //! wire, and would save less than a third of these lines: more than half are tables, texts for people, and tests.
 
-mod absent;
 mod cluster_view;
 mod delivery;
 mod device;
 mod donor_verdict;
 mod earliest_start;
 mod explanation_view;
-mod known;
 mod lease_view;
 mod list;
 mod offer_view;
@@ -28,6 +26,7 @@ mod reclaim;
 mod reclaimed_leases;
 mod request_view;
 mod spec;
+mod value;
 mod wiring;
 
 pub use cluster_view::{Cluster, Invitation};
@@ -35,7 +34,6 @@ pub use delivery::VirtualNode;
 pub use device::{Device, Node};
 pub use donor_verdict::DonorVerdict;
 pub use explanation_view::{Explanation, QueuePosition};
-pub use known::Known;
 pub use lease_view::Lease;
 pub use list::{List, Row};
 pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
@@ -46,4 +44,5 @@ pub use quote_view::Quote;
 pub use raft_view::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 pub use request_view::{Request, RequestState};
 pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
+pub use value::Known;
 pub use wiring::{NumaAmounts, RdmaBandwidth};

@@ -5,7 +5,7 @@ mod by_hand;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{
     Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where,
@@ -376,7 +376,15 @@ impl Burst {
             let text = self.clusters.origin.kubectl(&["-n", NAMESPACE, "get", "job", job, "-o", "json"]).await?;
             let object: Value = serde_json::from_str(&text)?;
             ensure!(!is_true(&object, "Failed"), "the Job failed: {}", object["status"]);
-            Ok(is_true(&object, "Complete").then_some(()))
+            if is_true(&object, "Complete") {
+                return Ok(Some(()));
+            }
+            let pods = ["-n", NAMESPACE, "get", "pods", "-l", &format!("job-name={job}"), "-o", "wide"];
+            let pods = self.clusters.origin.kubectl(&pods).await?;
+            let leases = self.federation().comity(&["lease", "list"]).await?;
+            let leases = leases["items"].as_array().into_iter().flatten();
+            let leases: Vec<String> = leases.map(|lease| format!("{} {}", lease["id"], lease["state"])).collect();
+            bail!("Job {job}: {}; pods: {pods}; leases: {}", object["status"], leases.join(", "))
         })
         .await
     }

@@ -161,7 +161,8 @@ impl Federation {
     pub fn logs(&self) -> String {
         let mut logs = String::new();
         let brokers = self.brokers.iter().map(|(id, broker)| (format!("broker {id}"), &broker.process));
-        for (name, process) in brokers.chain(self.agents.iter().map(|(name, agent)| (name.clone(), &agent.process))) {
+        // Agents first: their logs say more about a lease that does not become active.
+        for (name, process) in self.agents.iter().map(|(name, agent)| (name.clone(), &agent.process)).chain(brokers) {
             if let Some(process) = process {
                 logs.push_str(&format!("\n--- {name}\n{}", process.log_tail()));
             }

@@ -3,8 +3,8 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::absent::non_zero;
 use super::list::Row;
+use super::value::non_zero;
 use crate::output::{Answer, fields};
 use crate::units::{age, format_milli};
 

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::absent::non_empty;
+use super::value::non_empty;
 use super::wiring::{NumaAmounts, RdmaBandwidth};
 
 /// One node of an offer.

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::absent::non_empty;
+use super::value::non_empty;
 use crate::output::columns;
 
 /// Whether one donor could serve a request, and why not.

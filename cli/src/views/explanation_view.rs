@@ -3,11 +3,11 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::absent::{non_empty, non_zero};
 use super::donor_verdict::{DonorVerdict, donors_table};
 use super::earliest_start::EarliestStart;
 use super::reclaimed_leases::Reclaims;
 use super::request_view::Request;
+use super::value::{non_empty, non_zero};
 use crate::output::{Answer, fields};
 use crate::units::age;
 

@@ -4,13 +4,12 @@ use comity_proto::v1;
 use comity_types::{Delivery, EndReason, LeaseState};
 use serde::Serialize;
 
-use super::absent::{non_empty, non_zero};
 use super::delivery::VirtualNode;
-use super::known::Known;
 use super::list::Row;
 use super::placement::Placement;
 use super::reclaim::Reclaim;
 use super::spec::Gpus;
+use super::value::{Known, non_empty, non_zero};
 use crate::output::{Answer, fields};
 use crate::units::{age, format_duration};
 

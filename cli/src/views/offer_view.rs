@@ -4,10 +4,9 @@ use comity_proto::v1;
 use comity_types::Delivery;
 use serde::Serialize;
 
-use super::absent::non_empty;
 use super::device::{Device, Node};
-use super::known::Known;
 use super::list::Row;
+use super::value::{Known, non_empty};
 use crate::output::{Answer, columns};
 use crate::units::{age, format_cpu, format_memory, format_milli};
 

@@ -4,9 +4,8 @@ use comity_proto::v1;
 use comity_types::PeeringState;
 use serde::Serialize;
 
-use super::absent::{non_empty, non_zero};
-use super::known::Known;
 use super::list::Row;
+use super::value::{Known, non_empty, non_zero};
 use crate::output::{Answer, fields};
 use crate::units::age;
 

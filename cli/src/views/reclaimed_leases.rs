@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::absent::{non_empty, non_zero};
+use super::value::{non_empty, non_zero};
 use crate::units::{age, format_duration, format_milli};
 
 /// All leases of one donor that are, or would be, reclaimed for a request.

@@ -4,10 +4,9 @@ use comity_proto::v1;
 use comity_types::Delivery;
 use serde::Serialize;
 
-use super::absent::{non_empty, non_zero};
-use super::known::Known;
 use super::list::Row;
 use super::spec::{DataNeed, Preemptible, RequestSpec};
+use super::value::{Known, non_empty, non_zero};
 use crate::output::{Answer, fields};
 use crate::units::{age, format_cpu, format_duration, format_memory};
 

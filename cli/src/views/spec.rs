@@ -4,8 +4,7 @@ use comity_proto::v1;
 use comity_types::Delivery;
 use serde::Serialize;
 
-use super::absent::{is_zero, non_empty};
-use super::known::Known;
+use super::value::{Known, is_zero, non_empty};
 use crate::units::{format_duration, format_memory, format_milli};
 
 /// Requested part of each device.

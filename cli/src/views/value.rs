@@ -1,9 +1,26 @@
-//! Values of the API's enums, which a newer broker may have more of.
+//! Absent and unknown values of the API. Protobuf writes an absent value as its zero, JSON and YAML write `null`; a newer
+//! broker may have more values of an enum.
 
 use std::fmt;
 
 use comity_proto::Unspecified;
 use serde::{Serialize, Serializer};
+
+/// `None` for 0.
+pub(super) fn non_zero(number: u64) -> Option<u64> {
+    (number > 0).then_some(number)
+}
+
+/// `None` for the empty text.
+pub(super) fn non_empty(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// Whether serde omits a number that is shown only if it is not 0.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes a reference")]
+pub(super) fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
 
 /// A value, or `unknown` if this version of `comity` does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
