@@ -10,4 +10,4 @@ pub use amount::{format_cpu, format_memory, format_milli, parse_cpu_milli, parse
 pub use data::{DataAmount, parse_data};
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};
-pub use time::{age, format_duration, parse_duration_ms, parse_time_ms};
+pub use time::{age, format_duration, format_time, parse_duration_ms, parse_time_ms};

@@ -102,6 +102,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                         lease: "lease-9".into(),
                         duration_ms: 0,
                         idempotency_key: key(),
+                        may_shorten: false,
                     })
                     .await,
             ),
