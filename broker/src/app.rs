@@ -170,7 +170,11 @@ impl Broker {
             below.token(),
         )
         .await
-        .map_err(|AdminError { address, source }| StartError::Listen { address, flag: ADMIN_LISTEN, source })?;
+        .map_err(|AdminError { address, source }| StartError::Listen {
+            address,
+            flag: ADMIN_LISTEN,
+            source,
+        })?;
 
         let hub = Arc::new(WatchHub::new(metrics.clone()));
         let deps = GroupDeps {

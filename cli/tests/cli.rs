@@ -470,7 +470,10 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let sooner = as_alice(&["lease", "renew", "lease-1", "--duration", "10s"]);
     assert_eq!(sooner.status.code(), Some(1), "{}", stderr(&sooner));
-    assert!(stderr(&sooner).contains("lease-1 would end at ") && stderr(&sooner).contains("set --shorten"), "{sooner:?}");
+    assert!(
+        stderr(&sooner).contains("lease-1 would end at ") && stderr(&sooner).contains("set --shorten"),
+        "{sooner:?}"
+    );
 
     let kubeconfig = as_alice(&["lease", "kubeconfig", "lease-1"]);
     assert!(stdout(&kubeconfig).contains("tls-server-name"), "{}", stderr(&kubeconfig));

@@ -4,11 +4,13 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 
+mod get_lease;
 mod kubeconfig;
 mod local_api;
 mod renew;
 mod secret;
 
+pub(crate) use get_lease::get_lease;
 pub use kubeconfig::KubeconfigArgs;
 pub(crate) use local_api::fetch_kubeconfig;
 pub use renew::LeaseRenewArgs;
@@ -155,14 +157,4 @@ impl LeaseListArgs {
         .await?;
         session.print(&List { items: items.into_iter().map(Lease::from).collect(), revision })
     }
-}
-
-/// Gets one lease from the brokers.
-///
-/// # Errors
-/// [`Failure`] of the call.
-pub(crate) async fn get_lease(session: &Session, lease: &str) -> Result<Lease, Failure> {
-    let mut client = LeaseServiceClient::new(session.channel()?);
-    let request = v1::GetLeaseRequest { lease: lease.to_owned(), consistency: session.consistency() };
-    Ok(call(client.get_lease(request)).await?.lease.unwrap_or_default().into())
 }

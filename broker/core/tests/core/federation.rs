@@ -131,6 +131,12 @@ pub(crate) struct Federation {
     pub(crate) now: u64,
 }
 
+/// The test federation's documents with `to` in place of each `from`.
+pub(crate) fn terms(from: &str, to: &str) -> BundleSource {
+    let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replace(from, to) }];
+    BundleSource { files, commit: None }
+}
+
 pub(crate) fn cluster(name: &str) -> ClusterId {
     ClusterId::parse(name, "cluster").unwrap()
 }

@@ -253,7 +253,8 @@ fn a_term_ends_unless_it_is_renewed() {
     federation.ok(Command::Expire(Expire {}));
     assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Expired));
     assert_eq!(federation.state.requests[&request].state, RequestState::Completed);
-    let refusal = federation.refused(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
+    let refusal =
+        federation.refused(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     assert_eq!(refusal.code, Code::WrongState);
 }
 

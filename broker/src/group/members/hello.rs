@@ -129,8 +129,7 @@ impl Inner {
             } else if !search.said {
                 search.said = true;
                 let is_member = self.config.members.contains_key(&me) || membership.get_node(&me).is_some();
-                let next =
-                    if is_member { "it looks for the others" } else { "add it by `comity raft add-learner`" };
+                let next = if is_member { "it looks for the others" } else { "add it by `comity raft add-learner`" };
                 info!(broker = me, admitted, "this broker does not vote yet: {next}");
             }
         }

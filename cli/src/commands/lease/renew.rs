@@ -4,7 +4,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 
-use super::get_lease;
+use super::get_lease::get_lease;
 use crate::clock::now_ms;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
