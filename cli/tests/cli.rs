@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
+#[path = "cli/ctrl_c.rs"]
+mod ctrl_c;
+
 /// `comity`, with nothing of the caller's environment that it reads.
 fn comity() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
@@ -336,33 +339,6 @@ fn foreign_identity(temp: &Path) -> tempfile::TempDir {
     dir
 }
 
-/// `spec` is a request that waits, because no donor can serve it.
-fn ctrl_c_ends_the_wait_and_not_the_request(as_alice: &dyn Fn(&[&str]) -> Output, guide: &str, spec: &[&str]) {
-    use std::io::{BufRead as _, Read as _};
-    let mut command = comity();
-    for variable in ["COMITY_BROKER", "COMITY_IDENTITY"] {
-        command.env(variable, exported(guide, variable));
-    }
-    let mut waiting =
-        command.args(["request", "submit", "--wait"]).args(spec).stderr(Stdio::piped()).spawn().map(Running).unwrap();
-    let mut said = std::io::BufReader::new(waiting.0.stderr.take().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    let id = line.strip_suffix(" submitted\n").unwrap().to_owned();
-    signal(waiting.id(), "INT");
-    assert_eq!(waiting.wait().code(), Some(130));
-    let mut rest = String::new();
-    said.read_to_string(&mut rest).unwrap();
-    for part in [
-        &format!("error: stopped waiting; {id} goes on\n"),
-        &format!("'comity request watch {id}'"),
-        &format!("'comity request cancel {id}'"),
-    ] {
-        assert!(rest.contains(part), "{part}: {rest}");
-    }
-    assert!(stdout(&as_alice(&["request", "cancel", &id])).contains("cancelled"), "{id}");
-}
-
 #[test]
 fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let temp = tempfile::tempdir().unwrap();
@@ -418,7 +394,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(shown.contains("virtual-node (pods of the namespace below"), "{shown}");
     let cancelled = as_alice(&["request", "cancel", id]);
     assert!(cancelled.status.success() && stderr(&cancelled).is_empty(), "{}", stderr(&cancelled));
-    ctrl_c_ends_the_wait_and_not_the_request(&as_alice, &text, &by_node[1..]);
+    ctrl_c::ctrl_c_ends_the_wait_and_not_the_request(&as_alice, &text, &by_node[1..]);
     // By the time it is looked up, the lease may be over.
     let said = stderr(&as_alice(&["request", "cancel", "req-2"]));
     let ends = said.starts_with("lease-2 ends with it: ");

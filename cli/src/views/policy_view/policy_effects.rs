@@ -136,7 +136,7 @@ impl PolicyEffects {
             self.lease_count,
         ));
         text.push_str(&table(
-            "waiting requests would change",
+            "waiting requests would be denied or allowed",
             &["request", "tenant", "change"],
             self.requests.iter().map(request).collect(),
             self.request_count,
@@ -202,7 +202,7 @@ mod tests {
              LEASE    TENANT   DONOR     GPUS  REASON\n\
              lease-7  poly-ml  ncc-main  2.5   no-agreement\n\
              … and 2 more\n\n\
-             waiting requests would change: 1\n\
+             waiting requests would be denied or allowed: 1\n\
              REQUEST  TENANT   CHANGE\n\
              req-9    poly-ml  no longer denied by policy\n\n\
              clusters would lend more or less: 1\n\
