@@ -17,6 +17,7 @@ mod heard;
 pub(crate) mod members;
 mod note_reached;
 mod propose;
+pub(crate) mod raft_port;
 mod read;
 mod refuse_append;
 mod serve_peer;
@@ -39,16 +40,17 @@ use elections::election_gate::ElectionGate;
 use elections::follow_leadership::{self, Judge};
 use elections::{failover, slow_disk};
 use heard::Heard;
-use members::eligibility::Eligibility;
 use members::{admission, hello};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
+use crate::eligibility::Eligibility;
 use crate::storage::{self, ApplyObserver, Replica};
 use crate::transport::Peers;
 
+pub use crate::eligibility::Halt;
 pub use crate::replication::identity::{GroupId, Incarnation, StartId};
 pub use crate::replication::member::{MemberAddress, MemberNode};
 pub use crate::replication::membership_change::MembershipChange;
@@ -59,13 +61,11 @@ pub use clocks::member_clocks::MAX_WALL_OFFSET;
 pub use elections::leadership::{Leadership, Tenure};
 pub use group_config::{GroupConfig, Timing};
 pub use group_error::{GroupError, Unavailable};
-pub use members::eligibility::Halt;
 pub use members::founding::Founded;
 pub use read::Consistency;
 pub use status::{GroupStatus, MemberStatus, Role};
 
 pub(crate) use clocks::clock_exchange::date_and_time;
-pub(crate) use heard::MAX_CLUSTERS_PER_REPORT;
 
 /// Dependencies of a group.
 pub struct GroupDeps {
@@ -110,7 +110,7 @@ pub(crate) struct Inner {
 }
 
 impl Group {
-    /// Opens the disk and starts consensus. [`crate::transport::service`] serves the peers.
+    /// Opens the disk and starts consensus. [`raft_port::service`] serves the peers.
     ///
     /// # Errors
     /// [`GroupError`] if the disk is damaged, belongs to another broker or has a later release's format.

@@ -23,6 +23,7 @@ pub mod command_line;
 pub mod config;
 pub mod context;
 pub mod disaster_recovery;
+mod eligibility;
 pub mod group;
 pub mod metrics;
 pub mod provision;

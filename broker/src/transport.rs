@@ -3,17 +3,15 @@
 //! Callers are authenticated as brokers of the federation by SPIFFE id, and may vote and append only in their own name.
 //! Messages are bounded in both directions.
 
-mod calling_broker;
+pub(crate) mod calling_broker;
 mod forward;
-mod frame;
-mod headers;
+pub(crate) mod frame;
+pub(crate) mod headers;
 mod network;
 mod peers;
 mod reach;
-mod serve;
-mod serve_snapshot;
-mod stream_append;
+pub(crate) mod serve_snapshot;
+pub(crate) mod stream_append;
 
 pub(crate) use forward::{ForwardReply, ForwardRequest};
 pub(crate) use peers::{CallError, Peers};
-pub use serve::{RaftTransportService, service};

@@ -25,7 +25,7 @@ use crate::api::rpc::{
 };
 use crate::context::Context;
 use crate::group::Group;
-use crate::transport;
+use crate::group::raft_port;
 
 /// Maximum connections of agents and users: more than a broker's share of 10,000 agents.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -123,7 +123,7 @@ pub async fn serve_brokers(
     let connections: Incoming = incoming(listener, tls, IncomingLimits::default());
     base()
         .max_connection_age(connection_age)
-        .add_service(transport::service(&group))
+        .add_service(raft_port::service(&group))
         .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
         .await
 }

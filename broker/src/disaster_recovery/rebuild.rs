@@ -14,7 +14,7 @@ use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::ClientTls;
 
 use crate::config::{ConfigError, Settings, ca_dir};
-use crate::group::members::eligibility::Eligibility;
+use crate::eligibility::Eligibility;
 use crate::group::members::hello::address_of;
 use crate::provision::{ProvisionError, ensure_identity};
 use crate::replication::identity::Incarnation;

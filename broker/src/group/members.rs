@@ -1,7 +1,6 @@
 //! Who belongs to the group, who votes, and how brokers join, return and leave.
 
 pub(crate) mod admission;
-pub(crate) mod eligibility;
 pub(crate) mod founding;
 pub(crate) mod hello;
 mod membership;

@@ -6,8 +6,8 @@
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::raft::AppendEntriesRequest;
 
+use crate::eligibility::Halt;
 use crate::group::Inner;
-use crate::group::members::eligibility::Halt;
 use crate::replication::types::{LogId, TypeConfig};
 
 impl Inner {

@@ -116,7 +116,7 @@ async fn a_directory_is_opened_once() {
 }
 
 /// The life that a directory is in, and whether its log is empty.
-async fn life(data: &Path) -> (crate::group::Incarnation, bool) {
+async fn life(data: &Path) -> (crate::replication::identity::Incarnation, bool) {
     let disk = open(data, 1, Arc::new(Blind)).await.unwrap();
     (disk.identity.incarnation(), disk.log.is_blank())
 }

@@ -10,11 +10,11 @@ use crate::transport::frame::Vouched;
 
 /// An authenticated broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CallingBroker(u64);
+pub(crate) struct CallingBroker(u64);
 
 impl CallingBroker {
     /// From the identity that the TLS layer verified.
-    pub(super) fn of(extensions: &Extensions, trust_domain: &TrustDomain, now: SystemTime) -> Result<Self, Status> {
+    pub(crate) fn of(extensions: &Extensions, trust_domain: &TrustDomain, now: SystemTime) -> Result<Self, Status> {
         let peer = extensions
             .get::<PeerInfo>()
             .ok_or_else(|| Status::unauthenticated("the connection does not say who the caller is"))?;
@@ -30,17 +30,17 @@ impl CallingBroker {
     }
 
     /// Its number.
-    pub(super) fn broker(self) -> u64 {
+    pub(crate) fn broker(self) -> u64 {
         self.0
     }
 
     /// Refuses a message in another broker's name.
-    pub(super) fn vouch(self, message: &impl Vouched) -> Result<(), Status> {
+    pub(crate) fn vouch(self, message: &impl Vouched) -> Result<(), Status> {
         self.is(message.sender())
     }
 
     /// Refuses a caller that claims another number.
-    pub(super) fn is(self, broker: u64) -> Result<(), Status> {
+    pub(crate) fn is(self, broker: u64) -> Result<(), Status> {
         if self.0 == broker {
             return Ok(());
         }

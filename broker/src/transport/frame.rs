@@ -11,17 +11,17 @@ use crate::replication::entry_codec;
 use crate::replication::types::{Entry, LogId, SnapshotMeta, TypeConfig, Vote};
 
 /// Maximum bytes of one message: the largest entry or a batch of small ones, with headers.
-pub(super) const MAX_PEER_MESSAGE_BYTES: usize = 32 << 20;
+pub(crate) const MAX_PEER_MESSAGE_BYTES: usize = 32 << 20;
 /// Bytes of a snapshot in one message.
-pub(super) const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
+pub(crate) const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 
 /// A vote or pre-vote request.
 #[derive(Serialize, Deserialize)]
-pub(super) struct VoteMessage {
-    pub(super) pre_vote: bool,
-    pub(super) request: VoteRequest<TypeConfig>,
+pub(crate) struct VoteMessage {
+    pub(crate) pre_vote: bool,
+    pub(crate) request: VoteRequest<TypeConfig>,
     /// The leader whose process the candidate found ended, if that is why it stands.
-    pub(super) leader_gone: Option<u64>,
+    pub(crate) leader_gone: Option<u64>,
 }
 
 /// An append request without its entries, which the frame carries as stored bytes.
@@ -34,21 +34,21 @@ struct AppendHeader {
 
 /// A leadership transfer; openraft's own request cannot be serialized.
 #[derive(Serialize, Deserialize)]
-pub(super) struct TransferMessage {
-    pub(super) from_leader: Vote,
-    pub(super) to: u64,
-    pub(super) last_log_id: Option<LogId>,
+pub(crate) struct TransferMessage {
+    pub(crate) from_leader: Vote,
+    pub(crate) to: u64,
+    pub(crate) last_log_id: Option<LogId>,
 }
 
 /// First message of a snapshot.
 #[derive(Serialize, Deserialize)]
-pub(super) struct SnapshotHeader {
-    pub(super) vote: Vote,
-    pub(super) meta: SnapshotMeta,
+pub(crate) struct SnapshotHeader {
+    pub(crate) vote: Vote,
+    pub(crate) meta: SnapshotMeta,
 }
 
 /// A message that names its sender.
-pub(super) trait Vouched {
+pub(crate) trait Vouched {
     /// The broker that must have sent it.
     fn sender(&self) -> u64;
 }
@@ -59,7 +59,7 @@ impl Vouched for Vote {
     }
 }
 
-pub(super) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
+pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
     let payload =
         serde_json::to_vec(message).map_err(|error| Status::internal(format!("cannot be written: {error}")))?;
     if payload.len() > MAX_PEER_MESSAGE_BYTES {
@@ -70,7 +70,7 @@ pub(super) fn encode<T: Serialize>(message: &T) -> Result<Frame, Status> {
 }
 
 /// Encodes an append request without re-encoding its entries.
-pub(super) fn encode_append(message: &AppendEntriesRequest<TypeConfig>) -> Result<Frame, Status> {
+pub(crate) fn encode_append(message: &AppendEntriesRequest<TypeConfig>) -> Result<Frame, Status> {
     let AppendEntriesRequest { vote, prev_log_id, entries, leader_commit } = message;
     let header = AppendHeader { vote: *vote, prev_log_id: *prev_log_id, leader_commit: *leader_commit };
     let mut frame = encode(&header)?;
@@ -90,7 +90,7 @@ fn encode_entry(entry: &Entry) -> Result<LogEntry, Status> {
 }
 
 /// Decodes the output of [`encode_append`].
-pub(super) fn decode_append(frame: Frame) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
+pub(crate) fn decode_append(frame: Frame) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
     let AppendHeader { vote, prev_log_id, leader_commit } = decode(&frame.payload)?;
     let entries = frame.entries.into_iter().map(|LogEntry { term, index, payload }| {
         entry_codec::decode(LogId::new(CommittedLeaderId::new(term), index), payload)
@@ -100,7 +100,7 @@ pub(super) fn decode_append(frame: Frame) -> Result<AppendEntriesRequest<TypeCon
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
-pub(super) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Status> {
+pub(crate) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Status> {
     serde_json::from_slice(payload)
         .map_err(|error| Status::invalid_argument(format!("payload cannot be read: {error}")))
 }

@@ -4,7 +4,7 @@
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
-use crate::group::members::eligibility::Eligibility;
+use crate::eligibility::Eligibility;
 use crate::replication::identity::{GroupId, Incarnation};
 
 const GROUP: &str = "comity-group";
@@ -13,7 +13,7 @@ const OUTCAST: &str = "comity-outcast";
 
 /// Why a caller has no part in the group any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcast {
+pub(crate) enum Outcast {
     /// It was removed.
     Removed,
     /// Its group was replaced: this broker's group was recovered from a copy of it.
@@ -29,14 +29,14 @@ impl Outcast {
     }
 
     /// What a peer's refusal says.
-    pub(super) fn of(status: &Status) -> Option<Self> {
+    pub(crate) fn of(status: &Status) -> Option<Self> {
         let text = status.metadata().get(OUTCAST)?.to_str().ok()?;
         [Self::Removed, Self::Replaced].into_iter().find(|outcast| outcast.as_str() == text)
     }
 }
 
 /// A refusal that also tells the caller that it has no part in the group any more.
-pub(super) fn outcast(mut status: Status, why: Outcast) -> Status {
+pub(crate) fn outcast(mut status: Status, why: Outcast) -> Status {
     status.metadata_mut().insert(OUTCAST, MetadataValue::from_static(why.as_str()));
     status
 }
@@ -44,7 +44,7 @@ pub(super) fn outcast(mut status: Status, why: Outcast) -> Status {
 /// Whether a broker without a group joins the caller's group. Only a leader's messages do that, and only if they name
 /// the incarnation that the leader admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GroupAdoption {
+pub(crate) enum GroupAdoption {
     /// Join it.
     Adopt,
     /// Refuse the message.
@@ -52,7 +52,7 @@ pub(super) enum GroupAdoption {
 }
 
 /// Writes the headers.
-pub(super) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Incarnation) {
+pub(crate) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Incarnation) {
     let mut insert = |key, text: &str| {
         // Both are hex digits.
         if let Ok(value) = text.parse::<MetadataValue<Ascii>>() {
@@ -66,7 +66,7 @@ pub(super) fn put(metadata: &mut MetadataMap, group: Option<&GroupId>, to: &Inca
 }
 
 /// Refuses a message for another incarnation or from another group; `adopts` governs a broker without a group.
-pub(super) async fn check(
+pub(crate) async fn check(
     metadata: &MetadataMap,
     eligibility: &Eligibility,
     adopts: GroupAdoption,

@@ -14,7 +14,7 @@ use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, Client
 use openraft::raft::{VoteRequest, VoteResponse};
 use tonic::{Request, Status, Streaming};
 
-use crate::group::members::eligibility::{Eligibility, Halt};
+use crate::eligibility::{Eligibility, Halt};
 use crate::replication::identity::GroupId;
 use crate::replication::member::{MemberAddress, MemberNode};
 use crate::replication::types::TypeConfig;
@@ -335,7 +335,7 @@ mod tests {
         let tls = ClientTls::new(ca.roots().clone(), source.subscribe());
         let peers = Peers::new(1, ca.trust_domain().clone(), tls, Eligibility::without_disk(1));
         let address = MemberAddress { raft: address.clone(), client: address };
-        let at = MemberNode { address, incarnation: crate::group::Incarnation::draw() };
+        let at = MemberNode { address, incarnation: crate::replication::identity::Incarnation::draw() };
         let proposal =
             Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: comity_core::Millis(0) }));
         let message = ForwardRequest::Propose { proposal, timeout_ms: 1_000 };

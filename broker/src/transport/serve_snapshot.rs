@@ -16,7 +16,7 @@ use crate::transport::frame::{self, SnapshotHeader};
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Writes the chunks to a temporary file; installation checks its checksum.
-pub(super) async fn receive(
+pub(crate) async fn receive(
     caller: CallingBroker,
     mut chunks: Streaming<SnapshotChunk>,
     dir: &SnapshotDir,

@@ -24,7 +24,7 @@ use crate::replication::types::{LogId, TypeConfig};
 use crate::transport::frame;
 
 /// Maximum unanswered appends.
-pub(super) const WINDOW: usize = 2;
+pub(crate) const WINDOW: usize = 2;
 
 /// Shared by both directions of one stream.
 #[derive(Clone)]

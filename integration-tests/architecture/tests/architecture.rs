@@ -11,8 +11,54 @@ const MAX_FILES: usize = 20;
 /// Layers of the core: each may import from those before it.
 const CORE: [&str; 7] = ["collections", "model", "state", "feasibility", "apply", "scheduler", "explain"];
 
-/// Crates of the agent: each may depend on those before it.
-const AGENT: [&str; 7] = ["model", "fabric", "kubernetes", "liqo", "delivery", "state", "workload"];
+/// Layers of the broker, likewise. Modules that are not listed put the parts together.
+const BROKER: [&str; 6] = ["replication", "storage", "eligibility", "transport", "group", "api"];
+
+/// The crates that each crate may depend on, besides those of others. Tests may use more.
+const CRATES: [(&str, &[&str]); 19] = [
+    ("proto/types", &[]),
+    ("proto", &["types"]),
+    ("policy", &["types"]),
+    ("broker/core", &["types", "policy"]),
+    ("runtime", &[]),
+    ("broker", &["types", "policy", "core", "proto", "runtime"]),
+    ("agent/model", &["types", "proto", "runtime"]),
+    ("agent/fabric", &["agent-model"]),
+    ("agent/kubernetes", &["policy", "runtime", "agent-model"]),
+    ("agent/liqo", &["types", "policy", "runtime", "agent-model", "agent-kubernetes"]),
+    ("agent/delivery", &["types", "proto", "runtime", "agent-model", "agent-kubernetes", "agent-liqo"]),
+    ("agent/state", &["types", "proto", "runtime", "agent-model", "agent-liqo"]),
+    ("agent/workload", &["types", "proto", "runtime", "agent-model", "agent-kubernetes", "agent-liqo", "agent-state"]),
+    (
+        "agent",
+        &[
+            "types",
+            "proto",
+            "policy",
+            "runtime",
+            "agent-model",
+            "agent-fabric",
+            "agent-kubernetes",
+            "agent-liqo",
+            "agent-delivery",
+            "agent-state",
+            "agent-workload",
+        ],
+    ),
+    ("integration-tests/testkit", &[]),
+    ("cli", &["types", "proto", "policy", "runtime", "agent-model", "agent", "broker", "testkit"]),
+    ("integration-tests/architecture", &[]),
+    ("integration-tests/simulation", &["types", "policy", "core"]),
+    (
+        "integration-tests",
+        &["types", "proto", "runtime", "agent-liqo", "agent-state", "agent", "simulation", "testkit"],
+    ),
+];
+
+/// Crates without clocks, randomness and I/O, and the libraries that would bring them in.
+const PURE: [&str; 3] = ["proto/types", "policy", "broker/core"];
+const IMPURE: [&str; 10] =
+    ["tokio", "futures", "tonic", "prost", "kube", "openraft", "rand", "getrandom", "time", "tracing"];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -25,54 +71,88 @@ fn crates() -> Vec<String> {
     members.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-fn root_of(folder: &str) -> PathBuf {
-    workspace().join(folder).join("src/lib.rs")
+/// Root files of a crate: its library, and each program that consists of several files.
+fn roots(folder: &str) -> Vec<PathBuf> {
+    let src = workspace().join(folder).join("src");
+    let programs = fs::read_dir(src.join("bin")).into_iter().flatten().flatten();
+    let mut roots: Vec<PathBuf> = programs.map(|program| program.path().join("main.rs")).collect();
+    roots.extend([src.join("lib.rs"), src.join("main.rs")]);
+    roots.retain(|root| root.exists());
+    roots
 }
 
-fn graph(folder: &str) -> Graph {
-    Graph::of_crate(&root_of(folder)).expect("a crate that parses")
+/// Dependencies of a crate's library, without those of its tests.
+fn dependencies(folder: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(workspace().join(folder).join("Cargo.toml")).expect("a crate's manifest");
+    let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+    let section = section.split("\n[").next().unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    names.filter(|name| !name.is_empty() && !name.starts_with('#')).map(str::to_owned).collect()
+}
+
+/// Imports of a crate from a layer to a later one.
+fn upward(folder: &str, layers: &[&str]) -> Vec<String> {
+    let layer = |module: &[String]| {
+        let first = module.first().map(String::as_str);
+        layers.iter().position(|layer| Some(*layer) == first)
+    };
+    let graph = Graph::of_crate(&workspace().join(folder).join("src/lib.rs")).expect("a crate that parses");
+    assert!(graph.imports().count() > 100, "the graph of {folder} is nearly empty");
+    let upward = graph.imports().filter(|(from, to)| layer(from).is_some_and(|from| layer(to) > Some(from)));
+    upward.map(|(from, to)| format!("{} imports {}", from.join("/"), to.join("/"))).collect()
 }
 
 #[test]
 fn no_files_import_one_another_in_a_circle() {
     let mut found = Vec::new();
-    for folder in crates().iter().filter(|folder| root_of(folder).exists()) {
-        for cycle in graph(folder).cycles() {
+    for root in crates().iter().flat_map(|folder| roots(folder)) {
+        for cycle in Graph::of_crate(&root).expect("a crate that parses").cycles() {
             let files: Vec<String> = cycle.iter().map(|module| module.join("/")).collect();
-            found.push(format!("{folder}/src: {}", files.join(", ")));
+            found.push(format!("{}: {}", root.display(), files.join(", ")));
         }
     }
     assert!(found.is_empty(), "files import one another in a circle; move what they share below them:\n{found:#?}");
 }
 
 #[test]
-fn layers_of_the_core_import_only_from_those_below() {
-    let layer = |module: &[String]| CORE.iter().position(|layer| Some(*layer) == module.first().map(String::as_str));
-    let graph = graph("broker/core");
-    assert!(graph.imports().count() > 500, "the graph of the core is nearly empty");
-    let upward: Vec<String> = graph
-        .imports()
-        .filter(|(from, to)| !from.is_empty() && layer(from) < layer(to) || layer(from).is_none() && !from.is_empty())
-        .map(|(from, to)| format!("{} imports {}", from.join("/"), to.join("/")))
-        .collect();
-    assert!(upward.is_empty(), "the order of layers is {CORE:?}:\n{upward:#?}");
+fn layers_import_only_from_those_below() {
+    for (folder, layers) in [("broker/core", CORE), ("broker", BROKER)] {
+        let upward = upward(folder, &layers);
+        assert!(upward.is_empty(), "the order of layers of {folder} is {layers:?}:\n{upward:#?}");
+    }
+    let modules = fs::read_to_string(workspace().join("broker/core/src/lib.rs")).expect("the core's root");
+    let modules = modules.lines().filter_map(|line| line.split_once("mod ")?.1.strip_suffix(';'));
+    let unlisted: Vec<&str> = modules.filter(|module| !CORE.contains(module)).collect();
+    assert!(unlisted.is_empty(), "in no layer of the core: {unlisted:?}");
 }
 
 #[test]
-fn crates_of_the_agent_depend_only_on_those_before_them() {
-    let mut found = Vec::new();
-    for (at, name) in AGENT.iter().enumerate() {
-        let path = workspace().join("agent").join(name).join("Cargo.toml");
-        let manifest = fs::read_to_string(&path).expect("a crate of the agent");
-        let dependencies = manifest.lines().filter_map(|line| line.strip_suffix(".workspace = true"));
-        let of_agent = dependencies.filter_map(|line| line.strip_prefix("comity-agent"));
-        let upward = of_agent.filter(|other| !AGENT[..at].iter().any(|before| *other == format!("-{before}")));
-        found.extend(upward.map(|other| format!("comity-agent-{name} depends on comity-agent{other}")));
+fn crates_depend_only_on_those_below() {
+    let mut members = crates();
+    members.sort();
+    let mut listed: Vec<&str> = CRATES.iter().map(|(folder, _)| *folder).collect();
+    listed.sort_unstable();
+    assert_eq!(members, listed, "the workspace's manifest and this test list the same crates");
+    for (folder, allowed) in CRATES {
+        let found = dependencies(folder);
+        let own = found.iter().filter_map(|name| name.strip_prefix("comity-"));
+        let upward: Vec<&str> = own.filter(|name| !allowed.contains(name)).collect();
+        assert!(upward.is_empty(), "{folder} may depend on {allowed:?}, not on {upward:?}");
+        let impure = found.iter().filter(|name| IMPURE.iter().any(|impure| name.starts_with(impure)));
+        let impure: Vec<&String> = impure.filter(|_| PURE.contains(&folder)).collect();
+        assert!(impure.is_empty(), "{folder} has no clock, randomness or I/O: it cannot depend on {impure:?}");
     }
-    assert!(found.is_empty(), "the order of crates is {AGENT:?}, then comity-agent:\n{found:#?}");
-    let members = crates();
-    let listed: Vec<&str> = members.iter().filter_map(|member| member.strip_prefix("agent/")).collect();
-    assert_eq!(listed, AGENT, "the workspace's manifest lists the agent's crates in this order");
+    // The order above is one in which each crate comes after those that it depends on.
+    for (at, (folder, allowed)) in CRATES.iter().enumerate() {
+        let before = |name: &&str| CRATES[..at].iter().any(|(folder, _)| crate_name(folder) == **name);
+        assert!(allowed.iter().all(|name| before(&name)), "{folder} comes before a crate that it depends on");
+    }
+}
+
+/// A crate's name without `comity-`.
+fn crate_name(folder: &str) -> String {
+    let last = folder.rsplit('/').next().unwrap_or_default();
+    if folder.starts_with("agent/") { format!("agent-{last}") } else { last.to_owned() }
 }
 
 #[test]

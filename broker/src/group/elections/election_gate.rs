@@ -10,7 +10,7 @@ use crate::group::consensus::Raft;
 /// Why a broker does not stand for election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// It may not vote: see [`Eligibility`](crate::group::members::eligibility::Eligibility).
+    /// It may not vote: see [`Eligibility`](crate::eligibility::Eligibility).
     MayNotVote,
     /// Its wall clock is wrong, and another may lead.
     WrongClock,

@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, info};
 
+use crate::eligibility::Halt;
 use crate::group::elections::election_gate::Reason;
-use crate::group::members::eligibility::Halt;
 use crate::group::members::{HELLO_TIMEOUT, admission};
 use crate::group::{Group, Inner, Leadership};
 use crate::replication::identity::{GroupId, Incarnation, StartId};

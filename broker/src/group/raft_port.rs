@@ -14,11 +14,11 @@ use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::group::{Group, MAX_CLUSTERS_PER_REPORT};
+use crate::group::Group;
+use crate::group::heard::MAX_CLUSTERS_PER_REPORT;
 use crate::transport::calling_broker::CallingBroker;
 use crate::transport::frame::{self, TransferMessage, VoteMessage};
-use crate::transport::headers::Outcast;
-use crate::transport::headers::{self, GroupAdoption};
+use crate::transport::headers::{self, GroupAdoption, Outcast};
 use crate::transport::serve_snapshot;
 use crate::transport::stream_append::WINDOW;
 
@@ -33,7 +33,7 @@ pub struct RaftTransportService {
 }
 
 impl RaftTransportService {
-    pub(super) fn new(group: Group) -> Self {
+    fn new(group: Group) -> Self {
         Self { group, snapshots: Semaphore::new(1) }
     }
 
