@@ -10,6 +10,10 @@ use clap::CommandFactory as _;
 
 #[path = "cli/ctrl_c.rs"]
 mod ctrl_c;
+#[path = "cli/kept.rs"]
+mod kept;
+#[path = "cli/policy_changes.rs"]
+mod policy_changes;
 
 /// `comity`, with nothing of the caller's environment that it reads.
 fn comity() -> Command {
@@ -416,6 +420,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let maintainer = text.lines().find(|line| line.ends_with("raft status")).unwrap();
     let maintainer = maintainer.split_whitespace().nth(2).unwrap().trim_matches('"').to_owned();
+    policy_changes::are_named_before_they_happen(&as_alice, &maintainer, temp.path());
     let members = json(&["--identity", &maintainer, "raft", "status"])["members"].clone();
     let address = |index: usize, which: &str| members[index][which].as_str().unwrap().to_owned();
     let add = |client: &str| {
@@ -473,30 +478,4 @@ fn dev_ends_at_once_by_a_second_ctrl_c_and_leaves_nothing() {
     let code = process.wait().code();
     assert!(matches!(code, Some(0 | 130)), "{code:?}");
     assert!(is_empty(temp.path()), "something was left in the temporary directory");
-}
-
-#[test]
-fn a_kept_federation_goes_on_where_it_was() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().join("state");
-    let start = || {
-        let mut process = Running::start(dev(dir.path()).arg("--state").arg(&state));
-        let text = until_ready(&mut process);
-        signal(process.id(), "TERM");
-        assert!(process.wait().success());
-        text
-    };
-    let first = start();
-    assert!(first.contains("request-submitted"), "{first}");
-    let taken = exported(&first, "COMITY_BROKER").split(',').next().unwrap().to_owned();
-    let other = std::net::TcpListener::bind(&taken).unwrap();
-    let refused = dev(dir.path()).arg("--state").arg(&state).output().unwrap();
-    drop(other);
-    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
-    let said = format!("another process listens on {taken}, which a kept broker needs");
-    assert!(stderr(&refused).contains(&said), "{}", stderr(&refused));
-    assert!(stderr(&refused).contains("another --state directory"), "{}", stderr(&refused));
-    let second = start();
-    assert!(second.contains("lease-1 of the previous run is still active"), "{second}");
-    assert_eq!(exported(&first, "COMITY_BROKER"), exported(&second, "COMITY_BROKER"));
 }
