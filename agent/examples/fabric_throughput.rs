@@ -4,9 +4,8 @@
 //! cargo run -p comity-agent --example fabric_throughput -- [MEBIBYTES] [CONNECTIONS]
 //! ```
 //!
-//! Prints throughput in one direction, the round trip of one byte and the
-//! memory the process took at most. Both ends, with all their cryptography,
-//! share this machine's cores.
+//! Prints throughput in one direction, the round trip of one byte, and the peak memory of the process. Both ends, with
+//! all their cryptography, share this machine's cores.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

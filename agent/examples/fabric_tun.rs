@@ -6,8 +6,8 @@
 //! cargo run --release -p comity-agent --example fabric_tun -- [--seconds N] [--beside PATH_TO_WIREGUARD_GO]
 //! ```
 //!
-//! One TCP stream each way, the median round trip of one byte, and the memory
-//! that each process took at most. Both ends share this machine's cores.
+//! Prints the throughput of one TCP stream each way, the median round trip of one byte, and the peak memory of each
+//! process. Both ends share this machine's cores.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ use comity_agent_model::api_port::API_PORT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const PEERING: &str = "throughput";
-// The one port that a donor answers on.
+// The port that a donor answers on.
 const PORT: u16 = API_PORT;
 const UDP_PORT: u16 = 51871;
 const NAMESPACES: [&str; 2] = ["cfb-origin", "cfb-donor"];
@@ -95,13 +95,13 @@ impl Drop for Network {
     }
 }
 
-/// The processes at both ends, ended with this.
+/// The processes at both ends, ended when this is dropped.
 struct Ends(Vec<Child>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Ours ends when its input does; the other has no such manners.
+            // Our own process ends with its input; wireguard-go must be killed.
             if child.stdin.take().is_none() {
                 let _ = child.kill();
             }
@@ -254,7 +254,7 @@ fn iperf(to: Ipv6Addr, seconds: u32, more: &str) -> anyhow::Result<f64> {
     Ok(bits.context("iperf3 tells no throughput")? / 1e9)
 }
 
-/// The median, over a connection that is warm.
+/// The median round trip over an open connection.
 fn round_trip(to: Ipv6Addr) -> anyhow::Result<Duration> {
     let [origin, donor] = NAMESPACES;
     let listener = within(donor, || Ok(TcpListener::bind((to, PORT))?))?;

@@ -14,13 +14,13 @@ use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
 use comity_runtime::{
-    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness, Shutdown,
-    SystemClock, SystemEntropy, atomic_file, private_files,
+    AdminServer, BrokerEndpoints, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource,
+    Readiness, Shutdown, SystemClock, SystemEntropy, atomic_file, private_files,
 };
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::enrollment::join::{JoinError, Membership, join_or_load};
+use crate::enrollment::join::{JoinError, JoinInput, Membership, join_or_load};
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings};
@@ -33,7 +33,7 @@ use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::uplink::Uplink;
 
-/// Until a broker has said otherwise.
+/// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 /// Name of the identity key's file in the state directory.
 pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
@@ -110,8 +110,24 @@ pub struct Agent {
     admin: AdminServer,
     socket: PathBuf,
     shutdown: Shutdown,
-    /// Followed as long as the agent runs.
+    /// Kept, because it observes only until it is dropped.
     _inventory: Inventory,
+}
+
+/// This cluster as a member of its federation.
+struct JoinedCluster {
+    federation: String,
+    cluster: String,
+    key: IdentityKey,
+    store: Store,
+}
+
+/// Access to the brokers, with the identity that it needs.
+struct BrokerAccess {
+    directory: IdentityDir,
+    source: IdentitySource,
+    brokers: BrokerEndpoints,
+    tls: ClientTls,
 }
 
 /// Parts that depend on the kind of cluster.
@@ -138,6 +154,24 @@ impl Agent {
         // Before anything that may wait: for a broker, a disk or an API server.
         tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
+        let (joined, access) = Self::join(&config, &clock, &entropy).await?;
+        let platform = platform(&config, &clock, &entropy).await?;
+        let shutdown = Shutdown::new();
+        // From here on a failure ends the started tasks.
+        let unfinished = shutdown.token().drop_guard();
+        let parts = Self::prepare(&config, joined, &platform, &clock, &entropy, &shutdown).await?;
+        let agent = Self::run(config, access, crash_points, parts, platform, shutdown).await?;
+        unfinished.disarm();
+        Ok(agent)
+    }
+
+    /// Loads the store and the identity key, and joins unless an identity exists.
+    async fn join(
+        config: &Config,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+    ) -> Result<(JoinedCluster, BrokerAccess), AgentError> {
+        let state = config.state_dir.clone();
         for secret in [
             state.join(IDENTITY_KEY_FILE),
             IdentityDir::new(state.join("identity")).key_file(),
@@ -148,14 +182,15 @@ impl Agent {
         let store = Store::open(&state)?;
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
         let token = config.join_token_file.as_deref();
-        let Membership { directory, identity, brokers } = join_or_load(
-            &state,
+        let Membership { directory, identity, brokers } = join_or_load(JoinInput {
+            state: &state,
             token,
-            &config.brokers,
-            &key,
-            config.voucher.as_ref(),
-            (clock.as_ref(), entropy.as_ref()),
-        )
+            brokers: &config.brokers,
+            key: &key,
+            voucher: config.voucher.as_ref(),
+            clock: clock.as_ref(),
+            entropy: entropy.as_ref(),
+        })
         .await?;
         let cluster = identity.id().as_cluster().map(ToString::to_string).ok_or_else(|| AgentError::NotACluster {
             path: directory.path().to_owned(),
@@ -165,10 +200,19 @@ impl Agent {
         let roots = directory.roots()?;
         let source = IdentitySource::new(identity);
         let tls = ClientTls::new(roots, source.subscribe());
+        Ok((JoinedCluster { federation, cluster, key, store }, BrokerAccess { directory, source, brokers, tls }))
+    }
 
-        let registry = prometheus::Registry::new();
-        let metrics = Metrics::new(&registry)?;
-        let platform = platform(&config, &clock, &entropy).await?;
+    /// Binds the fabric, and starts the tasks of this cluster's nodes.
+    async fn prepare(
+        config: &Config,
+        joined: JoinedCluster,
+        platform: &Platform,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+        shutdown: &Shutdown,
+    ) -> Result<Parts, AgentError> {
+        let JoinedCluster { federation, cluster, key, store } = joined;
         let fabric =
             Fabric::bind(FabricConfig { listen: config.fabric.listen, mode: config.fabric.fabric_mode() }).await?;
         let endpoints = config.fabric_endpoints(fabric.local_addr());
@@ -177,12 +221,8 @@ impl Agent {
                 "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
             );
         }
-        let outage_grace_ms = outage_grace(&store)?;
-        let shutdown = Shutdown::new();
-        // From here on a failure ends the started tasks.
-        let unfinished = shutdown.token().drop_guard();
         let nodes = match &platform.api {
-            Some(api) => Prepared::look(&config, api, &store, (&platform.salt, &clock), &shutdown).await?,
+            Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
         let parts = Parts {
@@ -194,13 +234,13 @@ impl Agent {
                 pinned: config.pinned_institution_keys.clone(),
                 endpoints,
                 network: nodes.network.clone(),
-                entropy: Arc::clone(&entropy),
+                entropy: Arc::clone(entropy),
             }),
             store,
             tunnels: Arc::new(Tunnels::new(fabric, Duration::from_secs(config.fabric.keepalive_seconds))),
             deliveries: Arc::new(Deliveries {
-                donor: platform.donor,
-                origin: platform.origin,
+                donor: Arc::clone(&platform.donor),
+                origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
                 node_service: nodes.service.clone(),
@@ -209,11 +249,11 @@ impl Agent {
             settling: Arc::new(Settling::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
-            clock: Arc::clone(&clock),
-            entropy: Arc::clone(&entropy),
+            clock: Arc::clone(clock),
+            entropy: Arc::clone(entropy),
         };
 
-        nodes.run(&parts, &shutdown);
+        nodes.run(&parts, shutdown);
         if let (FabricModeName::Tun, true, Some(api)) =
             (config.fabric.mode, config.fabric.tun.overlay.enabled, &platform.api)
         {
@@ -221,6 +261,23 @@ impl Agent {
             let (member, tunnels) = (Arc::clone(&parts.member), Arc::clone(&parts.tunnels));
             shutdown.spawn(gateway::run(member, tunnels, api.client(), namespace, shutdown.token()));
         }
+        Ok(parts)
+    }
+
+    /// Starts the services and the tasks that depend on brokers.
+    async fn run(
+        config: Config,
+        access: BrokerAccess,
+        crash_points: Vec<CrashPoint>,
+        parts: Parts,
+        platform: Platform,
+        shutdown: Shutdown,
+    ) -> Result<Self, AgentError> {
+        let BrokerAccess { directory, source, brokers, tls } = access;
+        let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
+        let outage_grace_ms = outage_grace(&parts.store)?;
+        let registry = prometheus::Registry::new();
+        let metrics = Metrics::new(&registry)?;
         let readiness = Readiness::new();
         let admin = AdminServer::start(
             config.admin_listen,
@@ -231,7 +288,7 @@ impl Agent {
         )
         .await?;
         let (desired_sender, desired) = watch::channel(Update::default());
-        let api = local_api::serve(&state, parts.clone(), desired.clone(), shutdown.token())?;
+        let api = local_api::serve(&config.state_dir, parts.clone(), desired.clone(), shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
@@ -286,8 +343,7 @@ impl Agent {
         shutdown.spawn(renewal.run(shutdown.token()));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
-        let socket = state.join(local_api::SOCKET);
-        unfinished.disarm();
+        let socket = config.state_dir.join(local_api::SOCKET);
         Ok(Self { parts, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
     }
 
@@ -306,7 +362,7 @@ impl Agent {
     /// Waits until a stream to a broker is connected and has delivered a desired state.
     pub async fn connected(&self) {
         let mut desired = self.desired.clone();
-        // The sender lives as long as the uplink; without one nothing will ever stand.
+        // Without a sender the uplink has ended, and no stream will connect.
         if desired.wait_for(|update| update.is_live && update.state.is_some()).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -324,12 +380,6 @@ impl Agent {
         self.admin.local_addr()
     }
 
-    /// Where UDP of the fabric is received.
-    #[must_use]
-    pub fn fabric_addr(&self) -> std::net::SocketAddr {
-        self.parts.tunnels.fabric.local_addr()
-    }
-
     /// Where the fabric's port for donors leads: this cluster's API server, or the echo API.
     #[must_use]
     pub fn api_target(&self) -> ForwardTarget {
@@ -342,7 +392,7 @@ impl Agent {
         &self.socket
     }
 
-    /// Stops, and returns when everything has. What was made for leases stays: stopping an agent ends no work.
+    /// Stops, and returns when all tasks have ended. Objects of leases stay: stopping an agent ends no work.
     pub async fn shutdown(self) {
         if let comity_runtime::shutdown::Drained::TimedOut { remaining } = self.shutdown.drain(DRAIN).await {
             tracing::warn!(remaining, "some tasks did not end in time");

@@ -12,7 +12,7 @@ use comity_runtime::{IdentityKey, Shutdown, SystemClock, SystemEntropy, atomic_f
 
 use crate::app::{Agent, AgentError};
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
-use crate::enrollment::join::{JoinError, join_or_load};
+use crate::enrollment::join::{JoinError, JoinInput, join_or_load};
 use crate::services::nodes::follower::{self, FollowerConfig, FollowerError};
 
 /// `sysexits.h`: the command was used wrongly.
@@ -94,7 +94,7 @@ struct Settings {
     /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
     #[arg(long, env = "COMITY_AGENT_FABRIC_ENDPOINTS", value_name = "LIST", value_delimiter = ',')]
     fabric_endpoints: Vec<String>,
-    /// What tunnels carry: the donor's API only, or pods too.
+    /// Traffic in the tunnels: the donor's API only, or pods too.
     #[arg(long, env = "COMITY_AGENT_FABRIC_MODE", value_name = "MODE")]
     fabric_mode: Option<FabricModeName>,
     /// Where tenants reach leased namespaces; in a pod, the pod's address.
@@ -343,10 +343,17 @@ fn identity_key(config: &Config) -> Result<IdentityKey, AgentError> {
 
 async fn join(config: &Config) -> Result<(), Failure> {
     let key = identity_key(config)?;
-    let token = config.join_token_file.as_deref();
-    let voucher = config.voucher.as_ref();
     let clock = SystemClock::new();
-    let joined = join_or_load(&config.state_dir, token, &config.brokers, &key, voucher, (&clock, &SystemEntropy)).await;
+    let joined = join_or_load(JoinInput {
+        state: &config.state_dir,
+        token: config.join_token_file.as_deref(),
+        brokers: &config.brokers,
+        key: &key,
+        voucher: config.voucher.as_ref(),
+        clock: &clock,
+        entropy: &SystemEntropy,
+    })
+    .await;
     let membership = joined.map_err(AgentError::from)?;
     println!("{}", membership.identity.id());
     Ok(())

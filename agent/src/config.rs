@@ -50,7 +50,7 @@ pub enum ConfigError {
         /// The problem, with line and column.
         reason: String,
     },
-    /// Values that settings cannot have.
+    /// Invalid values.
     #[error(transparent)]
     Invalid(#[from] InvalidSettings),
 }

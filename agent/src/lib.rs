@@ -8,7 +8,7 @@
 //!        reconcile: plan (pure) ─▶ execute ─▶ steps ─▶ delivery, fabric
 //! ```
 //!
-//! What the agent does to one system is a crate of its own: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
+//! Each system that the agent acts on has its own crate: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
 //! (records on disk) and `workload`, over the types of `model`. Modules depend only on those crates and on modules to
 //! their left: `keys`, `enrollment`, `observe`, `config`, `reconcile`, `uplink`, `services`, `app`.
 //!

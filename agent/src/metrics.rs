@@ -5,7 +5,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaug
 /// The agent's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// 1 while a stream to a broker stands.
+    /// 1 while a stream to a broker is connected.
     pub connected: IntGauge,
     /// Streams opened.
     pub streams: IntCounter,
@@ -21,23 +21,23 @@ pub struct Metrics {
     pub step_seconds: HistogramVec,
     /// Leases here, by side.
     pub leases: IntGaugeVec,
-    /// Mbit/s that arrived from other clusters, at best within a day.
+    /// Best rate within a day at which bytes arrived from other clusters, in Mbit/s.
     pub measured_mbits: IntGaugeVec,
     /// Tunnels in the fabric.
     pub tunnels: IntGauge,
     /// Thousandths of GPUs lent, by this agent's own count.
     pub lent_milli: IntGauge,
-    /// Objects taken down because nobody wanted them.
+    /// Unwanted objects that were removed.
     pub garbage: IntCounter,
     /// When the certificate ends, in seconds since 1970.
     pub certificate_not_after: IntGauge,
 }
 
 impl Metrics {
-    /// Makes them and registers them.
+    /// Makes and registers them.
     ///
     /// # Errors
-    /// Where the registry has metrics of these names already.
+    /// If the registry already has metrics of these names.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str| -> Result<IntGauge, prometheus::Error> {
             let gauge = IntGauge::new(format!("comity_agent_{name}"), help)?;

@@ -1,4 +1,4 @@
-//! Brings this side of peerings and leases to what the broker wants: plan, then carry out, step by step.
+//! Brings this side of peerings and leases to the broker's desired state: plans steps, and executes them.
 
 pub(crate) mod envelope;
 #[cfg(test)]

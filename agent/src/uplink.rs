@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::metrics::Metrics;
 use crate::reconcile::parts::Parts;
 
-pub use offer::{OfferState, Offered};
+pub use offer::{AckOutcome, OfferState, Offered};
 
 /// First and longest pause before a stream is opened again.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -34,13 +34,13 @@ pub const MAX_MESSAGE_BYTES: usize = 96 << 20;
 
 /// Dependencies of the uplink.
 pub struct Uplink {
-    /// What reports are about.
+    /// Parts of the agent that messages change or read.
     pub parts: Parts,
     /// Counters.
     pub metrics: Metrics,
     /// Brokers, in the order in which they are tried.
     pub brokers: BrokerEndpoints,
-    /// How to speak to them.
+    /// TLS for connections to them.
     pub tls: ClientTls,
     /// The cluster's nodes.
     pub nodes: watch::Receiver<Nodes>,
@@ -67,13 +67,13 @@ struct Shared {
     outage_grace_ms: watch::Sender<u64>,
     offer: tokio::sync::Mutex<OfferState>,
     received: AtomicU64,
-    /// Streams that brought their welcome and still stand.
-    standing: AtomicU64,
+    /// Streams that were welcomed and are still connected.
+    connected: AtomicU64,
 }
 
 impl Shared {
     fn set_live(&self) {
-        let live = self.standing.load(Ordering::SeqCst) > 0;
+        let live = self.connected.load(Ordering::SeqCst) > 0;
         self.metrics.connected.set(i64::from(live));
         self.desired.send_if_modified(|update| std::mem::replace(&mut update.is_live, live) != live);
     }
@@ -107,7 +107,7 @@ impl Uplink {
             outage_grace_ms,
             offer: tokio::sync::Mutex::new(OfferState::default()),
             received: AtomicU64::new(0),
-            standing: AtomicU64::new(0),
+            connected: AtomicU64::new(0),
         });
         let (events, mut inbox) = mpsc::channel(EVENTS);
         // Agents that start together spread over the brokers.

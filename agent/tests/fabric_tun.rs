@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use comity_agent_fabric::{
     Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings, WireguardKey,
-    expose, fabric_addresses, forward_local, lead_api,
+    expose, fabric_addresses, forward_api, forward_local,
 };
 use comity_agent_model::api_port::API_PORT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -293,8 +293,8 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     let exposure =
         net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, API_PORT, target) })).unwrap();
     let api: SocketAddr = REMOTE_API.parse().unwrap();
-    assert!(origin_peer.leads_pods() && !donor_peer.leads_pods());
-    let led = net.within("go", || origin_runtime.block_on(async { lead_api(&origin_peer) })).unwrap();
+    assert!(origin_peer.forwards_api() && !donor_peer.forwards_api());
+    let forwarded = net.within("go", || origin_runtime.block_on(async { forward_api(&origin_peer) })).unwrap();
     net.talk("po", api, 1000).unwrap();
     // Only by the API server's own address.
     let shown = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));
@@ -324,7 +324,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
         assert!(error.contains("10.81.0.0/16") && error.contains("10.81.0.0/24"), "{error}");
     });
 
-    drop((exposure, forward, led));
+    drop((exposure, forward, forwarded));
     at_origin(&mut || assert!(origin.remove_peer("tun-test")));
     let routes = ip(&format!("-n {} route show dev comity0", net.name("go")));
     let addresses = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));
@@ -366,7 +366,7 @@ fn the_line_is_cut(net: &Net, api: SocketAddr) {
 }
 
 #[test]
-fn what_a_killed_run_left_is_replaced_and_another_link_is_not() {
+fn leftovers_of_a_killed_run_are_replaced_and_other_links_kept() {
     if !comity_testkit::requirements::met("fabric_tun", &missing()) {
         return;
     }

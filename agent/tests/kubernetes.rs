@@ -46,16 +46,16 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
-    lease_nodes::a_lease_is_kept_to_its_nodes(&cluster).await;
+    lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
-    burst::definitions_refuse_what_cannot_be(&cluster).await;
+    burst::definitions_refuse_invalid_objects(&cluster).await;
     burst::pods_run_on_leases(&cluster).await;
     burst::a_gpu_request_lives_and_ends(&cluster).await;
-    reclaim::a_reclaim_is_told_and_answered(&cluster).await;
+    reclaim::a_reclaim_is_announced_and_answered(&cluster).await;
     replaced.goes_on().await;
-    delivery::an_absent_api_server_is_waited_for(&cluster).await;
+    delivery::watches_survive_an_outage_of_the_api_server(&cluster).await;
     cluster.stop().await;
 }
 

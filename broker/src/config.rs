@@ -17,7 +17,7 @@ use crate::group::{MemberAddress, Timing};
 
 /// Bytes of the settings file that are read.
 const MAX_SETTINGS_BYTES: u64 = 64 << 10;
-/// Founding members: more voters make every write slower and the group hardly safer.
+/// Maximum founding members: more voters slow down each write and add little safety.
 const MAX_MEMBERS: usize = 7;
 /// Port of metrics and probes, on the loopback only: it has no authentication.
 const ADMIN_PORT: u16 = 7480;

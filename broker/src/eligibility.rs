@@ -31,7 +31,7 @@ impl Halt {
         ))
     }
 
-    /// A broker of a group that another one was recovered from cannot go on.
+    /// Another group was recovered from a copy of this broker's group, so this broker must stop.
     pub(crate) fn replaced_by(me: u64, peer: u64) -> Self {
         Self::Stopped(format!(
             "broker {me} belongs to a group that was replaced: the group of broker {peer} was recovered from a copy of it, \
@@ -49,7 +49,7 @@ impl Halt {
     }
 }
 
-/// What this broker may do in its group. Clones share it.
+/// Whether this broker may vote and lead in its group. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Eligibility {
     inner: Arc<EligibilityInner>,

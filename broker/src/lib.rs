@@ -1,4 +1,4 @@
-//! The Comity broker: matches requests with offers, keeps the ledger of leases, and relays peering handshakes. Raft
+//! The Comity broker: places requests on donors, keeps the ledger of leases, and relays peering handshakes. Raft
 //! replicates its state.
 //!
 //! This crate never touches a workload, never reads a secret that it relays, and changes the state only in
@@ -12,10 +12,10 @@
 //!
 //! - [`app`]: wiring; [`Broker::start`] is all that `comity dev` and the tests need
 //! - [`api`]: the services, one file each; conversion and authorization
-//! - [`replication`], [`group`], [`storage`], [`transport`]: what is replicated; consensus, disk, peers
+//! - [`replication`], [`group`], [`storage`], [`transport`]: replicated types; consensus, disk, peers
 //! - [`tasks`]: background tasks of the leader
 //! - [`watch`]: state changes for watchers and agents
-//! - [`provision`], [`config`], [`command_line`]: setting up and starting; [`disaster_recovery`]: after disks were lost
+//! - [`provision`], [`config`], [`command_line`]: setup and start; [`disaster_recovery`]: recovery after lost disks
 
 pub mod api;
 pub mod app;

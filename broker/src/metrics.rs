@@ -43,7 +43,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// In a registry of its own, so that several brokers can live in one process.
+    /// Creates the metrics in a registry of their own, so that several brokers can run in one process.
     ///
     /// # Panics
     /// Never: the names are constants, valid and different.
@@ -139,7 +139,7 @@ impl Metrics {
 
     /// Registers the log's own histogram of fsync times.
     pub fn show_log_syncs(&self, seconds: Histogram) {
-        // It can be there already only where a broker was started twice in one registry; then the first is shown.
+        // The registry already has it only if a broker starts twice in one registry; the first one is then shown.
         let _ = self.registry.register(Box::new(seconds));
     }
 

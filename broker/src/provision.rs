@@ -48,7 +48,7 @@ pub struct Init {
     pub data: PathBuf,
     /// Its trust domain.
     pub trust_domain: TrustDomain,
-    /// Its first broker and the members of its group; `bootstrap_admins` need not name the admin below.
+    /// The first broker and the members of its group. `bootstrap_admins` need not contain the admin below.
     pub settings: Settings,
     /// Name of the first admin.
     pub admin: UserName,
@@ -104,7 +104,7 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
     match Settings::load(out) {
         Ok(settings) if settings.id == id => return Ok(false),
         Ok(_) => return Err(ProvisionError::Exists { path: out.to_owned() }),
-        // The settings are written last, so without them nothing ran here.
+        // The settings are written last: without them, no broker has run here.
         Err(ConfigError::NotInitialised { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -170,7 +170,7 @@ pub(crate) fn ensure_identity(ca: &CertificateAuthority, id: u64, data: &Path) -
 fn broker_identity(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
     let id = SpiffeId::broker(ca.trust_domain().clone(), settings.id);
     save_identity(ca, &id, BROKER_VALIDITY, &identity_dir(data))?;
-    // Last: a directory with settings is whole.
+    // Written last: a directory with settings is complete.
     Ok(settings.save(data)?)
 }
 
@@ -227,7 +227,7 @@ mod tests {
             admin_out: home.path().join("ingrid"),
         };
         super::init(&init).unwrap();
-        // What a copy needs of the first broker: its settings and the authority.
+        // A copy needs only the settings and the CA of the first broker.
         std::fs::remove_dir_all(identity_dir(&first)).unwrap();
 
         assert!(add_identity_once(&first, 2, &out).unwrap());

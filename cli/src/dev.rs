@@ -32,9 +32,9 @@ use interrupt::Interrupt;
 use kubernetes_clusters::KubernetesClusters;
 use timeline::Timeline;
 
-/// Poll interval for what this process itself brings about.
+/// Poll interval for changes that this process makes.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Poll interval for what Kubernetes brings about.
+/// Poll interval for changes that Kubernetes makes.
 const KUBERNETES_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const DEV_EXAMPLES: &str = "\

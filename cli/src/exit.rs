@@ -62,7 +62,7 @@ impl Exit {
             Self::Permission => "not permitted, or no valid certificate",
             Self::Unavailable => "no broker, agent or cluster answered in time; a retry may help",
             Self::Configuration => "bad configuration: identity, broker addresses or kubeconfig",
-            Self::Interrupted => "interrupted by Ctrl-C; a request that was submitted goes on",
+            Self::Interrupted => "interrupted by Ctrl-C; a submitted request continues",
         }
     }
 }

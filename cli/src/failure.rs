@@ -26,7 +26,7 @@ pub struct Failure {
     pub field: String,
     /// Its value; may be empty.
     pub value: String,
-    /// What to do; may be empty.
+    /// Remedy; may be empty.
     pub remedy: String,
 }
 
@@ -76,7 +76,7 @@ impl Failure {
         Self::new(Exit::Unavailable, "unavailable", reason)
     }
 
-    /// The broker, a check or the state of an object says no.
+    /// The broker, a check or the state of an object forbids it.
     pub fn refused(code: &str, reason: impl Into<String>) -> Self {
         Self::new(Exit::Refused, code, reason)
     }
@@ -89,7 +89,7 @@ impl Failure {
         self
     }
 
-    /// Adds what the caller can do about it.
+    /// Adds a remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();

@@ -1,4 +1,4 @@
-//! What commands need to call brokers and print answers: broker addresses, the caller's identity, the output format.
+//! Settings that all commands share: broker addresses, the caller's identity, the output format.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

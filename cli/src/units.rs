@@ -6,7 +6,9 @@ mod gpus;
 mod members;
 mod time;
 
-pub use amount::{format_cpu, format_memory, format_milli, parse_cpu_milli, parse_gbits, parse_memory_mib};
+pub use amount::{format_cpu, format_memory, parse_cpu_milli, parse_gbits, parse_memory_mib};
+/// Formats thousandths of anything: GPUs, cores, credits.
+pub use comity_policy::show_gpus as format_milli;
 pub use data::{DataAmount, parse_data};
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};

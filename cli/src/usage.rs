@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn field_value_and_what_is_allowed_are_named() {
+    fn field_value_and_allowed_values_are_named() {
         let line = "comity request submit --tenant t --origin o --class c --gpus -1";
         let error = crate::Args::try_parse_from(line.split(' ')).expect_err("no GPUs below zero");
         let failure = usage_failure(&error);

@@ -224,7 +224,7 @@ fn a_file_that_is_not_text_is_one_problem_among_the_others() {
     let found =
         |file: &str, code: &str| problems.iter().any(|problem| problem["file"] == file && problem["code"] == code);
     assert!(found("a.yaml", "not-text") && found("b.yaml", "unknown-kind"), "{problems:?}");
-    // What is applied must be text as a whole.
+    // `apply` sends the files as text, so it refuses one that is not.
     let apply = run(&["policy", "apply", &dir.path().display().to_string()]);
     assert_eq!(apply.status.code(), Some(2));
     assert!(stderr(&apply).contains("a.yaml is not UTF-8 text"), "{}", stderr(&apply));

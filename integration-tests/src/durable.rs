@@ -1,4 +1,4 @@
-//! Measures durable writes of Comity's broker group beside etcd, on the same disk. Each client waits for its answer.
+//! Measures durable writes of Comity's broker group and of etcd, on the same disk. Each client waits for its answer.
 //!
 //! ```text
 //!   for each pair, for each number of clients:  start one store ─▶ warm up ─▶ count ─▶ stop it, then the other

@@ -1,4 +1,4 @@
-//! Measures the time without writes after the leader dies, for Comity's broker group beside etcd, on the same disk.
+//! Measures the time without writes after the leader dies, of Comity's broker group and of etcd, on the same disk.
 //!
 //! ```text
 //!   writers write ─▶ SIGKILL the leader ─▶ next acknowledgement ─▶ restart it ─▶ healthy ─▶ the other store's turn

@@ -379,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_donor_has_what_is_left() {
+    fn the_last_donor_has_the_remaining_nodes() {
         assert_eq!(config(1_000_000, 1, 5_000).nodes(), [5_000; 25]);
         assert_eq!(config(88, 1, 4).nodes(), [4, 4, 3]);
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused_with_what_can() {
+    fn impossible_sizes_are_refused_with_the_allowed_ones() {
         config(8_000, 1_600, 10_000).check().unwrap();
         for (bad, remedy) in [
             (config(7, 1, 1), "use a multiple of 8"),

@@ -98,12 +98,6 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Whether the tenant may borrow.
-    #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        matches!(self, Self::Allow(_))
-    }
-
     /// The denial, if it is one.
     #[must_use]
     pub const fn denial(&self) -> Option<&Denial> {
@@ -219,12 +213,6 @@ impl DenyCode {
             Self::QuotaExhausted => "quota-exhausted",
             Self::DonorExhausted => "donor-exhausted",
         }
-    }
-
-    /// Whether the denial can go away without a change of policy, because leases end and agreements begin.
-    #[must_use]
-    pub const fn may_pass(self) -> bool {
-        matches!(self, Self::AgreementNotBegun | Self::AgreementExhausted | Self::QuotaExhausted | Self::DonorExhausted)
     }
 }
 

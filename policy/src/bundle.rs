@@ -102,20 +102,13 @@ impl Bundle {
             .unwrap_or(self.federation.spec.defaults.reclaim_grace_ms)
     }
 
-    /// Whether the selector of a class matches a device; `false` for an unknown class.
-    #[must_use]
-    pub fn class_matches(&self, class: &str, device: &DeviceFacts) -> bool {
-        self.classes.get(class).is_some_and(|class| class.spec.selector.matches(device))
-    }
-
     /// The class of a device: the highest-ranked class that matches it; with equal ranks, the first by name.
     #[must_use]
     pub fn class_of(&self, device: &DeviceFacts) -> Option<&str> {
         self.classes_of(device).into_iter().next()
     }
 
-    /// All classes that match a device, by descending rank. Cheaper than [`class_matches`](Self::class_matches) for
-    /// each class.
+    /// All classes that match a device, by descending rank.
     #[must_use]
     pub fn classes_of(&self, device: &DeviceFacts) -> Vec<&str> {
         let context = device_context(device);

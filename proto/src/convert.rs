@@ -34,7 +34,7 @@ macro_rules! convert {
 
 convert!(Side { Origin, Donor });
 convert!(Delivery { Namespace, VirtualNode });
-convert!(RequestState { Queued, Matched, Completed, Cancelled, Failed });
+convert!(RequestState { Queued, Placed, Completed, Cancelled, Failed });
 convert!(LeaseState { Placed, Connecting, Active, Suspect, Reclaiming, Ending, Ended });
 convert!(PeeringState { Proposed, Keys, Authenticating, Establishing, Established, Draining, Closed, Failed });
 convert!(EndReason {

@@ -27,8 +27,6 @@ mod csr;
 
 pub use csr::{CsrDer, KeyAndCsr};
 
-/// Default lifetime of a cluster's certificate.
-pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// The longest lifetime that [`CertificateAuthority::issue`] grants.
 pub const MAX_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 /// DNS names and addresses in one certificate, at most.

@@ -129,7 +129,8 @@ impl Credential {
         }
     }
 
-    /// Reads what was stored: [`decode`](Self::decode)'s form, or that of agents that knew only namespaces.
+    /// Reads a stored credential: the form of [`encode`](Self::encode), or the form of older agents, which knew only
+    /// namespaces.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).

@@ -49,7 +49,7 @@ impl EchoDelivery {
     /// Serves on a free loopback port, with the CA and the leases of the folder `echo` in the agent's state folder.
     ///
     /// # Errors
-    /// [`DeliveryError`] when the state cannot be read or no port can be had.
+    /// [`DeliveryError`] when the state cannot be read or no port is free.
     pub async fn start(
         state_dir: &Path,
         clock: Arc<dyn Clock>,

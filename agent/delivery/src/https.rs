@@ -1,4 +1,4 @@
-//! One HTTPS request to a server that is known by its CA and a name, wherever the connection leads.
+//! HTTPS requests to a server that is identified by its CA and name, whatever address the connection uses.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 
-/// The whole of one request.
+/// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer that is read.
 const MAX_ANSWER: usize = 1 << 20;

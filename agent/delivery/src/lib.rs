@@ -19,8 +19,8 @@ use std::net::SocketAddr;
 
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
-use comity_agent_model::functions::functions;
-use comity_proto::v1;
+use comity_agent_model::gpu_demand::GpuDemand;
+use comity_agent_model::lease::placement::Placement;
 use comity_runtime::SecretString;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
@@ -47,9 +47,9 @@ pub struct DonorLease {
     /// Borrowing cluster.
     pub origin: String,
     /// Nodes (salted hashes, as in this cluster's own offer) and devices, resource name and count.
-    pub placement: v1::Placement,
-    /// The demand: amounts per share and the topology.
-    pub gpus: v1::GpuDemand,
+    pub placement: Placement,
+    /// The demand: number of shares, and amounts per share.
+    pub gpus: GpuDemand,
     /// Fencing token, already checked by the caller.
     pub fencing_token: u64,
     /// Latest expiry of its credentials, in milliseconds since 1970.
@@ -59,7 +59,7 @@ pub struct DonorLease {
 impl DonorLease {
     /// Total virtual functions of RDMA networks, by resource name.
     pub(crate) fn functions(&self) -> BTreeMap<&str, u64> {
-        functions(&self.placement)
+        self.placement.functions()
     }
 }
 

@@ -37,13 +37,14 @@ use tokio::sync::Mutex;
 
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
 
-/// Shortest life of a token that an API server issues. The deleted Secret ends leases that end earlier.
-const LEAST_TOKEN: Duration = Duration::from_secs(600);
+/// Shortest life of a token that an API server issues. If a lease ends earlier, the deletion of its Secret voids the
+/// token.
+const MIN_TOKEN_LIFE: Duration = Duration::from_secs(600);
 /// Longest life of a token: if the agent is lost, tokens end within a day.
-const LONGEST_TOKEN: Duration = Duration::from_secs(24 * 3_600);
+const MAX_TOKEN_LIFE: Duration = Duration::from_secs(24 * 3_600);
 /// How long device names are cached: nodes with new kinds of devices are rare.
 const DEVICE_NAMES_AGE: Duration = Duration::from_secs(60);
-/// Patience with the quota controller to count a new quota; until then no pod is admitted.
+/// Time limit for the quota controller to count a new quota; until then no pod is admitted.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(20);
 const QUOTA_POLL: Duration = Duration::from_millis(100);
 
@@ -221,7 +222,7 @@ impl NamespaceDelivery {
         // Applied, not read: a tenant that deleted the Secret voided its token, and gets a new one.
         let secret = apply(&self.namespaced::<Secret>(id), &objects::token_secret(lease)).await?;
         let remaining = Duration::from_millis(lease.ends_at_ms.saturating_sub(self.clock.unix_ms()));
-        let seconds = remaining.clamp(LEAST_TOKEN, LONGEST_TOKEN).as_secs();
+        let seconds = remaining.clamp(MIN_TOKEN_LIFE, MAX_TOKEN_LIFE).as_secs();
         let request = TokenRequest {
             spec: TokenRequestSpec {
                 // None: the API server's own audience.

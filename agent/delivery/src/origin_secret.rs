@@ -38,10 +38,10 @@ pub struct OriginSecret {
 }
 
 impl OriginSecret {
-    /// Writes to the cluster behind `api`, and keeps its notes in the agent's state folder. Blocks.
+    /// Writes to the cluster behind `api`, and keeps its ledger in the agent's state folder. Blocks.
     ///
     /// # Errors
-    /// [`DeliveryError`] when the notes cannot be read.
+    /// [`DeliveryError`] when the ledger cannot be read.
     pub fn open(api: KubernetesApi, state_dir: &Path) -> Result<Self, DeliveryError> {
         Ok(Self { api, ledger: Ledger::open(state_dir)? })
     }
@@ -100,7 +100,7 @@ impl OriginSecret {
         let parameters = creating();
         match call(&operation, namespaces.create(&parameters, &wanted)).await {
             Ok(_) => Ok(()),
-            // Somebody was faster.
+            // Somebody else made it in the meantime.
             Err(error) => call_opt(&operation, namespaces.get(name)).await?.map(drop).ok_or(error),
         }
     }

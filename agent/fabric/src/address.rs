@@ -1,4 +1,4 @@
-//! The addresses the two sides of a peering have inside its tunnel.
+//! The addresses of the two sides of a peering inside its tunnel.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub struct FabricAddresses {
     pub origin: Ipv6Addr,
 }
 
-/// Derives the addresses both sides use, without asking anybody.
+/// Derives the addresses that both sides use; no message is needed.
 ///
 /// The prefix is a unique local /64 (RFC 4193): `fd` and the first seven bytes
 /// of SHA-256 over `comity-fabric-v1`, the peering id and the epoch in eight
@@ -45,10 +45,9 @@ pub(super) struct FabricAddressesV4 {
     pub(super) origin: Ipv4Addr,
 }
 
-/// Derives the IPv4 addresses as [`fabric_addresses`] derives the others, from
-/// 240.0.0.0/5: reserved for ever (RFC 1112), so nobody's network, and never
-/// seen outside the tunnel. One pair in 2^25: two peerings of one cluster
-/// that meet are refused, and the next epoch parts them.
+/// Derives the IPv4 addresses like [`fabric_addresses`], but from 240.0.0.0/5, which is reserved permanently (RFC
+/// 1112), so no network uses it. They never appear outside the tunnel. There are 2^25 pairs: if two peerings of one
+/// cluster get the same pair, the second is refused, and its next epoch gets another pair.
 pub(super) fn fabric_addresses_v4(peering: &str, epoch: u64) -> FabricAddressesV4 {
     let hash = Sha256::new().chain_update(DOMAIN_V4).chain_update(peering).chain_update(epoch.to_be_bytes());
     let digest = hash.finalize();

@@ -1,10 +1,9 @@
-//! Which peer a datagram is for, before anything is decrypted.
+//! Finds the peer that a datagram is for, before anything is decrypted.
 //!
-//! One UDP socket serves every peering. A handshake initiation names nobody,
-//! but its first MAC is keyed with the public key it is meant for, and every
-//! peering has its own: a few hundred nanoseconds of BLAKE2s a peering find it
-//! (WireGuard paper, section 5.4.4). Every other message carries the receiver
-//! index this side chose, whose upper 24 bits number the peer.
+//! One UDP socket serves every peering. A handshake initiation does not name its receiver, but its first MAC is keyed
+//! with the receiver's public key, and every peering has its own: testing one key takes a few hundred nanoseconds of
+//! BLAKE2s (WireGuard paper, section 5.4.4). Every other message carries the receiver index that this side chose, whose
+//! upper 24 bits are the peer's number.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +17,11 @@ use super::WireguardPublicKey;
 const LABEL_MAC1: &[u8] = b"mac1----";
 const INITIATION_BYTES: usize = 148;
 /// Handshake messages, cookies and keepalives all fit in this.
-pub(super) const LARGEST_HANDSHAKE_BYTES: usize = INITIATION_BYTES;
+pub(super) const MAX_HANDSHAKE_BYTES: usize = INITIATION_BYTES;
 const RESPONSE_BYTES: usize = 92;
 const COOKIE_BYTES: usize = 64;
 /// The header and tag of a data message without content: a keepalive.
-const SMALLEST_DATA_BYTES: usize = 32;
+const MIN_DATA_BYTES: usize = 32;
 /// Both MACs at the end of a handshake message.
 const MACS_BYTES: usize = 32;
 const MAC_BYTES: usize = 16;
@@ -43,20 +42,20 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Reads type and size; `None` for what WireGuard never sends.
+    /// Reads type and size; `None` if WireGuard has no such message.
     pub(super) fn of(datagram: &[u8]) -> Option<Self> {
         let kind = datagram.first_chunk::<4>()?;
         match (u32::from_le_bytes(*kind), datagram.len()) {
             (1, INITIATION_BYTES) => Some(Self::Initiation),
             (2, RESPONSE_BYTES) => Some(Self::Response),
             (3, COOKIE_BYTES) => Some(Self::Cookie),
-            (4, SMALLEST_DATA_BYTES..) => Some(Self::Data),
+            (4, MIN_DATA_BYTES..) => Some(Self::Data),
             _ => None,
         }
     }
 }
 
-/// The index the sender of a handshake message chose for itself.
+/// The index that the sender of a handshake message chose for itself.
 pub(super) fn sender_index(datagram: &[u8]) -> Option<u32> {
     word(datagram, 4)
 }
@@ -115,7 +114,7 @@ impl<T> Demux<T> {
         self.slots.values().map(|slot| &slot.peer)
     }
 
-    /// The peer a datagram claims to be for, and what it claims to be.
+    /// The message type and the peer that a datagram claims.
     pub(super) fn route(&self, datagram: &[u8]) -> Option<(Message, &T)> {
         let message = Message::of(datagram)?;
         let peer = match receiver_index(datagram, message) {
@@ -185,7 +184,7 @@ mod tests {
     fn data_finds_its_peer_by_the_upper_bits_of_the_index() {
         let mut demux = Demux::new();
         demux.insert(0x00ab_cdef, WireguardKey::generate().unwrap().public(), "peer");
-        let mut datagram = vec![0; SMALLEST_DATA_BYTES];
+        let mut datagram = vec![0; MIN_DATA_BYTES];
         datagram[0] = 4;
         datagram[4..8].copy_from_slice(&0xabcd_ef07_u32.to_le_bytes());
         assert_eq!(demux.route(&datagram), Some((Message::Data, &"peer")));
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_wireguard_never_sends_is_no_message() {
+    fn other_datagrams_are_no_message() {
         for datagram in [&[][..], &[1, 0, 0], &[1, 0, 0, 0], &[5; 148], &[4, 0, 0, 0, 1], &[4, 1, 0, 0], &[2; 91]] {
             assert_eq!(Message::of(datagram), None);
         }

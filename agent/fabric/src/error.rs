@@ -26,7 +26,7 @@ pub enum FabricError {
         /// The limit.
         limit: usize,
     },
-    /// More endpoint candidates than anybody needs.
+    /// Too many endpoint candidates.
     #[error("peering {peering} names {count} endpoint candidates; at most {limit} are allowed")]
     TooManyEndpoints {
         /// The peering's id.
@@ -46,7 +46,7 @@ pub enum FabricError {
         /// The epoch in force.
         current: u64,
     },
-    /// Two peerings with one key could not be told apart.
+    /// Two peerings with one key could not be distinguished.
     #[error("peering {peering} would share its private key with peering {other}; every peering needs a key of its own")]
     KeyInUse {
         /// The peering that was to be added.
@@ -54,7 +54,7 @@ pub enum FabricError {
         /// The peering that has the key.
         other: String,
     },
-    /// Nobody answered with the right keys in time.
+    /// No side answered with the right keys in time.
     #[error(
         "peering {peering}: no WireGuard handshake within {waited:?}; check that udp reaches one of {endpoints:?} and \
          that both sides have this epoch's keys"
@@ -62,7 +62,7 @@ pub enum FabricError {
     HandshakeTimeout {
         /// The peering's id.
         peering: String,
-        /// How long was waited.
+        /// The time limit.
         waited: Duration,
         /// The candidates that were tried.
         endpoints: Vec<SocketAddr>,
@@ -88,10 +88,10 @@ pub enum FabricError {
         peering: String,
         /// The port inside the tunnel.
         port: u16,
-        /// How long was waited.
+        /// The time limit.
         waited: Duration,
     },
-    /// The peering carries as many connections as it may.
+    /// The peering has as many connections as it may.
     #[error("peering {peering} already carries {limit} connections, its limit; close some and try again")]
     TooManyConnections {
         /// The peering's id.
@@ -99,7 +99,7 @@ pub enum FabricError {
         /// The limit.
         limit: usize,
     },
-    /// Somebody already listens there.
+    /// The port is exposed already.
     #[error("peering {peering}: port {port} inside the tunnel is already exposed")]
     PortInUse {
         /// The peering's id.
@@ -107,7 +107,7 @@ pub enum FabricError {
         /// The port inside the tunnel.
         port: u16,
     },
-    /// Port 0 means nothing inside a tunnel.
+    /// Port 0 cannot be used inside a tunnel.
     #[error("peering {peering}: port 0 cannot be used inside the tunnel; name a port from 1 to 65535")]
     PortZero {
         /// The peering's id.
@@ -121,7 +121,7 @@ pub enum FabricError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A setting of mode `tun` that cannot be.
+    /// An invalid setting of mode `tun`.
     #[error("{field} {value:?} is refused: {reason}")]
     Setting {
         /// Which setting.
@@ -156,7 +156,7 @@ pub enum FabricError {
         /// The error of `nft`.
         reason: String,
     },
-    /// The other side's networks are also networks here.
+    /// A network of the other side overlaps with one of this node.
     #[error(
         "peering {peering}: {theirs} of the other side overlaps with {own} of this node; one of the two clusters must \
          use other addresses"
@@ -179,11 +179,11 @@ pub enum FabricError {
         peering: String,
         /// Its other side.
         cluster: String,
-        /// What it claims.
+        /// The network that it claims.
         theirs: String,
-        /// What is claimed already.
+        /// The overlapping network that another peering claims.
         other: String,
-        /// By whom.
+        /// That other peering.
         other_peering: String,
     },
     /// A network of other clusters is also one of this node's.
@@ -191,21 +191,21 @@ pub enum FabricError {
         "{theirs} of another cluster overlaps with {own} of this node; one of the two clusters must use other addresses"
     )]
     NodeOverlap {
-        /// What the other cluster has.
+        /// The other cluster's network.
         theirs: String,
         /// The overlapping network here.
         own: String,
     },
-    /// The gateway cannot tell which node it is.
+    /// None of the given nodes has an address of this machine.
     #[error(
         "none of the cluster's {nodes} nodes has one of this machine's IPv4 addresses as its InternalIP: the agent \
          must run in the network of its node (hostNetwork)"
     )]
     NoOwnNode {
-        /// How many nodes were looked at.
+        /// The number of nodes checked.
         nodes: usize,
     },
-    /// A node's agent runs where the gateway's does.
+    /// The node agent was started on the gateway itself.
     #[error(
         "this node is the gateway {gateway}: comity-agent node runs on the other nodes; label this one \
          comity.dev/gateway=true"
@@ -214,25 +214,25 @@ pub enum FabricError {
         /// The gateway's address.
         gateway: std::net::Ipv4Addr,
     },
-    /// This node was given an address that it has not.
+    /// The configured address is not one of this node's.
     #[error("this node has no address {address}: give --node-ip its InternalIP, and run in the node's network")]
     NotOurAddress {
         /// The address.
         address: std::net::Ipv4Addr,
     },
-    /// More than a peering needs of something.
+    /// Too many items of one kind for a peering.
     #[error("peering {peering} names {count} {what}; at most {limit} are allowed")]
     TooMany {
         /// The peering's id.
         peering: String,
-        /// Of what.
+        /// The kind of items.
         what: &'static str,
         /// How many were given.
         count: usize,
         /// The limit.
         limit: usize,
     },
-    /// A port that the firewall keeps shut.
+    /// A port that the firewall keeps closed.
     #[error("peering {peering}: port {port} is shut in mode tun; only {open} is open to the other side")]
     PortShut {
         /// The peering's id.

@@ -2,13 +2,12 @@
 //!
 //! ```text
 //! kubectl ─tcp─▶ LocalForward ═tunnel═▶ Exposure ─tcp─▶ kube-apiserver
-//! pod ────tcp─▶ lead_api       (donor)
+//! pod ────tcp─▶ forward_api              (donor)
 //!                 (origin)
 //! ```
 //!
-//! Bytes are spliced both ways, each direction to its own end, so that a watch
-//! lives as long as its two ends want. How many connections there can be is
-//! the tunnel's bound; each has two buffers of a fixed size here.
+//! Bytes are copied in both directions, and each direction ends separately, so that a watch lives as long as its two
+//! ends want. The tunnel limits the number of connections; each has two buffers of fixed size here.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,14 +25,14 @@ const SPLICE_BYTES: usize = 32 * 1024;
 /// A target must accept a connection within this time.
 const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One attempt to reach the donor: short, for TCP's own later ones are ever further apart.
+/// Time limit of one attempt to reach the donor: short, because TCP's own retries come at growing intervals.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// The pause after the donor refused: its agent may be starting.
+/// Pause after the donor refused a connection: its agent may be starting.
 const REFUSED_PAUSE: Duration = Duration::from_millis(250);
-/// How long a pod's connection is held while the donor is not reached: Go's clients give a TLS handshake 10 s.
+/// How long a pod's connection is held while the donor cannot be reached: Go's clients wait 10 s for a TLS handshake.
 const HOLD: Duration = Duration::from_secs(12);
 
-/// A target exposed to the other side, or the other side's API to this cluster's pods, until this is dropped.
+/// Exposes a target to the other side, or the other side's API to this cluster's pods, until dropped.
 #[derive(Debug)]
 #[must_use = "dropping an exposure ends it"]
 pub struct Exposure {
@@ -83,22 +82,22 @@ async fn serve_target(tunnel: TunnelStream, target: ForwardTarget) {
     match connect(&target).await {
         Ok(stream) => splice(tunnel, stream).await,
         Err(error) => {
-            tracing::warn!(%target, %error, "cannot reach what is exposed");
+            tracing::warn!(%target, %error, "cannot reach the exposed target");
             tunnel.abort();
         }
     }
 }
 
-/// On the origin in mode `tun`: takes what is sent to the donor's API server, as the firewall table sends it here, and
-/// leads it through the tunnel.
+/// On the origin in mode `tun`: forwards connections to the donor's API server, which the firewall table redirects to
+/// this process, through the tunnel.
 ///
-/// A pod that talked to the donor directly would learn of a cut only when its own TCP tries again, which is as long
-/// after the line is back as the cut was; here its connection ends with the line, and a new one is held until the line
-/// is back.
+/// If a pod connected to the donor directly, it would notice the end of a network failure only at TCP's next retry,
+/// which may come as late again as the failure lasted. Here its connection ends when the line fails, and a new one is
+/// held until the line is back.
 ///
 /// # Errors
 /// Those of [`PeerHandle::listen`].
-pub fn lead_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
+pub fn forward_api(peer: &PeerHandle) -> Result<Exposure, FabricError> {
     let listener = peer.listen(API_PORT)?;
     let peer = peer.clone();
     Ok(Exposure { task: tokio::spawn(serve_each(listener, move |stream| serve_pod(stream, peer.clone()))) })
@@ -127,7 +126,7 @@ async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {
     }
 }
 
-/// A local port that leads into a tunnel, until this is dropped.
+/// Forwards a local port into a tunnel, until dropped.
 #[derive(Debug)]
 #[must_use = "dropping a local forward ends it"]
 pub struct LocalForward {
@@ -136,7 +135,7 @@ pub struct LocalForward {
 }
 
 impl LocalForward {
-    /// Where it listens; the port is the one the system chose if 0 was asked.
+    /// The listen address; for port 0, with the port that the system chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
@@ -149,8 +148,8 @@ impl Drop for LocalForward {
     }
 }
 
-/// Listens on an address of this host and leads every connection to a port of
-/// the other side. Whoever reaches the address reaches that port.
+/// Listens on an address of this host and forwards every connection to a port of the other side. Whoever can reach the
+/// address can reach that port.
 ///
 /// # Errors
 /// [`FabricError::LocalBind`].
@@ -189,10 +188,9 @@ async fn serve_client(stream: TcpStream, peer: PeerHandle, tunnel_port: u16) {
     }
 }
 
-/// Copies both ways until both directions have ended. A direction that breaks
-/// takes both connections with it, by reset: half an answer must not look like
-/// a whole one.
-async fn splice(mut tunnel: TunnelStream, mut stream: impl Resets) {
+/// Copies both ways until both directions have ended. If one direction fails, both connections are reset: a truncated
+/// answer must not look complete.
+async fn splice(mut tunnel: TunnelStream, mut stream: impl Resettable) {
     let copied = copy_bidirectional_with_sizes(&mut tunnel, &mut stream, SPLICE_BYTES, SPLICE_BYTES).await;
     if let Err(error) = copied {
         tracing::debug!(%error, "connection through the tunnel broke");
@@ -202,19 +200,19 @@ async fn splice(mut tunnel: TunnelStream, mut stream: impl Resets) {
 }
 
 /// A connection that can end by reset.
-trait Resets: AsyncRead + AsyncWrite + Unpin {
+trait Resettable: AsyncRead + AsyncWrite + Unpin {
     fn end(self);
 }
 
-impl Resets for TunnelStream {
+impl Resettable for TunnelStream {
     fn end(self) {
         self.abort();
     }
 }
 
-impl Resets for TcpStream {
+impl Resettable for TcpStream {
     fn end(self) {
-        // Failing to ask for a reset leaves an ordinary close.
+        // If the reset fails, the connection closes normally.
         let _ = self.set_zero_linger();
     }
 }

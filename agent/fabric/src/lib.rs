@@ -1,11 +1,9 @@
 //! The fabric: encrypted tunnels between the clusters of a peering.
 //!
-//! This is the `wireguard` fabric. In mode `netstack` WireGuard and TCP both
-//! run in this process, so the agent needs no privileges, no network interface
-//! and no routes, and nothing on the host can reach the tunnel but through it.
-//! It carries the donor's Kubernetes API to the origin, and only that. In mode
-//! `tun` packets enter and leave through a network device, so that pods reach
-//! each other too; its own module says how.
+//! This is the `wireguard` fabric. In mode `netstack` WireGuard and TCP both run in this process, so the agent needs no
+//! privileges, no network interface and no routes, and other programs on the host reach the tunnel only through it. It
+//! carries the donor's Kubernetes API to the origin, and only that. In mode `tun` packets enter and leave through a
+//! network device, so that pods reach each other too; see module `tun`.
 //!
 //! ```text
 //!            ┌────────────────────── one peering ──────────────────────┐
@@ -56,7 +54,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub use address::{FabricAddresses, fabric_addresses};
 pub use error::FabricError;
-pub use forward::{Exposure, LocalForward, expose, forward_local, lead_api};
+pub use forward::{Exposure, LocalForward, expose, forward_api, forward_local};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
 pub use peer::config::{PeerConfig, Role};
@@ -83,7 +81,7 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How a fabric is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
-    /// Where UDP is received; port 0 lets the system choose.
+    /// The UDP listen address; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// How packets enter and leave the tunnels.
     pub mode: FabricMode,
@@ -140,7 +138,7 @@ impl Fabric {
         Ok(Self { registry, engine: Engine::Netstack { wire, receiver }, drivers })
     }
 
-    /// Where UDP is received.
+    /// The UDP listen address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         match &self.engine {
@@ -151,9 +149,8 @@ impl Fabric {
 
     /// Adds a peering and begins its handshake.
     ///
-    /// The same peering, epoch and keys again change nothing but the endpoint
-    /// candidates; a new epoch, or other keys, replaces the tunnel. Must be
-    /// called within a tokio runtime; in mode `tun` it takes some milliseconds.
+    /// Adding the same peering, epoch and keys again changes only the endpoint candidates; a new epoch, or other keys,
+    /// replace the tunnel. Must be called within a tokio runtime; in mode `tun` it takes some milliseconds.
     ///
     /// # Errors
     /// [`FabricError::StaleEpoch`], [`FabricError::KeyInUse`],
@@ -170,7 +167,7 @@ impl Fabric {
             Engine::Tun(engine) => {
                 let register = || self.registry.add(config.clone(), now);
                 engine.add(&config, register).inspect_err(|error| {
-                    // Half a tunnel is none.
+                    // A partly configured tunnel is of no use.
                     if matches!(error, FabricError::Network { .. } | FabricError::Firewall { .. }) {
                         self.remove_peer(&config.peering);
                     }
@@ -212,9 +209,8 @@ impl Fabric {
         removed.is_some()
     }
 
-    /// Sets who may talk to whom through a peering's tunnel, also for open
-    /// connections; before the first call nobody may. No effect in mode
-    /// `netstack`, where no foreign packet enters a tunnel.
+    /// Sets which addresses may communicate through a peering's tunnel, also for open connections; before the first
+    /// call, none may. No effect in mode `netstack`, where no foreign packet enters a tunnel.
     ///
     /// # Errors
     /// [`FabricError::Removed`] for a peering that is not part of the fabric;
@@ -227,8 +223,8 @@ impl Fabric {
         }
     }
 
-    /// In mode `tun`: leads pods of the cluster's other nodes to the tunnels and back. `nodes` are all of the
-    /// cluster's, this one too. In mode `netstack` there is nothing to do.
+    /// In mode `tun`: routes pods of the cluster's other nodes to the tunnels and back. `nodes` are all nodes of the
+    /// cluster, including this one. No effect in mode `netstack`.
     ///
     /// # Errors
     /// [`FabricError::NoOwnNode`], [`FabricError::Device`], [`FabricError::Network`] or [`FabricError::Firewall`].

@@ -1,20 +1,18 @@
-//! How many handshakes one source may start.
+//! Limits the handshakes that one source may start.
 //!
-//! A handshake costs four scalar multiplications before its sender is known.
-//! Each source address has a small budget, kept in a table of fixed size: a
-//! flood of forged sources makes sources share budgets, never memory grow.
-//! WireGuard's own cookies, which prove that a source is not forged, come on
-//! top of this: each peer has boringtun's rate limiter.
+//! A handshake costs four scalar multiplications before its sender is known. Each source address has a small budget in
+//! a table of fixed size: under a flood of forged sources, sources share budgets and memory does not grow. WireGuard's
+//! own cookies, which prove that a source is not forged, work in addition: each peer has boringtun's rate limiter.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Sources that are told apart; more share a budget.
+/// Number of budgets; with more sources, some share one.
 const SLOTS: usize = 1024;
-/// A source earns one handshake in this time: twenty a second.
+/// A source may start one handshake in this time: twenty per second.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Handshakes at once: an institution's whole set of agents behind one NAT.
+/// Handshakes in a burst: all agents of an institution may be behind one NAT.
 const BURST: u32 = 64;
 
 /// A token bucket per source, in the form of the generic cell rate algorithm:
@@ -41,7 +39,7 @@ impl HandshakeLimiter {
     }
 }
 
-/// One IPv6 subscriber commands a whole /64, so that is what has a budget.
+/// An IPv6 subscriber has a whole /64, so each /64 has one budget.
 fn network_of(source: IpAddr) -> IpAddr {
     match source {
         IpAddr::V4(_) => source,

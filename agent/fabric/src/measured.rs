@@ -16,7 +16,7 @@ use crate::PeerHandle;
 
 /// A rate is published again when it differs by this many eighths from the published one, because each time the whole
 /// offer is sent.
-const WORTH_TELLING: u64 = 2;
+const REPUBLISH_EIGHTHS: u64 = 2;
 /// Most measured clusters: the limit of an offer, and of a fabric's tunnels.
 const MAX_CLUSTERS: usize = 1_024;
 
@@ -47,12 +47,12 @@ impl ReceivedBytes {
 pub struct Meters {
     tunnels: BTreeMap<(String, u64), u64>,
     clusters: BTreeMap<String, Meter>,
-    told: Measured,
+    published: Measured,
 }
 
 impl Meters {
     /// Records the counters of all tunnels at `at`, a monotonic time; returns the rates to publish.
-    pub fn look(&mut self, at: Duration, arrived: impl IntoIterator<Item = ReceivedBytes>) -> &Measured {
+    pub fn record(&mut self, at: Duration, arrived: impl IntoIterator<Item = ReceivedBytes>) -> &Measured {
         let (mut tunnels, mut more) = (BTreeMap::new(), Measured::new());
         for ReceivedBytes { tunnel, cluster, bytes } in arrived.into_iter().take(MAX_CLUSTERS) {
             // A tunnel's bytes before its first reading have no known duration.
@@ -64,20 +64,21 @@ impl Meters {
         self.tunnels = tunnels;
         let seen: BTreeSet<String> = more.keys().cloned().collect();
         for (cluster, meter) in &mut self.clusters {
-            meter.look(at, more.remove(cluster).unwrap_or(0));
+            meter.record(at, more.remove(cluster).unwrap_or(0));
         }
         let room = MAX_CLUSTERS.saturating_sub(self.clusters.len());
         for (cluster, bytes) in more.into_iter().take(room) {
-            self.clusters.entry(cluster).or_default().look(at, bytes);
+            self.clusters.entry(cluster).or_default().record(at, bytes);
         }
         self.clusters.retain(|cluster, meter| meter.mbits().is_some() || seen.contains(cluster));
         let best = self.clusters.iter().filter_map(|(cluster, meter)| Some((cluster.clone(), meter.mbits()?)));
-        let tell = |(cluster, mbits): (String, u64)| {
-            let told = self.told.get(&cluster).copied().filter(|told| !is_worth_telling(*told, mbits));
-            (cluster, told.unwrap_or(mbits))
+        let to_publish = |(cluster, mbits): (String, u64)| {
+            let published =
+                self.published.get(&cluster).copied().filter(|published| !is_worth_publishing(*published, mbits));
+            (cluster, published.unwrap_or(mbits))
         };
-        self.told = best.map(tell).collect();
-        &self.told
+        self.published = best.map(to_publish).collect();
+        &self.published
     }
 
     /// The best rate of each cluster in Mbit/s, whether or not a change is worth publishing.
@@ -86,7 +87,7 @@ impl Meters {
     }
 }
 
-fn is_worth_telling(told: u64, mbits: u64) -> bool {
-    let step = (told / 8).saturating_mul(WORTH_TELLING).max(1);
-    mbits.abs_diff(told) >= step
+fn is_worth_publishing(published: u64, mbits: u64) -> bool {
+    let step = (published / 8).saturating_mul(REPUBLISH_EIGHTHS).max(1);
+    mbits.abs_diff(published) >= step
 }

@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 /// Default name of the device.
 const DEFAULT_DEVICE: &str = "comity0";
-/// WireGuard takes at most 80 bytes of a packet, and most paths carry 1500.
+/// Most paths carry 1500 bytes, and WireGuard adds at most 80.
 const DEFAULT_MTU: u16 = 1420;
-/// IPv6 needs as much on every link.
-const SMALLEST_MTU: u16 = 1280;
-/// A path with jumbo frames of 9000 bytes.
-pub(crate) const LARGEST_MTU: u16 = 8920;
+/// IPv6 requires this on every link.
+const MIN_MTU: u16 = 1280;
+/// For a path with jumbo frames of 9000 bytes.
+pub(crate) const MAX_MTU: u16 = 8920;
 /// A vxlan number has 24 bits.
 pub(crate) const MAX_VNI: u32 = 0x00ff_ffff;
 /// Default VNI and UDP port of the overlay.
 const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
-const LONGEST_NAME: usize = 15;
-/// Own networks that may be named beside those which the routing table shows.
+const MAX_NAME_BYTES: usize = 15;
+/// Most own networks in the configuration, besides those in the routing table.
 const MAX_CONFIGURED_NETWORKS: usize = 64;
 
 /// How packets enter and leave the tunnels.
@@ -47,7 +47,7 @@ pub struct TunSettings {
     /// Networks of this cluster that are not in the node's routing table, such
     /// as Services: other clusters' pods must not have addresses in them.
     pub own_networks: Vec<Ipv4Net>,
-    /// The way to this cluster's other nodes.
+    /// The overlay to this cluster's other nodes.
     pub overlay: OverlaySettings,
 }
 
@@ -55,7 +55,7 @@ pub struct TunSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OverlaySettings {
-    /// False where other nodes have a way to the gateway of their own.
+    /// False if other nodes reach the gateway by other means.
     pub enabled: bool,
     /// Its number.
     pub vni: u32,
@@ -85,14 +85,13 @@ impl TunSettings {
     pub fn check(&self) -> Result<(), InvalidSetting> {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         // The overlay's device has one letter more.
-        let longest = LONGEST_NAME - usize::from(self.overlay.enabled);
+        let longest = MAX_NAME_BYTES - usize::from(self.overlay.enabled);
         if self.name.is_empty() || self.name.len() > longest || !self.name.chars().all(plain) {
             let reason = format!("want 1 to {longest} letters, digits, '-', '_' or '.', as in {DEFAULT_DEVICE}");
             return Err(InvalidSetting::new("fabric.tun.name", self.name.clone(), reason));
         }
-        if !(SMALLEST_MTU..=LARGEST_MTU).contains(&self.mtu) {
-            let reason =
-                format!("want {SMALLEST_MTU} to {LARGEST_MTU}: 80 less than the path to other clusters carries");
+        if !(MIN_MTU..=MAX_MTU).contains(&self.mtu) {
+            let reason = format!("want {MIN_MTU} to {MAX_MTU}: 80 less than the path to other clusters carries");
             return Err(InvalidSetting::new("fabric.tun.mtu", self.mtu.to_string(), reason));
         }
         if self.overlay.vni == 0 || self.overlay.vni > MAX_VNI {
@@ -111,8 +110,8 @@ impl TunSettings {
     }
 }
 
-/// Who may talk to whom through one tunnel, in either direction. What is not
-/// between `remote` and `local` is dropped.
+/// Addresses that may communicate through one tunnel, in either direction. Packets that are not between `remote` and
+/// `local` are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Addresses of the other cluster.

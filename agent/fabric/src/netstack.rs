@@ -1,10 +1,9 @@
 //! The TCP stack inside one tunnel, on smoltcp.
 //!
-//! Sans I/O: packets go in with the time, packets come out. Nothing is
-//! accepted but TCP from the peer's address to this side's address; a port
-//! nobody exposes answers with a reset and takes no memory. A socket, with its
-//! buffers, is made for a connection only when its SYN arrives, so there is no
-//! backlog of listening sockets and one bound for everything.
+//! Does no I/O: packets go in with the time, and packets come out. It accepts only TCP from the peer's address to this
+//! side's address; a port that is not exposed answers with a reset and takes no memory. The socket and buffers of a
+//! connection are made when its SYN arrives, so there is no backlog of listening sockets, and one limit covers all
+//! connections.
 
 pub(super) mod inner_packet;
 mod tunnel_device;
@@ -31,22 +30,21 @@ pub(super) const MAX_CONNECTIONS: usize = 256;
 /// acknowledgement it carries, and a connection that is full in both directions
 /// stands still until it times out (`netstack/tests.rs` has the case).
 const RECEIVE_BUFFER_BYTES: usize = 65_535;
-/// What is in flight, and as much again that waits. The system gives these
-/// pages when they are first touched: an idle watch takes few of them.
+/// Data in flight, and as much again that waits. The system provides these pages when they are first touched, so an
+/// idle watch takes few of them.
 const SEND_BUFFER_BYTES: usize = 128 * 1024;
-/// A connection that is accepted but not yet answered by its opener.
+/// Time limit for the opener to answer an accepted connection.
 const EMBRYONIC_TIMEOUT: Duration = Duration::from_secs(10);
-/// Probes a quiet connection, so that one whose other end is gone is noticed.
+/// Idle time before a connection is probed, to notice that the other end is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// The other end is gone when it answers nothing for this long; an interrupted
-/// path of two minutes is survived.
+/// A connection without any answer for this long is closed; it survives an interruption of two minutes.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Time for a released connection to deliver its written data.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Ports of outgoing connections (RFC 6335).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
 
-/// One connection. Whoever holds it gives it back with [`Netstack::release`].
+/// One connection. Its holder must return it with [`Netstack::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connection {
     handle: SocketHandle,
@@ -94,15 +92,15 @@ pub(super) struct Netstack {
 }
 
 impl Netstack {
-    /// A stack with one address that talks to one other. The seed must be
-    /// random: initial sequence numbers and ports come from it.
+    /// A stack with one local and one remote address. The seed must be random: initial sequence numbers and ports come
+    /// from it.
     pub(super) fn new(local: Ipv6Addr, remote: Ipv6Addr, seed: u64, now: Instant) -> Self {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut device = TunnelDevice::default();
         let mut interface = Interface::new(config, &mut device, smoltcp::time::Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            // The list is made for at least one address and is empty here.
+            // The list has room for at least one address, and is empty here.
             let _ = addresses.push(IpCidr::new(IpAddress::Ipv6(local), 64));
         });
         let span = EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start();
@@ -132,7 +130,7 @@ impl Netstack {
         self.open.len()
     }
 
-    /// Packets that came through the tunnel and were not let in.
+    /// Packets from the tunnel that were rejected.
     pub(super) fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
@@ -149,7 +147,7 @@ impl Netstack {
         self.interface.poll_ingress_single(time, &mut self.device, &mut self.sockets);
         if let Some(connection) = expected {
             if self.socket(connection).is_listening() {
-                // The SYN was not one after all.
+                // The stack did not accept the SYN.
                 self.remove(connection);
             } else {
                 self.embryonic.push(Since { connection, since: now });
@@ -158,7 +156,7 @@ impl Netstack {
         self.promote(now);
     }
 
-    /// Makes the socket a SYN to an exposed port is about to need.
+    /// Makes the socket for a SYN to an exposed port.
     fn prepare(&mut self, segment: Segment) -> Option<Connection> {
         let ports = Ports { local: segment.to_port, remote: segment.from_port };
         if !segment.opens
@@ -173,7 +171,7 @@ impl Netstack {
         Some(self.insert(socket, ports))
     }
 
-    /// Moves connections whose opener has answered to their listener.
+    /// Hands connections whose opener has answered to their listener.
     fn promote(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(entry) = self.embryonic.get(index) {
@@ -200,7 +198,7 @@ impl Netstack {
         }
     }
 
-    /// Lets the sockets send while the queue has room. True if they may have more.
+    /// Lets the sockets send while the queue has room. True if they may have more to send.
     pub(super) fn transmit(&mut self, now: Instant) -> bool {
         let time = self.time(now);
         while self.device.has_room() {
@@ -213,7 +211,7 @@ impl Netstack {
         true
     }
 
-    /// The next packet for the tunnel; give its buffer back.
+    /// The next packet for the tunnel; return its buffer with [`recycle`](Self::recycle).
     pub(super) fn next_packet(&mut self) -> Option<Vec<u8>> {
         self.device.next_outbound()
     }
@@ -230,7 +228,7 @@ impl Netstack {
         Some(now + Duration::from_micros(delay.total_micros()))
     }
 
-    /// Removes connections that are held by nobody and are over.
+    /// Removes finished connections that nobody holds.
     fn reap(&mut self, now: Instant) {
         self.promote(now);
         let mut index = 0;
@@ -241,8 +239,8 @@ impl Netstack {
             let over = match socket.state() {
                 // A reset may still be on its way out.
                 State::Closed => old || socket.remote_endpoint().is_none(),
-                // Ports of outgoing connections are used again only after
-                // thousands of others, which is what TIME-WAIT is for.
+                // The port of an outgoing connection is reused only after thousands of others, so TIME-WAIT is not
+                // needed.
                 State::TimeWait => true,
                 _ => false,
             };
@@ -251,7 +249,7 @@ impl Netstack {
                 self.remove(connection);
                 continue;
             }
-            // Nobody will read what arrives now: say so, as the kernel does.
+            // Nobody will read arriving data: reset the connection, as the kernel does.
             if old || socket.can_recv() {
                 socket.abort();
             }
@@ -312,7 +310,7 @@ impl Netstack {
         true
     }
 
-    /// Shuts a port; connections that nobody has taken are reset.
+    /// Closes a port and resets its connections that were not accepted.
     pub(super) fn unlisten(&mut self, port: u16, now: Instant) {
         if let Some(listener) = self.listeners.remove(&port) {
             listener.ready.into_iter().for_each(|connection| self.abort(connection, now));
@@ -332,7 +330,7 @@ impl Netstack {
         Poll::Pending
     }
 
-    /// Its holder lets go of a connection: what was written is still delivered.
+    /// Returns a connection: written data is still delivered.
     pub(super) fn release(&mut self, connection: Connection, now: Instant) {
         let socket = self.socket(connection);
         if socket.can_recv() {
@@ -343,13 +341,13 @@ impl Netstack {
         self.orphans.push(Since { connection, since: now });
     }
 
-    /// Its holder gives a connection up: the other side sees a reset.
+    /// Resets a connection.
     pub(super) fn abort(&mut self, connection: Connection, now: Instant) {
         self.socket(connection).abort();
         self.orphans.push(Since { connection, since: now });
     }
 
-    /// Resets everything and wakes whoever waits, at the end of the tunnel.
+    /// Resets all connections and wakes their waiters, at the end of the tunnel.
     pub(super) fn abort_all(&mut self) {
         for handle in self.open.values() {
             self.sockets.get_mut::<Socket<'_>>(*handle).abort();

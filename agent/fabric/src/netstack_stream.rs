@@ -29,18 +29,17 @@ impl NetstackStream {
         Self { peer, connection: Some(connection) }
     }
 
-    /// Resets the connection, so that the other side cannot take what it has
-    /// received for everything.
+    /// Resets the connection, so that the other side does not take the received data for complete.
     pub(super) fn abort(mut self) {
         if let Some(connection) = self.connection.take() {
             self.peer.with(|tunnel| tunnel.stack().abort(connection, Instant::now()));
         }
     }
 
-    /// Looks at the socket without giving the driver anything to do.
-    pub(super) fn with_socket<R>(&self, look: impl FnOnce(&mut Socket<'static>) -> R) -> R {
+    /// Uses the socket without waking the driver.
+    pub(super) fn with_socket<R>(&self, work: impl FnOnce(&mut Socket<'static>) -> R) -> R {
         let connection = self.connection.expect("only abort and drop take it, and they end the stream");
-        self.peer.peek(|tunnel| look(tunnel.stack().socket(connection)))
+        self.peer.peek(|tunnel| work(tunnel.stack().socket(connection)))
     }
 
     fn kick(&self) {
@@ -80,7 +79,7 @@ impl AsyncRead for NetstackStream {
         let length = ready!(received)?;
         if length > 0 {
             buffer.advance(length);
-            // The window has grown; the other side may have to be told.
+            // The window has grown; the other side may need to know.
             self.kick();
         }
         Poll::Ready(Ok(()))
@@ -105,12 +104,12 @@ impl AsyncWrite for NetstackStream {
         Poll::Ready(Ok(length))
     }
 
-    /// Written bytes are already on their way.
+    /// Written bytes need no flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends this direction after everything written; the other stays open.
+    /// Ends this direction after all written data; the other stays open.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.with_socket(Socket::close);
         self.kick();

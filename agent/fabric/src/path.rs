@@ -1,28 +1,26 @@
-//! Where the other side is, and when to ask again.
+//! Tracks the other side's endpoint, and when to start the next handshake.
 //!
-//! A peer is reached at its authenticated endpoint once there is one. Before
-//! that, and whenever it falls silent, the candidates of its key bundle are
-//! asked in turn. Pure: every method takes the time.
+//! A peer is reached at its authenticated endpoint once there is one. Before that, and whenever it is silent, the
+//! candidates of its key bundle are tried in turn. Pure: every method takes the time.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The pause between handshake attempts while there is hope of a quick answer.
-/// Two attempts may be in flight, so a round trip of a second still succeeds.
+/// Pause between the first handshake attempts. Two attempts may be in flight, so a round trip of a second still
+/// succeeds.
 const FAST_RETRY: Duration = Duration::from_millis(500);
 /// Rounds over all candidates at the fast pace; then the pause doubles.
 const FAST_ROUNDS: u32 = 3;
 /// The longest pause, WireGuard's own (REKEY_TIMEOUT).
 const SLOW_RETRY: Duration = Duration::from_secs(5);
-/// The time an accepted initiation gives its sender to finish the handshake.
-const GRACE: Duration = Duration::from_secs(1);
-/// Data without any answer for this long means the session is likely dead:
-/// the other side has restarted, or has moved. WireGuard alone would wait 15 s;
-/// a needless handshake costs nothing, and two seconds are before TCP's third
-/// attempt to open a connection.
+/// How long the sender of an accepted initiation may take to finish the handshake.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+/// If data gets no answer for this long, the session is probably dead: the other side restarted or moved. WireGuard
+/// alone would wait 15 s. An unneeded handshake is cheap, and two seconds end before TCP's third attempt to open a
+/// connection.
 const UNANSWERED: Duration = Duration::from_secs(2);
 
-/// The way to one peer.
+/// The endpoint of one peer, and its handshake attempts.
 #[derive(Debug)]
 pub(super) struct Path {
     candidates: Vec<SocketAddr>,
@@ -36,8 +34,8 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// A path that makes its first attempt at `first_attempt`. Both sides send
-    /// keepalives, so nothing heard for two of them and a while is a fault.
+    /// A path with its first attempt at `first_attempt`. Both sides send keepalives, so a peer counts as silent a
+    /// little after two of them are due.
     pub(super) fn new(candidates: Vec<SocketAddr>, keepalive: Duration, first_attempt: Instant) -> Self {
         Self {
             candidates,
@@ -77,10 +75,10 @@ impl Path {
         self.next_attempt = now;
     }
 
-    /// The peer itself has begun a handshake. Its address counts only once
-    /// the handshake is complete, for an initiation could be a replay.
+    /// The peer began a handshake. Its address counts only once the handshake is complete, because an initiation could
+    /// be a replay.
     pub(super) fn asked(&mut self, now: Instant) {
-        self.next_attempt = self.next_attempt.max(now + GRACE);
+        self.next_attempt = self.next_attempt.max(now + FINISH_TIMEOUT);
     }
 
     /// A packet with content was sent.
@@ -132,7 +130,7 @@ mod tests {
     const KEEPALIVE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn candidates_are_asked_in_turn_and_then_more_slowly() {
+    fn candidates_are_tried_in_turn_and_then_more_slowly() {
         let start = Instant::now();
         let mut path = Path::new(vec![address(1), address(2)], KEEPALIVE, start);
         let mut asked = Vec::new();
@@ -185,6 +183,6 @@ mod tests {
         let mut path = Path::new(vec![address(1)], KEEPALIVE, start);
         path.asked(start);
         assert_eq!(path.attempt(start + FAST_RETRY), None);
-        assert_eq!(path.attempt(start + GRACE), Some(address(1)));
+        assert_eq!(path.attempt(start + FINISH_TIMEOUT), Some(address(1)));
     }
 }

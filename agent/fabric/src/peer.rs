@@ -14,19 +14,19 @@ use super::error::FabricError;
 use super::netstack::Netstack;
 use super::path::Path;
 use super::tun::kernel_side::KernelSide;
-use super::tunnel::{Handshake, Next, Tunnel, TunnelKeys};
+use super::tunnel::{Handshake, NextService, Tunnel, TunnelKeys};
 use super::wire::Wire;
 use config::{PeerConfig, Role};
 
-/// The donor waits this long with its first initiation, so that the two do not
-/// cross; it still begins by itself when only it can reach the other.
+/// The donor delays its first initiation by this time, so that the two initiations do not cross. It still initiates,
+/// because it may be the only side that can reach the other.
 const DONOR_PATIENCE: Duration = Duration::from_secs(1);
-/// The driver never sleeps less, so that no rounding of timers makes it spin.
-const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+/// Shortest sleep of the driver: rounded timers must not make it spin.
+const MIN_SLEEP: Duration = Duration::from_millis(1);
 
 struct Driven {
     tunnel: Tunnel,
-    /// The time the driver sleeps to.
+    /// When the driver wakes.
     wakes_at: Instant,
 }
 
@@ -72,16 +72,16 @@ impl Peer {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses the tunnel and lets the driver look at what has changed.
+    /// Uses the tunnel and wakes the driver.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Tunnel) -> R) -> R {
         let result = change(&mut self.lock().tunnel);
         self.kick.notify_one();
         result
     }
 
-    /// Uses the tunnel in a way that gives the driver nothing to do.
-    pub(super) fn peek<R>(&self, look: impl FnOnce(&mut Tunnel) -> R) -> R {
-        look(&mut self.lock().tunnel)
+    /// Uses the tunnel without waking the driver.
+    pub(super) fn peek<R>(&self, work: impl FnOnce(&mut Tunnel) -> R) -> R {
+        work(&mut self.lock().tunnel)
     }
 
     /// State of the kernel's stack, in mode `tun`.
@@ -119,8 +119,8 @@ impl Peer {
         self.publish(&driven.tunnel);
     }
 
-    /// Seals packets of the kernel's, if there is a session: `work` is given
-    /// the tunnel and where sealed packets go.
+    /// Seals packets of the kernel, if there is a session: `work` gets the tunnel and the destination of sealed
+    /// packets.
     pub(super) fn seal(&self, work: impl FnOnce(&mut Tunnel, SocketAddr)) {
         let mut driven = self.lock();
         if let Some(to) = driven.tunnel.outlet() {
@@ -138,7 +138,7 @@ impl Peer {
         }
     }
 
-    fn service(&self, driven: &mut Driven, wire: &impl Wire) -> Next {
+    fn service(&self, driven: &mut Driven, wire: &impl Wire) -> NextService {
         let next = driven.tunnel.service(Instant::now(), wire);
         self.publish(&driven.tunnel);
         next
@@ -149,11 +149,11 @@ impl Peer {
         self.handshake.send_if_modified(|known| std::mem::replace(known, live) != live);
     }
 
-    /// Ends the tunnel: connections are reset, whoever waits is woken.
+    /// Ends the tunnel: resets connections and wakes waiters.
     pub(super) fn close(&self) {
         self.with(Tunnel::close);
         self.kernel.iter().for_each(KernelSide::end);
-        // Even if it is what was known: waiters look whether this is the end.
+        // Sent even if nothing changed: waiters check whether the tunnel ended.
         self.handshake.send_replace(None);
     }
 
@@ -201,7 +201,7 @@ pub(super) async fn drive(peer: Arc<Peer>, wire: Arc<impl Wire>) {
                 // The resets have been sent.
                 return;
             }
-            next.at = next.at.max(Instant::now() + SHORTEST_SLEEP);
+            next.at = next.at.max(Instant::now() + MIN_SLEEP);
             driven.wakes_at = next.at;
             next
         };

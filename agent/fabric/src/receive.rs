@@ -10,8 +10,8 @@ use super::registry::SharedRegistry;
 use super::tunnel::DATAGRAM_BYTES;
 use super::wire::UdpWire;
 
-/// Datagrams that are opened before what they caused is answered: enough to
-/// share the cost of an answer, few enough that a peer is not kept waiting.
+/// Datagrams that are opened before the tunnels send their answers: enough to share the cost, few enough for a low
+/// latency.
 const BATCH: usize = 64;
 
 /// Receives until the task is aborted or the socket is gone.

@@ -37,9 +37,9 @@ pub(super) struct SharedRegistry(Arc<RwLock<Registry>>);
 
 /// The result of adding a peering.
 pub(super) enum Added {
-    /// It was there already.
+    /// The peering existed already.
     Known(Arc<Peer>),
-    /// It is new and must be driven; what it replaces must be closed.
+    /// A new peer, which must be driven, and the peer that it replaces, which must be closed.
     New { peer: Arc<Peer>, replaced: Option<Arc<Peer>> },
 }
 
@@ -103,8 +103,7 @@ impl SharedRegistry {
     }
 }
 
-/// The peer that exists, if the configuration still describes its tunnel; only
-/// its endpoint candidates may then be new.
+/// The existing peer, if the configuration describes the same tunnel; only its endpoint candidates may change.
 fn keep(peer: &Arc<Peer>, config: &PeerConfig, now: Instant) -> Result<Option<Arc<Peer>>, FabricError> {
     let current = peer.config();
     if config.epoch < current.epoch {
@@ -132,8 +131,7 @@ impl Registry {
         })
     }
 
-    /// A free random number, so that messages of an earlier life of this agent
-    /// find nobody, and a random seed.
+    /// A free random number, so that messages to an earlier process of this agent match no peer, and a random seed.
     fn draw_number(&self) -> Result<(u32, u64), FabricError> {
         loop {
             let number = (getrandom::u64().map_err(FabricError::Randomness)? & NUMBER_MASK) as u32;

@@ -33,8 +33,7 @@ impl TunnelStream {
         Self(Stream::Kernel(stream))
     }
 
-    /// Resets the connection, so that the other side cannot take what it has
-    /// received for everything.
+    /// Resets the connection, so that the other side does not take the received data for complete.
     pub fn abort(self) {
         match self.0 {
             Stream::Netstack(stream) => stream.abort(),

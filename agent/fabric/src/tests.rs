@@ -1,4 +1,4 @@
-//! Two fabrics, or a fabric and somebody worse, on the loopback interface.
+//! Two fabrics, or a fabric and an attacker, on the loopback interface.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -5,9 +5,8 @@
 //! `layout` are pure; `device`, `udp`, `netlink`, `firewall`, `sysctl` and
 //! `sockets` are thin over the kernel; `threads` moves packets.
 //!
-//! What it never does: forward a packet that no `Reach` covers, let a packet
-//! in whose source is not the peering's, or leave anything behind. A run that
-//! was killed leaves its firewall table, which the next one replaces.
+//! It never forwards a packet that no `Reach` covers, never accepts a packet whose source is not the peering's, and
+//! leaves nothing behind. A run that was killed leaves its firewall table, which the next run replaces.
 
 mod allowed;
 mod checksum;
@@ -70,7 +69,7 @@ pub(super) struct TunEngine {
     stopped: AtomicBool,
     changed: Arc<Notify>,
     state: Mutex<State>,
-    /// The last to go.
+    /// The last field, so that it is dropped last.
     _device: Arc<TunDevice>,
 }
 
@@ -79,7 +78,7 @@ struct State {
     layout: Layout,
     rules: Rules,
     peers: BTreeMap<String, Arc<Peer>>,
-    /// The way to the cluster's other nodes, if it has some.
+    /// The overlay to the cluster's other nodes, if it has any.
     overlay: Option<GatewayOverlay>,
 }
 
@@ -149,8 +148,8 @@ impl TunEngine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a peering by `register` once its networks are known to be told
-    /// apart, and gives it addresses, routes and rules.
+    /// Checks that a peering's networks do not overlap with others, adds it by `register`, and sets its addresses,
+    /// routes and rules.
     pub(super) fn add(
         &self,
         config: &PeerConfig,
@@ -187,7 +186,7 @@ impl TunEngine {
         }
     }
 
-    /// Says who may talk to whom through a peering's tunnel.
+    /// Sets which addresses may communicate through a peering's tunnel.
     pub(super) fn set_reachable(&self, peering: &str, reach: Reach) -> Result<(), FabricError> {
         let count = reach.remote.len().max(reach.local.len());
         if count > MAX_REACH {
@@ -200,7 +199,7 @@ impl TunEngine {
         let Some(change) = rules.change(&reach) else { return Ok(()) };
         let old = std::mem::replace(&mut rules.reach, reach);
         let Err(error) = firewall::load(&change) else { return Ok(()) };
-        tracing::warn!(%error, "the fabric's firewall table is not what it was; it is written again");
+        tracing::warn!(%error, "the fabric's firewall table was changed; it is written again");
         let rewritten = firewall::load(&state.rules.script());
         if rewritten.is_err()
             && let Some(rules) = state.rules.peers.get_mut(peering)
@@ -210,14 +209,14 @@ impl TunEngine {
         rewritten
     }
 
-    /// Leads pods of the cluster's other nodes to the tunnels and back; `nodes` are all of them, this one too.
+    /// Routes pods of the cluster's other nodes to the tunnels and back; `nodes` are all nodes, including this one.
     pub(super) fn set_nodes(&self, nodes: &[ClusterNode]) -> Result<(), FabricError> {
         if !self.settings.overlay.enabled {
             return Ok(());
         }
         let mut state = self.lock();
         let State { netlink, rules, overlay, .. } = &mut *state;
-        let (own, others) = GatewayOverlay::tell_apart(netlink, nodes)?;
+        let (own, others) = GatewayOverlay::find_own_node(netlink, nodes)?;
         let wanted = (!others.is_empty()).then(|| OverlayRules {
             device: overlay_device(&self.settings.name),
             port: self.settings.overlay.port,
@@ -225,7 +224,7 @@ impl TunEngine {
         });
         let is_used = wanted.is_some();
         if rules.overlay != wanted {
-            // The rules come first, so that nothing is open before them.
+            // The rules come first, so that no traffic passes without them.
             let changed = Rules { overlay: wanted, ..rules.clone() };
             firewall::load(&changed.script())?;
             *rules = changed;
@@ -246,7 +245,7 @@ impl TunEngine {
         Ok(())
     }
 
-    /// What other nodes need to know; `None` where there are none.
+    /// State for the cluster's other nodes; `None` if there are none.
     pub(super) fn published(&self) -> Option<Published> {
         let state = self.lock();
         let (gateway, mtu) = state.overlay.as_ref()?.own();
@@ -262,7 +261,7 @@ impl TunEngine {
         })
     }
 
-    /// Told whenever what is published may have changed.
+    /// Notified whenever the published state may have changed.
     pub(super) fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)
     }
@@ -277,8 +276,8 @@ impl TunEngine {
         Ok(own)
     }
 
-    /// Makes rules, addresses, routes and the routing table what the peerings
-    /// need. The rules come first, so that nothing is open before them.
+    /// Sets rules, addresses, routes and the routing table as the peerings need them. The rules come first, so that no
+    /// traffic passes without them.
     fn settle(&self, state: &mut State) -> Result<(), FabricError> {
         firewall::load(&state.rules.script())?;
         let wanted = Layout::of(state.rules.peers.values().map(|rules| &rules.allowed));
@@ -296,13 +295,13 @@ impl TunEngine {
         Ok(())
     }
 
-    /// Ends the threads and takes the table down; the device goes with `self`.
+    /// Ends the threads and removes the firewall table; dropping `self` removes the device.
     pub(super) fn stop(&self) {
         if self.stopped.swap(true, Ordering::Relaxed) {
             return;
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // An eventfd takes a first count always.
+        // The first write to an eventfd never blocks.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         for thread in threads.drain(..) {
             if thread.join().is_err() {

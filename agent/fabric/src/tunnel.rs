@@ -1,8 +1,7 @@
 //! One peering's tunnel: WireGuard outside, the TCP stack inside.
 //!
-//! Nothing here waits. Datagrams and the time go in; datagrams go to a
-//! [`Wire`]; [`Tunnel::service`] says when it wants to be called again. The
-//! one clock that is not passed in is boringtun's own.
+//! Nothing here blocks. Datagrams and the time go in; datagrams go to a [`Wire`]; [`Tunnel::service`] returns when it
+//! must be called again. Only boringtun reads a clock itself.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,21 +9,21 @@ use std::time::{Duration, Instant, SystemTime};
 use defguard_boringtun::noise::{Tunn, TunnResult};
 
 use super::demux::{self, Message};
-use super::mode::LARGEST_MTU;
+use super::mode::MAX_MTU;
 use super::netstack::Netstack;
 use super::path::Path;
 use super::wire::{Sent, Wire};
 use super::{PresharedKey, WireguardKey, WireguardPublicKey};
 
-/// Larger than any datagram of ours; what is longer is cut and then refused.
+/// Larger than any datagram of the fabric; a longer one is truncated and then refused.
 pub(super) const DATAGRAM_BYTES: usize = 2048;
 /// The same for a network device with the largest MTU.
-const LARGEST_DATAGRAM_BYTES: usize = LARGEST_MTU as usize + SEAL_BYTES;
+const MAX_DATAGRAM_BYTES: usize = MAX_MTU as usize + SEAL_BYTES;
 /// Bytes that WireGuard adds to a packet: its header and its tag.
 pub(super) const SEAL_BYTES: usize = 32;
-/// How often boringtun's timers are looked at; they are seconds long.
+/// How often boringtun's timers are checked; they last seconds.
 const TICK: Duration = Duration::from_millis(200);
-/// boringtun holds up to this many packets back while it has no session.
+/// Most packets that boringtun queues while it has no session.
 const HELD_BACK: usize = 256;
 
 /// A completed handshake.
@@ -38,10 +37,10 @@ pub struct Handshake {
 
 /// When a tunnel must be serviced again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Next {
+pub(super) struct NextService {
     /// At this time at the latest.
     pub(super) at: Instant,
-    /// And as soon as the socket takes datagrams again.
+    /// Also as soon as the socket accepts datagrams again.
     pub(super) blocked: bool,
 }
 
@@ -60,7 +59,7 @@ struct Stalled {
 
 /// A handshake message that was sent, to time its answer.
 #[derive(Clone, Copy)]
-struct Asked {
+struct SentHandshake {
     sender_index: u32,
     at: Instant,
 }
@@ -76,17 +75,16 @@ pub(super) struct Tunnel {
     stalled: Option<Stalled>,
     next_tick: Instant,
     /// The last two initiations; boringtun accepts an answer to either.
-    initiations: [Option<Asked>; 2],
-    /// The response whose initiator has not yet proved that it got it.
-    response: Option<Asked>,
+    initiations: [Option<SentHandshake>; 2],
+    /// The response that its initiator has not confirmed yet.
+    response: Option<SentHandshake>,
     handshake: Option<Handshake>,
     closed: bool,
     rejected_packets: u64,
 }
 
 impl Tunnel {
-    /// `number` is the peer's place in the demux; `stack` is what packets end
-    /// in, or nothing where the kernel takes them.
+    /// `number` is the peer's number in the demux; `stack` receives the packets, or is absent if the kernel does.
     pub(super) fn new(
         keys: &TunnelKeys<'_>,
         number: u32,
@@ -104,7 +102,7 @@ impl Tunnel {
             number,
             None,
         );
-        let room = if stack.is_some() { DATAGRAM_BYTES } else { LARGEST_DATAGRAM_BYTES };
+        let room = if stack.is_some() { DATAGRAM_BYTES } else { MAX_DATAGRAM_BYTES };
         Self {
             tunn,
             stack,
@@ -121,8 +119,7 @@ impl Tunnel {
         }
     }
 
-    /// The stack of a tunnel that has one of its own; only such a tunnel has
-    /// connections that ask for it.
+    /// The tunnel's own stack; only connections of a tunnel that has one ask for it.
     pub(super) fn stack(&mut self) -> &mut Netstack {
         self.stack.as_mut().expect("connections of the netstack are of tunnels with one")
     }
@@ -132,7 +129,7 @@ impl Tunnel {
         self.stack.as_ref().map_or(0, Netstack::connections)
     }
 
-    /// Authentic packets that were not let in.
+    /// Authentic packets that were rejected.
     pub(super) fn rejected_packets(&self) -> u64 {
         self.rejected_packets + self.stack.as_ref().map_or(0, Netstack::rejected_packets)
     }
@@ -147,7 +144,7 @@ impl Tunnel {
         (received as u64, sent as u64)
     }
 
-    /// The last handshake, whether or not its session is still good.
+    /// The last handshake, whether or not its session is still valid.
     pub(super) fn last_handshake(&self) -> Option<Handshake> {
         self.handshake
     }
@@ -171,9 +168,8 @@ impl Tunnel {
         self.tunn.time_since_last_handshake().is_some()
     }
 
-    /// Takes a datagram that was routed here. Returns whether it was authentic;
-    /// a packet it carried is given to `deliver`, which says whether it may
-    /// come from the other side.
+    /// Handles a datagram for this tunnel, and returns whether it was authentic. A packet in it goes to `deliver`,
+    /// which returns whether the other side may send it.
     pub(super) fn receive(
         &mut self,
         message: Message,
@@ -186,7 +182,7 @@ impl Tunnel {
         if self.closed || datagram.len() > self.opened.len() {
             return false;
         }
-        let mut reply = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        let mut reply = [0; demux::MAX_HANDSHAKE_BYTES];
         match self.tunn.decapsulate(Some(from.ip()), datagram, &mut self.opened) {
             TunnResult::Err(error) => {
                 tracing::trace!(%from, ?error, "datagram refused");
@@ -208,13 +204,13 @@ impl Tunnel {
         true
     }
 
-    /// Where sealed packets are to be sent, if there is a session.
+    /// The destination of sealed packets, if there is a session.
     pub(super) fn outlet(&self) -> Option<SocketAddr> {
         self.path.endpoint().filter(|_| !self.closed && self.has_session())
     }
 
-    /// Seals a packet of the kernel's into `room`; there must be a session.
-    /// Returns the datagram's length, or `None` if there is no room.
+    /// Seals a packet of the kernel into `room`; there must be a session. Returns the datagram's length, or `None` if
+    /// there is no room.
     pub(super) fn seal(&mut self, packet: &[u8], room: &mut [u8]) -> Option<usize> {
         if room.len() < packet.len() + SEAL_BYTES {
             return None;
@@ -225,21 +221,20 @@ impl Tunnel {
         }
     }
 
-    /// Sends what boringtun answers at once. False for a cookie: that goes to
-    /// anybody who knows the public key.
+    /// Sends boringtun's immediate answer. False for a cookie, which goes to anybody who knows the public key.
     fn answer(&mut self, reply: &[u8], to: SocketAddr, now: Instant, wire: &impl Wire) -> bool {
         wire.send(to, reply);
         match Message::of(reply) {
             Some(Message::Cookie) => return false,
             Some(Message::Response) => {
-                self.response = demux::sender_index(reply).map(|sender_index| Asked { sender_index, at: now });
+                self.response = demux::sender_index(reply).map(|sender_index| SentHandshake { sender_index, at: now });
             }
             _ => {}
         }
         true
     }
 
-    /// Notes what an authentic datagram means for the session and the path.
+    /// Updates session and path after an authentic datagram.
     fn authenticated(&mut self, message: Message, datagram: &[u8], from: SocketAddr, now: Instant, wire: &impl Wire) {
         let index = demux::receiver_index(datagram, message);
         match message {
@@ -267,7 +262,7 @@ impl Tunnel {
         tracing::debug!(%from, ?rtt, "wireguard handshake complete");
     }
 
-    /// Keepalives that boringtun wanted to send before there was a session.
+    /// Sends the keepalives that boringtun queued before there was a session.
     fn send_held_back(&mut self, to: SocketAddr, wire: &impl Wire) {
         for _ in 0..HELD_BACK {
             match self.tunn.decapsulate(None, &[], &mut self.opened) {
@@ -277,8 +272,8 @@ impl Tunnel {
         }
     }
 
-    /// Does what is due: timers, handshakes, and what the stack has to send.
-    pub(super) fn service(&mut self, now: Instant, wire: &impl Wire) -> Next {
+    /// Handles timers and handshakes, and sends the stack's data.
+    pub(super) fn service(&mut self, now: Instant, wire: &impl Wire) -> NextService {
         if now >= self.next_tick {
             self.next_tick = now + TICK;
             self.tick(now, wire);
@@ -289,7 +284,7 @@ impl Tunnel {
                 self.initiate(to, now, wire);
             }
         }
-        let mut next = Next { at: self.next_tick, blocked: false };
+        let mut next = NextService { at: self.next_tick, blocked: false };
         let Some(endpoint) = self.path.endpoint().filter(|_| self.has_session()) else {
             // The stalled datagram was sealed for a session that is over.
             self.stalled = None;
@@ -305,8 +300,8 @@ impl Tunnel {
     }
 
     fn tick(&mut self, now: Instant, wire: &impl Wire) {
-        let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
-        // An expired session is an error here; the path then asks again.
+        let mut message = [0; demux::MAX_HANDSHAKE_BYTES];
+        // An expired session is an error here; the path then starts a handshake.
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.update_timers(&mut message)
             && let Some(to) = self.path.endpoint()
         {
@@ -316,7 +311,7 @@ impl Tunnel {
     }
 
     fn initiate(&mut self, to: SocketAddr, now: Instant, wire: &impl Wire) {
-        let mut message = [0; demux::LARGEST_HANDSHAKE_BYTES];
+        let mut message = [0; demux::MAX_HANDSHAKE_BYTES];
         if let TunnResult::WriteToNetwork(datagram) = self.tunn.format_handshake_initiation(&mut message, true) {
             note_initiation(&mut self.initiations, datagram, now);
             tracing::trace!(%to, "asking for a wireguard handshake");
@@ -324,8 +319,8 @@ impl Tunnel {
         }
     }
 
-    /// Seals and sends what the stack has, until it has nothing or the socket
-    /// is full. A connection's window bounds what it can have.
+    /// Seals and sends the stack's packets, until none is left or the socket is full. Connections' windows limit their
+    /// number.
     fn flush(&mut self, endpoint: SocketAddr, now: Instant, wire: &impl Wire) -> Sent {
         if let Some(stalled) = self.stalled.take()
             && wire.send(stalled.to, &self.sealed[..stalled.length]) == Sent::Full
@@ -357,9 +352,9 @@ impl Tunnel {
     }
 }
 
-fn note_initiation(initiations: &mut [Option<Asked>; 2], datagram: &[u8], at: Instant) {
+fn note_initiation(initiations: &mut [Option<SentHandshake>; 2], datagram: &[u8], at: Instant) {
     if Message::of(datagram) == Some(Message::Initiation) {
-        let asked = demux::sender_index(datagram).map(|sender_index| Asked { sender_index, at });
+        let asked = demux::sender_index(datagram).map(|sender_index| SentHandshake { sender_index, at });
         *initiations = [asked, initiations[0]];
     }
 }

@@ -9,7 +9,7 @@ use tokio::net::UdpSocket;
 /// The result of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It left, or never will: the path is UDP, and its users bear losses.
+    /// Sent, or lost: the path is UDP, whose users tolerate losses.
     Done,
     /// The socket takes no more at the moment.
     Full,

@@ -53,9 +53,9 @@ pub enum KubernetesApiError {
     /// The source is missing, invalid or incomplete.
     #[error("{origin} cannot be used: {reason}; give the agent a kubeconfig that kubectl works with")]
     Unusable {
-        /// Where it is written.
+        /// Where the source is configured.
         origin: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The server does not answer.
@@ -64,11 +64,11 @@ pub enum KubernetesApiError {
          is right and the server runs, as with kubectl get --raw /version"
     )]
     Unreachable {
-        /// Where it is written.
+        /// Where the source is configured.
         origin: String,
         /// Its address.
         server: String,
-        /// What went wrong.
+        /// The error.
         reason: String,
     },
     /// The server refuses the agent.
@@ -77,11 +77,11 @@ pub enum KubernetesApiError {
          apply deploy/agent/rbac.yaml"
     )]
     Refused {
-        /// Where it is written.
+        /// Where the source is configured.
         origin: String,
         /// Its address.
         server: String,
-        /// What it says.
+        /// The server's reason.
         reason: String,
     },
 }
@@ -120,7 +120,7 @@ impl KubernetesApi {
         let port = config.cluster_url.port_u16().unwrap_or(443);
         let roots = config.root_cert.clone().unwrap_or_default();
         if roots.is_empty() || config.accept_invalid_certs {
-            // The origin must be able to check the server through the tunnel, so the CA has to be known here.
+            // The origin must be able to check the server through the tunnel, so the agent must know the CA.
             return Err(unusable("it has no certificate-authority, or skips the check of certificates".to_owned()));
         }
         let named = config.tls_server_name.clone().unwrap_or_else(|| host.clone());

@@ -1,4 +1,4 @@
-//! Calls to the Kubernetes API whose errors tell temporary from permanent failures.
+//! Calls to the Kubernetes API whose errors distinguish temporary from permanent failures.
 
 use std::collections::BTreeMap;
 use std::future::Future;

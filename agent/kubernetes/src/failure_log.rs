@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Most failures remembered.
-const MOST_FAILURES: usize = 10_000;
+const MAX_FAILURES: usize = 10_000;
 
 /// The last reason of each failing operation.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub struct FailureLog {
 impl FailureLog {
     /// Records a failure of `what`; true if its reason is not the last one recorded.
     pub fn is_new(&mut self, what: &str, reason: &str) -> bool {
-        if self.reasons.len() >= MOST_FAILURES {
+        if self.reasons.len() >= MAX_FAILURES {
             self.reasons.clear();
         }
         self.reasons.insert(what.to_owned(), reason.to_owned()).is_none_or(|before| before != reason)
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_news_until_it_is_known_and_again_after_it_ended() {
+    fn a_failure_is_new_once_and_again_after_a_success() {
         let mut failures = FailureLog::default();
         assert!(failures.is_new("a", "no") && !failures.is_new("a", "no") && failures.is_new("b", "no"));
         assert!(failures.is_new("a", "still no"));

@@ -8,7 +8,7 @@ pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 pub const NVIDIA_GPU_SHARED: &str = "nvidia.com/gpu.shared";
 /// MIG instances where each profile has its own name: this and the profile.
 pub const NVIDIA_MIG_PREFIX: &str = "nvidia.com/mig-";
-/// What the devices of that kind are called in an offer; the broker adds "-" and the profile.
+/// Name of MIG devices in an offer; the broker adds "-" and the profile.
 pub const NVIDIA_MIG: &str = "nvidia.com/mig";
 /// AMD's GPUs.
 pub const AMD_GPU: &str = "amd.com/gpu";
@@ -109,7 +109,7 @@ pub fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
-/// Every name that a lease must be kept from unless it is what was leased: all that the nodes count, all the well-known
+/// Every device name that a lease must not use unless it was leased: all names that nodes count, and all well-known
 /// ones.
 pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let profiles = MIG_PROFILES.iter().flat_map(|profile| {

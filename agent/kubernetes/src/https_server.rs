@@ -5,4 +5,4 @@ mod certificates;
 mod serve;
 
 pub use certificates::{Certificates, LIFE, make as make_certificates, server_config};
-pub use serve::{Called, listen, serve};
+pub use serve::{HttpsService, listen, serve};

@@ -1,4 +1,4 @@
-//! What one pod takes of its node: the rule of the Kubernetes scheduler.
+//! The resources that a pod takes of its node, by the Kubernetes scheduler's rule.
 //!
 //! `max(Σ containers + Σ sidecars, max over init containers of (its own + sidecars started before it)) + overhead`,
 //! where a sidecar is an init container with `restartPolicy: Always`. Amounts for CPU and memory given for the pod as a
@@ -19,7 +19,7 @@ pub const CPU: &str = "cpu";
 /// Main memory, counted in bytes.
 pub const MEMORY: &str = "memory";
 
-/// What the scheduler counts for the pod.
+/// The request that the scheduler counts for the pod.
 pub fn effective_request(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
     let mut total = of_containers(spec);
@@ -54,7 +54,8 @@ fn of_containers(spec: &PodSpec) -> Amounts {
     running
 }
 
-/// A limit without a request is the request: the API server writes that for pods, but not for a stored old object.
+/// A limit without a request counts as the request: the API server sets that in new pods, but not in old stored
+/// objects.
 fn of_container(container: &Container) -> Amounts {
     let Some(resources) = &container.resources else { return Amounts::new() };
     let mut own = resources.limits.as_ref().map(amounts).unwrap_or_default();
@@ -64,7 +65,7 @@ fn of_container(container: &Container) -> Amounts {
     own
 }
 
-/// Amounts as asked for; what cannot be read counts as nothing, for the API server does not store such.
+/// The requested amounts; unreadable ones, which no API server stores, count as 0.
 fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
     list.iter()
         .filter_map(|(name, Quantity(text))| {

@@ -1,13 +1,14 @@
 //! A cache of watched objects, reduced to the facts that are kept.
 //!
-//! `kube::runtime::reflector` keeps whole objects, and does not tell whether a change matters. A cluster has tens of
-//! thousands of pods, and nodes report every few seconds; so the facts are kept, and compared.
+//! `kube::runtime::reflector` keeps whole objects, and does not show whether a change matters. A cluster has tens of
+//! thousands of pods, and nodes report every few seconds; so only the facts are kept and compared.
 
 use std::collections::BTreeMap;
 
 use kube::runtime::watcher::Event;
 
-/// Facts by key. During a relist the old facts stay until the new list is whole, so that no half list is ever seen.
+/// Facts by key. During a relist the old facts stay until the new list is complete, so that readers never see a partial
+/// list.
 #[derive(Debug)]
 pub struct WatchCache<F> {
     facts: BTreeMap<String, F>,

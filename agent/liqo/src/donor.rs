@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! challenge ─▶ admit_tenant ─┬▶ (slices come and go) ─▶ drain_slice ─▶ remove_tenant         LiqoDonor, called by steps
-//! mint_token, again and again ┘
+//! mint_token, repeatedly ────┘
 //!                                     ▲
-//! Grants ─┬─▶ ClassController: status of every replicated ResourceSlice is exactly its lease, or nothing
-//!         └─▶ PolicyKeeper:    admission policies say the same, whoever asks                  tasks, always running
+//! Grants ─┬─▶ ClassController: the status of each replicated ResourceSlice is its lease, or nothing
+//!         └─▶ PolicyKeeper:    admission policies enforce the same for all writers             tasks, always running
 //! ```
 //!
 //! Liqo itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put any
@@ -56,12 +56,12 @@ pub struct DonorSettings {
     pub ca_pem: String,
     /// Longest that one call waits for Liqo's controllers.
     pub patience: Duration,
-    /// How long a tenant's pods are given to end when their lease is over, whatever they ask for themselves.
+    /// Grace period of a tenant's pods when their lease is over, which replaces their own.
     pub pod_grace: Duration,
 }
 
 impl DonorSettings {
-    /// The usual limits.
+    /// Settings with the default limits.
     #[must_use]
     pub fn new(liqo_id: &str, api_server: ForwardTarget, advertised: &str, ca_pem: &str) -> Self {
         Self {

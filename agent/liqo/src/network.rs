@@ -62,7 +62,7 @@ const MAX_NETWORKS: u32 = 64;
 pub struct NetworkSettings {
     /// Where Liqo is installed.
     pub liqo_namespace: String,
-    /// Its version, as in "v1.2.0"; empty if it does not say it.
+    /// Its version, as in "v1.2.0"; empty if unknown.
     pub liqo_version: String,
     /// How gateways are made.
     pub gateway: GatewaySettings,
@@ -72,24 +72,24 @@ pub struct NetworkSettings {
 
 /// State of the network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetworkStanding {
+pub enum NetworkStatus {
     /// In progress; the text says what is missing.
-    Waits(String),
+    Pending(String),
     /// It cannot be made: code and reason.
     Refused(String),
     /// Both gateways are configured.
     Ready {
-        /// Whether Liqo says that they reach each other.
+        /// Whether Liqo reports that they reach each other.
         connected: bool,
     },
 }
 
-impl NetworkStanding {
-    /// In words for people.
+impl NetworkStatus {
+    /// A text for people.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn summary(&self) -> String {
         match self {
-            Self::Waits(reason) => format!("waits: {reason}"),
+            Self::Pending(reason) => format!("waits: {reason}"),
             Self::Refused(reason) => format!("refused: {reason}"),
             Self::Ready { connected: true } => "connected".to_owned(),
             Self::Ready { connected: false } => "set up; Liqo's gateways have not reached each other yet".to_owned(),
@@ -98,15 +98,15 @@ impl NetworkStanding {
 }
 
 /// Networks by the peering that carries them.
-pub type Networks = std::collections::BTreeMap<PeeringId, NetworkSeen>;
+pub type Networks = std::collections::BTreeMap<PeeringId, ObservedNetwork>;
 
 /// Observed network to one other cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkSeen {
+pub struct ObservedNetwork {
     /// This side's state for the other side; `None` while it is unknown.
     pub local: Option<NetworkState>,
     /// Its state.
-    pub standing: NetworkStanding,
+    pub status: NetworkStatus,
 }
 
 /// Drives the network of this cluster's Liqo. Cheap to clone.
@@ -114,7 +114,7 @@ pub struct NetworkSeen {
 pub struct LiqoNetwork {
     client: Client,
     settings: NetworkSettings,
-    /// Held while objects are set, so that a removal begins after that.
+    /// Held while objects are applied, so that a removal waits for that.
     tending: Arc<Mutex<()>>,
 }
 
@@ -131,29 +131,27 @@ impl LiqoNetwork {
         Self { client, settings, tending: Arc::default() }
     }
 
-    /// Sets this side's objects as far as the other side's state is known, and observes the result. `current` is read
-    /// right before: a network that it no longer returns is not set.
+    /// Applies this side's objects as far as the other side's state is known, and observes the result. `current` is
+    /// read right before: a network that it no longer returns is not applied.
     pub async fn tend(
         &self,
         current: impl FnOnce() -> Option<(LiqoPeer, Side, Option<NetworkState>)>,
-    ) -> Option<NetworkSeen> {
+    ) -> Option<ObservedNetwork> {
         let _tending = self.tending.lock().await;
         let (peer, side, remote) = current()?;
         let mut pass = Pass { network: self, peer: &peer, side, local: None };
-        let standing = match pass.run(remote.as_ref()).await {
-            Ok(standing) => standing,
+        let status = match pass.run(remote.as_ref()).await {
+            Ok(status) => status,
             Err(error) => {
-                // What was not seen to its end is not told.
+                // A pass that failed reports no state.
                 pass.local = None;
                 match error {
-                    DeliveryError::Permanent { code, message } => {
-                        NetworkStanding::Refused(format!("{code}: {message}"))
-                    }
-                    error => NetworkStanding::Waits(error.to_string()),
+                    DeliveryError::Permanent { code, message } => NetworkStatus::Refused(format!("{code}: {message}")),
+                    error => NetworkStatus::Pending(error.to_string()),
                 }
             }
         };
-        Some(NetworkSeen { local: pass.local, standing })
+        Some(ObservedNetwork { local: pass.local, status })
     }
 
     fn objects(&self, kind: &ApiResource, namespace: &str) -> Api<DynamicObject> {
@@ -205,15 +203,15 @@ struct Pass<'a> {
     local: Option<NetworkState>,
 }
 
-fn waits(reason: String) -> Result<NetworkStanding, DeliveryError> {
-    Ok(NetworkStanding::Waits(reason))
+fn pending(reason: String) -> Result<NetworkStatus, DeliveryError> {
+    Ok(NetworkStatus::Pending(reason))
 }
 
 impl Pass<'_> {
-    async fn run(&mut self, remote: Option<&NetworkState>) -> Result<NetworkStanding, DeliveryError> {
+    async fn run(&mut self, remote: Option<&NetworkState>) -> Result<NetworkStatus, DeliveryError> {
         let (namespace, cluster) = (self.peer.tenant_namespace(), &self.peer.cluster);
-        if let Some(missing) = self.network.enter(self.peer, &namespace).await? {
-            return waits(missing);
+        if let Some(missing) = self.network.check_namespace(self.peer, &namespace).await? {
+            return pending(missing);
         }
         let mut local = self.network.own_ranges().await?;
         if let Some(gateway) = self.gateway().await? {
@@ -221,13 +219,13 @@ impl Pass<'_> {
         }
         self.local = Some(local.clone());
         let Some(remote) = remote else {
-            return waits(format!("cluster {cluster} has not told its Liqo's networks yet"));
+            return pending(format!("cluster {cluster} has not sent its Liqo's networks yet"));
         };
         self.network.check_ranges(remote)?;
         let object = self.ensure(&configuration(), network_objects::configuration(self.peer, remote)).await?;
         if !network_objects::is_remapped(&object, remote) {
             let name = &self.peer.liqo_id;
-            return waits(format!(
+            return pending(format!(
                 "Liqo has not remapped the networks in Configuration {namespace}/{name} yet; does liqo-ipam run?"
             ));
         }
@@ -241,12 +239,12 @@ impl Pass<'_> {
                 gateway_server(),
             ),
             (Side::Origin, None) => {
-                return waits(format!("cluster {cluster} has not told the endpoint of its gateway yet"));
+                return pending(format!("cluster {cluster} has not sent the endpoint of its gateway yet"));
             }
         };
-        self.make_way(&others).await?;
-        if let Some(remains) = self.of_the_gateway_before(&kind).await? {
-            return waits(remains);
+        self.delete_obsolete(&others).await?;
+        if let Some(remains) = self.gateway_leftover(&kind).await? {
+            return pending(remains);
         }
         let gateway = self.ensure(&kind, wanted).await?;
         self.network.fill_in(&mut local, &gateway).await?;
@@ -254,33 +252,31 @@ impl Pass<'_> {
         self.with_gateway(&local, remote).await
     }
 
-    /// What is left once this side's gateway is there.
-    async fn with_gateway(
-        &self,
-        local: &NetworkState,
-        remote: &NetworkState,
-    ) -> Result<NetworkStanding, DeliveryError> {
+    /// Completes the round once this side's gateway exists.
+    async fn with_gateway(&self, local: &NetworkState, remote: &NetworkState) -> Result<NetworkStatus, DeliveryError> {
         let (namespace, name) = (self.peer.tenant_namespace(), &self.peer.liqo_id);
         if let Some(key) = &remote.public_key {
             self.ensure(&public_key(), network_objects::public_key(self.peer, key)).await?;
         }
         if local.public_key.is_none() {
-            return waits(format!(
+            return pending(format!(
                 "Liqo has made no key for the gateway {namespace}/{name} yet; the events there say why"
             ));
         }
         if self.side == Side::Donor && local.endpoint.is_none() {
             let service = self.network.settings.gateway.service_type;
             let (kind, hint) = (service.text(), service.hint());
-            return waits(format!("the gateway has no endpoint: Service {namespace}/gw-{name} of type {kind} {hint}"));
+            return pending(format!(
+                "the gateway has no endpoint: Service {namespace}/gw-{name} of type {kind} {hint}"
+            ));
         }
         if remote.public_key.is_none() {
-            return waits(format!("cluster {} has not told the key of its gateway yet", self.peer.cluster));
+            return pending(format!("cluster {} has not sent the key of its gateway yet", self.peer.cluster));
         }
-        Ok(NetworkStanding::Ready { connected: self.is_connected(&namespace).await? })
+        Ok(NetworkStatus::Ready { connected: self.is_connected(&namespace).await? })
     }
 
-    /// This side's gateway, if it is there.
+    /// This side's gateway, if it exists.
     async fn gateway(&self) -> Result<Option<DynamicObject>, DeliveryError> {
         let (kind, name) = (gateway_of(self.side), &self.peer.liqo_id);
         let api = self.network.objects(&kind, &self.peer.tenant_namespace());
@@ -295,15 +291,14 @@ impl Pass<'_> {
             && found.metadata.deletion_timestamp.is_some()
         {
             let operation = format!("make {} {}", kind.kind, self.peer.liqo_id);
-            return Err(DeliveryError::temporary(operation, "the one before is still being deleted"));
+            return Err(DeliveryError::temporary(operation, "the old one is still being deleted"));
         }
         rights(dynamic::apply(&api, &object).await)
     }
 
-    /// What is left of a gateway that was deleted, while there is none. Liqo makes a key and a Deployment only where it
-    /// finds none of that name: beside those of the gateway before, which Kubernetes still has to collect, a new one
-    /// would stay without.
-    async fn of_the_gateway_before(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
+    /// A remaining object of a deleted gateway, while there is no gateway. Liqo makes a key and a Deployment only if
+    /// none of that name exist: a new gateway would get neither before Kubernetes has collected the old ones.
+    async fn gateway_leftover(&self, kind: &ApiResource) -> Result<Option<String>, DeliveryError> {
         if self.own(kind).await?.is_some() {
             return Ok(None);
         }
@@ -316,22 +311,22 @@ impl Pass<'_> {
         let (operation, secret) = (format!("read Secret {namespace}/{name}"), secrets.get_metadata(&name));
         let left = match (deployment, rights(call_opt(&operation, secret).await)?) {
             (None, None) if self.network.has_no_children(kind, self.peer).await? => return Ok(None),
-            (None, None) => "what Liqo made for the gateway before is".to_owned(),
-            (Some(_), _) => format!("Deployment {namespace}/{name} of the gateway before is"),
-            (None, Some(_)) => format!("Secret {namespace}/{name} of the gateway before is"),
+            (None, None) => "a Liqo object of the earlier gateway is".to_owned(),
+            (Some(_), _) => format!("Deployment {namespace}/{name} of the earlier gateway is"),
+            (None, Some(_)) => format!("Secret {namespace}/{name} of the earlier gateway is"),
         };
         Ok(Some(format!("{left} still there; does kube-controller-manager run, which collects it?")))
     }
 
-    /// Between two clusters there is one pair of gateways. One of the other role is of a peering that was before.
-    async fn make_way(&self, kind: &ApiResource) -> Result<(), DeliveryError> {
+    /// Deletes an object that an earlier peering made in the other role: two clusters have one pair of gateways.
+    async fn delete_obsolete(&self, kind: &ApiResource) -> Result<(), DeliveryError> {
         match self.own(kind).await? {
             Some(_) => self.network.delete_own(kind, self.peer).await,
             None => Ok(()),
         }
     }
 
-    /// This agent's object of a kind; an error if there is one of somebody else.
+    /// This agent's object of a kind; an error if somebody else made it.
     async fn own(&self, kind: &ApiResource) -> Result<Option<PartialObjectMeta<DynamicObject>>, DeliveryError> {
         let (namespace, name) = (self.peer.tenant_namespace(), &self.peer.liqo_id);
         let api = self.network.objects(kind, &namespace);
@@ -347,7 +342,7 @@ impl Pass<'_> {
         Ok(found)
     }
 
-    /// Whether this side's gateway says that it reaches the other one.
+    /// Whether this side's gateway reports that it reaches the other one.
     async fn is_connected(&self, namespace: &str) -> Result<bool, DeliveryError> {
         let name = format!("gw-{}", self.peer.liqo_id);
         let connections = self.network.objects(&connection(), namespace);
@@ -366,25 +361,25 @@ fn gateway_of(side: Side) -> ApiResource {
 }
 
 impl LiqoNetwork {
-    /// What the other side must know of this side's gateway.
+    /// Adds the gateway's endpoint and public key, which the other side needs.
     async fn fill_in(&self, local: &mut NetworkState, gateway: &DynamicObject) -> Result<(), DeliveryError> {
         local.public_key = self.gateway_key(gateway).await?;
         local.endpoint = network_objects::endpoint(gateway);
         Ok(())
     }
 
-    /// Whether the tenant namespace can be worked in; what is missing if not.
-    async fn enter(&self, peer: &LiqoPeer, namespace: &str) -> Result<Option<String>, DeliveryError> {
+    /// Checks that the tenant namespace can be used; returns what is missing.
+    async fn check_namespace(&self, peer: &LiqoPeer, namespace: &str) -> Result<Option<String>, DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         match rights(call_opt(&format!("read namespace {namespace}"), namespaces.get(namespace)).await)? {
-            // The key exchange makes it, and looks whose it is.
+            // The key exchange makes it, and checks its owner.
             None => return Ok(Some(format!("namespace {namespace} is not made yet"))),
             Some(found) if found.metadata.deletion_timestamp.is_some() => {
                 return Ok(Some(format!("namespace {namespace} is being deleted")));
             }
             Some(found) if !found.labels().contains_key(PEERING_LABEL) => {
                 let text = format!(
-                    "namespace {namespace} was not made by Comity: cluster {} is peered by hand; run liqoctl unpeer",
+                    "namespace {namespace} was not made by Comity: cluster {} is peered manually; run liqoctl unpeer",
                     peer.liqo_id
                 );
                 return Err(DeliveryError::permanent("liqo-network-by-hand", text));
@@ -397,7 +392,7 @@ impl LiqoNetwork {
         Ok(None)
     }
 
-    /// Before 1.2 a Liqo routes to the first pod network alone.
+    /// Liqo before 1.2 routes only to the first pod network.
     fn check_ranges(&self, remote: &NetworkState) -> Result<(), DeliveryError> {
         let version = Version::parse(&self.settings.liqo_version);
         if remote.pod_cidrs.len() < 2 || version.is_none_or(Version::takes_several_pod_networks) {
@@ -412,7 +407,7 @@ impl LiqoNetwork {
         Err(DeliveryError::permanent("liqo-pod-cidrs", text))
     }
 
-    /// Base64 of a gateway's public key, out of the Secret that Liqo keeps its keys in.
+    /// Base64 of a gateway's public key, from the Secret with Liqo's keys.
     async fn gateway_key(&self, gateway: &DynamicObject) -> Result<Option<String>, DeliveryError> {
         let text = |field: &str| gateway.data.pointer(&format!("/status/secretRef/{field}")).and_then(Value::as_str);
         let Some(name) = text("name") else { return Ok(None) };
@@ -424,7 +419,7 @@ impl LiqoNetwork {
         let found = rights(call_opt(&format!("read Secret {namespace}/{name}"), secrets.get(name)).await)?;
         let Some(mut data) = found.and_then(|secret| secret.data) else { return Ok(None) };
         let key = data.get("publicKey").map(|key| STANDARD.encode(&key.0));
-        // The private key is beside it.
+        // The Secret also contains the private key.
         data.values_mut().for_each(|value| value.0.zeroize());
         Ok(key.filter(|key| state::wireguard_key(key).is_some()))
     }

@@ -37,7 +37,7 @@ use crate::{MAX_IDLE_SLICES, ORIGIN_ROLE, dynamic, own_rights::TenantRole};
 
 pub use objects::SliceRequest;
 pub use own_network::{OwnNetwork, own_network};
-pub use tend::{Line, TendSettings};
+pub use tend::{DonorLine, TendSettings};
 
 /// The ConfigMap with this cluster's Liqo id.
 const CLUSTER_ID_MAP: &str = "liqo-clusterid-configmap";
@@ -47,13 +47,13 @@ const CLUSTER_ID_KEY: &str = "CLUSTER_ID";
 const ORIGIN_RIGHTS: TenantRole =
     TenantRole { name: ORIGIN_ROLE, manifest: "deploy/agent/liqo-origin.yaml", gives: ("watch", "", "secrets") };
 
-/// How a namespace is called on the donor.
+/// Naming of an offloaded namespace on the donor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamespaceMapping {
     /// `NAMESPACE-LIQO_ID`: never clashes, but only the short names of Services work there.
     #[default]
     DefaultName,
-    /// The same name: all names of Services work as at home, if the donor has no namespace of that name.
+    /// The same name: all names of Services work as on the origin, if the donor has no namespace of that name.
     EnforceSameName,
 }
 
@@ -73,15 +73,15 @@ pub struct OriginSettings {
     pub liqo_namespace: String,
     /// Pod CIDRs of this cluster; none: those that its nodes name.
     pub pod_cidrs: Vec<String>,
-    /// Whether pods go through Liqo's gateways: then it is Liqo that counts pod CIDRs and remaps them.
+    /// Whether pods use Liqo's gateways: then Liqo determines and remaps pod CIDRs.
     pub liqo_network: bool,
-    /// How namespaces are called on donors.
+    /// Naming of namespaces on donors.
     pub mapping: NamespaceMapping,
-    /// How long a donor that does not answer may hold up a removal before it is counted as gone.
+    /// How long a silent donor may delay a removal before it counts as gone.
     pub donor_patience: Duration,
-    /// Virtual nodes of ended leases that wait for others, of each donor.
+    /// Most idle virtual nodes kept for each donor.
     pub idle_nodes: usize,
-    /// How long pods on a virtual node are given to end when the lease does.
+    /// How long pods on a virtual node may take to end when the lease ends.
     pub drain_patience: Duration,
 }
 
@@ -104,9 +104,9 @@ impl Default for OriginSettings {
 pub struct LiqoOrigin {
     client: Client,
     settings: OriginSettings,
-    /// Held while the offer to a namespace is worked out and written: leases for one namespace may come and go at once.
+    /// Held while a namespace's offer is computed and written: leases for one namespace may start and end concurrently.
     offers: Arc<Mutex<()>>,
-    /// Liqo never changes it: every object of a peering carries it.
+    /// This cluster's Liqo id; read once, because Liqo never changes it.
     own_id: Arc<OnceCell<String>>,
 }
 

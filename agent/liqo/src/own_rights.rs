@@ -12,8 +12,8 @@ use kube::{Api, Client};
 
 use crate::own_user_name;
 
-/// Looks at the rights after binding them: a second in all, where some milliseconds were seen.
-const RIGHTS_LOOKS: usize = 50;
+/// Checks of the rights after binding them, within a second in total; observed: some milliseconds.
+const RIGHTS_CHECKS: usize = 50;
 const RIGHTS_POLL: Duration = Duration::from_millis(20);
 /// API group of roles and their bindings.
 pub(super) const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
@@ -24,7 +24,7 @@ pub(super) struct TenantRole {
     pub(super) name: &'static str,
     /// The manifest that has it.
     pub(super) manifest: &'static str,
-    /// One of its rights, by which it is seen that it is in force: verb, API group and resource.
+    /// One of its rights, which shows whether it is in force: verb, API group and resource.
     pub(super) gives: (&'static str, &'static str, &'static str),
 }
 
@@ -42,10 +42,10 @@ impl TenantRole {
         self.await_rights(client, namespace).await
     }
 
-    /// The API server takes a moment to begin with a new binding.
+    /// Waits for the rights: the API server needs a moment to apply a new binding.
     async fn await_rights(&self, client: &Client, namespace: &str) -> Result<(), DeliveryError> {
         let operation = format!("wait for the rights in namespace {namespace}");
-        for _ in 0..RIGHTS_LOOKS {
+        for _ in 0..RIGHTS_CHECKS {
             if self.is_in_force(client, namespace).await? {
                 return Ok(());
             }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_and_users_are_told_apart() {
+    fn accounts_and_users_are_distinguished() {
         let account = subject("system:serviceaccount:comity-system:comity-agent");
         assert_eq!((account.kind.as_str(), account.namespace.as_deref()), ("ServiceAccount", Some("comity-system")));
         assert_eq!(account.name, "comity-agent");

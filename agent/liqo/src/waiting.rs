@@ -1,7 +1,7 @@
 //! Waits for controllers by watches, with a time limit.
 //!
-//! `kube::runtime::wait::await_condition` is no substitute: it ends at the first error of the watch, and it cannot tell
-//! what is still missing when the time is over.
+//! `kube::runtime::wait::await_condition` is no substitute: it ends at the first error of the watch, and does not
+//! report what is still missing when the time is over.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,14 +18,14 @@ use serde::de::DeserializeOwned;
 pub(super) const CONTROLLER_HINT: &str = "is liqo-controller-manager running?";
 
 /// Result of a check of an object.
-pub(super) enum Seen<T> {
+pub(super) enum Progress<T> {
     /// The condition holds.
     Done(T),
     /// Still missing, in words for people.
     NotYet(String),
 }
 
-impl<T> Seen<T> {
+impl<T> Progress<T> {
     /// Done once something is found.
     pub(super) fn of(found: Option<T>, missing: &str) -> Self {
         found.map_or_else(|| Self::NotYet(missing.to_owned()), Self::Done)
@@ -43,24 +43,24 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Until `look` is done with the object of this name, or gives up; it gets `None` while there is none.
+    /// Waits until `check` is done with the object of this name, or fails; it gets `None` while there is none.
     pub(super) async fn until<K, T>(
         &self,
         api: &Api<K>,
         name: &str,
-        mut look: impl FnMut(Option<&K>) -> Result<Seen<T>, DeliveryError>,
+        mut check: impl FnMut(Option<&K>) -> Result<Progress<T>, DeliveryError>,
     ) -> Result<T, DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let mut states = std::pin::pin!(watcher::watch_object(api.clone(), name).default_backoff());
-        let mut missing = UNHEARD.to_owned();
+        let mut missing = NOT_OBSERVED.to_owned();
         let wait = async {
             while let Some(state) = states.next().await {
                 match state {
-                    Ok(object) => match look(object.as_ref())? {
-                        Seen::Done(found) => return Ok(found),
-                        Seen::NotYet(what) => missing = what,
+                    Ok(object) => match check(object.as_ref())? {
+                        Progress::Done(found) => return Ok(found),
+                        Progress::NotYet(what) => missing = what,
                     },
                     Err(error) => missing = format!("the API server says: {error}"),
                 }
@@ -71,16 +71,16 @@ impl Waiting<'_> {
         result.unwrap_or_else(|_| Err(self.too_long(&missing)))
     }
 
-    /// Until the object of this name is gone; with `uid`, also once another one has its name.
+    /// Waits until the object of this name is gone; with `uid`, another object of that name counts as gone.
     pub(super) async fn gone<K>(&self, api: &Api<K>, name: &str, uid: Option<String>) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         self.until(api, name, |object| {
             Ok(match object {
-                None => Seen::Done(()),
-                Some(other) if uid.is_some() && other.uid() != uid => Seen::Done(()),
-                Some(object) => Seen::NotYet(match object.finalizers().join(", ").as_str() {
+                None => Progress::Done(()),
+                Some(other) if uid.is_some() && other.uid() != uid => Progress::Done(()),
+                Some(object) => Progress::NotYet(match object.finalizers().join(", ").as_str() {
                     "" => "still there".to_owned(),
                     finalizers => format!("held by {finalizers}"),
                 }),
@@ -89,7 +89,7 @@ impl Waiting<'_> {
         .await
     }
 
-    /// Until nothing of this selection is left.
+    /// Waits until nothing of this selection is left.
     pub(super) async fn none_left<K>(&self, api: Api<K>, labels: &str) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -101,7 +101,11 @@ impl Waiting<'_> {
             Ok(()) => Ok(()),
             Err(_) => {
                 let names = left.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-                Err(self.too_long(&if names.is_empty() { UNHEARD.to_owned() } else { format!("still there: {names}") }))
+                Err(self.too_long(&if names.is_empty() {
+                    NOT_OBSERVED.to_owned()
+                } else {
+                    format!("still there: {names}")
+                }))
             }
         }
     }
@@ -116,7 +120,7 @@ impl Waiting<'_> {
 }
 
 /// The error before the first observation.
-const UNHEARD: &str = "the API server has not told of it";
+const NOT_OBSERVED: &str = "the API server has not shown it yet";
 
 async fn emptied<K>(events: impl Stream<Item = watcher::Result<Event<K>>>, left: &mut BTreeSet<String>)
 where
@@ -141,7 +145,7 @@ where
             Ok(Event::Delete(object)) => {
                 left.remove(&key(&object));
             }
-            Err(error) => tracing::debug!(%error, "a watch failed and is begun again"),
+            Err(error) => tracing::debug!(%error, "a watch failed and restarts"),
         }
         if listed && left.is_empty() {
             return;

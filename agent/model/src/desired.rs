@@ -42,7 +42,8 @@ impl Desired {
         Self { state: Arc::new(state), ..Self::default() }
     }
 
-    /// Applies an update at a time of the monotonic clock; `here` are all objects that this agent holds anything of. Returns whether the state is new.
+    /// Applies an update at a time of the monotonic clock; `here` are all objects that this agent holds anything of.
+    /// Returns whether the state is new.
     pub fn take(&mut self, update: &Update, here: &BTreeSet<ObjectId>, now: Duration) -> bool {
         self.is_live = update.is_live;
         let Some(state) = update.state.as_ref().filter(|_| update.number != self.number) else { return false };
@@ -98,7 +99,7 @@ impl Desired {
 
     /// Whether a fresh desired state would confirm an unwanted object.
     #[must_use]
-    pub fn wants_another_look(&self, now: Duration) -> bool {
+    pub fn needs_resync(&self, now: Duration) -> bool {
         let waits = |(object, since): (&ObjectId, &Duration)| {
             !self.unwanted.contains(object) && now.saturating_sub(*since) >= CONFIRMED_AFTER
         };
@@ -140,7 +141,7 @@ mod tests {
         assert!(desired.unwanted().is_empty());
         desired.take(&update(2, 11, &[2]), &here, SECOND * 5);
         assert!(desired.unwanted().is_empty(), "too soon");
-        assert!(desired.wants_another_look(SECOND * 6));
+        assert!(desired.needs_resync(SECOND * 6));
         desired.take(&update(3, 12, &[2]), &here, SECOND * 7);
         assert_eq!(desired.unwanted().iter().collect::<Vec<_>>(), [&lease(1)]);
         desired.take(&update(4, 13, &[1]), &here, SECOND * 8);

@@ -28,14 +28,14 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Reads what was [`encoded`](Self::encoded); empty if it cannot be read.
+    /// Decodes [`encoded`](Self::encoded); empty if that is invalid.
     #[must_use]
     pub fn decode(encoded: &[u8]) -> Self {
         v1::DesiredState::decode(encoded).unwrap_or_default().into()
     }
 
     fn skip(&mut self, object: Option<ObjectId>, error: &InvalidId) {
-        tracing::warn!(%error, "the broker sent a malformed id; what it belongs to is skipped");
+        tracing::warn!(%error, "the broker sent a malformed id; its object is skipped");
         self.skipped.extend(object);
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_its_encoding_without_envelopes_and_what_is_unknown_is_called_so() {
+    fn a_state_survives_its_encoding_without_envelopes_and_with_unknown_states() {
         let envelope = v1::Envelope {
             peering: "peer-1".into(),
             from: "west".into(),
@@ -124,8 +124,10 @@ mod tests {
 
     #[test]
     fn malformed_objects_are_skipped_and_stay_wanted() {
+        let placement = Some(v1::Placement { donor: "no label".into(), ..v1::Placement::default() });
+        let misplaced = v1::Lease { placement, ..lease("lease-3", "peer-1") };
         let received = v1::DesiredState {
-            leases: vec![lease("lease-1", "peer-x"), lease("7", "peer-1"), lease("lease-2", "peer-1")],
+            leases: vec![lease("lease-1", "peer-x"), lease("7", "peer-1"), lease("lease-2", "peer-1"), misplaced],
             peerings: vec![peering("peer-01"), peering("peer-1")],
             envelopes: vec![v1::Envelope::default()],
             ..v1::DesiredState::default()
@@ -133,6 +135,6 @@ mod tests {
         let state = DesiredState::from(received);
         assert_eq!(state.leases.iter().map(|lease| lease.id).collect::<Vec<_>>(), [LeaseId(2)]);
         assert_eq!((state.peerings.len(), state.envelopes.len()), (1, 0));
-        assert_eq!(state.skipped, [ObjectId::Lease(LeaseId(1))]);
+        assert_eq!(state.skipped, [ObjectId::Lease(LeaseId(1)), ObjectId::Lease(LeaseId(3))]);
     }
 }

@@ -4,7 +4,7 @@ use comity_proto::v1;
 use comity_types::{ClusterId, InvalidId, LeaseId, PeeringId};
 use serde::{Deserialize, Serialize};
 
-/// What identifies an envelope among those for one cluster.
+/// Identifies an envelope among those for one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EnvelopeKey {
     /// The peering.
@@ -36,9 +36,9 @@ impl EnvelopeKey {
 /// An envelope for this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// What identifies it.
+    /// Identifies it among the envelopes for one cluster.
     pub key: EnvelopeKey,
-    /// The sender, by its own words.
+    /// The claimed sender.
     pub from: ClusterId,
     /// The receiver.
     pub to: ClusterId,

@@ -1,7 +1,14 @@
 //! A lease as the broker describes it to its agents.
 
+pub mod placement;
+pub mod reclaim;
+
 use comity_proto::v1;
 use comity_types::{ClusterId, Delivery, EndReason, InvalidId, LeaseId, LeaseState, PeeringId, RequestId};
+
+use self::placement::Placement;
+use self::reclaim::Reclaim;
+use crate::gpu_demand::GpuDemand;
 
 /// A lease. Times are in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +22,7 @@ pub struct Lease {
     /// Borrowing cluster.
     pub origin: ClusterId,
     /// Donor, nodes and devices.
-    pub placement: Option<v1::Placement>,
+    pub placement: Option<Placement>,
     /// The peering that carries it.
     pub peering: PeeringId,
     /// Its state; `None` if this version does not know it.
@@ -39,13 +46,13 @@ pub struct Lease {
     /// Namespace on the origin for its kubeconfig or pods.
     pub target_namespace: String,
     /// The requested capacity.
-    pub gpus: Option<v1::GpuDemand>,
+    pub gpus: Option<GpuDemand>,
     /// W3C trace context of its submission.
     pub traceparent: String,
     /// How it reaches the origin.
     pub delivery: Delivery,
     /// Its reclaim, if there is one.
-    pub reclaim: Option<v1::Reclaim>,
+    pub reclaim: Option<Reclaim>,
     /// The request's next lease.
     pub moved_to: Option<LeaseId>,
 }
@@ -100,7 +107,7 @@ impl TryFrom<v1::Lease> for Lease {
             request: RequestId::parse(&lease.request, "lease.request")?,
             tenant: lease.tenant,
             origin: ClusterId::parse(&lease.origin, "lease.origin")?,
-            placement: lease.placement,
+            placement: lease.placement.map(Placement::try_from).transpose()?,
             peering: PeeringId::parse(&lease.peering, "lease.peering")?,
             fencing_token: lease.fencing_token,
             hold_until_ms: lease.hold_until_ms,
@@ -110,9 +117,9 @@ impl TryFrom<v1::Lease> for Lease {
             origin_ready: lease.origin_ready,
             message: lease.message,
             target_namespace: lease.target_namespace,
-            gpus: lease.gpus,
+            gpus: lease.gpus.map(GpuDemand::from),
             traceparent: lease.traceparent,
-            reclaim: lease.reclaim,
+            reclaim: lease.reclaim.map(Reclaim::from),
         })
     }
 }

@@ -9,7 +9,7 @@ pub mod desired;
 pub mod desired_state;
 pub mod envelope;
 pub mod forward_target;
-pub mod functions;
+pub mod gpu_demand;
 pub mod lease;
 pub mod lease_id;
 pub mod local_policy;

@@ -92,7 +92,7 @@ impl LocalPolicy {
             && terms.term_ms > most
         {
             return Err(format!(
-                "a term of {} ms is asked for, this cluster lends for at most {most} ms (sharing.maxLeaseSeconds)",
+                "a term of {} ms is requested, this cluster lends for at most {most} ms (sharing.maxLeaseSeconds)",
                 terms.term_ms
             ));
         }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_just_fits_is_allowed() {
+    fn values_at_the_limit_are_allowed() {
         let policy = LocalPolicy {
             max_lent_gpus: Some(8),
             allowed_origins: names("lab"),

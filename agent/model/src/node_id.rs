@@ -1,8 +1,7 @@
 //! Names of nodes that leave the institution: salted hashes.
 //!
-//! The salt stays in the agent's state folder. Without it nobody can tell a
-//! host name from its id, not even by trying names; with it ids are the same
-//! after every restart, which leases need.
+//! The salt stays in the agent's state folder. Without it nobody can find a host name from its id, not even by trying
+//! names. With it ids stay the same over restarts, which leases need.
 
 use std::fmt;
 use std::path::Path;
@@ -56,7 +55,7 @@ impl NodeSalt {
         self.id(b"comity-node-v1", name)
     }
 
-    /// The id of a clique of devices that NVLink joins: as long.
+    /// The id of a clique of devices that NVLink joins, of the same length.
     #[must_use]
     pub fn clique_id(&self, name: &str) -> String {
         self.id(b"comity-clique-v1", name)

@@ -24,7 +24,7 @@ pub(super) fn check_listeners(config: &Config, checks: &mut SettingChecks) {
     let is_tun = config.fabric.mode == FabricModeName::Tun;
     let at_all = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
     let mut tcp = vec![("adminListen", config.admin_listen)];
-    // A gateway opens it at addresses of its node, for APIs of donors.
+    // A gateway listens on it at addresses of its node, for the APIs of donors.
     tcp.extend(is_tun.then(|| ("the fabric's port for APIs", at_all(API_PORT))));
     tcp.extend(
         config.burst.webhook.as_ref().filter(|_| config.burst.enabled).map(|it| ("burst.webhook.listen", it.listen)),
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_with_ports_are_told_from_other_texts() {
+    fn hosts_with_ports_are_recognized() {
         for good in ["gw.example.org:51871", "10.0.0.1:0", "[2001:db8::1]:6443", "localhost:1"] {
             assert!(is_host_port(good), "{good}");
         }

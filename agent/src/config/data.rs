@@ -56,7 +56,7 @@ impl DataSettings {
         }
     }
 
-    /// As offers say it; `None` where nothing is said.
+    /// The data section of an offer; `None` if nothing is configured.
     #[must_use]
     pub fn site(&self) -> Option<v1::DataSite> {
         let line = |(cluster, mbits): (&String, &u64)| v1::Egress { cluster: cluster.clone(), mbits: *mbits };

@@ -13,7 +13,7 @@ use crate::keys::bundle::MAX_POD_CIDRS;
 /// Most networks of other clusters.
 const MAX_PEER_NETWORKS: usize = 64;
 /// Shortest prefix of a pod CIDR.
-const WIDEST_POD_CIDR: u8 = 8;
+const MIN_POD_CIDR_PREFIX: u8 = 8;
 
 /// Bounds of the token rotation in seconds: shorter would load the brokers, longer tokens are not short-lived.
 const TOKEN_ROTATION: std::ops::RangeInclusive<u64> = 15..=57_600;
@@ -120,9 +120,10 @@ impl LiqoSettings {
                 checks.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
             }
         }
-        if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < WIDEST_POD_CIDR) {
-            let reason =
-                format!("no cluster has such a wide pod network; write its own networks, /{WIDEST_POD_CIDR} at most");
+        if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < MIN_POD_CIDR_PREFIX) {
+            let reason = format!(
+                "no cluster has such a wide pod network; write its own networks, /{MIN_POD_CIDR_PREFIX} at most"
+            );
             checks.refuse("liqo.podCidrs", wide, reason);
         }
         if self.network == LiqoNetworkName::Liqo && !self.pod_cidrs.is_empty() {

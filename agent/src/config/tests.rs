@@ -23,7 +23,7 @@ fn what_is_dumped_reads_back() {
 }
 
 #[test]
-fn all_that_is_wrong_is_said_at_once() {
+fn all_invalid_values_are_reported_together() {
     let error =
         read("kubernetes: {}\nliqo: {namespace: Liqo, apiServer: nowhere}\nburst: {maxGpus: 0, maxRequests: 0}\n");
     let error = error.unwrap().check().unwrap_err().to_string();
@@ -34,7 +34,7 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn data_are_checked_and_said() {
+fn data_settings_are_checked_and_become_a_section_of_the_offer() {
     let text = |data: &str| format!("inventoryFile: /tmp/nodes.yaml\ndata: {data}\n");
     assert_eq!(read(&text("{}")).unwrap().data.site(), None);
     let config = read(&text("{datasets: [laion], egressMbits: 10000, egressMbitsTo: {eos: 100000}}")).unwrap();

@@ -1,4 +1,4 @@
-//! Reading YAML so that what is wrong names its field and its line.
+//! Reads YAML; errors name the field and the line.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::UserMessageFormatter;
@@ -9,7 +9,7 @@ const SHOWN_CHARS: usize = 80;
 /// Reads a text.
 ///
 /// # Errors
-/// One sentence with the field, what is wrong, and line and column with what is there.
+/// One sentence with the field, the problem, line and column, and the text there.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut field = String::new();
     let read = serde_saphyr::with_deserializer_from_str(text, |yaml| {
@@ -25,7 +25,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 }
 
 fn sentence(field: &str, text: &str, error: &serde_saphyr::Error) -> String {
-    // The users' formatter: that for developers advises on how to call the parser.
+    // The formatter for users: the one for developers advises on how to call the parser.
     let what = error.render_with_formatter(&UserMessageFormatter);
     let what = what.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     let what = if what.is_empty() { "it is not YAML".to_owned() } else { what };

@@ -17,7 +17,7 @@ use comity_runtime::{
 };
 use zeroize::Zeroizing;
 
-/// What the identity key signs the CSR for.
+/// Domain of the identity key's signature over the CSR.
 const JOIN_DOMAIN: &str = "join-csr";
 /// How long joining is retried while no broker answers; a starting group takes seconds.
 const TRY_FOR: Duration = Duration::from_secs(60);
@@ -50,10 +50,10 @@ pub enum JoinError {
     /// No key could be made.
     #[error(transparent)]
     Key(#[from] CaError),
-    /// The identity on disk, or the one that came, is not usable.
+    /// The identity on disk, or the received one, is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The list of brokers is not usable.
+    /// The list of brokers is invalid.
     #[error(transparent)]
     Brokers(#[from] EndpointError),
     /// A broker refused.
@@ -96,29 +96,42 @@ pub struct Membership {
     pub brokers: BrokerEndpoints,
 }
 
+/// Input of [`join_or_load`].
+#[derive(Clone, Copy)]
+pub struct JoinInput<'a> {
+    /// The state folder.
+    pub state: &'a Path,
+    /// File with a join token.
+    pub token: Option<&'a Path>,
+    /// Configured brokers; empty: those of the token.
+    pub brokers: &'a [String],
+    /// This agent's identity key.
+    pub key: &'a IdentityKey,
+    /// The institution's signature over it.
+    pub voucher: Option<&'a IdentitySignature>,
+    /// Time.
+    pub clock: &'a dyn Clock,
+    /// Randomness.
+    pub entropy: &'a dyn Entropy,
+}
+
 /// Reads the identity, or joins by the token if there is none. With an identity the token is ignored.
 ///
 /// # Errors
 /// [`JoinError`].
-pub async fn join_or_load(
-    state: &Path,
-    token: Option<&Path>,
-    brokers: &[String],
-    key: &IdentityKey,
-    voucher: Option<&IdentitySignature>,
-    (clock, entropy): (&dyn Clock, &dyn Entropy),
-) -> Result<Membership, JoinError> {
+pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError> {
+    let JoinInput { state, brokers, .. } = input;
     let directory = IdentityDir::new(state.join("identity"));
     let list = state.join("brokers");
     if !directory.exists() {
-        let path = token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?;
+        let path = input.token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?;
         let text = Zeroizing::new(atomic_file::read_bounded(path, TOKEN_FILE_MAX_BYTES)?);
         let token: JoinToken = String::from_utf8_lossy(&text)
             .parse()
             .map_err(|source| JoinError::Token { path: path.to_owned(), source })?;
-        // Before the identity, so that a restart in between joins again instead of finding no brokers.
+        // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         atomic_file::write(&list, token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
-        let pem = join(&token, key, voucher, (clock, entropy)).await?;
+        let pem = join(&token, &input).await?;
         directory.save(&pem)?;
         tracing::info!(cluster = %token.cluster, federation = %token.trust_domain, "joined the federation");
     }
@@ -130,12 +143,8 @@ pub async fn join_or_load(
     Ok(Membership { directory, identity, brokers })
 }
 
-async fn join(
-    token: &JoinToken,
-    key: &IdentityKey,
-    voucher: Option<&IdentitySignature>,
-    (clock, entropy): (&dyn Clock, &dyn Entropy),
-) -> Result<IdentityPem, JoinError> {
+async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {
+    let &JoinInput { key, voucher, clock, entropy, .. } = input;
     let fresh = KeyAndCsr::generate()?;
     let request = v1::JoinRequest {
         cluster: token.cluster.to_string(),
@@ -150,7 +159,7 @@ async fn join(
     let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
     let start = clock.elapsed();
     let mut backoff = Backoff::new(JOIN_BACKOFF.0, JOIN_BACKOFF.1);
-    let mut told = String::new();
+    let mut logged = String::new();
     let joined = loop {
         let status = match client.join(request.clone()).await {
             Ok(joined) => break joined.into_inner(),
@@ -171,9 +180,9 @@ async fn join(
         if clock.elapsed().saturating_sub(start) >= TRY_FOR {
             return Err(JoinError::Unreachable { reason });
         }
-        if reason != told {
+        if reason != logged {
             tracing::info!(reason, "no broker lets this cluster join yet");
-            told = reason;
+            logged = reason;
         }
         clock.sleep(backoff.next_delay(entropy).max(JOIN_BACKOFF.0)).await;
     };

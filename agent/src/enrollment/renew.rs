@@ -40,7 +40,7 @@ pub struct Renewal {
     pub source: IdentitySource,
     /// The issuer.
     pub brokers: BrokerEndpoints,
-    /// How to speak to them.
+    /// TLS for connections to them.
     pub tls: ClientTls,
     /// Time.
     pub clock: Arc<dyn Clock>,

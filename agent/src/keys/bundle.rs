@@ -11,12 +11,12 @@ use ipnet::Ipv4Net;
 
 use crate::keys::seal::SUITE;
 
-/// What bundles are signed for.
+/// Domain of the signature over a bundle.
 const BUNDLE_DOMAIN: &str = "key-bundle";
 /// Most pod CIDRs of one cluster.
 pub(crate) const MAX_POD_CIDRS: usize = 8;
-/// Widest of them: a cluster that says it is half the internet is led nowhere.
-const SHORTEST_PREFIX: u8 = 8;
+/// Shortest prefix of a pod CIDR: no cluster may claim large parts of the internet.
+const MIN_PREFIX: u8 = 8;
 /// Bytes of the API server's "host:port", and of Liqo's version.
 const MAX_API_SERVER_BYTES: usize = 261;
 const MAX_VERSION_BYTES: usize = 32;
@@ -29,7 +29,7 @@ pub type PinnedKeys = BTreeMap<String, Vec<IdentityPublicKey>>;
 /// Why a bundle is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
-    /// It is about something else.
+    /// A field has an unexpected value.
     #[error("the key bundle's {field} is {found:?}, want {want:?}")]
     Field {
         /// Which field.
@@ -47,7 +47,7 @@ pub enum BundleError {
         /// Which field.
         field: &'static str,
     },
-    /// The network that it names cannot be.
+    /// Its network is invalid.
     #[error(
         "the network of {cluster} has {field} {value:?}: {reason}; correct section liqo of its agent's configuration"
     )]
@@ -147,7 +147,7 @@ pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&Ident
 /// Checks the other side's bundle.
 ///
 /// # Errors
-/// [`BundleError`] with what is wrong; the peering must then not go on with these keys.
+/// [`BundleError`]; the peering must not use these keys.
 pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) -> Result<RemoteKeys, BundleError> {
     let side = i32::from(v1::Side::from(expected.side));
     for (field, found, want) in [
@@ -189,11 +189,10 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
     })
 }
 
-/// The network of `cluster` as it can be used. It is signed, so whoever made it wrong is that cluster itself; still it
-/// must not lead packets of this one to where they do not belong.
+/// Validates the network of `cluster`. That cluster signed it, but it must not divert packets of this one.
 ///
-/// The broker's core checks the same form before it passes a bundle on. This is no call to that: an agent takes no
-/// broker's word for what comes from another cluster, and links nothing of the broker.
+/// The broker's core checks the same form before it relays a bundle. The check is repeated here, because an agent does
+/// not trust a broker about another cluster, and links no code of the broker.
 ///
 /// # Errors
 /// [`BundleError::Network`].
@@ -208,7 +207,7 @@ pub fn check_network(cluster: &str, network: &v1::ClusterNetwork) -> Result<Remo
     let mut pod_cidrs: Vec<Ipv4Net> = Vec::with_capacity(network.pod_cidrs.len());
     for text in &network.pod_cidrs {
         let cidr: Ipv4Net = text.parse().map_err(|_| refuse("pod_cidrs", text, "want IPv4 as in \"10.44.0.0/16\""))?;
-        if cidr.prefix_len() < SHORTEST_PREFIX || cidr.addr() != cidr.network() {
+        if cidr.prefix_len() < MIN_PREFIX || cidr.addr() != cidr.network() {
             return Err(refuse("pod_cidrs", text, "want a prefix of 8 to 32 and no bits set behind it"));
         }
         let address = cidr.network();
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_believed_only_unchanged() {
+    fn a_changed_bundle_is_refused() {
         let (bundle, expected) = parts(None);
         let remote = verify(&bundle, &expected, &PinnedKeys::new()).unwrap();
         assert_eq!(remote.endpoints.len(), 2);
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_cannot_be_is_refused_and_named() {
+    fn an_invalid_network_is_refused_and_named() {
         let cidrs = |cidrs: &[&str]| v1::ClusterNetwork {
             pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
             ..v1::ClusterNetwork::default()

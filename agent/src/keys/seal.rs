@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 pub const SUITE: [u8; 6] = [0x64, 0x7a, 0x00, 0x01, 0x00, 0x03];
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity envelope v1";
-/// What the sender signs an envelope for.
+/// Domain of the sender's signature over an envelope.
 const ENVELOPE_DOMAIN: &str = "envelope";
 /// Length of the signature before the content.
 const SIGNATURE_BYTES: usize = 64;
@@ -38,7 +38,7 @@ pub enum SealError {
         /// How much.
         bytes: usize,
     },
-    /// The receiver's key is no key.
+    /// The receiver's key is invalid.
     #[error("the HPKE public key of {cluster} is not valid")]
     BadKey {
         /// The owner of the key.
@@ -56,7 +56,7 @@ pub enum SealError {
         /// The sender that it names.
         from: String,
     },
-    /// It opens, but was not made by whom it names.
+    /// It opens, but the claimed sender did not sign it.
     #[error("the {step} envelope {sequence} is not signed by {from}: somebody else made it")]
     NotSigned {
         /// Its step.
@@ -90,7 +90,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// That of an envelope as it came.
+    /// The binding of a received envelope.
     #[must_use]
     pub fn of(federation: &str, envelope: &Envelope) -> Self {
         let key = &envelope.key;
@@ -156,7 +156,7 @@ pub fn seal(
         INFO,
         &plain,
         &associated,
-        &mut Draws(entropy),
+        &mut HpkeRandomness(entropy),
     )
     .map_err(|_| bad_key())?;
     Ok(v1::Envelope {
@@ -213,9 +213,9 @@ pub fn open(
 }
 
 /// Gives HPKE the agent's randomness.
-struct Draws<'a>(&'a dyn Entropy);
+struct HpkeRandomness<'a>(&'a dyn Entropy);
 
-impl TryRng for Draws<'_> {
+impl TryRng for HpkeRandomness<'_> {
     type Error = std::convert::Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
@@ -234,7 +234,7 @@ impl TryRng for Draws<'_> {
     }
 }
 
-impl TryCryptoRng for Draws<'_> {}
+impl TryCryptoRng for HpkeRandomness<'_> {}
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_do_not_run_into_each_other() {
+    fn no_two_bindings_have_equal_bytes() {
         let one = Binding { peering: "peer-1".into(), lease: "2".into(), ..binding() };
         let other = Binding { peering: "peer-12".into(), lease: String::new(), ..binding() };
         assert_ne!(one.bytes(), other.bytes());

@@ -83,13 +83,13 @@ pub(super) fn of(
 }
 
 /// Configured resources that no node counts: the name is wrong, or the device plugin is missing.
-pub(super) fn unseen(nodes: &[&NodeFacts], resources: &[RdmaResource]) -> Vec<NotOffered> {
+pub(super) fn uncounted(nodes: &[&NodeFacts], resources: &[RdmaResource]) -> Vec<NotOffered> {
     let is_seen = |mapped: &&RdmaResource| nodes.iter().any(|node| node.capacity.contains_key(&mapped.resource));
-    let unseen = resources.iter().filter(|mapped| !is_seen(mapped));
-    let told = unseen.map(|mapped| NotOffered {
+    let uncounted = resources.iter().filter(|mapped| !is_seen(mapped));
+    let not_offered = uncounted.map(|mapped| NotOffered {
         node: String::new(),
         resource: mapped.resource.clone(),
-        reason: "no node counts it; look at rdma in the configuration, and at allocatable of the nodes".to_owned(),
+        reason: "no node counts it; check rdma in the configuration, and allocatable of the nodes".to_owned(),
     });
-    told.collect()
+    not_offered.collect()
 }

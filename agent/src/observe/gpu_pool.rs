@@ -115,7 +115,7 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
         counted_by: resource.to_owned(),
         model,
         units_each,
-        // A device that is partly unhealthy does not exist: slices of one device come and go together.
+        // No device is partly unhealthy: all slices of a device are healthy, or none.
         units: allocatable / units_each * units_each,
         unhealthy: capacity / units_each - allocatable / units_each,
     })
@@ -163,7 +163,7 @@ fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Devic
     })
 }
 
-/// One spelling whatever the source: GPU Feature Discovery writes "ada-lovelace" where NVIDIA's DRA driver, whose words
+/// One spelling for all sources: GPU Feature Discovery writes "ada-lovelace", while NVIDIA's DRA driver, whose spelling
 /// policy uses, writes "Ada Lovelace".
 pub(super) fn architecture(family: &str) -> String {
     let capital = |word: &str| {
@@ -192,9 +192,9 @@ fn mig_mixed(node: &NodeFacts, resource: &str, profile: &str, allocatable: u64) 
     mig(model, resource, &resource_profile(profile), allocatable)
 }
 
-/// MIG instances of one profile, gathered on as few devices as could hold them. Which device an instance is really on
-/// no label says, and nothing depends on it; instances of different profiles are never put on one device, so that what
-/// local work takes of one profile is not taken off another.
+/// MIG instances of one profile, on as few devices as could hold them. No label shows the real device of an instance,
+/// and nothing depends on it. Instances of different profiles are never on one device, so that local use of one profile
+/// does not reduce another.
 fn mig(mut model: Device, counted_by: &str, profile: &str, instances: u64) -> Result<GpuPool, String> {
     let slices = compute_slices(profile).ok_or_else(|| format!("{profile:?} is not a MIG profile such as 1g.10gb"))?;
     let units_each = (MIG_SLICES / slices).max(1);
@@ -262,7 +262,7 @@ fn exclusive() -> sharing::Mode {
     sharing::Mode::Exclusive(sharing::Exclusive {})
 }
 
-/// Counts of one node; more than fit are more than an offer may hold anyway.
+/// A count of one node; larger counts exceed the limits of an offer anyway.
 fn narrow(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -81,7 +81,7 @@ pub(crate) fn mark(text: &str, devices: &mut [Device]) -> Result<(), String> {
             return Err(format!("device {} is none of the node's {}; count from 0", named.device, devices.len()));
         }
         if faults.iter().any(|(device, _)| *device == named.device) {
-            return Err(format!("device {} is named twice; say the worse of it", named.device));
+            return Err(format!("device {} is named twice; keep the worse entry", named.device));
         }
         let fault = WrittenFault { xid: named.xid, class: named.class, message: named.message.clone() };
         faults.push((named.device, fault.to_proto()?));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_marks_nothing_and_is_said_in_one_sentence() {
+    fn an_unreadable_annotation_marks_nothing_and_gives_one_sentence() {
         for (text, word) in [
             ("[{device: 4}]", "device 4"),
             ("[{device: 1}, {device: 1}]", "twice"),

@@ -46,7 +46,7 @@ pub(crate) fn build_nodes<'a>(
     }
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
-    let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::unseen(&nodes, &settings.rdma) };
+    let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::uncounted(&nodes, &settings.rdma) };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (pools, not_offered) = gpu_pool::pools(facts);
         built.not_offered.extend(not_offered);

@@ -61,12 +61,12 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
         .default_backoff()
         .boxed(),
     };
-    let (tell, topologies) = watch::channel(None);
+    let (publish_topologies, topologies) = watch::channel(None);
     let task = async move {
         tokio::select! {
             () = follow(streams, topologies, settings, publish) => {}
             // Ends only with its receiver.
-            () = topology_watch::follow(client, tell) => {}
+            () = topology_watch::follow(client, publish_topologies) => {}
         }
     };
     Inventory::new(nodes, tokio::spawn(task))
@@ -103,7 +103,7 @@ async fn follow<N, P, S>(
 {
     let mut seen = ObservedCluster::default();
     let mut due: Option<Instant> = None;
-    let mut told = Vec::new();
+    let mut logged = Vec::new();
     loop {
         // The branch is disabled without a deadline.
         let build_at = due.unwrap_or_else(Instant::now);
@@ -130,7 +130,7 @@ async fn follow<N, P, S>(
             }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
                 due = None;
-                seen.publish(&settings, &publish, &mut told);
+                seen.publish(&settings, &publish, &mut logged);
                 false
             }
         };
@@ -143,7 +143,7 @@ async fn follow<N, P, S>(
 fn taken<T>(what: &str, event: Watch<T>) -> Option<Event<T>> {
     event
         .inspect_err(|error| {
-            tracing::warn!(what, %error, "a watch failed and is begun again; the inventory may be \
+            tracing::warn!(what, %error, "a watch failed and restarts; the inventory may be \
         old until then")
         })
         .ok()
@@ -185,11 +185,11 @@ impl ObservedCluster {
             && self.topologies.is_some()
     }
 
-    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, told: &mut Vec<NotOffered>) {
+    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, logged: &mut Vec<NotOffered>) {
         let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
         let topologies = self.topologies.clone().unwrap_or_default();
         let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
-        if built.not_offered != *told {
+        if built.not_offered != *logged {
             for left in &built.not_offered {
                 tracing::warn!(
                     node = left.node,
@@ -198,7 +198,7 @@ impl ObservedCluster {
                     "these devices are not offered"
                 );
             }
-            *told = built.not_offered;
+            *logged = built.not_offered;
         }
         publish.send_if_modified(|current| {
             let differs = current.as_ref().is_none_or(|nodes| **nodes != built.nodes);

@@ -28,13 +28,13 @@ pub(crate) struct NodeFacts {
     pub(crate) capacity: Amounts,
     /// Ready, not cordoned, and without a taint that keeps tenants away.
     pub(crate) schedulable: bool,
-    /// Its kubelet is heard, or was until just now.
+    /// Its kubelet reports, or did until just now.
     pub(crate) ready: bool,
-    /// Stands for another cluster: what it has is not this cluster's to lend.
+    /// Represents another cluster, whose capacity this cluster cannot lend.
     pub(crate) is_virtual: bool,
     /// HAMi shares this node's GPUs.
     pub(crate) is_hami: bool,
-    /// How its parts are joined, as its owner wrote it; empty: nothing is written.
+    /// The owner's annotation about its wiring; empty: none.
     pub(crate) wiring: String,
     /// The health agent's annotation on its devices; empty: none.
     pub(crate) unhealthy: String,

@@ -224,7 +224,7 @@ mod tests {
     use crate::observe::pod_facts::Names;
 
     #[test]
-    fn the_same_is_known_of_a_pod_as_if_all_of_it_were_read() {
+    fn the_facts_of_a_partial_pod_are_those_of_the_whole() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_known_of_a_node_as_if_all_of_it_were_read() {
+    fn the_facts_of_a_partial_node_are_those_of_the_whole() {
         let node = json!({
             "metadata": {
                 "name": "n", "resourceVersion": "7", "managedFields": [{ "manager": "kubelet" }],

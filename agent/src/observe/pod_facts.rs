@@ -46,7 +46,7 @@ impl Names {
         if matches!(phase, "Succeeded" | "Failed") {
             return None;
         }
-        // A nominated pod has made room by preemption and will take it.
+        // A nominated pod has made room by preemption and will use it.
         let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let node = bound
             .or_else(|| status.and_then(|status| status.nominated_node_name.as_deref()))

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_keeps_for_itself_is_taken_from_all_alike() {
+    fn the_nodes_own_reserve_is_taken_from_all_alike() {
         let topology = NodeTopology::read(&zones([4, 4])).unwrap();
         let numa = topology.apply(&mut devices(8), 100_001, 1_900 << 10);
         assert_eq!(numa.iter().map(|zone| zone.memory_mib).collect::<Vec<_>>(), [950 << 10; 2]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_nothing() {
+    fn an_unreadable_topology_is_ignored() {
         let mut twice = zones([4, 4]);
         twice[0]["name"] = json!("node-0");
         let mut wrong = zones([4, 4]);

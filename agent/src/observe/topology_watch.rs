@@ -26,12 +26,12 @@ const CRD_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) type Topologies = Option<Arc<BTreeMap<String, NodeTopology>>>;
 
 /// Publishes all objects whenever one changes. Ends with the receiver.
-pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
+pub(crate) async fn follow(client: Client, publish: watch::Sender<Topologies>) {
     let mut said = false;
-    while !tell.is_closed() {
+    while !publish.is_closed() {
         match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
             Ok(list) if list.resources.iter().any(|resource| resource.name == PLURAL) => {
-                let Some(error) = watch_all(&client, &tell).await else { return };
+                let Some(error) = watch_all(&client, &publish).await else { return };
                 if !std::mem::replace(&mut said, true) {
                     tracing::warn!(%error, "NodeResourceTopology objects cannot be read and are left out; apply \
                         deploy/agent/node-topology.yaml");
@@ -40,19 +40,19 @@ pub(crate) async fn follow(client: Client, tell: watch::Sender<Topologies>) {
             // Not installed.
             Ok(_) | Err(kube::Error::Api(_)) => {}
             Err(error) => {
-                tracing::debug!(%error, "cannot tell whether there are NodeResourceTopology objects");
+                tracing::debug!(%error, "cannot check whether there are NodeResourceTopology objects");
                 tokio::time::sleep(CRD_CHECK_INTERVAL / 60).await;
                 continue;
             }
         }
-        // Known objects stay.
-        tell.send_if_modified(|known| known.is_none() && known.replace(Arc::default()).is_none());
+        // Known objects are kept.
+        publish.send_if_modified(|known| known.is_none() && known.replace(Arc::default()).is_none());
         tokio::time::sleep(CRD_CHECK_INTERVAL).await;
     }
 }
 
 /// Watches until the API server refuses that, and returns the error; `None` when the receiver is gone.
-async fn watch_all(client: &Client, tell: &watch::Sender<Topologies>) -> Option<kube::Error> {
+async fn watch_all(client: &Client, publish: &watch::Sender<Topologies>) -> Option<kube::Error> {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, "NodeResourceTopology");
     let kind = ApiResource::from_gvk_with_plural(&kind, PLURAL);
     let objects = Api::<DynamicObject>::all_with(client.clone(), &kind);
@@ -63,13 +63,13 @@ async fn watch_all(client: &Client, tell: &watch::Sender<Topologies>) -> Option<
             Ok(event) => {
                 if mirror.take(event, entry) && mirror.is_complete() {
                     let all: BTreeMap<String, NodeTopology> = mirror.facts().cloned().collect();
-                    if tell.send(Some(Arc::new(all))).is_err() {
+                    if publish.send(Some(Arc::new(all))).is_err() {
                         return None;
                     }
                 }
             }
             Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => return Some(error),
-            Err(error) => tracing::debug!(%error, "the watch of NodeResourceTopology objects broke; it begins again"),
+            Err(error) => tracing::debug!(%error, "the watch of NodeResourceTopology objects broke; it restarts"),
         }
     }
     None

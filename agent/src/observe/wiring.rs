@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_in_one_sentence() {
+    fn an_invalid_value_gives_one_sentence() {
         for (from, to, word) in [
             ("count: 2, numa: 1", "count: 3, numa: 1", "more than the 4"),
             ("count: 2, numa: 1", "count: 1, numa: 1", "gpus are 3, and the node has 4"),

@@ -1,4 +1,4 @@
-//! Holds the codes of errors in the agent's crates against the page that explains them.
+//! Checks that the page of errors explains every code in the agent's crates.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::metrics::Metrics;
-use crate::reconcile::fault::CrashPoint;
+use crate::reconcile::fault::{CrashPoint, CrashTime};
 use crate::reconcile::live::Live;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::plan::{Snapshot, plan};
@@ -43,7 +43,7 @@ const DESIRED_STATE_KEY: &str = "desired";
 
 /// Dependencies of the loop.
 pub struct Executor {
-    /// What steps work with.
+    /// Dependencies of the steps.
     pub parts: Parts,
     /// Counters.
     pub metrics: Metrics,
@@ -117,7 +117,7 @@ impl Executor {
         if desired.take(&update, &self.known_objects(state), now) {
             self.keep(desired).await;
         }
-        if desired.wants_another_look(now) && now >= state.next_resync {
+        if desired.needs_resync(now) && now >= state.next_resync {
             state.next_resync = now + RESYNC_EVERY;
             self.resync.notify_one();
         }
@@ -140,7 +140,7 @@ impl Executor {
         let records = self.parts.store.records();
         let mut live = self.live();
         if now >= state.next_garbage && !desired.unwanted().is_empty() {
-            // Without what was removed since the last desired state.
+            // Without objects removed since the last desired state.
             live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).copied().collect();
         }
         let service = self.parts.deliveries.node_service.borrow().clone();
@@ -159,7 +159,7 @@ impl Executor {
         })
     }
 
-    /// What runs in this process.
+    /// The running parts of this process.
     fn live(&self) -> Live {
         let Parts { tunnels, connections, settling, networks, saved, clock, .. } = &self.parts;
         Live {
@@ -287,7 +287,7 @@ fn pause_name(step: &Step) -> String {
     format!("{}/{}", step.object(), step.name())
 }
 
-/// What one step is run with.
+/// Input of one step's run.
 struct StepRun {
     parts: Parts,
     metrics: Metrics,
@@ -303,18 +303,18 @@ impl StepRun {
             span.record("trace_id", trace_id);
             comity_runtime::telemetry::continue_trace(&span, step.traceparent());
         }
-        let reached = |after| {
+        let reached = |time| {
             for point in self.crash_points.iter() {
-                point.reached(name, after);
+                point.reached(name, time);
             }
         };
         let timer = self.metrics.step_seconds.with_label_values(&[name]).start_timer();
-        reached(false);
+        reached(CrashTime::Before);
         let work = tokio::time::timeout(limit, step.run(&self.parts)).instrument(span.clone()).await;
         timer.observe_duration();
         let result = work.unwrap_or(Err(StepError::Deadline(limit)));
         if result.is_ok() {
-            reached(true);
+            reached(CrashTime::After);
             span.in_scope(|| tracing::info!(step = name, object = step.object(), "done"));
         }
         result

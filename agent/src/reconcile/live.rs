@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_agent_liqo::network::NetworkSeen;
+use comity_agent_liqo::network::ObservedNetwork;
 use comity_agent_model::object_id::ObjectId;
 use comity_agent_state::record::ReportKey;
 use comity_types::{LeaseId, PeeringId};
@@ -23,14 +23,14 @@ pub struct LiveLease {
 pub struct Live {
     /// Tunnels in the fabric, with their epochs.
     pub tunnels: BTreeMap<PeeringId, u32>,
-    /// Leases whose forward and kubeconfig stand.
+    /// Leases whose forward and kubeconfig exist.
     pub accepted: BTreeMap<LeaseId, LiveLease>,
     /// Reports acknowledged just now, which the desired state may not show yet.
     pub settling: BTreeSet<ReportKey>,
     /// Leases under reclaim whose work is saved.
     pub saved: BTreeSet<LeaseId>,
     /// Networks between Liqos, by the peering that carries them.
-    pub networks: BTreeMap<PeeringId, NetworkSeen>,
+    pub networks: BTreeMap<PeeringId, ObservedNetwork>,
     /// Objects that the broker no longer wants, as [`Desired`](comity_agent_model::desired::Desired) confirmed.
     pub unwanted: BTreeSet<ObjectId>,
 }

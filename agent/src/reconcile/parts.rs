@@ -30,7 +30,7 @@ pub struct Parts {
     pub store: Store,
     /// Tunnels.
     pub tunnels: Arc<Tunnels>,
-    /// What makes leases usable.
+    /// Deliveries of leases.
     pub deliveries: Arc<Deliveries>,
     /// Borrowed leases in this process.
     pub connections: Arc<Connections>,

@@ -106,7 +106,7 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     leases.sort_by_key(|lease| lease.fencing_token);
     let mut lent_milli = snapshot.records.lent_milli();
     for lease in leases {
-        if lease.placement.as_ref().is_some_and(|placement| placement.donor == snapshot.cluster) {
+        if lease.placement.as_ref().is_some_and(|placement| placement.donor.as_str() == snapshot.cluster) {
             donor_lease::plan(snapshot, lease, &mut lent_milli, &mut steps);
         } else if lease.origin.as_str() == snapshot.cluster {
             origin_lease::plan(snapshot, lease, &mut steps);
@@ -144,7 +144,7 @@ fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     }
 }
 
-/// Removes what was confirmed as unwanted, a little at a time; never while no broker is connected.
+/// Removes objects that are confirmed as unwanted, a few at a time; never while no broker is connected.
 fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     let is_desired_lease = |id: LeaseId| snapshot.desired.leases.iter().any(|lease| lease.id == id);
     for &lease in snapshot.records.donors.keys().chain(snapshot.records.origins.keys()) {

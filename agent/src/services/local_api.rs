@@ -160,7 +160,11 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         outbox: records.outbox.len(),
         lent_gpu_milli: records.lent_milli(),
         tunnels: tunnels.epochs().into_iter().map(|(peering, epoch)| (peering.to_string(), epoch)).collect(),
-        networks: networks.borrow().iter().map(|(peering, seen)| (peering.to_string(), seen.standing.told())).collect(),
+        networks: networks
+            .borrow()
+            .iter()
+            .map(|(peering, seen)| (peering.to_string(), seen.status.summary()))
+            .collect(),
         lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
     })

@@ -45,18 +45,18 @@ pub(crate) async fn run(
         }
         let arrived =
             tunnels.epochs().into_keys().filter_map(|peering| Some(ReceivedBytes::of(&tunnels.peer(peering)?)));
-        let told = meters.look(clock.elapsed(), arrived).clone();
+        let rates = meters.record(clock.elapsed(), arrived).clone();
         let gauge = &metrics.measured_mbits;
-        for cluster in shown.iter().filter(|cluster| !told.contains_key(*cluster)) {
+        for cluster in shown.iter().filter(|cluster| !rates.contains_key(*cluster)) {
             // Fails if the label was never set.
             let _ = gauge.remove_label_values(&[cluster]);
         }
-        shown = told.keys().cloned().collect();
+        shown = rates.keys().cloned().collect();
         for (cluster, mbits) in meters.exact() {
             gauge.with_label_values(&[cluster]).set(i64::try_from(mbits).unwrap_or(i64::MAX));
         }
         if let Some(offer) = &offer {
-            let site = site(said.as_ref(), &told);
+            let site = site(said.as_ref(), &rates);
             offer.send_if_modified(|known| std::mem::replace(known, site.clone()) != site);
         }
     }

@@ -14,7 +14,7 @@ use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, check_installation};
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
-use comity_agent_liqo::origin::{Line, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
+use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, NamespaceMapping, OriginSettings, TendSettings};
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
@@ -33,7 +33,7 @@ use crate::config::{Config, FabricModeName, LiqoAuthentication, LiqoNetworkName,
 use crate::reconcile::parts;
 
 /// How long a cluster that does not answer is retried at the start.
-const LOOK_FOR: Duration = Duration::from_secs(60);
+const OBSERVE_TIMEOUT: Duration = Duration::from_secs(60);
 const LIQO_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long the other end of a tunnel may take to answer.
 const LINE_PATIENCE: Duration = Duration::from_millis(1_500);
@@ -47,7 +47,7 @@ const OWN_NETWORK_KEY: &str = "own-network";
 pub struct DonorSide {
     /// The part that the steps use.
     pub side: Arc<dyn VirtualNodeDonor>,
-    /// Whether it may lend, and why not.
+    /// Whether it may lend, or why not.
     pub health: watch::Receiver<Result<(), String>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Prepared {
     pub network: Option<v1::ClusterNetwork>,
     /// Both sides; absent without Liqo.
     pub nodes: Option<VirtualNodes>,
-    /// What this cluster can lend and borrow now.
+    /// Whether this cluster can lend and borrow virtual nodes now.
     pub service: watch::Receiver<NodeService>,
     parts: Option<NodeParts>,
     publish: watch::Sender<NodeService>,
@@ -82,8 +82,8 @@ impl Prepared {
     fn without(reason: &str) -> Self {
         tracing::error!(
             reason,
-            "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started \
-             again; namespaces are lent all the same"
+            "this cluster neither lends nor borrows virtual nodes until that is corrected and the agent is \
+             restarted; namespaces are still lent"
         );
         Self::none(reason)
     }
@@ -92,11 +92,12 @@ impl Prepared {
     ///
     /// # Errors
     /// [`StoreError`]; the service reports errors of Liqo.
-    pub async fn look(
+    pub async fn check(
         config: &Config,
         api: &KubernetesApi,
         store: &Store,
-        (salt, clock): (&NodeSalt, &Arc<dyn Clock>),
+        salt: &NodeSalt,
+        clock: &Arc<dyn Clock>,
         shutdown: &Shutdown,
     ) -> Result<Self, StoreError> {
         let settings = &config.liqo;
@@ -108,10 +109,11 @@ impl Prepared {
         if let Err(error) = origin.ensure_virtual_kubelet_options().await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
         }
-        let Look { network, installation } = match look_at_liqo(config, api, &origin, store, clock.as_ref()).await? {
-            Ok(look) => look,
-            Err(reason) => return Ok(Self::without(&reason)),
-        };
+        let ObservedLiqo { network, installation } =
+            match observe_liqo(config, api, &origin, store, clock.as_ref()).await? {
+                Ok(observed) => observed,
+                Err(reason) => return Ok(Self::without(&reason)),
+            };
         let liqo_network = LiqoNetwork::new(api.client(), network_settings(settings, &network));
         let refused = match check_mode(config) {
             Ok(()) if network.liqo_network => check_network(&liqo_network, clock.as_ref()).await,
@@ -120,20 +122,20 @@ impl Prepared {
         if let Err(reason) = &refused {
             tracing::error!(
                 reason,
-                "this cluster neither lends nor borrows virtual nodes until that is put right and the agent is started \
-                 again"
+                "this cluster neither lends nor borrows virtual nodes until that is corrected and the agent is \
+                 restarted"
             );
         }
         // Complete before anybody reads them: a lease that is missing here is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(store.records().grants()));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
-        let own = donor::Own { network: &network, installation: &installation, salt, clock };
+        let own = donor::OwnCluster { network: &network, installation: &installation, salt, clock };
         let donor = donor::start(config, api, own, grants, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,
             Err(error) => return Ok(Self { network: Some(network), ..Self::without(&error.to_string()) }),
         };
-        let mut parts = Self::none("not looked at yet");
+        let mut parts = Self::none("not checked yet");
         parts.publish.send_replace(NodeService {
             lends: refused.clone().and_then(|()| health.borrow().clone()),
             borrows: refused,
@@ -173,7 +175,7 @@ struct DonorTunnels {
     tunnels: Arc<parts::Tunnels>,
 }
 
-impl Line for DonorTunnels {
+impl DonorLine for DonorTunnels {
     fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let records = self.store.records();
@@ -265,10 +267,10 @@ async fn check_network(network: &LiqoNetwork, clock: &dyn Clock) -> Result<(), S
             Err(DeliveryError::Permanent { message, .. }) => return Err(message),
             Err(error) => error,
         };
-        if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+        if clock.elapsed().saturating_sub(began) >= OBSERVE_TIMEOUT {
             return Err(error.to_string());
         }
-        tracing::info!(%error, "cannot look at Liqo's network yet");
+        tracing::info!(%error, "cannot read Liqo's network yet");
         clock.sleep(LIQO_RETRY_INTERVAL).await;
     }
 }
@@ -291,19 +293,19 @@ fn check_mode(config: &Config) -> Result<(), String> {
 }
 
 /// The observed Liqo.
-struct Look {
+struct ObservedLiqo {
     network: v1::ClusterNetwork,
     installation: Result<Installation, String>,
 }
 
 /// Reads Liqo until the cluster answers. If it does not, the stored network is used.
-async fn look_at_liqo(
+async fn observe_liqo(
     config: &Config,
     api: &KubernetesApi,
     origin: &LiqoOrigin,
     store: &Store,
     clock: &dyn Clock,
-) -> Result<Result<Look, String>, StoreError> {
+) -> Result<Result<ObservedLiqo, String>, StoreError> {
     let settings = InstallationSettings { namespace: config.liqo.namespace.clone(), ..InstallationSettings::default() };
     let client = api.client();
     let began = clock.elapsed();
@@ -314,12 +316,12 @@ async fn look_at_liqo(
             (Err(DeliveryError::Permanent { message, .. }), _) => return Ok(Err(message)),
             (Err(error), _) | (_, Err(error)) => error,
         };
-        if clock.elapsed().saturating_sub(began) >= LOOK_FOR {
+        if clock.elapsed().saturating_sub(began) >= OBSERVE_TIMEOUT {
             let kept = store.kept(OWN_NETWORK_KEY)?.and_then(|bytes| v1::ClusterNetwork::decode(bytes.as_slice()).ok());
             let reason = error.to_string();
-            return Ok(kept.map(|network| Look { network, installation: Err(reason.clone()) }).ok_or(reason));
+            return Ok(kept.map(|network| ObservedLiqo { network, installation: Err(reason.clone()) }).ok_or(reason));
         }
-        tracing::info!(%error, "cannot look at Liqo yet");
+        tracing::info!(%error, "cannot read Liqo yet");
         clock.sleep(LIQO_RETRY_INTERVAL).await;
     };
     let advertised = installation.as_ref().ok().and_then(|installation| installation.api_server.as_deref());
@@ -339,7 +341,7 @@ async fn look_at_liqo(
         return Ok(Err(error.to_string()));
     }
     store.keep(OWN_NETWORK_KEY, network.encode_to_vec()).await?;
-    Ok(Ok(Look { network, installation }))
+    Ok(Ok(ObservedLiqo { network, installation }))
 }
 
 /// "host:port" of an https address.
@@ -363,9 +365,9 @@ mod tests {
     #[tokio::test]
     async fn deliveries_follow_the_health_but_not_above_what_the_operator_set() {
         for (operator, wants) in [(Ok(()), [1, 2, 1]), (Err("fabric.mode is netstack".to_owned()), [1, 1, 1])] {
-            let (health, seen) = watch::channel(Err("not looked at yet".to_owned()));
+            let (health, seen) = watch::channel(Err("not checked yet".to_owned()));
             let service = NodeService {
-                lends: Err("not looked at yet".to_owned()),
+                lends: Err("not checked yet".to_owned()),
                 borrows: operator,
                 authentication: Authentication::default(),
                 needs_tun: true,

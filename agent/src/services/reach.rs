@@ -39,7 +39,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
 
 /// A pod that may use a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Talker {
+struct PodAddress {
     namespace: String,
     address: Ipv4Addr,
 }
@@ -54,10 +54,10 @@ struct GuestNamespace {
 /// The observed pods and namespaces of this cluster.
 #[derive(Default)]
 struct ObservedPods {
-    guests: WatchCache<Talker>,
+    guests: WatchCache<PodAddress>,
     namespaces: WatchCache<GuestNamespace>,
     /// Own pods on each virtual node.
-    offloaded: BTreeMap<String, WatchCache<Talker>>,
+    offloaded: BTreeMap<String, WatchCache<PodAddress>>,
 }
 
 /// Computes the allowed addresses of each peering's tunnel. Pure.
@@ -91,16 +91,16 @@ fn reaches(
 }
 
 /// The address of a running pod in the pod network.
-fn talker(pod: &Pod) -> Option<Talker> {
+fn pod_address(pod: &Pod) -> Option<PodAddress> {
     let status = pod.status.as_ref()?;
     let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     let on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
     let address = status.pod_ip.as_ref().filter(|_| !over && !on_host)?.parse().ok()?;
-    Some(Talker { namespace: pod.namespace()?, address })
+    Some(PodAddress { namespace: pod.namespace()?, address })
 }
 
-fn pod_entry(pod: &Pod) -> Option<(String, Option<Talker>)> {
-    Some((format!("{}/{}", pod.namespace()?, pod.name_any()), talker(pod)))
+fn pod_entry(pod: &Pod) -> Option<(String, Option<PodAddress>)> {
+    Some((format!("{}/{}", pod.namespace()?, pod.name_any()), pod_address(pod)))
 }
 
 fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<GuestNamespace>)> {
@@ -148,17 +148,17 @@ pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
     let mut records = store.subscribe();
     let own: BTreeSet<Ipv4Net> =
         member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
-    let (mut seen, mut told) = (ObservedPods::default(), BTreeMap::new());
+    let (mut seen, mut applied) = (ObservedPods::default(), BTreeMap::new());
     loop {
         follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
         let now = reaches(&store.records(), &tunnels.epochs(), &own, &seen.guests(), &seen.offloaded());
-        tell(&tunnels, now, &mut told);
+        apply(&tunnels, now, &mut applied);
         tokio::select! {
             () = stop.cancelled() => return,
-            Some(event) = guests.next() => note(event, |event| seen.guests.take(event, pod_entry)),
-            Some(event) = namespaces.next() => note(event, |event| seen.namespaces.take(event, namespace_entry)),
+            Some(event) = guests.next() => take_event(event, |event| seen.guests.take(event, pod_entry)),
+            Some(event) = namespaces.next() => take_event(event, |event| seen.namespaces.take(event, namespace_entry)),
             Some((node, event)) = offloaded.next(), if !offloaded.is_empty() => {
-                note(event, |event| seen.offloaded.entry(node).or_default().take(event, pod_entry));
+                take_event(event, |event| seen.offloaded.entry(node).or_default().take(event, pod_entry));
             }
             Ok(()) = records.changed() => {}
             () = tunnels.reach_due.notified() => {}
@@ -168,12 +168,12 @@ pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
     }
 }
 
-fn note<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool) {
+fn take_event<K>(event: watcher::Result<Event<K>>, take: impl FnOnce(Event<K>) -> bool) {
     match event {
         Ok(event) => {
             take(event);
         }
-        Err(error) => tracing::debug!(%error, "a watch for the fabric broke; it begins again"),
+        Err(error) => tracing::debug!(%error, "a watch for the fabric broke; it restarts"),
     }
 }
 
@@ -195,18 +195,18 @@ fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<Stri
     }
 }
 
-fn tell(tunnels: &Tunnels, now: BTreeMap<PeeringId, (u32, Reach)>, told: &mut BTreeMap<PeeringId, (u32, Reach)>) {
-    told.retain(|peering, _| now.contains_key(peering));
+fn apply(tunnels: &Tunnels, now: BTreeMap<PeeringId, (u32, Reach)>, applied: &mut BTreeMap<PeeringId, (u32, Reach)>) {
+    applied.retain(|peering, _| now.contains_key(peering));
     for (peering, (epoch, reach)) in now {
-        if told.get(&peering) == Some(&(epoch, reach.clone())) {
+        if applied.get(&peering) == Some(&(epoch, reach.clone())) {
             continue;
         }
         match tunnels.fabric.set_reachable(&peering.to_string(), reach.clone()) {
             Ok(()) => {
-                told.insert(peering, (epoch, reach));
+                applied.insert(peering, (epoch, reach));
             }
             // The next round repeats it; until then the earlier state is in force, or nothing is allowed.
-            Err(error) => tracing::warn!(%peering, %error, "cannot tell the fabric who may talk"),
+            Err(error) => tracing::warn!(%peering, %error, "cannot set the addresses that may use a tunnel"),
         }
     }
 }
@@ -286,9 +286,9 @@ mod tests {
             });
             serde_json::from_value::<Pod>(text).unwrap()
         };
-        assert_eq!(talker(&pod("Running", false)).unwrap().address, Ipv4Addr::new(10, 1, 0, 7));
+        assert_eq!(pod_address(&pod("Running", false)).unwrap().address, Ipv4Addr::new(10, 1, 0, 7));
         for silent in [pod("Succeeded", false), pod("Failed", false), pod("Running", true)] {
-            assert_eq!(talker(&silent), None);
+            assert_eq!(pod_address(&silent), None);
         }
     }
 }

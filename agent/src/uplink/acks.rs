@@ -12,7 +12,7 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
         ReportKey::Psk(peering, epoch) | ReportKey::Proof(peering, epoch) => {
             change.change_peering(*peering, *epoch, |record| record.sealed_accepted = !refused);
         }
-        // The broker dropped it with its epoch, or was not ready for it: it is sealed again when the time is right.
+        // The broker dropped it with its epoch, or was not ready for it: it is sealed again later.
         ReportKey::Credential(lease) if refused => {
             change.change_donor(*lease, |record| record.sealed = None);
         }

@@ -16,6 +16,15 @@ pub struct Offered {
     pub data: Option<v1::DataSite>,
 }
 
+/// The broker's answer to an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// It is in the broker's log.
+    Committed,
+    /// The broker refused it for good.
+    Refused,
+}
+
 /// State of the broker's copy of the offer.
 #[derive(Debug, Default)]
 pub struct OfferState {
@@ -32,7 +41,7 @@ impl OfferState {
     pub fn welcomed(&mut self, generation: u64) {
         self.generation = self.generation.max(generation);
         if self.acked != generation {
-            // It lost what it had, or somebody else advertised: all is sent again.
+            // It lost the offer, or somebody else advertised: the offer is sent again.
             self.acked = 0;
             self.sent = None;
         } else if self.sent.as_ref().is_some_and(|(sent, _, _)| *sent != generation) {
@@ -40,7 +49,7 @@ impl OfferState {
         }
     }
 
-    /// The offer to send, if the broker does not have this.
+    /// The offer to send, if the broker lacks it.
     pub fn next(&mut self, cluster: &str, offered: &Offered, message_id: u64) -> v1::Offer {
         self.generation += 1;
         self.sent = Some((self.generation, offered.clone(), message_id));
@@ -60,9 +69,9 @@ impl OfferState {
     }
 
     /// Handles an acknowledgement; true if it was the offer's.
-    pub fn settle(&mut self, message_id: u64, refused: bool) -> bool {
+    pub fn settle(&mut self, message_id: u64, outcome: AckOutcome) -> bool {
         let Some((generation, _, _)) = self.sent.as_ref().filter(|(_, _, id)| *id == message_id) else { return false };
-        if !refused {
+        if outcome == AckOutcome::Committed {
             self.acked = *generation;
         }
         true
@@ -85,7 +94,7 @@ mod tests {
         assert!(state.is_due(&nodes("a")));
         assert_eq!(state.next("c", &nodes("a"), 7).generation, 42);
         assert!(!state.is_due(&nodes("a")) && state.is_due(&nodes("b")));
-        assert!(!state.settle(6, false) && state.settle(7, false));
+        assert!(!state.settle(6, AckOutcome::Committed) && state.settle(7, AckOutcome::Committed));
         state.welcomed(42);
         assert!(!state.is_due(&nodes("a")), "the broker has it");
         state.welcomed(0);
@@ -99,11 +108,11 @@ mod tests {
         state.welcomed(0);
         state.next("c", &nodes("a"), 7);
         state.welcomed(0);
-        assert!(!state.settle(7, true) || state.is_due(&nodes("a")));
+        assert!(!state.settle(7, AckOutcome::Refused) || state.is_due(&nodes("a")));
     }
 
     #[test]
-    fn a_delivery_that_comes_or_goes_is_told_at_once() {
+    fn a_changed_delivery_is_sent_at_once() {
         let mut state = OfferState::default();
         state.welcomed(0);
         state.next("c", &nodes("a"), 7);

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, MAX_MESSAGE_BYTES, Offered, Shared};
+use super::{AckOutcome, Event, MAX_MESSAGE_BYTES, Offered, Shared};
 use crate::reconcile::parts::Parts;
 use crate::uplink::acks;
 
@@ -43,7 +43,7 @@ pub(super) enum SessionError {
     /// No welcome.
     #[error("no welcome within {}s", WELCOME_WITHIN.as_secs())]
     NoWelcome,
-    /// The memory failed.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// It was replaced, or the agent stops.
@@ -51,7 +51,7 @@ pub(super) enum SessionError {
     Stopped,
 }
 
-/// The status with the reasons behind it: tonic's own text hides why no connection could be made.
+/// The status with its causes: tonic's own text hides why no connection could be made.
 fn status_text(status: &tonic::Status) -> String {
     let mut text = format!("{}: {}", status.code(), status.message());
     let mut source = std::error::Error::source(status);
@@ -82,10 +82,10 @@ pub(super) async fn run(
         () = stop.cancelled() => SessionError::Stopped,
     };
     if session.welcomed {
-        shared.standing.fetch_sub(1, Ordering::SeqCst);
+        shared.connected.fetch_sub(1, Ordering::SeqCst);
         shared.set_live();
     }
-    // The uplink that would hear it may have ended.
+    // The uplink may have ended.
     let _ = events.send(Event::Ended(number, error)).await;
 }
 
@@ -95,7 +95,7 @@ struct Session<'a> {
     /// Highest message id sent on this stream.
     sent: u64,
     welcomed: bool,
-    /// Something waits for room in the transport.
+    /// A message waits for room in the transport.
     blocked: bool,
     heartbeat: Duration,
 }
@@ -133,7 +133,7 @@ impl Session<'_> {
                 Ok(()) = service.changed(), if self.welcomed => {}
                 Ok(()) = data.changed(), if self.welcomed => {}
                 () = beat, if self.welcomed => {
-                    // No room means that something is on its way already.
+                    // A full channel means that another message is on its way.
                     let _ = sender.try_send(message(0, Body::Heartbeat(v1::Heartbeat {})));
                     last_sent = self.shared.parts.clock.elapsed();
                 }
@@ -149,8 +149,8 @@ impl Session<'_> {
         self.shared.desired.borrow().state.as_ref().map_or(0, |state| state.revision)
     }
 
-    /// Sends what waits, as far as there is room; whether anything was sent. Never waits for room: a broker that waits
-    /// for this side to read must be read.
+    /// Sends waiting messages while there is room; returns whether any was sent. Never waits for room: the broker may
+    /// be waiting for this side to read.
     async fn send(&mut self, sender: &mpsc::Sender<v1::AgentMessage>) -> Result<bool, SessionError> {
         let before = self.sent;
         self.blocked = false;
@@ -192,7 +192,7 @@ impl Session<'_> {
                 let is_live = self.welcomed;
                 self.shared.desired.send_replace(Update { state: Some(Arc::new(state.into())), is_live, number });
             }
-            // A later broker may say things that this agent does not know.
+            // A newer broker may send messages that this agent does not know.
             None => tracing::debug!("a message of an unknown kind"),
         }
         Ok(())
@@ -211,11 +211,11 @@ impl Session<'_> {
         }
         if !self.welcomed {
             self.welcomed = true;
-            self.shared.standing.fetch_add(1, Ordering::SeqCst);
+            self.shared.connected.fetch_add(1, Ordering::SeqCst);
             self.shared.set_live();
             self.shared.metrics.streams.inc();
             tracing::info!(broker = welcome.broker, "connected to the broker group");
-            // The uplink that would hear it may have ended.
+            // The uplink may have ended.
             let _ = events.send(Event::Welcomed(self.number)).await;
         }
     }
@@ -232,7 +232,8 @@ impl Session<'_> {
                 "the broker refused a message"
             );
         }
-        if self.shared.offer.lock().await.settle(ack.message_id, ack.error.is_some()) {
+        let outcome = if ack.error.is_some() { AckOutcome::Refused } else { AckOutcome::Committed };
+        if self.shared.offer.lock().await.settle(ack.message_id, outcome) {
             return Ok(());
         }
         // Marked before it leaves the outbox, so that no plan in between misses both.

@@ -1,4 +1,4 @@
-//! What the agent remembers over restarts: the records, and the store that keeps them on disk.
+//! The agent's persistent state: the records, and the store that keeps them on disk.
 //!
 //! Readers get a snapshot in memory; a change is published once it is on disk, so that plans are made from exactly what
 //! a restart would read. Secrets are wiped from memory and never printed.

@@ -210,7 +210,7 @@ pub struct OriginRecord {
     pub credential: Option<HeldCredential>,
     /// Its virtual node, once there is one: see [`node`](Self::node).
     pub node: Option<String>,
-    /// Loopback port of its forward: kept, so that a kubeconfig stays good over restarts.
+    /// Loopback port of its forward: kept, so that a kubeconfig stays valid over restarts.
     pub local_port: Option<u16>,
     /// Whether it is taken down.
     pub removed: bool,
@@ -309,7 +309,7 @@ impl Records {
     /// network between their Liqos; both sides choose the older peering.
     #[must_use]
     pub fn network_carrier(&self, liqo_id: &str) -> Option<PeeringId> {
-        let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.standing_network().is_some();
+        let of_cluster = |record: &LiqoRecord| record.liqo_id == liqo_id && record.active_network().is_some();
         self.liqo.iter().find(|(_, record)| of_cluster(record)).map(|(peering, _)| *peering)
     }
 

@@ -44,18 +44,18 @@ pub enum StoreError {
         operation: &'static str,
         /// The file.
         path: PathBuf,
-        /// What redb said.
+        /// redb's error.
         #[source]
         source: Box<redb::Error>,
     },
-    /// A record is not what this version writes.
+    /// A record cannot be read.
     #[error("{path}: record {record} cannot be read ({reason}); restore the file, or move it away to begin again")]
     Record {
         /// The file.
         path: PathBuf,
         /// Which record.
         record: String,
-        /// What is wrong with it; no content.
+        /// The problem, without content.
         reason: String,
     },
     /// Another layout.
@@ -67,7 +67,7 @@ pub enum StoreError {
         found: u64,
     },
     /// Too many messages wait.
-    #[error("{MAX_OUTBOX} messages wait for the broker group; nothing more is taken on until some are acknowledged")]
+    #[error("{MAX_OUTBOX} messages wait for the broker group; no more are accepted until some are acknowledged")]
     OutboxFull,
     /// The task that writes ended.
     #[error("the store's task ended: {0}")]
@@ -77,7 +77,7 @@ pub enum StoreError {
 struct Inner {
     path: PathBuf,
     database: Database,
-    /// Next message id, and the first that is not taken from the disk yet. Held while writing: one writer at a time.
+    /// Next message id, and the first one that is not reserved on disk. Held while writing: one writer at a time.
     ids: Mutex<(u64, u64)>,
     records: watch::Sender<Arc<Records>>,
 }
@@ -86,7 +86,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 impl Store {
-    /// Opens or makes the memory in a directory that only the owner can enter.
+    /// Opens or makes the store in a directory that only the owner can enter.
     ///
     /// # Errors
     /// [`StoreError`]; a damaged file is an error and not replaced.
@@ -132,7 +132,7 @@ impl Store {
     /// Reserves an id for a message that is not stored.
     ///
     /// # Errors
-    /// [`StoreError`] where ids cannot be taken from the disk.
+    /// [`StoreError`] if ids cannot be reserved on disk.
     pub async fn take_message_id(&self) -> Result<u64, StoreError> {
         let inner = Arc::clone(&self.0);
         let task = tokio::task::spawn_blocking(move || {

@@ -78,7 +78,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     let target = SocketAddr::from((Ipv4Addr::LOCALHOST, 7000)).into();
     let exposure =
         net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, API_PORT, target) })).unwrap();
-    let led = net.within("go", || origin_runtime.block_on(async { lead_api(&origin_peer) })).unwrap();
+    let led = net.within("go", || origin_runtime.block_on(async { forward_api(&origin_peer) })).unwrap();
     net.within("go", || origin.set_reachable("tun-test", reach("10.82.0.2/32", "10.81.0.0/16"))).unwrap();
     net.within("gd", || donor.set_reachable("tun-test", reach("10.81.0.0/16", "10.82.0.2/32"))).unwrap();
 

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::Lease;
+use comity_agent_model::lease::placement::Placement;
+use comity_agent_model::lease::reclaim::{Reclaim, ReclaimReason};
 use comity_agent_workload::burst::{RequestError, Requests};
 use comity_proto::v1;
 use comity_types::{Delivery, LeaseState, PeeringId};
@@ -70,7 +73,7 @@ impl Broker {
     /// Live requests for a namespace.
     pub(crate) fn live(&self, namespace: &str) -> Vec<v1::Request> {
         let is_live = |request: &&v1::Request| {
-            matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched)
+            matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed)
                 && request.spec.as_ref().is_some_and(|spec| spec.target_namespace == namespace)
         };
         self.state().requests.values().filter(is_live).cloned().collect()
@@ -82,23 +85,22 @@ impl Broker {
         {
             let mut state = self.state();
             let request = state.requests.get_mut(id).unwrap();
-            request.set_state(v1::RequestState::Matched);
+            request.set_state(v1::RequestState::Placed);
             request.lease.clone_from(&lease_id);
             let spec = request.spec.clone().unwrap();
             let lease = Lease {
                 delivery: spec.delivery().try_into().unwrap(),
                 tenant: spec.tenant,
-                placement: Some(v1::Placement {
-                    donor: "institute".to_owned(),
+                placement: Some(Placement {
                     resource_name: "nvidia.com/gpu".to_owned(),
-                    ..v1::Placement::default()
+                    ..Placement::new("institute".parse().unwrap())
                 }),
                 state: Some(LeaseState::Active),
                 expires_at_ms: 4_000_000_000_000,
                 donor_ready: true,
                 origin_ready: true,
                 target_namespace: spec.target_namespace,
-                gpus: spec.gpus,
+                gpus: spec.gpus.map(GpuDemand::from),
                 ..lease(&lease_id, &spec.origin)
             };
             state.leases.insert(lease_id.clone(), lease);
@@ -110,7 +112,7 @@ impl Broker {
     /// Lends without a request; the lease is active at once.
     pub(crate) fn lend(&self, id: &str, namespace: &str) {
         let lease = Lease {
-            placement: Some(v1::Placement { donor: "institute".to_owned(), ..v1::Placement::default() }),
+            placement: Some(Placement::new("institute".parse().unwrap())),
             state: Some(LeaseState::Active),
             target_namespace: namespace.to_owned(),
             delivery: Delivery::VirtualNode,
@@ -123,11 +125,10 @@ impl Broker {
     /// Reclaims a lease with this deadline or, with `None`, withdraws the reclaim.
     pub(crate) fn reclaim(&self, lease: &str, deadline_ms: Option<u64>) {
         if let Some(lease) = self.state().leases.get_mut(lease) {
-            lease.reclaim = deadline_ms.map(|deadline_ms| v1::Reclaim {
-                reason: v1::ReclaimReason::LocalNeed.into(),
+            lease.reclaim = deadline_ms.map(|deadline_ms| Reclaim {
+                reason: Some(ReclaimReason::LocalNeed),
                 since_ms: deadline_ms - 600_000,
                 deadline_ms,
-                ..v1::Reclaim::default()
             });
             lease.state = Some(if deadline_ms.is_some() { LeaseState::Reclaiming } else { LeaseState::Active });
             lease.message =
@@ -148,7 +149,7 @@ impl Broker {
     }
 
     fn answer(&self) -> Result<(), RequestError> {
-        if self.state().is_silent { Err(RequestError::Unavailable("told to be silent".to_owned())) } else { Ok(()) }
+        if self.state().is_silent { Err(RequestError::Unavailable("silent".to_owned())) } else { Ok(()) }
     }
 }
 
@@ -210,9 +211,8 @@ impl Requests for Broker {
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>> {
         Box::pin(async move {
             self.answer()?;
-            let is_live = |request: &&v1::Request| {
-                matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched)
-            };
+            let is_live =
+                |request: &&v1::Request| matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed);
             Ok(self.state().requests.values().filter(is_live).cloned().collect())
         })
     }

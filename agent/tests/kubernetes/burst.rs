@@ -1,4 +1,5 @@
-//! Bursts on a real API server with a real scheduler: gates, pins, rescues, limits, restarts, and the custom resources.
+//! Bursts on a real API server with a real scheduler: gates, pins, tolerations, limits, restarts, and the custom
+//! resources.
 
 use std::sync::Arc;
 
@@ -128,22 +129,22 @@ pub(crate) async fn pods_run_on_leases(cluster: &Cluster) {
     eventually("the webhook is configured", || async { webhooks.get_opt("comity-burst").await.unwrap().is_some() })
         .await;
 
-    let running = a_job_is_gated_asked_for_once_and_pinned(cluster, &broker, &nodes, port, running).await;
-    what_others_change_in_the_webhook_is_changed_back(cluster).await;
+    let running = a_job_is_gated_requested_once_and_pinned(cluster, &broker, &nodes, port, running).await;
+    changes_of_the_webhook_by_others_are_reverted(cluster).await;
     local_gpus_come_first_and_limits_hold(cluster, &broker, &nodes).await;
     running.stop().await;
 
     let running = Running::start(cluster, &broker, &nodes, None);
     eventually("the webhook is gone", || async { webhooks.get_opt("comity-burst").await.unwrap().is_none() }).await;
-    a_pending_pod_is_rescued(cluster, &broker).await;
-    a_gate_where_nobody_opted_in_is_taken_off(cluster).await;
+    a_pending_pod_gets_tolerations(cluster, &broker).await;
+    a_gate_in_a_namespace_that_did_not_opt_in_is_removed(cluster).await;
     running.stop().await;
     for node in ["gpu-1", "gpu-2"] {
         cluster.plane().kubectl(&["uncordon", node]).await.unwrap();
     }
 }
 
-async fn a_job_is_gated_asked_for_once_and_pinned(
+async fn a_job_is_gated_requested_once_and_pinned(
     cluster: &Cluster,
     broker: &Broker,
     nodes: &watch::Sender<Nodes>,
@@ -200,7 +201,7 @@ async fn a_job_is_gated_asked_for_once_and_pinned(
     running
 }
 
-async fn what_others_change_in_the_webhook_is_changed_back(cluster: &Cluster) {
+async fn changes_of_the_webhook_by_others_are_reverted(cluster: &Cluster) {
     let api = Api::<MutatingWebhookConfiguration>::all(cluster.admin());
     let bundle = |found: MutatingWebhookConfiguration| found.webhooks.unwrap()[0].client_config.ca_bundle.clone();
     let right = bundle(api.get("comity-burst").await.unwrap());
@@ -256,7 +257,7 @@ async fn local_gpus_come_first_and_limits_hold(cluster: &Cluster, broker: &Broke
     eventually("requests without pods are taken back", || async { broker.live("team-b").is_empty() }).await;
 }
 
-async fn a_pending_pod_is_rescued(cluster: &Cluster, broker: &Broker) {
+async fn a_pending_pod_gets_tolerations(cluster: &Cluster, broker: &Broker) {
     namespace(cluster, "team-c", json!({})).await;
     let pods = pods(cluster, "team-c");
     let made = pods.create(&PostParams::default(), &pod("late", "nvidia.com/gpu", 2)).await.unwrap();
@@ -276,7 +277,7 @@ async fn a_pending_pod_is_rescued(cluster: &Cluster, broker: &Broker) {
     cluster.plane().kubectl(&["delete", "node", &lease]).await.unwrap();
 }
 
-async fn a_gate_where_nobody_opted_in_is_taken_off(cluster: &Cluster) {
+async fn a_gate_in_a_namespace_that_did_not_opt_in_is_removed(cluster: &Cluster) {
     let pods = pods(cluster, "research");
     let mut left = pod("left-behind", "nvidia.com/gpu", 1);
     left.metadata.labels = Some([(GATE.to_owned(), "true".to_owned())].into());
@@ -333,7 +334,7 @@ pub(crate) async fn a_gpu_request_lives_and_ends(cluster: &Cluster) {
     running.stop().await;
 }
 
-pub(crate) async fn definitions_refuse_what_cannot_be(cluster: &Cluster) {
+pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
     let apply = |spec: Value| async move {
         let object = json!({
             "apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest",

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use comity_agent_delivery::{ApiCredential, DonorLease, NamespaceDelivery};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
-use comity_proto::v1;
+use comity_agent_model::gpu_demand::GpuDemand;
+use comity_agent_model::lease::placement::{NodePlacement, Placement};
 use comity_runtime::{Clock, SystemClock};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use k8s_openapi::api::core::v1::Pod;
@@ -127,20 +128,13 @@ pub(crate) fn lease(id: &str) -> DonorLease {
         lease_id: id.parse().unwrap(),
         tenant: "vision".into(),
         origin: "polytechnic".into(),
-        placement: v1::Placement {
-            donor: "donor".into(),
-            nodes: vec![v1::NodePlacement { cpu_milli: 12_000, memory_mib: 48 * 1_024, ..Default::default() }],
-            offer_generation: 1,
+        placement: Placement {
+            donor: "donor".parse().unwrap(),
+            nodes: vec![NodePlacement { cpu_milli: 12_000, memory_mib: 48 * 1_024, ..Default::default() }],
             resource_name: "nvidia.com/gpu".into(),
             resource_count: 3,
-            mig_profile: String::new(),
         },
-        gpus: v1::GpuDemand {
-            count: 3,
-            cpu_milli_per_gpu: 4_000,
-            memory_mib_per_gpu: 16 * 1_024,
-            ..Default::default()
-        },
+        gpus: GpuDemand { count: 3, cpu_milli_per_gpu: 4_000, memory_mib_per_gpu: 16 * 1_024, ..Default::default() },
         fencing_token: 1,
         ends_at_ms: SystemClock::new().unix_ms() + 1_800_000,
     }

@@ -67,7 +67,7 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
 async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
     for (name, change, part) in [
         ("finalizer", json!({ "metadata": { "finalizers": ["example.com/forever"] } }), "no finalizers"),
-        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "push away"),
+        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "preempt"),
         ("toleration", json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } }), "tolerate only"),
         ("node", json!({ "spec": { "nodeName": "cpu-1" } }), "the scheduler chooses"),
     ] {
@@ -162,7 +162,7 @@ async fn refused_at_once_and_soon_unknown(pods: &Api<Pod>) {
 }
 
 /// After an outage of the API server every call works again, and the known state stays in the meantime.
-pub(crate) async fn an_absent_api_server_is_waited_for(cluster: &Cluster) {
+pub(crate) async fn watches_survive_an_outage_of_the_api_server(cluster: &Cluster) {
     let settings =
         InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default(), rdma: Vec::new() };
     let inventory = observe::kubernetes::observe(&cluster.agent, settings);

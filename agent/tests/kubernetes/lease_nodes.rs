@@ -6,8 +6,8 @@ use std::sync::Arc;
 use comity_agent_delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{DonorSettings, LiqoDonor};
+use comity_agent_model::lease::placement::{NodePlacement, Placement};
 use comity_agent_model::node_id::NodeSalt;
-use comity_proto::v1;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -24,7 +24,7 @@ async fn labelled(nodes: &Api<Node>) -> BTreeSet<String> {
     all.items.iter().filter(|node| node.labels().contains_key(LABEL)).map(ResourceExt::name_any).collect()
 }
 
-pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
+pub(crate) async fn pods_of_a_lease_stay_on_its_nodes(cluster: &Cluster) {
     let salt = NodeSalt::new([7; 32]);
     let client = cluster.agent.client();
     let liqo =
@@ -32,9 +32,9 @@ pub(crate) async fn a_lease_is_kept_to_its_nodes(cluster: &Cluster) {
     let lender = NodeLender::new(client.clone(), liqo, salt.clone(), watch::channel(Arc::default()).1);
     let peer = LiqoPeer { peering: "peer-1".into(), cluster: "polytechnic".into(), liqo_id: "origin".into() };
     let on = |names: &[&str]| {
-        let placed = names.iter().map(|name| v1::NodePlacement { node: salt.node_id(name), ..Default::default() });
+        let placed = names.iter().map(|name| NodePlacement { node: salt.node_id(name), ..Default::default() });
         let lease = lease("lease-70");
-        DonorLease { placement: v1::Placement { nodes: placed.collect(), ..lease.placement.clone() }, ..lease }
+        DonorLease { placement: Placement { nodes: placed.collect(), ..lease.placement.clone() }, ..lease }
     };
     let nodes = Api::<Node>::all(cluster.admin());
 

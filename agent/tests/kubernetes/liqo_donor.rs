@@ -36,7 +36,7 @@ pub(crate) async fn lending_through_liqo() {
     for attempt in ATTEMPTS.iter() {
         wrong.extend(without_policies(&lab, &consumer, attempt).await);
     }
-    what_others_write_is_put_back(&lab, &consumer).await;
+    writes_by_others_are_reverted(&lab, &consumer).await;
     liqo_alone_signs_consumers_into_any_group(&lab, &consumer).await;
 
     let keeper = PolicyKeeper::start(lab.agent.clone(), lab.policy_settings(), lab.grants.subscribe());
@@ -51,7 +51,7 @@ pub(crate) async fn lending_through_liqo() {
     policies_are_restored(&lab, &keeper).await;
     a_lease_that_ends_is_over(&lab, &consumer, &keeper).await;
     removal_leaves_nothing(&lab, &consumer).await;
-    a_consumer_by_token_is_held_as_well(&lab, &keeper).await;
+    a_consumer_by_token_is_limited_too(&lab, &keeper).await;
     lab.stop().await;
 }
 
@@ -156,7 +156,7 @@ async fn liqo_alone_signs_consumers_into_any_group(lab: &Lab, consumer: &consume
 }
 
 /// The class controller alone: somebody with rights changes a status.
-async fn what_others_write_is_put_back(lab: &Lab, consumer: &consumer::Consumer) {
+async fn writes_by_others_are_reverted(lab: &Lab, consumer: &consumer::Consumer) {
     let slices = lab.slices();
     for change in [
         json!({ "status": { "resources": { "nvidia.com/gpu": "100" } } }),
@@ -270,7 +270,7 @@ async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, kee
 async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
     let began = Instant::now();
     if let Err(error) = lab.liqo.remove_tenant(&lab.peer).await {
-        panic!("{error}\n{}", what_is_left(lab).await);
+        panic!("{error}\n{}", remaining_objects(lab).await);
     }
     println!("the tenant was removed in {:?}", began.elapsed());
     let namespaces = Api::<Namespace>::all(lab.admin.clone());
@@ -291,7 +291,7 @@ async fn removal_leaves_nothing(lab: &Lab, consumer: &consumer::Consumer) {
 }
 
 /// The objects that block a removal, and Liqo's log.
-async fn what_is_left(lab: &Lab) -> String {
+async fn remaining_objects(lab: &Lab) -> String {
     let objects = "namespaces,pods,namespacemaps.offloading.liqo.io,shadowpods.offloading.liqo.io";
     let looks: [&[&str]; 4] = [
         &["get", objects, "--all-namespaces", "--output=wide"],
@@ -299,15 +299,15 @@ async fn what_is_left(lab: &Lab) -> String {
         &["--namespace", TENANT_NAMESPACE, "get", "namespacemaps.offloading.liqo.io", "--output=yaml"],
         &["--namespace=liqo", "logs", "deployment/liqo-controller-manager", "--tail=40"],
     ];
-    let mut told = String::new();
+    let mut texts = String::new();
     for look in looks {
         let seen = lab.donor().kubectl(look).await.unwrap_or_else(|error| error.to_string());
-        told.push_str(&format!("kubectl {}\n{seen}\n", look.join(" ")));
+        texts.push_str(&format!("kubectl {}\n{seen}\n", look.join(" ")));
     }
-    told
+    texts
 }
 
-async fn a_consumer_by_token_is_held_as_well(lab: &Lab, keeper: &PolicyKeeper) {
+async fn a_consumer_by_token_is_limited_too(lab: &Lab, keeper: &PolicyKeeper) {
     lab.lend_again();
     wait_for(&mut keeper.in_force(), "the lease is in force", |grants| grants.0.contains_key("lease-7")).await;
     let consumer = lab.admit_by_token().await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use comity_agent_liqo::donor::{DonorSettings, LiqoDonor};
 use comity_agent_liqo::network::{
-    GatewaySettings, LiqoNetwork, NetworkSeen, NetworkSettings, NetworkStanding, NetworkState,
+    GatewaySettings, LiqoNetwork, NetworkSettings, NetworkState, NetworkStatus, ObservedNetwork,
 };
 use comity_agent_liqo::origin::{LiqoOrigin, OriginSettings};
 use comity_agent_liqo::{
@@ -101,7 +101,7 @@ impl Half {
         }
     }
 
-    async fn tend(&self) -> NetworkSeen {
+    async fn tend(&self) -> ObservedNetwork {
         self.network.tend(|| Some((self.peer.clone(), self.side, self.heard.clone()))).await.unwrap()
     }
 
@@ -160,14 +160,14 @@ impl Half {
 }
 
 /// Both sides apply and send each other their state in the form of the envelopes.
-async fn relay(origin: &mut Half, donor: &mut Half) -> (NetworkStanding, NetworkStanding) {
+async fn relay(origin: &mut Half, donor: &mut Half) -> (NetworkStatus, NetworkStatus) {
     let (at_origin, at_donor) = (origin.tend().await, donor.tend().await);
-    let told = |side: Side, seen: &NetworkSeen| {
+    let sent = |side: Side, seen: &ObservedNetwork| {
         seen.local.as_ref().map(|local| NetworkState::read(side, &local.encode(), &[]).unwrap())
     };
-    donor.heard = told(Side::Origin, &at_origin).or(donor.heard.take());
-    origin.heard = told(Side::Donor, &at_donor).or(origin.heard.take());
-    (at_origin.standing, at_donor.standing)
+    donor.heard = sent(Side::Origin, &at_origin).or(donor.heard.take());
+    origin.heard = sent(Side::Donor, &at_donor).or(origin.heard.take());
+    (at_origin.status, at_donor.status)
 }
 
 /// Relays until the condition holds.
@@ -175,7 +175,7 @@ async fn until(
     what: &str,
     origin: &mut Half,
     donor: &mut Half,
-    holds: impl Fn(&NetworkStanding, &NetworkStanding) -> bool,
+    holds: impl Fn(&NetworkStatus, &NetworkStatus) -> bool,
 ) {
     let began = Instant::now();
     loop {
@@ -188,12 +188,12 @@ async fn until(
     }
 }
 
-fn is_ready(standing: &NetworkStanding) -> bool {
-    *standing == NetworkStanding::Ready { connected: false }
+fn is_ready(status: &NetworkStatus) -> bool {
+    *status == NetworkStatus::Ready { connected: false }
 }
 
-fn waits_for(standing: &NetworkStanding, what: &str) -> bool {
-    matches!(standing, NetworkStanding::Waits(reason) if reason.contains(what))
+fn waits_for(status: &NetworkStatus, what: &str) -> bool {
+    matches!(status, NetworkStatus::Pending(reason) if reason.contains(what))
 }
 
 pub(crate) async fn two_liqos_are_connected_and_parted() {
@@ -203,12 +203,12 @@ pub(crate) async fn two_liqos_are_connected_and_parted() {
         tokio::join!(Half::start(&binaries, version, Side::Donor), Half::start(&binaries, version, Side::Origin),);
     for half in [&donor, &origin] {
         half.network.check_installed().await.unwrap();
-        assert!(waits_for(&half.tend().await.standing, "is not made yet"));
+        assert!(waits_for(&half.tend().await.status, "is not made yet"));
     }
     exchange_keys(&origin, &donor).await;
     they_connect(&mut origin, &mut donor).await;
-    what_others_change_comes_back(&mut origin, &mut donor).await;
-    what_others_made_is_left_alone(&origin).await;
+    changes_by_others_are_reverted(&mut origin, &mut donor).await;
+    objects_of_others_are_left_alone(&origin).await;
     each_side_leaves_by_itself(&origin, &donor).await;
     donor.stop().await;
     origin.stop().await;
@@ -234,9 +234,9 @@ async fn exchange_keys(origin: &Half, donor: &Half) {
 
 async fn they_connect(origin: &mut Half, donor: &mut Half) {
     let (at_origin, at_donor) = relay(origin, donor).await;
-    assert!(waits_for(&at_origin, "donor-cluster has not told") && waits_for(&at_donor, "has not told"));
+    assert!(waits_for(&at_origin, "donor-cluster has not sent") && waits_for(&at_donor, "has not sent"));
     until("both have remapped", origin, donor, |at_origin, at_donor| {
-        waits_for(at_origin, "has not told the endpoint")
+        waits_for(at_origin, "has not sent the endpoint")
             && waits_for(at_donor, "of type LoadBalancer has no address yet")
     })
     .await;
@@ -263,7 +263,7 @@ async fn they_connect(origin: &mut Half, donor: &mut Half) {
     assert_eq!(donor.spec(&public_key(), "/spec/publicKey").await, origin.gateway_key().await);
 }
 
-async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
+async fn changes_by_others_are_reverted(origin: &mut Half, donor: &mut Half) {
     let merge = |value: Value| Patch::Merge(value);
     let strange = json!({ "spec": { "mtu": 9_000, "endpoint": { "addresses": ["203.0.113.66"] } } });
     let clients = origin.objects(&gateway_client());
@@ -302,15 +302,15 @@ async fn what_others_change_comes_back(origin: &mut Half, donor: &mut Half) {
     assert_eq!(origin.spec(&configuration(), "/status/remote/cidr/pod/0").await, given);
 }
 
-async fn what_others_made_is_left_alone(origin: &Half) {
+async fn objects_of_others_are_left_alone(origin: &Half) {
     let label =
         |value: Value| Patch::Merge(json!({ "metadata": { "labels": { "app.kubernetes.io/managed-by": value } } }));
     let configurations = origin.objects(&configuration());
     configurations.patch("donor", &PatchParams::default(), &label(json!("somebody"))).await.unwrap();
-    let NetworkStanding::Refused(reason) = origin.tend().await.standing else { panic!("it was taken over") };
+    let NetworkStatus::Refused(reason) = origin.tend().await.status else { panic!("it was taken over") };
     assert!(reason.starts_with("liqo-network-by-hand") && reason.contains("liqoctl network reset"), "{reason}");
     configurations.patch("donor", &PatchParams::default(), &label(json!("comity-agent"))).await.unwrap();
-    assert!(is_ready(&origin.tend().await.standing));
+    assert!(is_ready(&origin.tend().await.status));
 }
 
 async fn each_side_leaves_by_itself(origin: &Half, donor: &Half) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent_liqo::LiqoPeer;
-use comity_agent_liqo::origin::{Line, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
+use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, OriginSettings, SliceRequest, TendSettings};
 use comity_testkit::{self as testkit, RealClusters, Where};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
@@ -33,7 +33,7 @@ const SIGNED: &str = "203.0.113.10:6443";
 /// The tests reach the donor without a tunnel.
 struct NoTunnel;
 
-impl Line for NoTunnel {
+impl DonorLine for NoTunnel {
     fn answers<'a>(&'a self, _donor: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
     }
@@ -56,11 +56,11 @@ pub(crate) async fn run(clusters: &RealClusters) {
     the_keys_are_exchanged(&origin, &donor).await;
     a_lease_is_a_node(&setting, &origin).await;
     finished_pods_make_room(&setting).await;
-    a_cut_line_is_mended(&setting, clusters).await;
+    a_node_recovers_from_a_cut_line(&setting, clusters).await;
     an_idle_node_serves_the_next_lease(&setting, &origin).await;
     let thorough = LiqoOrigin::new(setting.agent.clone(), OriginSettings { idle_nodes: 0, ..settings });
     a_lease_goes_without_a_trace(&setting, &thorough, "lease-9", "lease-7").await;
-    a_dead_donor_is_let_go(&setting, &origin, clusters).await;
+    a_dead_donor_does_not_block_removal(&setting, &origin, clusters).await;
 
     granting.abort();
     stop.cancel();
@@ -159,7 +159,7 @@ async fn finished_pods_make_room(setting: &Setting) {
 }
 
 /// Cuts the line for longer than a node may be silent.
-async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
+async fn a_node_recovers_from_a_cut_line(setting: &Setting, clusters: &RealClusters) {
     let nodes = Api::<Node>::all(setting.origin.clone());
     let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
     let node_ready = async || setting::node_status(&nodes.get("lease-7").await.unwrap()) == "True";
@@ -174,7 +174,7 @@ async fn a_cut_line_is_mended(setting: &Setting, clusters: &RealClusters) {
     let began = Instant::now();
     eventually("the node is ready again", node_ready).await;
     let node = began.elapsed();
-    assert!(node < Duration::from_secs(10), "{node:?}\n{}", history.told());
+    assert!(node < Duration::from_secs(10), "{node:?}\n{}", history.text());
     // The pod follows with the virtual-kubelet's next answer from the donor. That connection has no tunnel here and
     // recovers at TCP's next retry. The scenario `burst` requires pod and Service within 5 s through the agents'
     // tunnel.
@@ -245,7 +245,7 @@ async fn a_lease_goes_without_a_trace(setting: &Setting, origin: &LiqoOrigin, le
 }
 
 /// The donor dies with a lease in use; this side still ends clean.
-async fn a_dead_donor_is_let_go(setting: &Setting, origin: &LiqoOrigin, clusters: &RealClusters) {
+async fn a_dead_donor_does_not_block_removal(setting: &Setting, origin: &LiqoOrigin, clusters: &RealClusters) {
     origin.accept(&peer(), &request("lease-8")).await.unwrap();
     origin.ready(LeaseId(8)).await.unwrap();
     let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");

@@ -18,7 +18,7 @@ const NAMESPACE: &str = "research";
 const AT: (u64, &str) = (4_000_000_000_000, "2096-10-02T07:06:40Z");
 const LATER: (u64, &str) = (4_000_003_600_000, "2096-10-02T08:06:40Z");
 
-pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
+pub(crate) async fn a_reclaim_is_announced_and_answered(cluster: &Cluster) {
     let (broker, nodes) = (Broker::new(), watch::Sender::new(None));
     virtual_node(cluster, LEASE, 2).await;
     let pods = Api::<Pod>::namespaced(cluster.admin(), NAMESPACE);
@@ -32,7 +32,7 @@ pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
     broker.lend(LEASE, NAMESPACE);
     let running = Running::start(cluster, &broker, &nodes, None);
 
-    it_is_told_until_when_and_why(cluster, &broker, &pods).await;
+    a_pod_is_notified_of_the_deadline_and_the_reason(cluster, &broker, &pods).await;
     answer(&pods).await;
     let saved = || async { running.saved.borrow().by_pods.contains(&LEASE.parse().unwrap()) };
     eventually("the answer is heard", saved).await;
@@ -76,7 +76,7 @@ pub(crate) async fn a_reclaim_is_told_and_answered(cluster: &Cluster) {
     cluster.plane().kubectl(&["delete", "gpulease", LEASE, "-n", NAMESPACE]).await.unwrap();
 }
 
-async fn it_is_told_until_when_and_why(cluster: &Cluster, broker: &Broker, pods: &Api<Pod>) {
+async fn a_pod_is_notified_of_the_deadline_and_the_reason(cluster: &Cluster, broker: &Broker, pods: &Api<Pod>) {
     broker.reclaim(LEASE, Some(AT.0));
     eventually("the pod is told until when it can run", || async {
         let pod = pods.get("work").await.unwrap();

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! pods, namespaces ─┐
-//! desired leases   ─┼─▶ view ─▶ plan (pure) ─▶ actions ─▶ pods: gate off, pinned, rescued, told
-//! own requests     ─┤                                  └▶ broker: submit, cancel, give back
+//! desired leases   ─┼─▶ view ─▶ plan (pure) ─▶ actions ─▶ pods: gate removed, pinned, tolerations, events
+//! own requests     ─┤                                  └▶ broker: submit, cancel, release
 //! local inventory  ─┘
 //! ```
 //!
@@ -15,6 +15,7 @@
 
 mod broker;
 mod burst_loop;
+mod burst_request;
 mod cluster_watch;
 pub(crate) mod facts;
 mod group;
@@ -37,6 +38,7 @@ mod properties;
 
 pub use broker::BrokerRequests;
 pub use burst_loop::{BurstContext, run};
+pub use burst_request::BurstRequest;
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};

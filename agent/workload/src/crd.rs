@@ -1,4 +1,4 @@
-//! `GpuRequest` and `GpuLease`: what kubectl and GitOps users see of Comity, and all that they need.
+//! `GpuRequest` and `GpuLease`: Comity's API for users of kubectl and GitOps.
 //!
 //! A `GpuRequest` in a namespace of the origin becomes a request at the broker, and its status follows it. A `GpuLease`
 //! mirrors a lease, on both sides, and is only ever written by the agent. The YAML in `deploy/crds` is made from these
@@ -6,6 +6,7 @@
 
 mod condition;
 mod controller;
+mod controller_state;
 mod copies;
 mod gpu_lease;
 mod gpu_request;
@@ -14,7 +15,6 @@ mod lease_mirror;
 mod reconcile;
 mod remarks;
 mod request_options;
-mod seen;
 mod write;
 mod write_error;
 
@@ -28,7 +28,7 @@ pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
 pub use request_options::{DataNeed, Members, Numa, NvLink, Preemptible, Topology, Window};
 
-/// Keeps a `GpuRequest` until its request has been taken back.
+/// Keeps a `GpuRequest` until its request is cancelled.
 pub const FINALIZER: &str = "comity.dev/request";
 
 /// The definitions, with the names of their files.
@@ -37,10 +37,10 @@ pub fn definitions() -> Vec<(&'static str, CustomResourceDefinition)> {
     vec![("gpurequests.yaml", GpuRequest::crd()), ("gpuleases.yaml", GpuLease::crd())]
 }
 
-/// A definition as the file says it.
+/// The content of a definition's file.
 ///
 /// # Errors
-/// What the YAML writer says.
+/// The error of the YAML writer.
 pub fn yaml(definition: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     let text = serde_saphyr::to_string(definition)?;
     Ok(format!("# Made from the agent's types: cargo run -p comity-agent --example crds\n{text}"))

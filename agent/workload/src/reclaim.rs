@@ -19,7 +19,7 @@ mod reclaim_snapshot;
 mod saved;
 
 use comity_agent_model::lease::Lease;
-use comity_proto::v1;
+use comity_agent_model::lease::reclaim::{Reclaim, ReclaimReason};
 use comity_types::LeaseState;
 
 pub use bound_pod::BoundPod;
@@ -37,7 +37,7 @@ pub const CHECKPOINTED: &str = "comity.dev/checkpointed";
 
 /// The reclaim of a lease that is in force; `None` for one that is not reclaimed.
 #[must_use]
-pub fn reclaim_of(lease: &Lease) -> Option<&v1::Reclaim> {
+pub fn reclaim_of(lease: &Lease) -> Option<&Reclaim> {
     // A suspect lease may be under reclaim too.
     let is_in_force = matches!(lease.state, Some(LeaseState::Reclaiming | LeaseState::Suspect));
     lease.reclaim.as_ref().filter(|_| is_in_force)
@@ -45,6 +45,6 @@ pub fn reclaim_of(lease: &Lease) -> Option<&v1::Reclaim> {
 
 /// The reason in kebab case, as in "local-need"; "unspecified" if this version does not know it.
 #[must_use]
-pub fn reason_word(reclaim: &v1::Reclaim) -> String {
-    reclaim.reason().as_str_name().trim_start_matches("RECLAIM_REASON_").to_ascii_lowercase().replace('_', "-")
+pub fn reason_word(reclaim: &Reclaim) -> &'static str {
+    reclaim.reason.map_or("unspecified", ReclaimReason::as_str)
 }

@@ -1,7 +1,7 @@
 //! The deterministic core of the Comity broker.
 //!
 //! This crate holds the federation's [`State`], defines the [`Command`]s, applies them deterministically
-//! ([`State::apply`]), and matches queued requests with offers ([`scheduler::plan`]).
+//! ([`State::apply`]), and plans placements for queued requests ([`scheduler::plan`]).
 //!
 //! It never reads a clock, draws a random number, touches a file or socket, knows its Raft role, uses floats or
 //! iterates in hash order. Time and seeds arrive in the [`LogEnvelope`]; effects leave as values ([`Applied`]).

@@ -11,7 +11,8 @@
 //! offers, policy ─▶ reclaim ─▶ leases to reclaim; reclaimed leases get new places as queued requests do
 //! ```
 //!
-//! The placements and reservations of a plan change free capacity, the packing index and the cache of failed searches.
+//! The placements and reservations of a plan change free capacity, the placement index and the cache of failed
+//! searches.
 //! `plan_state` holds all of them, and its steps change all at once.
 //!
 //! [`packing`] chooses the node within a donor if it can express the demand: whole devices

@@ -156,7 +156,7 @@ impl State {
     }
 
     /// Recomputes all derived data, for instance after loading a snapshot.
-    pub fn rebuild_derived(&mut self) {
+    pub(crate) fn rebuild_derived(&mut self) {
         self.records.derived = Derived::of(self);
     }
 

@@ -7,6 +7,8 @@ mod batch;
 mod boxes;
 #[path = "core/chains.rs"]
 mod chains;
+#[path = "core/choices.rs"]
+mod choices;
 #[path = "core/copies.rs"]
 mod copies;
 #[path = "core/determinism.rs"]
@@ -23,8 +25,6 @@ mod functions;
 mod gangs;
 #[path = "core/handshake.rs"]
 mod handshake;
-#[path = "core/matching.rs"]
-mod matching;
 #[path = "core/mig.rs"]
 mod mig;
 #[path = "core/migration.rs"]

@@ -86,7 +86,7 @@ impl Rpc {
             | Self::Watch
             | Self::ExplainRequest => &[Cluster, Member],
             Self::QuoteRequest => &[Member],
-            // A cluster asks for its own pods, and gives back what they no longer need.
+            // A cluster submits requests for its own pods and releases leases that they no longer need.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
             Self::RenewLease | Self::CheckpointLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
@@ -309,7 +309,7 @@ pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId)
                 || (roles_of(caller, Some(bundle)).federation_admin
                     && bundle.institution_of_cluster(cluster.as_str()).is_none())
         }
-        // Before a bundle is in force the command says that one must be applied.
+        // Before a bundle is in force, the command's own refusal says that one must be applied.
         (Caller::User(_), None) => true,
         _ => false,
     };

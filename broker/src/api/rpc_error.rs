@@ -127,12 +127,6 @@ impl From<RpcError> for Status {
     }
 }
 
-/// The status of a refusal.
-#[must_use]
-pub fn refusal_status(refusal: &Refusal) -> Status {
-    status(grpc_code(refusal.code), &refusal_detail(refusal))
-}
-
 /// Converts a refusal to the API message.
 #[must_use]
 pub fn refusal_detail(refusal: &Refusal) -> v1::ErrorDetail {

@@ -83,7 +83,7 @@ pub struct Rebuilt {
     pub aside: Option<PathBuf>,
     /// The members, as the leader has them.
     pub members: BTreeMap<u64, MemberAddress>,
-    /// Where the old log is committed further than the leader's log goes: both ends.
+    /// Last entries of both logs, if the old log is committed further than the leader's log reaches.
     pub further: Option<(u64, u64)>,
 }
 

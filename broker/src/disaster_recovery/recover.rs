@@ -29,16 +29,16 @@ pub enum RecoverError {
         the broker that is damaged, or give --force if that group is to be abandoned"
     )]
     GroupLives {
-        /// Who.
+        /// Number of its leader.
         leader: u64,
     },
     /// The broker's address is unknown.
     #[error("neither broker.json nor the copy says where broker {0} is; add it to `members` in broker.json")]
     NoAddress(u64),
-    /// A file.
+    /// A file or directory cannot be copied.
     #[error("cannot copy {}: {source}", path.display())]
     Copy {
-        /// What.
+        /// File or directory.
         path: PathBuf,
         /// Error of the operating system.
         #[source]
@@ -143,12 +143,6 @@ impl Recovery {
             queued: state.queued_len(),
             others: others.map(|(id, _)| *id).collect(),
         }
-    }
-
-    /// Group of the copy.
-    #[must_use]
-    pub fn old_group(&self) -> Option<&GroupId> {
-        self.copy.group.as_ref()
     }
 
     /// Replaces the copy by the new group; the copy is kept beside it.

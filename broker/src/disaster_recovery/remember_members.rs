@@ -15,7 +15,7 @@ const MEMBERS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to write.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Runs until it is told to stop.
+/// Runs until `stop`.
 pub(crate) async fn run(group: Group, config: Config, stop: CancellationToken) {
     let mut settings = config.settings;
     let mut pause = MEMBERS_CHECK_INTERVAL;
@@ -43,7 +43,7 @@ async fn save(settings: &Settings, data: &Path) -> Result<(), String> {
     saved.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// The other voters, where the settings name others. What they say of this broker stays, for it says where it listens.
+/// The other voters, if the settings name others. This broker's own entry stays, because it has its listen addresses.
 fn to_remember(settings: &Settings, members: &[MemberStatus]) -> Option<BTreeMap<u64, MemberAddress>> {
     let voters = || members.iter().filter(|member| member.voter);
     if !voters().any(|member| member.id == settings.id) {
@@ -87,7 +87,7 @@ mod tests {
     fn who_votes_is_remembered_and_nobody_by_those_who_do_not() {
         let founder = settings(1, "1=a:1/a:2,2=b:1/b:2,3=c:1/c:2");
         assert_eq!(to_remember(&founder, &members("1=a:1/a:2,2=b:1/b:2,3=c:1/c:2", "4=d:1/d:2")), None);
-        // What others call it does not change where it listens.
+        // The addresses under which others reach it do not change its own listen addresses.
         let changed = to_remember(&founder, &members("1=z:9/z:8,3=c:1/c:2,4=d:1/d:2", ""));
         assert_eq!(changed, Some(parse_members("1=a:1/a:2,3=c:1/c:2,4=d:1/d:2").unwrap()));
         assert_eq!(to_remember(&founder, &members("2=b:1/b:2,3=c:1/c:2,4=d:1/d:2", "")), None, "it has left");

@@ -10,6 +10,6 @@ mod wrong_clock;
 
 use std::time::Duration;
 
-/// Minimum interval between two times that a broker hands over leadership for the same reason: where all brokers have
-/// it, leadership must not go round and round.
+/// Minimum interval between two transfers of leadership for the same reason. If the reason applies to all brokers,
+/// leadership must not rotate without end.
 const HAND_OVER_INTERVAL: Duration = Duration::from_secs(30);

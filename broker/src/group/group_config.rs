@@ -23,7 +23,7 @@ const SILENCE: u64 = 4;
 /// Backoff after a peer is unreachable.
 const BACKOFF: &str = "200ms";
 
-/// Longer than a prepared election; callers have less than 1 s in all.
+/// Longer than an election that is prepared by a transfer; callers wait less than 1 s in total.
 const LEADERLESS_CALL_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Configuration of one broker in its group.
@@ -79,7 +79,8 @@ impl GroupConfig {
             max_payload_entries: MAX_ENTRIES_PER_MESSAGE,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(self.snapshot_every),
             max_in_snapshot_log_to_keep: self.snapshot_every.saturating_mul(2),
-            // A follower that lags by less than what is kept gets entries, which is cheaper than the whole state.
+            // A follower that lags by no more than the retained entries gets those: that is cheaper than the whole
+            // state.
             replication_lag_threshold: self.snapshot_every.saturating_mul(2),
             api_channel_size: Some(RAFT_QUEUE_CAPACITY),
             notification_channel_size: Some(RAFT_QUEUE_CAPACITY),
@@ -88,8 +89,8 @@ impl GroupConfig {
             enable_elect: false,
             // A restarted leader must win an election.
             enable_leader_restore: Some(false),
-            // A leader that hears no answers may still be heard: it falls silent, so that another can be elected. Long
-            // enough for a second try, for entries that it sends again renew a lease once more.
+            // Followers may still hear a leader that hears no answers. It falls silent, so that another broker can be
+            // elected. The interval allows a second attempt, because entries that it resends renew a lease once more.
             quorum_loss_probe_interval: Some(millis(self.timing.election_max).saturating_mul(SILENCE)),
             backoff: BACKOFF.to_owned(),
             ..Config::default()

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::storage::StorageError;
 
-/// The group cannot start, or a change of its members was not made.
+/// The group cannot start, or a change of its members failed.
 #[derive(Debug, Error)]
 pub enum GroupError {
     /// An invalid setting.

@@ -68,8 +68,8 @@ impl Group {
         self.inner.heard.note(cluster, self.inner.clock.elapsed());
     }
 
-    /// When each cluster was heard last by any broker, since this one became leader; empty on all others. As
-    /// [`Clock::elapsed`] of the group's clock has it; reports of followers are up to a second old.
+    /// When any broker last heard each cluster, since this broker became leader; empty on all other brokers. Times are
+    /// [`Clock::elapsed`] of the group's clock. Followers' reports are up to one second old.
     pub fn last_heard(&self) -> BTreeMap<ClusterId, Duration> {
         self.inner.heard.table().last.clone()
     }
@@ -94,7 +94,7 @@ pub(crate) async fn report(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: Canc
         let Leadership::Follower { leader: Some(leader) } = *inner.leadership.borrow() else { continue };
         let pending = inner.heard.take_pending();
         for clusters in pending.chunks(MAX_CLUSTERS_PER_REPORT) {
-            // A report that is lost is made up by the next: agents are heard again before they count as silent.
+            // A lost report does no harm: agents are heard again before they count as silent.
             if let Err(error) = inner.report_heard(leader, clusters, INTERVAL).await {
                 debug!(leader, %error, "report of heard agents was not taken");
                 break;

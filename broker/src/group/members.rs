@@ -1,4 +1,4 @@
-//! Who belongs to the group, who votes, and how brokers join, return and leave.
+//! Group membership: voters and learners, and how brokers join, return and leave.
 
 pub(crate) mod admission;
 pub(crate) mod founding;

@@ -166,7 +166,7 @@ impl Inner {
     pub(crate) async fn leadership_may_change(&self, seen: Leadership, at_most: Duration) {
         let mut leadership = self.leadership.clone();
         let changed = leadership.wait_for(|now| *now != seen);
-        // Whether it changed or not: the caller looks again.
+        // The caller checks the leadership again, whether it changed or not.
         let _ = tokio::time::timeout(LEADERSHIP_POLL_INTERVAL.min(at_most), changed).await;
     }
 
@@ -183,7 +183,7 @@ impl Inner {
             Leadership::Leader { .. } => true,
             Leadership::Follower { leader: next } => next.is_some_and(|next| next != leader),
         });
-        // Where the watch has ended, so has the group.
+        // The watch ends only with the group.
         let _ = another.await;
         tokio::time::sleep(REPLACED_LEADER_GRACE).await;
     }
@@ -195,7 +195,7 @@ impl Inner {
             let since = *leaderless.borrow_and_update();
             let left = since.map_or(Duration::MAX, |since| limit.saturating_sub(since.elapsed()));
             tokio::select! {
-                // Where the watch has ended, the group has, and nobody leads here again.
+                // The watch ends only with the group, and then nobody leads here again.
                 changed = leaderless.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(left), if since.is_some() => return,
             }

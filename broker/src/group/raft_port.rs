@@ -26,7 +26,7 @@ use crate::transport::stream_append::WINDOW;
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
 
 /// The Raft port of one broker.
-pub struct RaftTransportService {
+pub(crate) struct RaftTransportService {
     group: Group,
     /// Permits one incoming snapshot at a time.
     snapshots: Semaphore,
@@ -70,7 +70,7 @@ impl RaftTransportService {
 
 /// The service for the Raft port. Serve it over [`comity_runtime::tls::incoming`]: it refuses every caller whose
 /// connection does not say who it is.
-pub fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
+pub(crate) fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
     RaftTransportServer::new(RaftTransportService::new(group.clone()))
         .max_decoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
         .max_encoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
@@ -110,7 +110,7 @@ impl RaftTransport for RaftTransportService {
             if pre_vote {
                 return frame::encode(&self.group.inner.would_grant(&request, leader).await).map(Response::new);
             }
-            // Checks for itself: the candidate's word does not lift the lease.
+            // Checks the port itself: the candidate's word alone does not override the lease.
             request.leadership_transfer = self.group.inner.finds_gone(leader).await;
         }
         let reply = if pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
@@ -178,7 +178,7 @@ impl RaftTransport for RaftTransportService {
 
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
         let inner = &self.group.inner;
-        // A removed broker is told so.
+        // Tells a removed broker why it is refused.
         let caller = CallingBroker::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
         caller.is(request.get_ref().broker)?;
         self.group.serve_hello(request.get_ref()).await.map(Response::new)
@@ -194,10 +194,10 @@ impl RaftTransport for RaftTransportService {
     }
 }
 
-/// Appends what the leader sends.
+/// Appends entries from the leader.
 async fn append(group: &Group, caller: CallingBroker, frame: Frame) -> Result<Frame, Status> {
     let came = Instant::now();
-    // Either may have changed since a stream was opened.
+    // Either may have changed since the stream was opened.
     check_not_removed(group, caller)?;
     check_may_append(group)?;
     let message = frame::decode_append(frame)?;
@@ -218,7 +218,7 @@ fn until_stopped(group: &Group) -> impl Future<Output = ()> + Send + 'static {
     }
 }
 
-/// Refuses a broker that was removed, though its certificate is good.
+/// Refuses a removed broker although its certificate is valid.
 fn check_not_removed(group: &Group, caller: CallingBroker) -> Result<(), Status> {
     if !group.inner.eligibility.is_removed(caller.broker()) {
         return Ok(());

@@ -19,7 +19,7 @@ pub enum Consistency {
     /// Includes everything acknowledged before the call.
     #[default]
     Linearizable,
-    /// What this broker has applied; needs no leader.
+    /// The state of this broker, which may lag; needs no leader.
     Stale,
 }
 
@@ -75,7 +75,7 @@ impl Inner {
             Ok(Err(RaftError::Fatal(error))) => {
                 Err(Unavailable::Stopped { broker: self.config.id, reason: error.to_string() })
             }
-            // Not the leader any more, or no majority answered yet.
+            // This broker no longer leads, or no majority has answered yet.
             Ok(Err(RaftError::APIError(_))) | Err(_) => Ok(None),
         }
     }
@@ -83,7 +83,7 @@ impl Inner {
     async fn read_index_of(&self, leader: u64, timeout: Duration) -> Option<u64> {
         let node = self.node_of(leader)?;
         let index = self.peers.read_index(leader, &node, timeout.min(READ_INDEX_TIMEOUT)).await.ok()?;
-        // A leader knows of all that was committed: one that knows of less than this broker applied leads another log.
+        // A leader knows all committed entries. One that knows fewer than this broker applied leads another log.
         (index >= self.replica.applied_index()).then_some(index)
     }
 }

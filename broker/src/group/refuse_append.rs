@@ -20,9 +20,9 @@ impl Inner {
         };
         let Some(applied) = applied else { return Ok(()) };
         let (own, theirs) = (own_vote.leader_id, request.vote.leader_id);
-        // A term has one leader. Another one than this broker knows was elected by brokers that forgot their votes.
+        // A term has one leader. A second one was elected by brokers that forgot their votes.
         let second_leader = own_vote.committed && own.term == theirs.term && own.voted_for != theirs.voted_for;
-        // An earlier leader that has not heard of its end says nothing about the log.
+        // An earlier leader that does not know of its successor proves nothing about the log.
         if theirs.term < own.term {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl Inner {
         if other.index == applied.index {
             return other.leader_id != applied.leader_id;
         }
-        // Terms only grow along a log; where the entry is still there, it is compared itself.
+        // Terms only grow along a log. If the entry is still in the log, its own term is compared.
         other.leader_id > applied.leader_id || self.log.id_at(other.index).is_some_and(|own| own != *other)
     }
 }

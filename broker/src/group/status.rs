@@ -8,11 +8,11 @@ use crate::group::{ClockStatus, Group, Leadership};
 use crate::replication::identity::{GroupId, Incarnation};
 use crate::replication::member::MemberAddress;
 
-/// Broken invariants that a status names: one is enough to know, some more help to understand.
+/// Maximum violations in a status: one proves a fault, and further ones help to find its cause.
 const MAX_VIOLATIONS: usize = 32;
 
-/// Requests, leases and nodes up to which what is kept at hand is copied and checked too, while nothing is applied:
-/// with these a few milliseconds.
+/// Maximum requests, leases and nodes for which a status copies and checks derived data too. Nothing is applied
+/// meanwhile; up to this number it takes a few milliseconds.
 const CHECKED_AT_HAND: usize = 5_000;
 
 /// Role of a broker in its group.
@@ -106,11 +106,30 @@ struct Examined {
     envelopes: u64,
 }
 
-/// Copies the state to examine. A large state is copied without derived data, which is rebuilt outside the lock.
-fn copy(state: &State) -> (State, bool) {
-    let nodes = state.clusters.values().filter_map(|cluster| cluster.offer.as_ref()).map(|offer| offer.nodes.len());
-    let whole = state.requests.len() + state.leases.len() + nodes.sum::<usize>() <= CHECKED_AT_HAND;
-    (if whole { state.clone() } else { snapshot::copy(state) }, whole)
+/// A copy of the state to examine.
+enum StateCopy {
+    /// With derived data, so that the examination checks it.
+    Complete(State),
+    /// Without derived data, because copying that would hold the lock for too long.
+    RecordsOnly(State),
+}
+
+impl StateCopy {
+    fn of(state: &State) -> Self {
+        let nodes = state.clusters.values().filter_map(|cluster| cluster.offer.as_ref()).map(|offer| offer.nodes.len());
+        if state.requests.len() + state.leases.len() + nodes.sum::<usize>() <= CHECKED_AT_HAND {
+            Self::Complete(state.clone())
+        } else {
+            Self::RecordsOnly(snapshot::copy(state))
+        }
+    }
+
+    fn complete(self) -> State {
+        match self {
+            Self::Complete(state) => state,
+            Self::RecordsOnly(state) => snapshot::with_derived(state),
+        }
+    }
 }
 
 fn examine(state: &State) -> Examined {
@@ -125,16 +144,14 @@ fn examine(state: &State) -> Examined {
 }
 
 impl Group {
-    /// How this broker sees its group. Encodes and checks a copy of the state: for people, not for loops.
+    /// Status of the group, as this broker knows it. Encodes and checks a copy of the state, so do not call it in a
+    /// loop.
     pub async fn status(&self) -> GroupStatus {
         let replica = self.inner.replica.clone();
         let examined = tokio::task::spawn_blocking(move || {
-            let ((mut state, whole), applied) =
-                replica.read(|replicated| (copy(&replicated.state), replicated.last_applied));
-            if !whole {
-                state.rebuild_derived();
-            }
-            (examine(&state), applied.map_or(0, |id| id.index))
+            let (copy, applied) =
+                replica.read(|replicated| (StateCopy::of(&replicated.state), replicated.last_applied));
+            (examine(&copy.complete()), applied.map_or(0, |id| id.index))
         });
         let (state, applied_index) = examined.await.unwrap_or_default();
 

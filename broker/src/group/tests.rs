@@ -142,7 +142,7 @@ impl Federation {
         let tls =
             ServerTls::with_client_certificates(source.subscribe(), self.ca.roots(), ClientCertificates::Required);
         group.hand_over_while_refusing(tls.refused_for_time());
-        let service = crate::group::raft_port::service(&group);
+        let service = raft_port::service(&group);
         runtime.spawn(async move {
             // The source of identities lives as long as the server.
             let _source = source;

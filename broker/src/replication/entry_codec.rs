@@ -18,7 +18,8 @@ pub(crate) fn encode(entry: &Entry) -> io::Result<Bytes> {
     }
 }
 
-/// The entry that [`encode`] wrote. A command is read when it is applied; here only its format is looked at.
+/// Decodes an entry that [`encode`] wrote. Only the format of a command is read here; the command itself is decoded
+/// when it is applied.
 pub(crate) fn decode(log_id: LogId, bytes: Bytes) -> io::Result<Entry> {
     let payload = if command_format(&bytes).is_some_and(|format| format <= LOG_FORMAT) {
         EntryPayload::Normal(Proposed::stored(bytes))

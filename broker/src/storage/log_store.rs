@@ -308,7 +308,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 /// Runs `open` with minimal timer slack, which the threads that it starts inherit.
 fn with_exact_timers<T>(open: impl FnOnce() -> T) -> T {
-    // Where the kernel refuses, writes are slower by a little.
+    // If the kernel refuses, writes are slightly slower.
     let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
     let opened = open();
     let _ = rustix::thread::set_current_timer_slack(None);
@@ -332,7 +332,7 @@ fn root_cause(error: io::Error, log: &RaftLog<WalTypes>) -> io::Error {
     if !has_writer_ended(&error) {
         return error;
     }
-    // Returns at once: the writer notes why it ends before it does.
+    // Returns at once: the writer records its error before it ends.
     log.wait_worker_idle().err().unwrap_or(error)
 }
 

@@ -13,8 +13,8 @@ use crate::storage::storage_error::StorageError;
 const DATA_DIR_FORMAT: u64 = 1;
 pub(super) const MARKER_FILE: &str = "format";
 const MAX_MARKER_BYTES: u64 = 64 << 10;
-/// Starts that are remembered. A peer that was down for more of them takes the next for that of an old copy, and this broker
-/// catches up as after a loss.
+/// Starts that this broker remembers. A peer that was down for more of them takes the next one for the start of an old
+/// copy, and this broker catches up as after a loss.
 const MAX_STARTS: usize = 256;
 const PRODUCT: &str = "comity-broker";
 
@@ -76,7 +76,7 @@ impl Marker {
             Err(error) => return Err(error.into()),
         };
         let damaged = |error| StorageError::damaged(&path, error);
-        // A later format may have other fields, so look at these two first.
+        // A later format may have other fields, so these two are read first.
         let head: MarkerHead = serde_json::from_slice(&text).map_err(damaged)?;
         if head.product != PRODUCT {
             return Err(StorageError::damaged(path, format!("it is of {:?}", head.product)));

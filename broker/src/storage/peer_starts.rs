@@ -31,7 +31,7 @@ struct Known {
 }
 
 impl PeerStarts {
-    /// Reads what the directory says. A file that cannot be read proves nothing, and is written again.
+    /// Reads the file. An unreadable file proves nothing, and is replaced by the next write.
     pub(super) fn open(data: &Path) -> Self {
         let path = data.join(PEERS_FILE);
         let known = atomic_file::read_bounded(&path, MAX_PEERS_BYTES)
@@ -41,8 +41,8 @@ impl PeerStarts {
         Self { path, known: Arc::new(Mutex::new(known)) }
     }
 
-    /// Whether `peer` remembers the last start that this broker knows of it; if so, its newest one is noted, on disk before
-    /// this returns. `starts` are its last ones, the newest last. Another incarnation has a memory of its own.
+    /// Whether `starts`, the last starts of `peer` with the newest last, contain the last one known here. If so, the
+    /// newest is on disk when this returns. A new incarnation of the peer has no known start.
     pub(crate) fn meet(&self, peer: u64, incarnation: &Incarnation, starts: &[StartId]) -> Result<bool, StorageError> {
         let Some(newest) = starts.last() else { return Ok(true) };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -63,8 +63,8 @@ impl Replica {
 
     /// Runs `f` on the state; blocks apply meanwhile.
     pub(crate) fn read<T>(&self, f: impl FnOnce(&Replicated) -> T) -> T {
-        // A panic elsewhere while looking leaves the state whole. One while applying ends openraft's task, and with it
-        // this broker's part in the group; what was applied before may still be read as stale.
+        // A panic of a reader leaves the state intact. A panic during apply ends openraft's task, and this broker
+        // leaves the group; earlier state may still be read as stale.
         f(&self.replicated.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -80,7 +80,7 @@ impl Replica {
 
     /// Waits until the entry at `index` is applied.
     pub(crate) async fn applied(&self, index: u64) {
-        // The sender is a field of this very object, so the channel is open.
+        // The channel stays open, because this object holds its sender.
         let _ = self.next_index.subscribe().wait_for(|next| *next > index).await;
     }
 
@@ -116,7 +116,7 @@ impl Replica {
         self.publish(revision, Some(log_id));
     }
 
-    /// Puts what a snapshot holds in place of everything.
+    /// Replaces the whole state by a snapshot.
     pub(super) fn replace(&self, state: State, meta: &SnapshotMeta) {
         let revision = state.revision;
         {

@@ -155,7 +155,7 @@ pub(super) fn read(path: &Path, mut file: impl Read + Seek) -> Result<Loaded, St
     file.read_exact(&mut header).map_err(|_| damaged("its header is too long"))?;
     let Header { covers } = serde_json::from_slice(&header).map_err(|error| StorageError::damaged(path, error))?;
     let unpacked = zstd::stream::read::Decoder::with_buffer(file).map_err(unreadable)?;
-    // A state that is larger ends in the middle, and is damaged.
+    // A larger state is cut off, and so counts as damaged.
     let state = BufReader::with_capacity(BUFFER_BYTES, unpacked.take(MAX_STATE_BYTES));
     match snapshot::read(state) {
         Ok(state) => Ok(Loaded { state, meta: covers }),

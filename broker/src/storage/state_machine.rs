@@ -112,7 +112,7 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         let (replica, snapshots, pace) = (Arc::clone(&self.replica), self.snapshots.clone(), self.pace.clone());
         let (meta, snapshot) = blocking(move || {
             let began = Instant::now();
-            // Apply waits for the copy, not for encoding, packing and writing it.
+            // Apply waits only for the copy, not for encoding, compressing and writing.
             let replicated = replica.read(Replicated::copy_for_snapshot).map_err(io::Error::other)?;
             let held_up = began.elapsed();
             let (meta, snapshot) = snapshots.make(&replicated)?;

@@ -45,7 +45,6 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     let loaded = snapshots.load(log.purged_index().map_err(internal)?)?;
     let (mut state, mut last) =
         loaded.map_or_else(|| (State::default(), None), |loaded| (loaded.state, loaded.meta.last_log_id));
-    state.rebuild_derived();
     loop {
         let from = last.map_or(0, |id: LogId| id.index.saturating_add(1));
         let entries = log.range(from, from.saturating_add(ENTRIES_PER_READ)).map_err(internal)?;
@@ -134,7 +133,7 @@ pub(crate) fn found_on(
     let log = LogStore::open(&data.join("log"), Reached::open(data))?;
     log.begin_after(last, Vote::new(last.leader_id.term, id)).map_err(internal)?;
     log.close();
-    // Last: a directory with a marker is whole.
+    // Written last: a directory with a marker is complete.
     marker.write(data)?;
     Ok(group)
 }

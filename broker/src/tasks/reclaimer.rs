@@ -29,12 +29,12 @@ pub(super) async fn run(context: &Context) {
     loop {
         revision.mark_unchanged();
         let began = context.clock.elapsed();
-        if let Err(error) = look(context, &mut reclaimer).await {
+        if let Err(error) = check(context, &mut reclaimer).await {
             tracing::warn!(%error, "nothing is being reclaimed yet");
         }
         let took = context.clock.elapsed().saturating_sub(began);
         let now = context.now();
-        let again = reclaimer.look_again_at().map(|at| Duration::from_millis(at.since(now).0).max(WATCHING));
+        let again = reclaimer.next_due_at().map(|at| Duration::from_millis(at.since(now).0).max(WATCHING));
         let sleep = again.map_or(MAX_POLICY_CHECK_INTERVAL, |again| again.min(MAX_POLICY_CHECK_INTERVAL));
         tokio::select! {
             changed = revision.changed() => if changed.is_err() { return },
@@ -44,11 +44,11 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-async fn look(context: &Context, reclaimer: &mut Reclaimer) -> Result<(), Unavailable> {
+async fn check(context: &Context, reclaimer: &mut Reclaimer) -> Result<(), Unavailable> {
     let now = context.now();
     let found = context.group.read(Consistency::Stale, |state| {
         let now = now.max(state.log_time);
-        (spared(state), reclaimer.look(state, now))
+        (spared(state), reclaimer.due_reclaims(state, now))
     });
     let (mut spare, reclaims) = found.await?;
     spare.truncate(MAX_RECLAIMS_PER_COMMAND);

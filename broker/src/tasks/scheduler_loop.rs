@@ -29,7 +29,7 @@ pub(super) async fn run(context: &Context) {
             Ok(Next::Plan) => continue,
             Ok(Next::Wait { pause }) => pause,
             Err(error) => {
-                tracing::warn!(%error, "matching waits");
+                tracing::warn!(%error, "scheduling waits");
                 context.clock.sleep(RETRY_INTERVAL).await;
                 continue;
             }
@@ -101,7 +101,7 @@ async fn carry_out(
             Err(refusal) => tracing::error!(%refusal, "the plan was refused as a whole"),
         }
     }
-    // Plan again after a full or partly refused plan. A plan without any placement waits for the next change.
+    // Whether to plan again: after a full or partly refused plan. A plan without placements waits for the next change.
     Ok(made > 0 && (placed == MAX_PLACEMENTS_PER_PLAN || made < placed || unplaced > 0))
 }
 

@@ -1,4 +1,4 @@
-//! Counts what takes time to count, for the metrics; on every broker.
+//! Counts objects for the metrics, on every broker, on a copy of the state.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::group::Consistency;
 
-/// A usual scrape interval.
+/// Interval of the counts: that of usual scrapes.
 const SURVEY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Updates the gauges until `stop`.

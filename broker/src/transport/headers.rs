@@ -11,7 +11,7 @@ const GROUP: &str = "comity-group";
 const TO: &str = "comity-to";
 const OUTCAST: &str = "comity-outcast";
 
-/// Why a caller has no part in the group any more.
+/// Reason why a caller no longer belongs to the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcast {
     /// It was removed.
@@ -28,14 +28,14 @@ impl Outcast {
         }
     }
 
-    /// What a peer's refusal says.
+    /// Reads the header of a peer's refusal.
     pub(crate) fn of(status: &Status) -> Option<Self> {
         let text = status.metadata().get(OUTCAST)?.to_str().ok()?;
         [Self::Removed, Self::Replaced].into_iter().find(|outcast| outcast.as_str() == text)
     }
 }
 
-/// A refusal that also tells the caller that it has no part in the group any more.
+/// A refusal with the reason why the caller no longer belongs to the group.
 pub(crate) fn outcast(mut status: Status, why: Outcast) -> Status {
     status.metadata_mut().insert(OUTCAST, MetadataValue::from_static(why.as_str()));
     status

@@ -66,7 +66,7 @@ struct PeersInner {
     /// Term of this broker's last election after an ended leader, and that leader.
     stands_after: Mutex<Option<(u64, u64)>>,
     reach: Reach,
-    /// Where tests lay lines that can be cut.
+    /// Redirects for tests, which cut connections with them.
     #[cfg(test)]
     lines: Mutex<BTreeMap<u64, String>>,
 }
@@ -157,7 +157,7 @@ impl Peers {
         })?;
         let expected = SpiffeId::broker(self.inner.trust_domain.clone(), peer);
         let options = ChannelOptions {
-            // A peer that takes longer is no help to a group whose elections take less.
+            // An answer after this time does not help: elections take less.
             connect_timeout: Duration::from_secs(1),
             keepalive_interval: Duration::from_secs(2),
             keepalive_timeout: Duration::from_secs(2),
@@ -216,7 +216,7 @@ impl Peers {
     /// Opens a stream that ends with the peer's process or the connection.
     pub(crate) async fn attend(&self, broker: u64, node: &MemberNode) -> Result<Streaming<AttendResponse>, CallError> {
         let mut client = self.client(broker, &node.address, Lane::Attend)?;
-        // No deadline: it is meant to last.
+        // No deadline: the stream stays open.
         let reply = client.attend(self.to(node, AttendRequest {})).await;
         reply.map(tonic::Response::into_inner).map_err(|status| self.failed(broker, &status))
     }

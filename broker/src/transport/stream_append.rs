@@ -47,7 +47,7 @@ struct Sent {
     at: Instant,
     /// The entry before those that it carries.
     prev: Option<LogId>,
-    /// The last entry that the follower has once it takes them.
+    /// Last entry that the follower has after this append.
     last: Option<LogId>,
 }
 
@@ -85,7 +85,7 @@ impl AppendExchange {
         self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The requests as they are sent. Ends where one cannot be sent; [`AppendExchange::next`] then says why.
+    /// The requests in order. Ends if one cannot be sent; [`AppendExchange::next`] then returns the reason.
     pub(super) fn outgoing<S>(&self, requests: S) -> impl Stream<Item = Frame> + Send + 'static
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,

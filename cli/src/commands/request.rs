@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_types::LeaseState;
 
 mod ctrl_c;
 mod follow;
@@ -24,7 +25,7 @@ use crate::failure::Failure;
 use crate::output::Format;
 use crate::session::{Session, all_pages, call, idempotency_key};
 use crate::units::parse_duration_ms;
-use crate::views::{Explanation, LeaseState, List, Request};
+use crate::views::{Explanation, List, Request};
 
 const REQUEST_LIST_EXAMPLES: &str = "\
 Examples:
@@ -166,9 +167,10 @@ impl RequestCancelArgs {
             && lease.end_reason == Some("cancelled")
         {
             let donor = lease.donor.as_deref().unwrap_or("the donor");
-            match lease.state {
-                LeaseState::Ended => eprintln!("{} has ended with it: {donor} has its GPUs back", lease.id),
-                _ => eprintln!("{} ends with it: {donor} stops what runs there and gets its GPUs back", lease.id),
+            if lease.state.is(LeaseState::Ended) {
+                eprintln!("{} has ended with it: {donor} has its GPUs back", lease.id);
+            } else {
+                eprintln!("{} ends with it: {donor} stops what runs there and gets its GPUs back", lease.id);
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use comity_proto::v1;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::{BrokerChannel, SecretString};
+use comity_types::LeaseState;
 use kube::config::Kubeconfig;
 
 use super::federation::Federation;
@@ -17,7 +18,7 @@ use crate::commands::lease::{fetch_kubeconfig, kube_client};
 use crate::commands::request::{Change, Follower};
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::views::{Lease, LeaseState};
+use crate::views::Lease;
 
 /// GPUs of the demonstrated lease.
 pub(super) const GPUS: u32 = 3;
@@ -93,7 +94,7 @@ async fn kept_lease(alice: &Session) -> Result<Option<Lease>, Failure> {
     Ok(leases
         .into_iter()
         .map(Lease::from)
-        .find(|lease| lease.state == LeaseState::Active && lease.origin == ORIGIN && lease.gpus.count == GPUS))
+        .find(|lease| lease.state.is(LeaseState::Active) && lease.origin == ORIGIN && lease.gpus.count == GPUS))
 }
 
 async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failure> {
@@ -183,11 +184,11 @@ pub(super) async fn release(
     loop {
         let request = v1::GetLeaseRequest { lease: id.clone(), consistency: alice.consistency() };
         let lease = Lease::from(call(client.get_lease(request)).await?.lease.unwrap_or_default());
-        if lease.state == LeaseState::Ended {
+        if lease.state.is(LeaseState::Ended) {
             break;
         }
         if began.elapsed() > CLEAN_LIMIT {
-            return Err(late(&format!("is {}", lease.state.as_str())));
+            return Err(late(&format!("is {}", lease.state)));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

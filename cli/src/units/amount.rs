@@ -2,6 +2,8 @@
 
 use comity_policy::quantity::{ones_ceil, plain_milli};
 
+use super::format_milli;
+
 const MEMORY_REMEDY: &str = "write memory as 64Gi, 512Mi or 80G";
 const CPU_REMEDY: &str = "write CPU as 8, 0.5 or 500m";
 const MEMORY_UNITS: [&str; 8] = ["Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T"];
@@ -56,13 +58,6 @@ pub fn format_memory(mib: u64) -> String {
 #[must_use]
 pub fn format_cpu(milli: u64) -> String {
     if milli == 0 { "-".to_owned() } else { format_milli(milli) }
-}
-
-/// A number of thousandths, for people: `3`, `0.25`.
-#[must_use]
-pub fn format_milli(milli: u64) -> String {
-    let (whole, part) = (milli / 1_000, milli % 1_000);
-    if part == 0 { whole.to_string() } else { format!("{whole}.{}", format!("{part:03}").trim_end_matches('0')) }
 }
 
 #[cfg(test)]

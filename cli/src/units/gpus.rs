@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_before_their_number_are_turned_round() {
+    fn a_swapped_share_and_number_are_explained() {
         for (text, instead) in [("0.25x4", "write 4x0.25"), ("250mx4", "write 4x250m"), ("0.5x1", "write 1x0.5")] {
             let error = parse_gpus(text).expect_err(text);
             assert!(error.ends_with(instead), "{error}");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_refused() {
+    fn other_texts_are_refused() {
         for bad in
             ["", "0", "-1", "0.0", "0.04", "0.2505", "x", "3x", "x3", "0x0.5", "2x1.5", "99999999999", "1e1", "NaN"]
         {

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_go_there_and_back() {
+    fn durations_survive_a_round_trip() {
         for (text, ms) in [("2h", 2 * HOUR), ("1h30m", 90 * MINUTE), ("3d", 3 * DAY), ("45s", 45_000), ("250ms", 250)] {
             assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
             assert_eq!(format_duration(ms), text);

@@ -10,7 +10,7 @@ pub(super) fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Whether serde leaves out a number that scripts are only shown where it says something.
+/// Whether serde omits a number that is shown only if it is not 0.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes a reference")]
 pub(super) fn is_zero(number: &u32) -> bool {
     *number == 0

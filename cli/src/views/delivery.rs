@@ -1,49 +1,14 @@
-//! How a lease is delivered to the origin, and what a pod needs to run on a virtual node.
+//! The fields that a pod's spec needs to run on a virtual node.
 
 use std::collections::BTreeMap;
 
 use comity_agent_model::lease_id::LEASE_LABEL;
-use comity_proto::v1;
 use serde::Serialize;
 
 /// Taint of every Liqo virtual node.
 const LIQO_TAINT: &str = "virtual-node.liqo.io/not-allowed";
 
-/// How a lease is delivered to the origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Delivery {
-    /// A delivery that this version of `comity` does not know.
-    Unknown,
-    /// A namespace on the donor and a kubeconfig at the origin.
-    Namespace,
-    /// A node in the origin's cluster.
-    VirtualNode,
-}
-
-impl Delivery {
-    /// The JSON value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Namespace => "namespace",
-            Self::VirtualNode => "virtual-node",
-        }
-    }
-}
-
-impl From<v1::Delivery> for Delivery {
-    fn from(delivery: v1::Delivery) -> Self {
-        match delivery {
-            v1::Delivery::Unspecified => Self::Unknown,
-            v1::Delivery::Namespace => Self::Namespace,
-            v1::Delivery::VirtualNode => Self::VirtualNode,
-        }
-    }
-}
-
-/// What a pod's spec needs to run on a lease's virtual node.
+/// The fields that a pod's spec needs to run on a lease's virtual node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualNode {
@@ -71,7 +36,7 @@ pub struct Toleration {
 }
 
 impl VirtualNode {
-    /// What pods of `namespace` on the origin need for this lease's node.
+    /// For pods of `namespace` on the origin.
     pub(super) fn new(lease: &str, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),

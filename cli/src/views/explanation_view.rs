@@ -80,7 +80,7 @@ impl QueuePosition {
             too_late: self.too_late,
             reclaims,
         };
-        let place = match self.place {
+        let position = match self.place {
             0 => "none: its start window has not opened".to_owned(),
             place => format!("{place} of {}", self.waiting),
         };
@@ -89,7 +89,7 @@ impl QueuePosition {
             format!("room at {donor} for {request}, free {}", age(self.reserved_from_ms.unwrap_or(0), now_ms))
         });
         [
-            ("Place", place),
+            ("Position", position),
             ("Share", format!("{} of {} entitled", percent(self.share_ppm), percent(self.entitled_ppm))),
             ("Reserved", reserved.unwrap_or_default()),
             ("Earliest", earliest.text(now_ms)),

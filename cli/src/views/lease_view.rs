@@ -1,55 +1,18 @@
 //! Leases.
 
 use comity_proto::v1;
+use comity_types::{Delivery, EndReason, LeaseState};
 use serde::Serialize;
 
 use super::absent::{non_empty, non_zero};
-use super::delivery::{Delivery, VirtualNode};
+use super::delivery::VirtualNode;
+use super::known::Known;
 use super::list::Row;
 use super::placement::Placement;
 use super::reclaim::Reclaim;
 use super::spec::Gpus;
 use crate::output::{Answer, fields};
 use crate::units::{age, format_duration};
-
-/// State of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseState {
-    /// A state that this version of `comity` does not know.
-    Unknown,
-    /// The donor holds its capacity.
-    Placed,
-    /// The two clusters run their handshake.
-    Connecting,
-    /// The origin holds a working credential.
-    Active,
-    /// One side is silent.
-    Suspect,
-    /// It is being reclaimed, and stays in force until its deadline.
-    Reclaiming,
-    /// Both sides are removing it.
-    Ending,
-    /// Both sides have removed it.
-    Ended,
-}
-
-impl LeaseState {
-    /// The JSON value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Placed => "placed",
-            Self::Connecting => "connecting",
-            Self::Active => "active",
-            Self::Suspect => "suspect",
-            Self::Reclaiming => "reclaiming",
-            Self::Ending => "ending",
-            Self::Ended => "ended",
-        }
-    }
-}
 
 /// A lease.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -72,11 +35,11 @@ pub struct Lease {
     /// Peering that carries its traffic.
     pub peering: Option<String>,
     /// Current state.
-    pub state: LeaseState,
+    pub state: Known<LeaseState>,
     /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
     /// `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`.
     pub end_reason: Option<&'static str>,
-    /// What it waits for, or its last error.
+    /// The cause of its delay, or its last error.
     pub message: Option<String>,
     /// Whether the donor's side is prepared.
     pub donor_ready: bool,
@@ -85,12 +48,12 @@ pub struct Lease {
     /// Namespace on the donor.
     pub donor_namespace: Option<String>,
     /// How it is delivered to the origin.
-    pub delivery: Delivery,
+    pub delivery: Known<Delivery>,
     /// Namespace on the origin that holds the Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
     /// Secret with the kubeconfig, or a file path if the origin has no Kubernetes; none for a virtual node.
     pub secret_name: Option<String>,
-    /// What a pod needs to run on the virtual node, until the lease ends.
+    /// Selector and tolerations of a pod that runs on the virtual node; none once the lease ends.
     pub virtual_node: Option<VirtualNode>,
     /// Length of one term, in milliseconds.
     pub term_ms: u64,
@@ -118,36 +81,17 @@ pub struct Lease {
     pub revision: u64,
 }
 
+/// Whether the lease is ending or has ended.
+const fn is_over(state: Known<LeaseState>) -> bool {
+    matches!(state, Known::Value(LeaseState::Ending | LeaseState::Ended))
+}
+
 impl From<v1::Lease> for Lease {
     fn from(lease: v1::Lease) -> Self {
-        let state = match lease.state() {
-            v1::LeaseState::Unspecified => LeaseState::Unknown,
-            v1::LeaseState::Placed => LeaseState::Placed,
-            v1::LeaseState::Connecting => LeaseState::Connecting,
-            v1::LeaseState::Active => LeaseState::Active,
-            v1::LeaseState::Suspect => LeaseState::Suspect,
-            v1::LeaseState::Reclaiming => LeaseState::Reclaiming,
-            v1::LeaseState::Ending => LeaseState::Ending,
-            v1::LeaseState::Ended => LeaseState::Ended,
-        };
-        let end_reason = match lease.end_reason() {
-            v1::EndReason::Unspecified => None,
-            v1::EndReason::Released => Some("released"),
-            v1::EndReason::Expired => Some("expired"),
-            v1::EndReason::Cancelled => Some("cancelled"),
-            v1::EndReason::HoldExpired => Some("hold-expired"),
-            v1::EndReason::DonorFailed => Some("donor-failed"),
-            v1::EndReason::OriginFailed => Some("origin-failed"),
-            v1::EndReason::Reclaimed => Some("reclaimed"),
-            v1::EndReason::Preempted => Some("preempted"),
-            v1::EndReason::NotNeeded => Some("not-needed"),
-            v1::EndReason::PartFailed => Some("part-failed"),
-            v1::EndReason::DeviceLost => Some("device-lost"),
-            v1::EndReason::NodeLost => Some("node-lost"),
-            v1::EndReason::DonorLost => Some("donor-lost"),
-        };
-        let delivery = lease.delivery().into();
-        let by_node = delivery == Delivery::VirtualNode && !matches!(state, LeaseState::Ending | LeaseState::Ended);
+        let state = Known::from(lease.state().try_into());
+        let end_reason = EndReason::try_from(lease.end_reason()).ok().map(EndReason::as_str);
+        let delivery = Known::from(lease.delivery().try_into());
+        let by_node = delivery.is(Delivery::VirtualNode) && !is_over(state);
         Self {
             virtual_node: by_node.then(|| VirtualNode::new(&lease.id, &lease.target_namespace)),
             delivery,
@@ -186,19 +130,19 @@ impl From<v1::Lease> for Lease {
 impl Lease {
     fn state_text(&self) -> String {
         match self.end_reason {
-            Some(reason) => format!("{} ({reason})", self.state.as_str()),
-            None => self.state.as_str().to_owned(),
+            Some(reason) => format!("{} ({reason})", self.state),
+            None => self.state.to_string(),
         }
     }
 
     /// When it expires unless renewed; none once it ends.
     fn expiry_ms(&self) -> Option<u64> {
-        self.expires_at_ms.filter(|_| !matches!(self.state, LeaseState::Ending | LeaseState::Ended))
+        self.expires_at_ms.filter(|_| !is_over(self.state))
     }
 
     /// Place of the kubeconfig: a Secret, or a file if the origin's agent runs without Kubernetes.
     fn kubeconfig_text(&self) -> Option<String> {
-        let name = self.secret_name.as_ref().filter(|_| self.delivery != Delivery::VirtualNode)?;
+        let name = self.secret_name.as_ref().filter(|_| !self.delivery.is(Delivery::VirtualNode))?;
         Some(match &self.target_namespace {
             _ if name.starts_with('/') => format!("file {name} on {}", self.origin),
             Some(namespace) => format!("Secret {namespace}/{name} on {}", self.origin),
@@ -220,7 +164,7 @@ impl Row for Lease {
             self.origin.clone(),
             self.donor.clone().unwrap_or_else(|| "-".to_owned()),
             self.gpus.summary(),
-            self.delivery.as_str().to_owned(),
+            self.delivery.to_string(),
             self.state_text(),
             age(self.expiry_ms().unwrap_or(0), now_ms),
             self.message.clone().unwrap_or_default(),
@@ -253,7 +197,7 @@ impl Answer for Lease {
             ("RDMA", self.placement.as_ref().map(Placement::rdma_summary).unwrap_or_default()),
             ("Peering", self.peering.clone().unwrap_or_default()),
             ("Namespace", self.donor_namespace.clone().unwrap_or_default()),
-            ("Delivery", self.delivery.as_str().to_owned()),
+            ("Delivery", self.delivery.to_string()),
             ("Kubeconfig", self.kubeconfig_text().unwrap_or_default()),
             ("Pods", pods.unwrap_or_default()),
             ("  nodeSelector", node.map(VirtualNode::selector_text).unwrap_or_default()),
@@ -299,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_node_says_what_its_pods_need() {
+    fn a_virtual_node_shows_selector_and_tolerations() {
         let by_node = |lease: &mut v1::Lease| {
             lease.delivery = v1::Delivery::VirtualNode.into();
             lease.target_namespace = "lab".to_owned();

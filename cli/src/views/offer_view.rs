@@ -1,11 +1,12 @@
 //! Offers: the capacity that clusters lend.
 
 use comity_proto::v1;
+use comity_types::Delivery;
 use serde::Serialize;
 
 use super::absent::non_empty;
-use super::delivery::Delivery;
 use super::device::{Device, Node};
+use super::known::Known;
 use super::list::Row;
 use crate::output::{Answer, columns};
 use crate::units::{age, format_cpu, format_memory, format_milli};
@@ -23,7 +24,7 @@ pub struct Offer {
     /// Number of nodes.
     pub nodes: u32,
     /// Deliveries that it supports now.
-    pub deliveries: Vec<Delivery>,
+    pub deliveries: Vec<Known<Delivery>>,
     /// Data that it holds; none if unknown.
     pub data: Option<DataSite>,
     /// A summary per GPU class.
@@ -115,7 +116,7 @@ impl From<v1::OfferSummary> for Offer {
             unhealthy: class.unhealthy,
         };
         Self {
-            deliveries: offer.deliveries().map(Delivery::from).collect(),
+            deliveries: offer.deliveries().map(|delivery| delivery.try_into().into()).collect(),
             data: offer.data.map(DataSite::from),
             cluster: offer.cluster,
             institution: offer.institution,
@@ -139,13 +140,13 @@ impl Row for Offer {
         "free",
         "lent",
         "local",
-        "unwell",
+        "unhealthy",
     ];
     const NONE: &'static str = "no cluster has an offer yet";
 
     fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
         let state = if self.connected { "connected" } else { "silent" };
-        let deliveries: Vec<&str> = self.deliveries.iter().map(|delivery| delivery.as_str()).collect();
+        let deliveries: Vec<String> = self.deliveries.iter().map(Known::to_string).collect();
         let head = [
             self.cluster.clone(),
             self.institution.clone(),

@@ -1,9 +1,11 @@
 //! Peerings: trust and network between two clusters.
 
 use comity_proto::v1;
+use comity_types::PeeringState;
 use serde::Serialize;
 
 use super::absent::{non_empty, non_zero};
+use super::known::Known;
 use super::list::Row;
 use crate::output::{Answer, fields};
 use crate::units::age;
@@ -19,7 +21,7 @@ pub struct Peering {
     /// Donor.
     pub donor: String,
     /// `proposed`, `keys`, `authenticating`, `establishing`, `established`, `draining`, `closed`, `failed`.
-    pub state: &'static str,
+    pub state: Known<PeeringState>,
     /// Number of handshakes so far.
     pub epoch: u32,
     /// Leases that use it.
@@ -40,17 +42,7 @@ pub struct Peering {
 
 impl From<v1::Peering> for Peering {
     fn from(peering: v1::Peering) -> Self {
-        let state = match peering.state() {
-            v1::PeeringState::Unspecified => "unknown",
-            v1::PeeringState::Proposed => "proposed",
-            v1::PeeringState::Keys => "keys",
-            v1::PeeringState::Authenticating => "authenticating",
-            v1::PeeringState::Establishing => "establishing",
-            v1::PeeringState::Established => "established",
-            v1::PeeringState::Draining => "draining",
-            v1::PeeringState::Closed => "closed",
-            v1::PeeringState::Failed => "failed",
-        };
+        let state = peering.state().try_into().into();
         Self {
             id: peering.id,
             origin: peering.origin,
@@ -82,7 +74,7 @@ impl Row for Peering {
             self.id.clone(),
             self.origin.clone(),
             self.donor.clone(),
-            self.state.to_owned(),
+            self.state.to_string(),
             self.epoch.to_string(),
             self.leases.len().to_string(),
             rtt_text(self.rtt_us),
@@ -96,7 +88,7 @@ impl Answer for Peering {
         let at = |time: Option<u64>| time.map(|at| age(at, now_ms)).unwrap_or_default();
         fields(&[
             ("Peering", self.id.clone()),
-            ("State", self.state.to_owned()),
+            ("State", self.state.to_string()),
             ("Message", self.message.clone().unwrap_or_default()),
             ("Origin", self.origin.clone()),
             ("Donor", self.donor.clone()),

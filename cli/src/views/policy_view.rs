@@ -159,12 +159,12 @@ pub struct PolicyShown {
     pub applied_by: Option<String>,
     /// Files of the bundle.
     pub files: Vec<PolicyFile>,
-    /// What the table shows of the files; JSON and YAML always have their text.
+    /// Detail of the files in the table; JSON and YAML always have their text.
     #[serde(skip)]
     pub detail: FileDetail,
 }
 
-/// What the table of a bundle shows of its files.
+/// Detail of a bundle's files in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileDetail {
     /// Paths and line counts.

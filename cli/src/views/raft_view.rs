@@ -142,7 +142,7 @@ impl RaftStatus {
     /// Whether one leader serves one group, with all invariants in order.
     ///
     /// # Errors
-    /// What is wrong, in one sentence.
+    /// The problem, in one sentence.
     pub fn health(&self) -> Result<(), String> {
         let answered = || self.brokers.iter().filter(|broker| broker.error.is_none());
         let groups: BTreeSet<&str> =
@@ -154,7 +154,7 @@ impl RaftStatus {
                 format!("{} of group {}", ids.join(" and "), group.chars().take(8).collect::<String>())
             };
             let all: Vec<String> = groups.iter().map(of).collect();
-            return Err(format!("TWO GROUPS answer, and only one may go on: brokers {}", all.join(", ")));
+            return Err(format!("TWO GROUPS answer, and only one may continue: brokers {}", all.join(", ")));
         }
         if let Some(broken) = answered().find_map(|broker| broker.violations.first()) {
             return Err(format!("an invariant is broken: {broken}"));

@@ -10,8 +10,8 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`, `migration`, `device-failed`, `node-failed`, `donor-silent`; `unknown`
-    /// if this version of `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `migration`, `device-failed`, `node-failed`, `donor-silent`, or
+    /// `unknown` if this version of `comity` does not know it.
     pub reason: &'static str,
     /// Code of the policy denial, for `policy-changed`.
     pub policy_code: Option<String>,

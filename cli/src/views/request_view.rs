@@ -1,10 +1,11 @@
 //! Requests and their states.
 
 use comity_proto::v1;
+use comity_types::Delivery;
 use serde::Serialize;
 
 use super::absent::{non_empty, non_zero};
-use super::delivery::Delivery;
+use super::known::Known;
 use super::list::Row;
 use super::spec::{DataNeed, Preemptible, RequestSpec};
 use crate::output::{Answer, fields};
@@ -21,7 +22,7 @@ pub enum RequestState {
     /// It waits for a donor.
     Queued,
     /// It has a lease.
-    Matched,
+    Placed,
     /// Its lease ended as planned.
     Completed,
     /// The caller cancelled it.
@@ -38,7 +39,7 @@ impl RequestState {
             Self::Unknown => "unknown",
             Self::NotSubmitted => "not-submitted",
             Self::Queued => "queued",
-            Self::Matched => "matched",
+            Self::Placed => "placed",
             Self::Completed => "completed",
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
@@ -84,7 +85,7 @@ impl From<v1::Request> for Request {
             v1::RequestState::Unspecified if request.id.is_empty() => RequestState::NotSubmitted,
             v1::RequestState::Unspecified => RequestState::Unknown,
             v1::RequestState::Queued => RequestState::Queued,
-            v1::RequestState::Matched => RequestState::Matched,
+            v1::RequestState::Placed => RequestState::Placed,
             v1::RequestState::Completed => RequestState::Completed,
             v1::RequestState::Cancelled => RequestState::Cancelled,
             v1::RequestState::Failed => RequestState::Failed,
@@ -115,7 +116,7 @@ impl Row for Request {
             self.spec.tenant.clone(),
             self.spec.origin.clone(),
             self.spec.gpus_summary(),
-            self.spec.delivery.as_str().to_owned(),
+            self.spec.delivery.to_string(),
             duration_text(self.spec.duration_ms),
             self.state.as_str().to_owned(),
             self.leases_text().unwrap_or_else(|| "-".to_owned()),
@@ -144,11 +145,13 @@ impl Request {
     /// Its delivery with an explanation.
     fn delivery_text(&self) -> String {
         let how = match self.spec.delivery {
-            Delivery::VirtualNode => "pods of the namespace below run on a virtual node in your cluster",
-            Delivery::Namespace => "a kubeconfig for a namespace on the donor, in a Secret in the namespace below",
-            Delivery::Unknown => "this client is older than the broker",
+            Known::Value(Delivery::VirtualNode) => "pods of the namespace below run on a virtual node in your cluster",
+            Known::Value(Delivery::Namespace) => {
+                "a kubeconfig for a namespace on the donor, in a Secret in the namespace below"
+            }
+            Known::Unknown => "this client is older than the broker",
         };
-        format!("{} ({how})", self.spec.delivery.as_str())
+        format!("{} ({how})", self.spec.delivery)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The requested GPUs and the conditions of a request.
 
 use comity_proto::v1;
+use comity_types::Delivery;
 use serde::Serialize;
 
 use super::absent::{is_zero, non_empty};
-use super::delivery::Delivery;
+use super::known::Known;
 use crate::units::{format_duration, format_memory, format_milli};
 
 /// Requested part of each device.
@@ -184,7 +185,7 @@ pub struct RequestSpec {
     /// Donors that must not serve it.
     pub deny_donors: Vec<String>,
     /// How the lease is delivered to the origin.
-    pub delivery: Delivery,
+    pub delivery: Known<Delivery>,
     /// Namespace on the origin for the kubeconfig Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
     /// Purpose in the caller's words.
@@ -238,7 +239,7 @@ impl RequestSpec {
 impl From<Option<v1::RequestSpec>> for RequestSpec {
     fn from(spec: Option<v1::RequestSpec>) -> Self {
         let spec = spec.unwrap_or_default();
-        let delivery = spec.delivery().into();
+        let delivery = spec.delivery().try_into().into();
         let topology = spec.topology.unwrap_or_default();
         Self {
             tenant: spec.tenant,

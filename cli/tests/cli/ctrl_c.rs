@@ -26,7 +26,7 @@ pub(crate) fn ctrl_c_ends_the_wait_and_not_the_request(
     let mut rest = String::new();
     said.read_to_string(&mut rest).unwrap();
     for part in [
-        &format!("error: stopped waiting; {id} goes on\n"),
+        &format!("error: stopped waiting; {id} continues\n"),
         &format!("'comity request watch {id}'"),
         &format!("'comity request cancel {id}'"),
     ] {

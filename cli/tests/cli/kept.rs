@@ -3,7 +3,7 @@
 use super::{Running, dev, exported, signal, stderr, until_ready};
 
 #[test]
-fn a_kept_federation_goes_on_where_it_was() {
+fn a_kept_federation_continues_from_its_state() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let start = || {

@@ -1,4 +1,4 @@
-//! The modules of a crate: what each declares, imports and names.
+//! The modules of a crate: the declarations, imports and named paths of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) struct Modules {
     pub(crate) paths: Vec<(Module, Segments)>,
 }
 
-/// What one module declares and imports.
+/// Declarations and imports of one module.
 #[derive(Default)]
 struct Scope {
     /// The module whose file holds this one.
@@ -128,7 +128,7 @@ impl Modules {
     }
 }
 
-/// Names that an item declares. What a macro declares, it is given by name.
+/// Names that an item declares. For a macro call, those are the identifiers in its arguments.
 fn declared(item: &Item) -> Vec<String> {
     let name = match item {
         Item::Fn(item) => &item.sig.ident,

@@ -10,7 +10,7 @@ use syn::Item;
 /// File names that may occur in each folder.
 const SHARED_FILE_NAMES: [&str; 4] = ["tests.rs", "lib.rs", "main.rs", "build.rs"];
 
-/// What has a name.
+/// Kind of a named thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Named {
     /// A type at the top level of a file.
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_share_a_name_is_not_found() {
+    fn allowed_duplicates_are_not_reported() {
         let files = [
             // Files that each folder may have, and a type and a constant of one name.
             ("lib.rs", "struct A;"),

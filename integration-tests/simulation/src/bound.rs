@@ -3,7 +3,7 @@
 //! ```text
 //! nodes ─▶ shapes: totals of CPU, memory, devices ┐
 //!                                                 ├▶ for each step of demand: which tasks to take, where ─▶ allocated
-//! tasks ─▶ types: how many of each come           ┘      (columns: how shares lie together on one device)
+//! tasks ─▶ types: how many of each come           ┘      (columns: patterns of shares on one device)
 //! ```
 //!
 //! Tasks are divisible and arrive in the trace's proportions. Nodes of one shape are merged into one, but devices stay
@@ -133,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn whole_devices_can_all_be_given_away() {
+    fn whole_devices_can_all_be_allocated() {
         assert_eq!(percents(&trace(4, 2, &[(1_000, 1, 1_000)])), [(100.0, 100.0), (100.0, 100.0)]);
     }
 
     #[test]
-    fn no_more_is_allocated_than_there_is() {
+    fn the_bound_never_exceeds_the_capacity() {
         let tasks = [(1_000, 1, 1_000), (2_000, 2, 1_000), (500, 1, 500), (250, 1, 250), (300, 1, 150)];
         for step in [0.5, 2.0, 7.0] {
             for mark in bound(&trace(7, 3, &tasks), step, |_| ()).unwrap().marks {
@@ -155,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_fill_a_device_together_do() {
+    fn shares_that_add_up_to_a_device_fill_it() {
         assert_eq!(percents(&trace(10, 1, &[(10, 1, 600), (10, 1, 400)])), [(100.0, 100.0), (100.0, 100.0)]);
     }
 
     #[test]
-    fn small_shares_fill_what_patterns_leave() {
+    fn small_shares_fill_the_rest_of_patterns() {
         let tasks = [
             (10, 1, 600),
             (10, 1, 50),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_must_not_refuse_has_less() {
+    fn a_scheduler_that_may_not_refuse_allocates_less() {
         // Half of the devices are asked for with all processors of a node, half with none; one may choose the latter
         // only.
         let found = percents(&trace(10, 4, &[(8_000, 1, 1_000), (1, 1, 1_000), (1, 1, 1_000), (1, 1, 1_000)]));

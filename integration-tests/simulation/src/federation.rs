@@ -8,7 +8,8 @@
 //! institution)
 //! ```
 //!
-//! All three pack a site's own nodes the same way, so that they differ only in the nodes that each institution may use. No task ends.
+//! All three pack a site's own nodes the same way, so that they differ only in the nodes that each institution may use.
+//! No task ends.
 
 mod bar_chart;
 mod federation_report;

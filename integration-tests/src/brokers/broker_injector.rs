@@ -57,7 +57,7 @@ impl<'a> BrokerInjector<'a> {
             let well = self.await_recovery(fault.kind).await;
             self.figures.entry(fault.kind).or_default().push(over.elapsed());
             if let Err(error) = well {
-                self.violated(format!("not well {GROUP_RECOVERY_TIMEOUT:?} after {name} {broker}: {error:#}"));
+                self.violated(format!("not healthy {GROUP_RECOVERY_TIMEOUT:?} after {name} {broker}: {error:#}"));
                 break;
             }
             sleep(fault.calm).await;

@@ -36,7 +36,7 @@ const MAX_MOVING: usize = 24;
 const RECENT: usize = 48;
 /// Requests must be placed by then. None is; no clock that jumps may end one.
 const START_WITHIN_MS: u64 = 3_600_000;
-/// By how much log time may be off when a request is accepted: beyond the time that its call took.
+/// Maximum error of log time when a request is accepted, beyond the duration of its call.
 const LOG_TIME_OFF_MS: u64 = 5_000;
 
 /// The running clients.
@@ -187,7 +187,7 @@ impl HistoryClient {
             Some(Ok(reply)) => {
                 let request = reply.request.context("a request")?;
                 if number_of(&request)? != known.number {
-                    // Its id was given again: the one that had it is gone.
+                    // The id is in use again, so the request that had it is gone.
                     Observation::Nothing
                 } else {
                     match request.state() {
@@ -248,8 +248,8 @@ impl HistoryClient {
         Ok(())
     }
 
-    /// Repeats a call until it is answered, or refused for good with one of `codes`; `None`: nobody knows. Its key
-    /// makes that harmless.
+    /// Repeats a call until it is answered, or refused permanently with one of `codes`; `None` if the outcome stays
+    /// unknown. Its idempotency key makes repetitions safe.
     async fn repeated<T, F>(
         &self,
         codes: &[Code],

@@ -161,7 +161,7 @@ async fn watch_disk(group: &mut Group, drill: DiskDrill) -> Result<BrokenDisk> {
             break;
         }
     }
-    ensure!(ended, "broker {broker} goes on, {MOST} writes after its disk broke");
+    ensure!(ended, "broker {broker} continues, {MOST} writes after its disk broke");
     let log = group.log_on(seat)?;
     let running = log.get(said..).context("logs grow")?.to_owned();
 

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_comes_and_all_are_over_at_the_end() {
+    fn every_kind_occurs_and_all_faults_end() {
         for seed in 0..20 {
             let faults = schedule(seed, SHAPE, LENGTH);
             for kind in FederationFaultKind::ALL {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_are_never_hurt_twice_at_a_time() {
+    fn faults_of_brokers_never_overlap() {
         let is_broker = |fault: &&FederationFault| fault.kind <= FederationFaultKind::LeaderStopped;
         for seed in 0..20 {
             let faults = schedule(seed, SHAPE, LENGTH);

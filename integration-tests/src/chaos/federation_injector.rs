@@ -28,7 +28,7 @@ const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of a broker or agent: they need some 80 MiB here.
 const MAX_RESIDENT_BYTES: u64 = 256 << 20;
-/// The last words of an agent that was started while its API server was down.
+/// End of the error of an agent that starts while its API server is down.
 const NO_API_SERVER: &str = "as with kubectl get --raw /version";
 
 type Recovery = (FederationFaultKind, Result<Duration>);

@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 
 /// The label of everything that is made for a lease.
 const LEASE_LABEL: &str = "comity.dev/lease";
-/// What Kubernetes counts GPUs by here.
+/// The resource as which Kubernetes counts GPUs here.
 const GPU: &str = "nvidia.com/gpu";
 
 /// The shared ledger.

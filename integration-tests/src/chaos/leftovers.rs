@@ -17,7 +17,7 @@ use crate::comity::Comity;
 use crate::wait::until;
 
 /// All leases and peerings end within this time: handshakes that failed are tried again, and idle peerings wait first.
-/// Limits against hanging, all of them: a machine that is short of processors takes long over everything.
+/// All are limits against hanging: on an overloaded machine everything takes long.
 const END_TIMEOUT: Duration = Duration::from_secs(600);
 /// Timeout for each component to remove its records afterwards.
 const CLEANUP_TIMEOUT: Duration = crate::PATIENCE;

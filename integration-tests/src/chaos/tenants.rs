@@ -17,7 +17,7 @@ use super::view::View;
 use crate::comity::Comity;
 use crate::federation::policy_documents::CLASS;
 
-/// Exit code of `comity` when no broker answered: whether the call was carried out is not known.
+/// Exit code of `comity` when no broker answered: the call may have taken effect or not.
 const UNAVAILABLE: i32 = 5;
 /// Pause before a retry.
 const TENANT_RETRY_INTERVAL: Duration = Duration::from_millis(700);
@@ -40,7 +40,7 @@ enum Intent {
 pub(super) struct Submissions {
     /// Acknowledged requests.
     pub(super) accepted: BTreeSet<String>,
-    /// Calls repeated with the same key: because the answer was lost, or to see that nothing more comes of it.
+    /// Calls repeated with the same key: because the answer was lost, or to check that a repetition has no effect.
     pub(super) repeated: u64,
 }
 
@@ -163,7 +163,7 @@ impl Tenant {
         while !self.is_over(request, since) && timeout_at(self.until, self.view.changed()).await.is_ok() {}
     }
 
-    /// Whether a look that began after the request was acknowledged did not find it among those that go on.
+    /// Whether a poll that began after `since`, when the request was acknowledged, no longer lists it as unfinished.
     fn is_over(&self, request: &str, since: std::time::Instant) -> bool {
         let view = self.view.borrow();
         view.at > since && !view.requests.contains_key(request)

@@ -110,7 +110,7 @@ async fn write<C: Client>(
             let began = Instant::now();
             if client.write(number, TRY_TIMEOUT).await.is_ok() {
                 shared.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
-                // Whoever measures looks at each of them after a kill, and empties the rest before the next.
+                // The measurement reads each of them after a kill, and drains the rest before the next kill.
                 let _ = news.try_send((began, Instant::now()));
                 break;
             }

@@ -69,7 +69,7 @@ impl Borrower {
             let request = v1::ListLeasesRequest { page, ..v1::ListLeasesRequest::default() };
             let reply = client.list_leases(request).await.context("list leases")?.into_inner();
             ids.extend(reply.leases.into_iter().map(|lease| lease.id));
-            token = reply.page.context("a page says where it goes on")?.next_token;
+            token = reply.page.context("an answer without a page")?.next_token;
             if token.is_empty() {
                 return Ok(ids);
             }

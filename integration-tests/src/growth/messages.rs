@@ -4,6 +4,11 @@ use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::{lease_report, peering_report};
 
+/// Ciphertext of a handshake's envelope.
+const HANDSHAKE_BYTES: usize = 80;
+/// Ciphertext of a typical kubeconfig.
+const KUBECONFIG_BYTES: usize = 2_500;
+
 /// Key of a message that is sent once: its step, the id of the peering or lease, and the epoch.
 pub(super) type MessageKey = (ReportStep, String, u32);
 
@@ -50,7 +55,14 @@ fn of_peering(cluster: &str, identity_key: &str, peering: &v1::Peering, all: &mu
             all.push((word(ReportStep::Keys), Body::KeyBundle(keys(cluster, identity_key, peering))))
         }
         S::Authenticating if is_donor => {
-            let envelope = envelope(cluster, &peering.origin, (&peering.id, peering.epoch), "", "psk");
+            let envelope = v1::Envelope {
+                from: cluster.to_owned(),
+                to: peering.origin.clone(),
+                peering: peering.id.clone(),
+                epoch: peering.epoch,
+                step: "psk".to_owned(),
+                ..sealed(HANDSHAKE_BYTES)
+            };
             all.push((word(ReportStep::PresharedKey), Body::Envelope(envelope)));
         }
         S::Establishing => {
@@ -95,7 +107,14 @@ fn of_envelope(cluster: &str, received: &v1::Envelope, all: &mut Vec<(MessageKey
     match received.step.as_str() {
         // The origin's proof shows that it opened the key; the donor's confirmation advances the peering.
         "psk" => {
-            let proof = envelope(cluster, &received.from, (&received.peering, received.epoch), "", "proof");
+            let proof = v1::Envelope {
+                from: cluster.to_owned(),
+                to: received.from.clone(),
+                peering: received.peering.clone(),
+                epoch: received.epoch,
+                step: "proof".to_owned(),
+                ..sealed(HANDSHAKE_BYTES)
+            };
             all.push((word(ReportStep::Proof), Body::Envelope(proof)));
         }
         "proof" => {
@@ -139,25 +158,28 @@ fn of_lease(cluster: &str, desired: &v1::DesiredState, lease: &v1::Lease, all: &
     let name = format!("comity-{}", lease.id);
     let (namespace, secret_name) = if is_donor { (name, String::new()) } else { (String::new(), name) };
     if is_donor {
-        let sealed = envelope(cluster, &lease.origin, (&peering.id, peering.epoch), &lease.id, "credential");
-        all.push((word(ReportStep::Credential), Body::Envelope(sealed)));
+        let credential = v1::Envelope {
+            from: cluster.to_owned(),
+            to: lease.origin.clone(),
+            peering: peering.id.clone(),
+            epoch: peering.epoch,
+            lease: lease.id.clone(),
+            step: "credential".to_owned(),
+            ..sealed(KUBECONFIG_BYTES)
+        };
+        all.push((word(ReportStep::Credential), Body::Envelope(credential)));
     }
     let ready = lease_report::Ready { namespace, secret_name };
     all.push((word(ReportStep::Ready), report(lease_report::Outcome::Ready(ready))));
 }
 
-/// An envelope with the typical size of a sealed kubeconfig.
-fn envelope(from: &str, to: &str, peering: (&str, u32), lease: &str, step: &str) -> v1::Envelope {
+/// An envelope with a ciphertext of this size and dummy keys.
+fn sealed(bytes: usize) -> v1::Envelope {
     v1::Envelope {
-        peering: peering.0.to_owned(),
-        epoch: peering.1,
-        lease: lease.to_owned(),
-        step: step.to_owned(),
         sequence: 1,
-        from: from.to_owned(),
-        to: to.to_owned(),
         encapsulated_key: vec![4; 1_120],
-        ciphertext: vec![5; if lease.is_empty() { 80 } else { 2_500 }],
+        ciphertext: vec![5; bytes],
         expires_at_ms: u64::MAX,
+        ..v1::Envelope::default()
     }
 }

@@ -169,7 +169,7 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut steps: Vec<&Timed> = self.0.iter().collect();
         steps.sort_by_key(|timed| timed.call);
-        // Reads that say the same as the one before say nothing new.
+        // Omits a read with the same result as the one before.
         steps.dedup_by(|later, earlier| later.step == earlier.step);
         for (index, timed) in steps.iter().take(MAX_SHOWN).enumerate() {
             let separator = if index == 0 { "" } else { "; " };
@@ -247,7 +247,7 @@ mod tests {
         assert!(!accepts(&[submitted.clone(), operation(11, Some(12), Call::Read(1, Observation::Nothing))]));
         let cancelled = operation(20, Some(30), Call::Cancel(1));
         assert!(!accepts(&[submitted.clone(), cancelled.clone(), list(31, 32, &[1])]));
-        // Seen once, it cannot be unseen, though both reads overlap the submission.
+        // Once a read returned it, a later read must too, although both overlap the submission.
         assert!(!accepts(&[submitted.clone(), list(1, 3, &[1]), list(4, 6, &[])]));
         assert!(accepts(&[submitted, list(1, 3, &[]), list(4, 6, &[1])]));
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_may_have_happened_early_late_or_never() {
+    fn a_call_without_an_answer_may_take_effect_early_late_or_never() {
         let unknown = operation(0, None, Call::Submit(1));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[])]));
         assert!(accepts(&[unknown.clone(), list(10, 11, &[1])]));

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_passes_for_who_works() {
+    fn processor_time_grows_with_work() {
         let (pid, began) = (std::process::id(), Instant::now());
         let before = processor_time(pid).unwrap();
         while processor_time(pid).unwrap() < before + Duration::from_millis(50) {

@@ -53,7 +53,7 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
     if image.tmp {
         append(&mut layer, "tmp/", 0o1777, Entry::Folder)?;
     }
-    archive_of((image.name, image.path, image.user), layer, archive)
+    archive_of(&ArchiveConfig { name: image.name, path: image.path, user: image.user }, layer, archive)
 }
 
 /// Writes the image as the file `archive`. The same folder gives the same bytes.
@@ -64,7 +64,7 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
 pub fn write_folder(image: &FolderImage<'_>, archive: &Path) -> io::Result<()> {
     let mut layer = Vec::new();
     append_folder(&mut layer, image.folder, "")?;
-    archive_of((image.name, image.path, image.user), layer, archive)
+    archive_of(&ArchiveConfig { name: image.name, path: image.path, user: image.user }, layer, archive)
 }
 
 fn append_folder(layer: &mut Vec<u8>, folder: &Path, prefix: &str) -> io::Result<()> {
@@ -84,8 +84,16 @@ fn append_folder(layer: &mut Vec<u8>, folder: &Path, prefix: &str) -> io::Result
     Ok(())
 }
 
+/// The configuration in an archive; the fields are those of [`Image`].
+struct ArchiveConfig<'a> {
+    name: &'a str,
+    path: &'a str,
+    user: &'a str,
+}
+
 /// Writes an image of one layer.
-fn archive_of((name, path, user): (&str, &str, &str), mut layer: Vec<u8>, archive: &Path) -> io::Result<()> {
+fn archive_of(config: &ArchiveConfig<'_>, mut layer: Vec<u8>, archive: &Path) -> io::Result<()> {
+    let ArchiveConfig { name, path, user } = config;
     finish(&mut layer);
     let diff = hex::encode(Sha256::digest(&layer));
 
@@ -171,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tar_reads_what_is_written_and_the_bytes_are_stable() {
+    fn tar_reads_the_archive_and_its_bytes_are_stable() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("probe");
         fs::write(&program, b"\x7fELF and so on").unwrap();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_kills_what_the_pid_file_names() {
+    fn a_sweep_kills_the_processes_in_pid_files() {
         let folder = tempfile::tempdir().unwrap();
         let (mut child, program) = sleeper();
         ProcessIdentity::of(child.id(), &program).unwrap().save(&folder.path().join("etcd.pid")).unwrap();

@@ -116,7 +116,7 @@ fn brokers_away() -> Duration {
 /// A command of an administrator, and the cluster on which it is given.
 type Act = (Where, &'static [&'static str]);
 
-/// Deletes Liqo's objects while a pod runs, in an order that Liqo itself does not survive.
+/// Deletes Liqo's objects while a pod runs, in an order from which Liqo alone does not recover.
 const WRONG_ORDERS: [(&str, &[Act]); 4] = [
     (
         "the donor deletes the Tenant first",
@@ -248,7 +248,7 @@ async fn the_line_cut_the_donors_api_dead_and_no_broker(burst: &mut Burst) {
         burst.federation_mut().start_broker(broker).unwrap();
     }
 
-    // And the ordinary end still works.
+    // The lease still ends as usual.
     let federation = burst.federation();
     let delete = ["-n", NAMESPACE, "delete", "job", "steady", "--timeout=120s"];
     burst.clusters.origin.kubectl(&delete).await.or_logs(federation);

@@ -66,21 +66,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
         origin.kubectl_as(&leased, &["apply", "-f", "-"], &pod("fourth", 1, "any")).await.unwrap_err().to_string();
     assert!(refused.contains("exceeded quota") && refused.contains("nvidia.com/gpu"), "{refused}");
 
-    // Nothing else: another namespace, nodes, the token's own Secret, its rights, a privileged pod.
-    for args in [
-        &["-n", "kube-system", "get", "pods"][..],
-        &["get", "nodes"],
-        &["get", "namespaces"],
-        &["-n", "default", "get", "secrets"],
-        &["create", "rolebinding", "more", "--clusterrole=admin", "--serviceaccount=default:default"],
-        &["delete", "resourcequota", "--all"],
-    ] {
-        let refused = origin.kubectl_as(&leased, args, "").await.unwrap_err().to_string();
-        assert!(refused.contains("orbidden"), "{args:?}: {refused}");
-    }
-    let privileged = pod("root", 0, "any").replace("\"allowPrivilegeEscalation\": false", "\"privileged\": true");
-    let refused = origin.kubectl_as(&leased, &["apply", "-f", "-"], &privileged).await.unwrap_err().to_string();
-    assert!(refused.contains("PodSecurity"), "{refused}");
+    nothing_else_is_allowed(&origin, &leased).await;
 
     // Released: the token is refused, the namespace and the Secret are gone.
     let admin_view = |args: &'static [&'static str]| donor.kubectl(args);
@@ -109,6 +95,24 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     drop(federation);
     origin.stop().await.unwrap();
     donor.stop().await.unwrap();
+}
+
+/// Another namespace, nodes, the token's own Secret, its rights and a privileged pod are refused.
+async fn nothing_else_is_allowed(origin: &ControlPlane, leased: &Path) {
+    for args in [
+        &["-n", "kube-system", "get", "pods"][..],
+        &["get", "nodes"],
+        &["get", "namespaces"],
+        &["-n", "default", "get", "secrets"],
+        &["create", "rolebinding", "more", "--clusterrole=admin", "--serviceaccount=default:default"],
+        &["delete", "resourcequota", "--all"],
+    ] {
+        let refused = origin.kubectl_as(leased, args, "").await.unwrap_err().to_string();
+        assert!(refused.contains("orbidden"), "{args:?}: {refused}");
+    }
+    let privileged = pod("root", 0, "any").replace("\"allowPrivilegeEscalation\": false", "\"privileged\": true");
+    let refused = origin.kubectl_as(leased, &["apply", "-f", "-"], &privileged).await.unwrap_err().to_string();
+    assert!(refused.contains("PodSecurity"), "{refused}");
 }
 
 /// Whether the API server rejected the token, which kubectl reports in one of two ways.

@@ -93,7 +93,7 @@ fn brokers_have_no_rights_in_their_cluster() {
 }
 
 #[test]
-fn brokers_let_in_what_needs_them() {
+fn brokers_admit_clients_brokers_and_monitoring() {
     let deny = object("broker/network-policy.yaml", "NetworkPolicy", "deny");
     assert_eq!(deny["spec"], json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
     let allow = object("broker/network-policy.yaml", "NetworkPolicy", "comity-broker");

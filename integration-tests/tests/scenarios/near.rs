@@ -8,7 +8,7 @@ use crate::OrLogs as _;
 use crate::inventories::inventory;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_to_the_donor_that_says_to_hold_its_data() {
+async fn work_goes_to_the_donor_that_declares_its_data() {
     let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
     for (cluster, gpus, more) in [
         ("polytech-campus", 0, ""),

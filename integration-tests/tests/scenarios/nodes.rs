@@ -20,7 +20,7 @@ const NODE: [&str; 4] = ["CapEff:\t0000000000001000", "CapBnd:\t0000000000001000
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "minutes of its own: ./test long runs it"]
-async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
+async fn pods_of_every_node_reach_leased_pods_and_nothing_else() {
     if !requirements::met("clusters of several nodes", &RealClusters::missing()) {
         return;
     }
@@ -82,31 +82,36 @@ async fn pods_of_every_node_reach_what_was_lent_and_nothing_else() {
     only_what_was_lent(&burst, &guest).await;
     said("the donor's own pods are out of reach, and a foreign source ends at the gateway");
     scribbled(&burst).await;
-    said("what a node cannot read it names and does not follow, and the gateway writes it again");
+    said("a node names invalid data and does not follow it, and the gateway restores it");
     killed(&burst).await;
-    said("a killed agent of a node is replaced, and what it left");
+    said("a killed agent of a node is replaced, and so are its leftovers");
 
     origin.kubectl(&["-n", NAMESPACE, "delete", "job", "train", "--timeout=120s"]).await.or_logs(federation);
     burst.no_lease().await.or_logs(federation);
     federation.no_peering(PATIENCE).await.or_logs(federation);
     for real in [origin, donor] {
-        let nothing = until("the node to have nothing of it", PATIENCE, async || {
-            let told = real
-                .kubectl(&["-n", AGENT_NAMESPACE, "get", "configmap", "comity-fabric", "-o", "jsonpath={.data}"])
-                .await?;
-            anyhow::ensure!(told.contains("podNetworks\\\":[]"), "{told}");
-            let left = real.exec_in_nth_node(2, &["sh", "-c", "ip link; ip route; ip rule; nft list ruleset"]).await?;
-            anyhow::ensure!(
-                !left.contains("comity0v") && !left.contains("comity_node") && !left.contains("51872"),
-                "{left}"
-            );
-            Ok(Some(()))
-        });
-        nothing.await.or_logs(federation);
+        fabric_is_gone(real).await.or_logs(federation);
     }
     burst.nothing_left().await.or_logs(federation);
-    said("the peering has ended, and the nodes have nothing of it");
+    said("the peering has ended, and the nodes have removed their part of it");
     burst.stop().await.unwrap();
+}
+
+/// Waits until the gateway publishes no networks, and the second node has no device, route or rule of the fabric.
+async fn fabric_is_gone(real: &RealCluster) -> anyhow::Result<()> {
+    until("the node to remove its part of the fabric", PATIENCE, async || {
+        let told = real
+            .kubectl(&["-n", AGENT_NAMESPACE, "get", "configmap", "comity-fabric", "-o", "jsonpath={.data}"])
+            .await?;
+        anyhow::ensure!(told.contains("podNetworks\\\":[]"), "{told}");
+        let left = real.exec_in_nth_node(2, &["sh", "-c", "ip link; ip route; ip rule; nft list ruleset"]).await?;
+        anyhow::ensure!(
+            !left.contains("comity0v") && !left.contains("comity_node") && !left.contains("51872"),
+            "{left}"
+        );
+        Ok(Some(()))
+    })
+    .await
 }
 
 /// Reverse path filtering is strict, and a network plugin hides pods that talk to the outside behind their node, as

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use comity_scenarios::burst::{label_devices, place};
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
-use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, Where, requirements};
+use comity_testkit::{Binaries, KubectlError, Needs, RealClusters, RealClustersConfig, Where, requirements};
 
 use crate::OrLogs as _;
 use crate::control_planes::pod;
@@ -69,28 +69,11 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
             .is_ok_and(|env| !env.contains("KUBECONFIG"))
     );
 
-    // With all brokers down for a minute the container keeps running and stays reachable.
-    let started =
-        kubectl(&["get", "pod", "probe", "-o", "jsonpath={.status.containerStatuses[0].state.running.startedAt}"], "")
-            .await
-            .unwrap();
-    for id in 1..=3 {
-        federation.kill_broker(id).await.unwrap();
-    }
-    let outage = Instant::now();
-    while outage.elapsed() < Duration::from_secs(60) {
-        let now = kubectl(
-            &["get", "pod", "probe", "-o", "jsonpath={.status.containerStatuses[0].state.running.startedAt}"],
-            "",
-        )
-        .await
-        .or_logs(&federation);
-        assert_eq!(now, started, "the container was restarted");
-        tokio::time::sleep(Duration::from_secs(5)).await;
-    }
-    for id in 1..=3 {
-        federation.start_broker(id).unwrap();
-    }
+    let started = async || {
+        let field = "jsonpath={.status.containerStatuses[0].state.running.startedAt}";
+        kubectl(&["get", "pod", "probe", "-o", field], "").await
+    };
+    outlives_the_brokers(&mut federation, started).await;
     federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
 
     // After release it is gone.
@@ -103,5 +86,22 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     drop(federation);
     if let Some(clusters) = std::sync::Arc::into_inner(clusters) {
         clusters.stop().await.unwrap();
+    }
+}
+
+/// With all brokers down for a minute, the container keeps running and stays reachable: its start time, read through
+/// the tunnel, stays the same.
+async fn outlives_the_brokers(federation: &mut Federation, started: impl AsyncFn() -> Result<String, KubectlError>) {
+    let before = started().await.or_logs(federation);
+    for id in 1..=3 {
+        federation.kill_broker(id).await.unwrap();
+    }
+    let outage = Instant::now();
+    while outage.elapsed() < Duration::from_secs(60) {
+        assert_eq!(started().await.or_logs(federation), before, "the container was restarted");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    for id in 1..=3 {
+        federation.start_broker(id).unwrap();
     }
 }

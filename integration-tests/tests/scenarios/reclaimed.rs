@@ -73,7 +73,7 @@ async fn a_job_whose_lease_is_reclaimed_is_told_answers_and_goes_on() {
     let on = burst.lease_on(next["spec"]["nodeName"].as_str().unwrap()).await.or_logs(federation);
     assert_eq!(on["request"], request, "{on}");
     assert_ne!(on["id"], lease, "{on}");
-    println!("{:>7} ms  its work goes on", began.elapsed().as_millis());
+    println!("{:>7} ms  its work continues", began.elapsed().as_millis());
 
     let delete = ["-n", NAMESPACE, "delete", "job", JOB, "--timeout=120s"];
     burst.clusters.origin.kubectl(&delete).await.or_logs(federation);

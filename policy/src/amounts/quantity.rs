@@ -36,8 +36,8 @@ pub fn ones_floor(text: &str) -> Option<u64> {
     u64::try_from(nano(text)? / NANO).ok()
 }
 
-/// An amount that a person wrote, such as `8`, `0.25` or `250m`, in thousandths. `None` for all other notations, and for
-/// amounts that are not whole thousandths.
+/// Converts an amount that a person wrote, such as `8`, `0.25` or `250m`, to thousandths. `None` for all other notations
+/// and for fractions of a thousandth.
 #[must_use]
 pub fn plain_milli(text: &str) -> Option<u64> {
     let number = text.strip_suffix('m').unwrap_or(text);

@@ -128,9 +128,9 @@ fn each_denial_names_its_reason_line_and_remedy() {
             assert!(file.text.lines().count() >= document.line as usize);
         }
     }
-    assert!(bundle.may_borrow(&BorrowFacts { delivery: Delivery::VirtualNode, ..base }).is_allowed());
+    assert!(bundle.may_borrow(&BorrowFacts { delivery: Delivery::VirtualNode, ..base }).denial().is_none());
     let last_moment = BorrowFacts { now_ms: 1_924_991_999_999 - HOUR, ..base };
-    assert!(bundle.may_borrow(&last_moment).is_allowed());
+    assert!(bundle.may_borrow(&last_moment).denial().is_none());
 
     let decision = bundle.may_borrow(&BorrowFacts { gpus_milli: 9000, ..base });
     let denial = decision.denial().unwrap();
@@ -163,17 +163,16 @@ fn gpus_in_use_count_against_every_limit() {
 
     // A quota of one class, of a tenant, and of an institution.
     let held = [lease("poly-ml", "polytechnic", "ncc-main", "frontier", frontier, 5)];
-    assert!(decide(&held, ask("ncc-main", "frontier", 3)).is_allowed());
+    assert!(decide(&held, ask("ncc-main", "frontier", 3)).denial().is_none());
     let decision = decide(&held, ask("ncc-main", "frontier", 4));
     assert_eq!(code(&decision), Some(DenyCode::QuotaExhausted));
     assert!(decision.denial().unwrap().unblock.starts_with("wait until 1 of them"), "{decision:?}");
-    assert!(DenyCode::QuotaExhausted.may_pass());
     let held = [lease("poly-courses", "polytechnic", "startup-pc", "teaching", "startup-lends-to-polytechnic", 15)];
     assert_eq!(code(&decide(&held, ask("ncc-main", "frontier", 6))), Some(DenyCode::QuotaExhausted));
 
     // The agreement, the donor's term, and the donor as a whole.
     let held = [lease("physics-analysis", "physics-institute", "ncc-main", "frontier", frontier, 37)];
-    assert!(decide(&held, ask("ncc-main", "frontier", 3)).is_allowed());
+    assert!(decide(&held, ask("ncc-main", "frontier", 3)).denial().is_none());
     assert_eq!(code(&decide(&held, ask("ncc-main", "frontier", 4))), Some(DenyCode::AgreementExhausted));
     let held = [lease("physics-analysis", "physics-institute", "ncc-main", "midrange", "research-alliance", 46)];
     assert_eq!(code(&decide(&held, ask("ncc-main", "frontier", 4))), Some(DenyCode::DonorExhausted));
@@ -183,7 +182,7 @@ fn gpus_in_use_count_against_every_limit() {
         origin_cluster: "hospital-research",
         ..ask("ncc-main", "frontier", 4)
     };
-    assert!(decide(&held, hospital).is_allowed());
+    assert!(decide(&held, hospital).denial().is_none());
     // … until the cluster lends all that it ever lends.
     let held = [lease("physics-analysis", "physics-institute", "ncc-main", "midrange", "research-alliance", 53)];
     assert_eq!(code(&decide(&held, hospital)), Some(DenyCode::DonorExhausted));
@@ -204,7 +203,6 @@ fn devices_belong_to_the_highest_class_that_selects_them() {
     };
     let h100 = device("Hopper", 81_559, "9.0", "Nvidia");
     assert_eq!(bundle.classes_of(&h100), ["frontier", "midrange", "teaching"]);
-    assert!(bundle.class_matches("frontier", &h100) && !bundle.class_matches("nothing", &h100));
     assert_eq!(bundle.class_of(&device("Blackwell", 96_000, "12.0", "Nvidia")), Some("frontier"));
     assert_eq!(bundle.class_of(&device("Ada Lovelace", 46_068, "8.9", "Nvidia")), Some("midrange"));
     assert_eq!(bundle.class_of(&device("Ada Lovelace", 24_564, "8.9", "GeForce")), Some("teaching"));

@@ -11,7 +11,7 @@ pub struct InvalidId {
     pub field: String,
     /// The refused text, shortened.
     pub value: String,
-    /// What is wrong, as in "is not a tenant id".
+    /// Reason, as in "is not a tenant id".
     pub reason: &'static str,
     /// How to write such an id.
     pub remedy: &'static str,

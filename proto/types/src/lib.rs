@@ -1,8 +1,8 @@
 //! Ids, sides, deliveries and states, as the broker, its agents and the CLI share them.
 //!
-//! Parse, don't validate: every id is well formed. Their text forms are those of the API and of the broker's log, so a
-//! change here is a change of format. This crate knows neither messages nor records; `comity-proto` converts from and to
-//! the enums of the API.
+//! Every id is well formed once parsed. The text forms are those of the API and of the broker's log, so a change here is
+//! a change of format. This crate knows neither messages nor records; `comity-proto` converts from and to the enums of
+//! the API.
 
 mod delivery;
 mod dns_label;

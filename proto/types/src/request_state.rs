@@ -11,7 +11,7 @@ pub enum RequestState {
     /// Waits for capacity.
     Queued,
     /// Has a lease that has not ended.
-    Matched,
+    Placed,
     /// Its lease ended as planned.
     Completed,
     /// Its owner cancelled it.
@@ -24,10 +24,10 @@ impl RequestState {
     /// The table of legal transitions.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
-        use RequestState::{Cancelled, Completed, Failed, Matched, Queued};
+        use RequestState::{Cancelled, Completed, Failed, Placed, Queued};
         matches!(
             (self, next),
-            (Queued, Matched | Cancelled | Failed) | (Matched, Queued | Completed | Cancelled | Failed)
+            (Queued, Placed | Cancelled | Failed) | (Placed, Queued | Completed | Cancelled | Failed)
         )
     }
 
@@ -42,7 +42,7 @@ impl RequestState {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
-            Self::Matched => "matched",
+            Self::Placed => "placed",
             Self::Completed => "completed",
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",

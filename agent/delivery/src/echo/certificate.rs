@@ -1,4 +1,4 @@
-//! The echo API's own CA, kept over restarts so that credentials stay good, and a fresh server certificate each start.
+//! The echo API's CA, kept over restarts so that credentials stay valid, and a server certificate made at each start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ pub(super) const SERVER_NAME: &str = "echo.comity.internal";
 const KEY_FILE: &str = "ca.key";
 const CA_FILE: &str = "ca.pem";
 const MAX_PEM_BYTES: u64 = 64 << 10;
-/// The CA is good for ten years: nothing but this host's agent uses it.
+/// The CA is valid for ten years: only this host's agent uses it.
 const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 /// Clocks of the two clusters may differ.
 const SKEW: Duration = Duration::from_secs(24 * 3_600);
 
-/// What the server needs.
+/// The CA and the TLS configuration of the server.
 pub(super) struct EchoIdentity {
     pub(super) ca_pem: String,
     pub(super) tls: Arc<rustls::ServerConfig>,
 }
 
-/// Why there is none.
+/// Why the identity cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CertificateError {
     /// A file cannot be read or written.

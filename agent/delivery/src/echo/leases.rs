@@ -99,7 +99,7 @@ impl Leases {
         })
     }
 
-    /// A new token, good until `ends_at_ms`. Only its hash is kept.
+    /// A new token, valid until `ends_at_ms`. Only its hash is kept.
     pub(super) fn issue(&self, lease_id: LeaseId, ends_at_ms: u64) -> Result<SecretString, DeliveryError> {
         let mut bytes = Zeroizing::new([0; TOKEN_BYTES]);
         self.entropy.fill(bytes.as_mut());
@@ -132,7 +132,7 @@ impl Leases {
         })
     }
 
-    /// The lease that a token belongs to, if it is good now. Compares against every token in constant time.
+    /// The lease of a token, if the token is valid now. Compares against every token in constant time.
     pub(super) fn authenticate(&self, token: &str) -> Option<(LeaseId, LeaseRecord)> {
         let (given, now) = (hash(token), self.clock.unix_ms());
         let records = self.lock();
@@ -170,7 +170,7 @@ impl Leases {
         Ok(())
     }
 
-    /// The map is replaced whole, so a panic elsewhere leaves nothing half done.
+    /// The map is replaced as a whole, so a panic elsewhere cannot leave it half changed.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<LeaseId, LeaseRecord>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,15 +20,15 @@ use tokio_rustls::TlsAcceptor;
 
 use super::leases::{LeaseRecord, Leases};
 
-/// In every answer, so that nobody takes this for Kubernetes.
+/// Part of every answer, so that nobody mistakes this API for Kubernetes.
 const NOTE: &str = "this is Comity's echo API; it stands in for a kube-apiserver on hosts without Kubernetes";
-/// Connections at the same time.
+/// Most concurrent connections.
 const MAX_CONNECTIONS: usize = 256;
-/// The TLS handshake, and the head of a request, each.
+/// Time limit of the TLS handshake, and of reading a request's head.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection's whole life: nothing here streams.
+/// Longest life of a connection: no answer streams.
 const CONNECTION_LIFE: Duration = Duration::from_secs(600);
-/// The pause after `accept` fails, which it does when descriptors run out.
+/// Pause after `accept` fails, as it does when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const MAX_BODY: usize = 64 << 10;
 

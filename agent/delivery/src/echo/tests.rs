@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use comity_proto::v1;
+use comity_agent_model::gpu_demand::GpuDemand;
+use comity_agent_model::lease::placement::Placement;
 use comity_runtime::{ManualClock, SeededEntropy};
 
 use super::*;
@@ -16,8 +17,12 @@ fn lease(id: u64) -> DonorLease {
         lease_id: LeaseId(id),
         tenant: "vision".into(),
         origin: "polytechnic".into(),
-        placement: v1::Placement { resource_name: "nvidia.com/gpu".into(), resource_count: 3, ..Default::default() },
-        gpus: v1::GpuDemand::default(),
+        placement: Placement {
+            resource_name: "nvidia.com/gpu".into(),
+            resource_count: 3,
+            ..Placement::new("here".parse().unwrap())
+        },
+        gpus: GpuDemand::default(),
         fencing_token: 1,
         ends_at_ms: NOW + 60_000,
     }

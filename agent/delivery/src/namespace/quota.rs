@@ -18,8 +18,8 @@ const MAX_NAMES: usize = 512;
 const FLOOR_CPU_MILLI: u64 = 100;
 const FLOOR_MEMORY_MIB: u64 = 256;
 /// Smallest container: a limit of zero would mean no limit.
-const LEAST_CPU_MILLI: u64 = 10;
-const LEAST_MEMORY_MIB: u64 = 4;
+const MIN_CPU_MILLI: u64 = 10;
+const MIN_MEMORY_MIB: u64 = 4;
 /// Node disk in GiB: for the first pod, and for each share.
 const DISK_GIB: u64 = 16;
 const CONTAINER_DISK_GIB: u64 = 8;
@@ -53,8 +53,8 @@ pub(crate) fn resource_quota(
     for (resource, count) in lease.functions() {
         hard.insert(format!("requests.{resource}"), number(count));
     }
-    // Extended resources have no limits of their own in a quota: their limit is their request. GPUs come last: what
-    // counts them counts nothing else.
+    // A quota has no separate limit for extended resources: their limit is their request. GPUs are inserted last, so
+    // that no function of the same name replaces their count.
     hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
     let shares = shares(lease);
     for (name, amount) in [
@@ -96,8 +96,8 @@ pub(crate) fn resource_quota(
 pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
     let usual: Quantities = [
-        ("cpu".to_owned(), milli(half_share(cpu_milli(lease), LEAST_CPU_MILLI))),
-        ("memory".to_owned(), mib(half_share(memory_mib(lease), LEAST_MEMORY_MIB))),
+        ("cpu".to_owned(), milli(half_share(cpu_milli(lease), MIN_CPU_MILLI))),
+        ("memory".to_owned(), mib(half_share(memory_mib(lease), MIN_MEMORY_MIB))),
     ]
     .into();
     let with_disk = |amount: Quantity| {
@@ -105,7 +105,7 @@ pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectM
         amounts.insert("ephemeral-storage".to_owned(), amount);
         amounts
     };
-    let least = [("cpu".to_owned(), milli(LEAST_CPU_MILLI)), ("memory".to_owned(), mib(LEAST_MEMORY_MIB))].into();
+    let least = [("cpu".to_owned(), milli(MIN_CPU_MILLI)), ("memory".to_owned(), mib(MIN_MEMORY_MIB))].into();
     let item = LimitRangeItem {
         type_: "Container".to_owned(),
         default: Some(with_disk(gib(CONTAINER_DISK_GIB))),
@@ -149,7 +149,8 @@ fn gib(amount: u64) -> Quantity {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_agent_kubernetes::gpu_resource::all_known;
-    use comity_proto::v1;
+    use comity_agent_model::gpu_demand::GpuDemand;
+    use comity_agent_model::lease::placement::{NodePlacement, Placement, VirtualFunctions};
     use comity_types::LeaseId;
 
     use super::*;
@@ -159,16 +160,16 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "vision".into(),
             origin: "polytechnic".into(),
-            placement: v1::Placement {
+            placement: Placement {
                 resource_name: resource.into(),
                 resource_count: count,
                 nodes: vec![
-                    v1::NodePlacement { cpu_milli, memory_mib: 1_024, ..Default::default() },
-                    v1::NodePlacement { cpu_milli, memory_mib: 2_048, ..Default::default() },
+                    NodePlacement { cpu_milli, memory_mib: 1_024, ..Default::default() },
+                    NodePlacement { cpu_milli, memory_mib: 2_048, ..Default::default() },
                 ],
-                ..Default::default()
+                ..Placement::new("here".parse().unwrap())
             },
-            gpus: v1::GpuDemand { count: u32::try_from(count).unwrap(), ..Default::default() },
+            gpus: GpuDemand { count: u32::try_from(count).unwrap(), ..Default::default() },
             fencing_token: 1,
             ends_at_ms: 0,
         }
@@ -208,27 +209,21 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_all_nodes_may_be_had_and_no_more() {
+    fn functions_of_all_nodes_are_allowed_and_no_more() {
         let mut lease = lease("nvidia.com/gpu", 4, 0);
-        for (node, functions) in lease.placement.nodes.iter_mut().zip([3, 2]) {
-            node.rdma = vec![v1::RdmaBandwidth {
-                network: "ib".to_owned(),
-                gbits: functions * 50,
-                resource: "nvidia.com/ib_vf".to_owned(),
-                functions,
-                local_functions: 0,
-            }];
+        for (node, count) in lease.placement.nodes.iter_mut().zip([3, 2]) {
+            node.functions = vec![VirtualFunctions { resource: "nvidia.com/ib_vf".to_owned(), count }];
         }
         let on_nodes = ["nvidia.com/gpu", "nvidia.com/ib_vf", "rdma/hca"];
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/ib_vf"], "5");
         assert_eq!(hard(&lease, &on_nodes)["requests.rdma/hca"], "0");
-        // GPUs that are called functions are still no more than were leased.
-        lease.placement.nodes[0].rdma[0].resource = "nvidia.com/gpu".to_owned();
+        // A function with the name of the GPU resource does not raise the number of GPUs.
+        lease.placement.nodes[0].functions[0].resource = "nvidia.com/gpu".to_owned();
         assert_eq!(hard(&lease, &on_nodes)["requests.nvidia.com/gpu"], "4");
     }
 
     #[test]
-    fn a_leased_profile_is_not_shut_with_the_others() {
+    fn a_leased_profile_is_not_excluded_with_the_others() {
         let hard = hard(&lease("nvidia.com/mig-1g.10gb", 2, 0), &["nvidia.com/gpu"]);
         assert_eq!(
             (hard["requests.nvidia.com/mig-1g.10gb"].as_str(), hard["requests.nvidia.com/gpu"].as_str()),

@@ -13,9 +13,9 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 
 use super::{NamespaceDelivery, check_owner, objects};
 
-/// How long one call waits for the namespace to go; the caller retries. Pods have half a minute to end.
+/// How long one call waits until the namespace is gone; the caller retries. Pods get 30 s to end.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(90);
-/// Grace period of a tenant's pods, whatever theirs is: the lease is over.
+/// Grace period of a tenant's pods, which replaces their own: the lease is over.
 const POD_GRACE_SECONDS: u32 = 30;
 const POLL: Duration = Duration::from_millis(250);
 
@@ -48,8 +48,8 @@ impl NamespaceDelivery {
         self.await_gone(&namespace).await
     }
 
-    /// Voids every credential at once: the Secret that the tokens are bound to, the rights, and the account, with which
-    /// go tokens that the tenant made for itself.
+    /// Voids every credential at once: deletes the Secret that the tokens are bound to, the rights, and the account,
+    /// whose deletion also voids tokens that the tenant made.
     async fn revoke(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let now = DeleteParams::background().grace_period(0);
         call_opt("revoke the tenant's token", self.namespaced::<Secret>(lease_id).delete(objects::TOKEN_SECRET, &now))
@@ -76,7 +76,7 @@ impl NamespaceDelivery {
                 None => return Ok(()),
                 Some(now) if now.uid() != namespace.uid() => return Ok(()),
                 Some(now) if self.clock.elapsed().saturating_sub(began) > REMOVAL_TIMEOUT => {
-                    return Err(DeliveryError::temporary(operation, what_is_left(&now)));
+                    return Err(DeliveryError::temporary(operation, remaining_objects(&now)));
                 }
                 Some(_) => self.clock.sleep(POLL).await,
             }
@@ -85,7 +85,7 @@ impl NamespaceDelivery {
 }
 
 /// The remaining objects that the namespace controller reports.
-fn what_is_left(namespace: &Namespace) -> String {
+fn remaining_objects(namespace: &Namespace) -> String {
     let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
     let left: Vec<&str> = conditions
         .into_iter()

@@ -83,7 +83,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The map is replaced whole, so a panic elsewhere leaves nothing half done.
+    /// The map is replaced as a whole, so a panic elsewhere cannot leave it half changed.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<LeaseId, String>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }

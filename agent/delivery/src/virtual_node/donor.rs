@@ -16,7 +16,7 @@ use super::nodes::LeaseNodes;
 use super::{LentNode, VirtualNodeDonor, granted};
 use crate::DonorLease;
 
-/// Patience with admission policies to admit a lease; measured: well under a second.
+/// Time limit for the admission policies to admit a lease; observed: well under a second.
 const POLICIES_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Lends virtual nodes.

@@ -20,7 +20,7 @@ use crate::DonorLease;
 const HOST_NAME: &str = "kubernetes.io/hostname";
 /// Before the lease's id, in the label of a lease on several nodes.
 const LEASE_NODES: &str = "lease.comity.dev/";
-/// Labels that tell what GPUs these are: pods of the origin may select by them.
+/// Labels that describe the GPUs: pods of the origin may select by them.
 const SHOWN_LABELS: [&str; 6] = [
     "nvidia.com/gpu.product",
     "nvidia.com/gpu.memory",
@@ -160,23 +160,22 @@ impl LeaseNodes {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_proto::v1;
+    use comity_agent_model::gpu_demand::GpuDemand;
+    use comity_agent_model::lease::placement::{NodePlacement, Placement};
 
     use super::*;
 
     const SALT: NodeSalt = NodeSalt::new([7; 32]);
 
     fn lease(nodes: &[&str]) -> DonorLease {
-        let nodes = nodes
-            .iter()
-            .map(|name| v1::NodePlacement { node: SALT.node_id(name), ..v1::NodePlacement::default() })
-            .collect();
+        let nodes =
+            nodes.iter().map(|name| NodePlacement { node: SALT.node_id(name), ..NodePlacement::default() }).collect();
         DonorLease {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
-            placement: v1::Placement { nodes, ..v1::Placement::default() },
-            gpus: v1::GpuDemand::default(),
+            placement: Placement { nodes, ..Placement::new("here".parse().unwrap()) },
+            gpus: GpuDemand::default(),
             fencing_token: 1,
             ends_at_ms: 0,
         }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease::placement::NodePlacement;
 
 use crate::DonorLease;
 
-/// Extra CPU and memory of each lease, and again of each share, for sidecars and init containers.
+/// Extra CPU and memory for each lease, and again for each share, for sidecars and init containers.
 const HEADROOM_CPU_MILLI: u64 = 100;
 const HEADROOM_MEMORY_MIB: u64 = 256;
-/// Node disk in GiB, likewise.
+/// Node disk in GiB, for each lease and each share.
 const HEADROOM_DISK_GIB: u64 = 16;
 /// Pods of a lease, and for each share.
 const PODS: u64 = 8;
@@ -28,9 +29,8 @@ pub fn granted(lease: &DonorLease) -> Result<BTreeMap<String, String>, DeliveryE
     }
     let shares = u64::from(lease.gpus.count.max(1));
     let rooms = shares.saturating_add(1);
-    let sum = |of: fn(&comity_proto::v1::NodePlacement) -> u64| {
-        placement.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(of(node)))
-    };
+    let sum =
+        |of: fn(&NodePlacement) -> u64| placement.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(of(node)));
     let cpu = sum(|node| node.cpu_milli).saturating_add(HEADROOM_CPU_MILLI.saturating_mul(rooms));
     let memory = sum(|node| node.memory_mib).saturating_add(HEADROOM_MEMORY_MIB.saturating_mul(rooms));
     let functions = lease.functions().into_iter().map(|(resource, count)| (resource.to_owned(), count.to_string()));
@@ -48,28 +48,29 @@ pub fn granted(lease: &DonorLease) -> Result<BTreeMap<String, String>, DeliveryE
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_proto::v1;
+    use comity_agent_model::gpu_demand::GpuDemand;
+    use comity_agent_model::lease::placement::{Placement, VirtualFunctions};
     use comity_types::LeaseId;
 
     use super::*;
 
     fn lease(count: u32, nodes: &[(u64, u64)]) -> DonorLease {
-        let nodes = nodes.iter().map(|(cpu, memory)| v1::NodePlacement {
+        let nodes = nodes.iter().map(|(cpu, memory)| NodePlacement {
             cpu_milli: *cpu,
             memory_mib: *memory,
-            ..v1::NodePlacement::default()
+            ..NodePlacement::default()
         });
         DonorLease {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
-            placement: v1::Placement {
+            placement: Placement {
                 nodes: nodes.collect(),
                 resource_name: "nvidia.com/gpu".into(),
                 resource_count: count.into(),
-                ..v1::Placement::default()
+                ..Placement::new("here".parse().unwrap())
             },
-            gpus: v1::GpuDemand { count, ..v1::GpuDemand::default() },
+            gpus: GpuDemand { count, ..GpuDemand::default() },
             fencing_token: 1,
             ends_at_ms: 0,
         }
@@ -96,9 +97,7 @@ mod tests {
     fn the_node_has_the_functions_that_were_leased() {
         let mut lease = lease(2, &[(1, 1), (1, 1)]);
         for node in &mut lease.placement.nodes {
-            let resource = "nvidia.com/ib_vf".to_owned();
-            let rdma = v1::RdmaBandwidth { gbits: 150, resource, functions: 3, ..v1::RdmaBandwidth::default() };
-            node.rdma = vec![rdma, v1::RdmaBandwidth { gbits: 100, ..v1::RdmaBandwidth::default() }];
+            node.functions = vec![VirtualFunctions { resource: "nvidia.com/ib_vf".to_owned(), count: 3 }];
         }
         let granted = granted(&lease).unwrap();
         assert_eq!((granted["nvidia.com/ib_vf"].as_str(), granted["nvidia.com/gpu"].as_str()), ("6", "2"));

@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Shortest window: a burst from a buffer may fill a shorter one.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_WINDOW: Duration = Duration::from_secs(1);
 /// Longest window: over a longer one the line was idle in between.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_WINDOW: Duration = Duration::from_secs(10);
 /// Bytes that a window needs: on most lines a connection has then finished its slow start.
 const ENOUGH_BYTES: u64 = 8 << 20;
 /// Most readings that are kept: enough for the longest window at one a second.
-const MAX_LOOKS: usize = 16;
+const MAX_READINGS: usize = 16;
 /// How long the best rate counts.
 const HOURS: u64 = 24;
 const HOUR_SECONDS: u64 = 3_600;
@@ -22,30 +22,32 @@ const HOUR_SECONDS: u64 = 3_600;
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     /// Time of each reading and total bytes until then; the oldest first.
-    looks: VecDeque<(Duration, u64)>,
+    readings: VecDeque<(Duration, u64)>,
     /// Best rate in Mbit/s of each hour that has one, by the hour's number; the oldest first.
     best: VecDeque<(u64, u64)>,
 }
 
 impl Meter {
     /// Records that `bytes` arrived since the last call; `at` is monotonic.
-    pub(super) fn look(&mut self, at: Duration, bytes: u64) {
-        let all = self.looks.back().map_or(0, |(_, all)| *all).saturating_add(bytes);
+    pub(super) fn record(&mut self, at: Duration, bytes: u64) {
+        let all = self.readings.back().map_or(0, |(_, all)| *all).saturating_add(bytes);
         let since = |then: Duration| at.saturating_sub(then);
         let enough = self
-            .looks
+            .readings
             .iter()
             .rev()
-            .find(|(then, before)| since(*then) >= SHORTEST && all.saturating_sub(*before) >= ENOUGH_BYTES);
-        if let Some((then, before)) = enough.filter(|(then, _)| since(*then) <= LONGEST) {
+            .find(|(then, before)| since(*then) >= MIN_WINDOW && all.saturating_sub(*before) >= ENOUGH_BYTES);
+        if let Some((then, before)) = enough.filter(|(then, _)| since(*then) <= MAX_WINDOW) {
             let micros = since(*then).as_micros().max(1);
             // Bits per microsecond are Mbit/s.
             let mbits = u128::from(all - before) * 8 / micros;
             self.note(at.as_secs() / HOUR_SECONDS, u64::try_from(mbits).unwrap_or(u64::MAX));
         }
-        self.looks.push_back((at, all));
-        while self.looks.len() > MAX_LOOKS || self.looks.front().is_some_and(|(then, _)| since(*then) > LONGEST) {
-            self.looks.pop_front();
+        self.readings.push_back((at, all));
+        while self.readings.len() > MAX_READINGS
+            || self.readings.front().is_some_and(|(then, _)| since(*then) > MAX_WINDOW)
+        {
+            self.readings.pop_front();
         }
         let hour = at.as_secs() / HOUR_SECONDS;
         self.best.retain(|(of, _)| of + HOURS > hour);
@@ -74,16 +76,16 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn of(looks: &[(u64, u64)]) -> Option<u64> {
+    fn of(readings: &[(u64, u64)]) -> Option<u64> {
         let mut meter = Meter::default();
-        for (at, mib) in looks {
-            meter.look(seconds(*at), mib * MIB);
+        for (at, mib) in readings {
+            meter.record(seconds(*at), mib * MIB);
         }
         meter.mbits()
     }
 
     #[test]
-    fn a_rate_is_of_the_shortest_time_that_tells() {
+    fn a_rate_covers_the_shortest_window_with_enough_bytes() {
         // 125 MiB in a second are 1,048 Mbit/s; the rate is lower before and after.
         assert_eq!(of(&[(0, 0), (1, 10), (2, 125), (3, 10)]), Some(1_048));
         // A slow line needs a longer window: 1 MiB/s for eight seconds.
@@ -98,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn looks_closer_than_a_second_tell_of_a_whole_one() {
+    fn frequent_readings_cover_a_whole_second() {
         let mut meter = Meter::default();
         for tenth in 0..=10 {
-            meter.look(Duration::from_millis(tenth * 100), if tenth == 3 { 20 * MIB } else { 0 });
+            meter.record(Duration::from_millis(tenth * 100), if tenth == 3 { 20 * MIB } else { 0 });
         }
         assert_eq!(meter.mbits(), Some(167), "20 MiB in one second, though they came at once");
     }
@@ -110,16 +112,16 @@ mod tests {
     fn the_best_of_a_day_counts_and_then_no_more() {
         let mut meter = Meter::default();
         let second = |meter: &mut Meter, hour: u64, mib: u64| {
-            meter.look(seconds(hour * 3_600), 0);
-            meter.look(seconds(hour * 3_600 + 1), mib * MIB);
+            meter.record(seconds(hour * 3_600), 0);
+            meter.record(seconds(hour * 3_600 + 1), mib * MIB);
         };
         second(&mut meter, 0, 100);
         second(&mut meter, 5, 50);
         assert_eq!(meter.mbits(), Some(838));
-        meter.look(seconds(24 * 3_600), 0);
+        meter.record(seconds(24 * 3_600), 0);
         assert_eq!(meter.mbits(), Some(419));
-        meter.look(seconds(29 * 3_600), 0);
+        meter.record(seconds(29 * 3_600), 0);
         assert_eq!(meter.mbits(), None);
-        assert!(meter.best.is_empty() && meter.looks.len() <= MAX_LOOKS);
+        assert!(meter.best.is_empty() && meter.readings.len() <= MAX_READINGS);
     }
 }

@@ -11,25 +11,25 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn tunnels_of_one_cluster_are_one_line_and_a_new_tunnel_begins_at_nothing() {
+fn tunnels_of_one_cluster_count_together_and_a_new_tunnel_starts_at_zero() {
     let mut meters = Meters::default();
-    assert!(meters.look(seconds(0), [arrived("p-1", 1, "eos", 500), arrived("p-2", 1, "eos", 0)]).is_empty());
-    let told = meters.look(seconds(1), [arrived("p-1", 1, "eos", 560), arrived("p-2", 1, "eos", 40)]);
-    assert_eq!(told, &Measured::from([("eos".to_owned(), 838)]));
-    // Another epoch counts again; what it brought before it was seen is of no known time.
-    let told = meters.look(seconds(2), [arrived("p-1", 2, "eos", 300), arrived("atlas", 1, "atlas", 0)]);
-    assert_eq!(told.len(), 1);
-    let told = meters.look(seconds(3), [arrived("p-1", 2, "eos", 300), arrived("atlas", 1, "atlas", 10)]);
-    assert_eq!(Vec::from_iter(told), [(&"atlas".to_owned(), &83), (&"eos".to_owned(), &838)]);
+    assert!(meters.record(seconds(0), [arrived("p-1", 1, "eos", 500), arrived("p-2", 1, "eos", 0)]).is_empty());
+    let rates = meters.record(seconds(1), [arrived("p-1", 1, "eos", 560), arrived("p-2", 1, "eos", 40)]);
+    assert_eq!(rates, &Measured::from([("eos".to_owned(), 838)]));
+    // Another epoch has a new counter; its bytes before the first reading have no known duration.
+    let rates = meters.record(seconds(2), [arrived("p-1", 2, "eos", 300), arrived("atlas", 1, "atlas", 0)]);
+    assert_eq!(rates.len(), 1);
+    let rates = meters.record(seconds(3), [arrived("p-1", 2, "eos", 300), arrived("atlas", 1, "atlas", 10)]);
+    assert_eq!(Vec::from_iter(rates), [(&"atlas".to_owned(), &83), (&"eos".to_owned(), &838)]);
 }
 
 #[test]
-fn only_what_differs_much_is_told_again_and_what_is_over_is_forgotten() {
+fn only_large_changes_are_published_and_old_rates_forgotten() {
     let mut meters = Meters::default();
     let mut mib = 0;
     let mut second = |meters: &mut Meters, at: u64, more: u64| {
         mib += more;
-        meters.look(seconds(at), [arrived("p", 1, "eos", mib)]).get("eos").copied()
+        meters.record(seconds(at), [arrived("p", 1, "eos", mib)]).get("eos").copied()
     };
     assert_eq!(second(&mut meters, 0, 0), None);
     assert_eq!(second(&mut meters, 1, 100), Some(838));
@@ -38,6 +38,6 @@ fn only_what_differs_much_is_told_again_and_what_is_over_is_forgotten() {
     assert_eq!(second(&mut meters, 3, 130), Some(1_090));
     assert_eq!(second(&mut meters, 24 * 3_600, 0), None);
     assert!(!meters.clusters.is_empty(), "it is still there");
-    assert!(meters.look(seconds(24 * 3_600 + 1), []).is_empty());
+    assert!(meters.record(seconds(24 * 3_600 + 1), []).is_empty());
     assert!(meters.clusters.is_empty() && meters.tunnels.is_empty());
 }

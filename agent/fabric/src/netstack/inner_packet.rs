@@ -6,7 +6,7 @@ use crate::tun::tcp_header::{ACK, RST, SYN, TCP, TCP_HEADER_BYTES};
 
 const IPV6_HEADER_BYTES: usize = 40;
 
-/// What the stack must know of a segment before it processes it.
+/// The fields of a segment that the stack needs before it processes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) from_port: u16,
@@ -36,7 +36,7 @@ pub(crate) mod tests {
     const REMOTE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
     const LOCAL: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 
-    /// A SYN, valid but for its sum, which nobody checks.
+    /// A valid SYN, except for its checksum, which nobody checks.
     pub(crate) fn syn(from: Ipv6Addr, to: Ipv6Addr, to_port: u16) -> Vec<u8> {
         let mut packet = vec![0; IPV6_HEADER_BYTES + TCP_HEADER_BYTES];
         packet[0] = 0x60;

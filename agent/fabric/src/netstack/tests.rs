@@ -32,7 +32,7 @@ impl StackPair {
         }
     }
 
-    /// Lets a millisecond pass: what is on the way arrives, then both speak.
+    /// Advances the time by 1 ms: packets in flight arrive, then both sides send.
     fn step(&mut self) {
         self.now += STEP;
         for packet in self.to_donor.drain(..) {
@@ -61,7 +61,7 @@ impl StackPair {
     }
 }
 
-/// Everything a stack has to send at the moment.
+/// All packets that a stack has to send now.
 fn spoken(stack: &mut Netstack, now: Instant) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     loop {
@@ -76,9 +76,9 @@ fn spoken(stack: &mut Netstack, now: Instant) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
+fn a_connection_that_is_full_both_ways_continues_when_one_side_reads() {
     const MORE: usize = 4 * SEND_BUFFER_BYTES;
-    // Windows end in every place between two of their units.
+    // Tries every offset of a window's end within its unit.
     for odd in 1..=8 {
         let mut wire = StackPair::new();
         let (donor, origin) = wire.connect();
@@ -88,7 +88,7 @@ fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
             let _ = wire.origin.socket(origin).send_slice(&[2; 4000][..4000 - odd]);
             wire.step();
         }
-        // Now the origin reads, and the donor, which does not, writes more.
+        // The origin reads; the donor does not, and writes more.
         let (mut received, mut block) = (0, [0; 4096]);
         for _ in 0..3000 {
             let _ = wire.donor.socket(donor).send_slice(&[1; 4000]);
@@ -100,7 +100,7 @@ fn a_connection_that_is_full_both_ways_goes_on_when_one_side_reads() {
 }
 
 #[test]
-fn everything_is_given_back_when_both_sides_have_closed() {
+fn everything_is_released_when_both_sides_have_closed() {
     let mut wire = StackPair::new();
     let (donor, origin) = wire.connect();
     wire.origin.release(origin, wire.now);

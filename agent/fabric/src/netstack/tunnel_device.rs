@@ -1,4 +1,4 @@
-//! The device smoltcp believes it drives: one packet in, a short queue out.
+//! The network device of smoltcp's interface: one packet in, a short queue out.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,16 @@ use smoltcp::time::Instant;
 
 /// The largest packet inside a tunnel.
 ///
-/// 1280 is what IPv6 asks of every link. With WireGuard's 80 bytes around it a
-/// datagram has 1360, which also fits where an agent usually lives: in a pod,
-/// whose own overlay has taken 50 to 130 bytes of 1500 already. The usual 1420
-/// would be fragmented there, and fragments are what middleboxes drop.
+/// IPv6 requires 1280 bytes on every link. With WireGuard's 80 bytes a datagram has 1360, which also fits the network
+/// of a pod, where an agent usually runs and whose overlay takes 50 to 130 of 1500 bytes. The usual 1420 would be
+/// fragmented there, and middleboxes drop fragments.
 pub(super) const TUNNEL_MTU: usize = 1280;
 
-/// Packets that wait to be sealed. smoltcp keeps what does not fit in its
-/// sockets' buffers, so this bounds the time a lock is held, not throughput.
+/// Packets that wait to be sealed. smoltcp keeps further ones in its sockets' buffers, so this limits how long a lock
+/// is held, not throughput.
 const OUTBOUND_LIMIT: usize = 64;
 
-/// Both ends of the queue between netstack and tunnel. Packet buffers are
-/// kept and used again.
+/// Both ends of the queue between netstack and tunnel. Packet buffers are reused.
 #[derive(Default)]
 pub(super) struct TunnelDevice {
     inbound: Vec<u8>,
@@ -75,8 +73,8 @@ impl Device for TunnelDevice {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = TUNNEL_MTU;
-        // Poly1305 has already vouched for what arrives; sums are still
-        // written, for the other side may be a kernel that checks them.
+        // Poly1305 has authenticated arriving packets, so their checksums are not verified. Checksums are still
+        // written, because the other side may be a kernel that verifies them.
         capabilities.checksum.tcp = Checksum::Tx;
         capabilities
     }
@@ -102,8 +100,7 @@ impl TxToken for Outbound<'_> {
         let mut packet = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(TUNNEL_MTU));
         packet.resize(len, 0);
         let result = f(&mut packet);
-        // Replies may come on top of a full queue, up to twice its limit;
-        // beyond that TCP sends again what is lost here.
+        // Replies may extend a full queue to twice its limit; TCP retransmits packets that are dropped beyond that.
         if self.queue.len() < 2 * OUTBOUND_LIMIT {
             self.queue.push_back(packet);
         }

@@ -44,16 +44,15 @@ pub struct PeerConfig {
     /// The other side's cluster. Only peerings with one cluster may share
     /// routes: two clusters that lend to each other have two peerings.
     pub remote_cluster: String,
-    /// The other side's pod networks, routed into the tunnel. Only mode `tun`
-    /// looks at them.
+    /// The other side's pod networks, routed into the tunnel. Used only in mode `tun`.
     pub routes: Vec<Ipv4Net>,
-    /// On the origin, where the donor's API server is at home: TCP to it goes
-    /// through the tunnel instead. Only mode `tun` looks at it.
+    /// On the origin: the address of the donor's API server; TCP to it goes through the tunnel. Used only in mode
+    /// `tun`.
     pub remote_api: Option<SocketAddr>,
 }
 
 impl PeerConfig {
-    /// The same but for its endpoint candidates.
+    /// Whether only the endpoint candidates differ.
     pub(crate) fn is_same_tunnel(&self, other: &Self) -> bool {
         *self == Self { endpoints: self.endpoints.clone(), ..other.clone() }
     }

@@ -18,7 +18,7 @@ use crate::tun::kernel_side::KernelSide;
 use crate::tun::sockets;
 use crate::tunnel::Handshake;
 
-/// A connection must be open after this time.
+/// Time limit to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Status of a peering's tunnel.
@@ -76,9 +76,10 @@ impl PeerHandle {
         &self.peer.config().remote_cluster
     }
 
-    /// Whether pods of this cluster are led to the other side's API server: in mode `tun`, where its address is known.
+    /// Whether this process forwards pods' connections to the other side's API server: in mode `tun`, if its address is
+    /// known.
     #[must_use]
-    pub fn leads_pods(&self) -> bool {
+    pub fn forwards_api(&self) -> bool {
         self.peer.kernel().is_some() && self.peer.config().remote_api.is_some()
     }
 

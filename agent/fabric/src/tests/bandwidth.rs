@@ -1,10 +1,10 @@
-//! What tunnels carry is measured where it arrives.
+//! The receiving side measures the traffic of tunnels.
 
 use super::*;
 use crate::measured::{Meters, ReceivedBytes};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
+async fn the_receiver_measures_and_the_sender_does_not() {
     let pair = pair().await;
     let mut listener = pair.donor.listen(API_PORT).unwrap();
     let (mut at_donor, mut at_origin) = (Meters::default(), Meters::default());
@@ -14,7 +14,7 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
         let mut room = vec![0; 64 << 10];
         while let Ok(1..) = accepted.read(&mut room).await {}
     });
-    // It flows until that is measured, however quick or slow this machine is.
+    // Sends until the rate is measured, whatever this machine's speed.
     let sends = tokio::spawn(async move {
         let piece = vec![7; 64 << 10];
         while stream.write_all(&piece).await.is_ok() {}
@@ -22,10 +22,10 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
     let start = Instant::now();
     let measured = loop {
         let at = start.elapsed();
-        let told = at_donor.look(at, [ReceivedBytes::of(&pair.donor)]).clone();
-        let back = at_origin.look(at, [ReceivedBytes::of(&pair.origin)]);
+        let rates = at_donor.record(at, [ReceivedBytes::of(&pair.donor)]).clone();
+        let back = at_origin.record(at, [ReceivedBytes::of(&pair.origin)]);
         assert!(back.is_empty(), "acknowledgements are no transfer: {back:?}");
-        if let Some(measured) = told.get(pair.donor.remote_cluster()) {
+        if let Some(measured) = rates.get(pair.donor.remote_cluster()) {
             break *measured;
         }
         assert!(at < SOON * 12, "nothing is measured of what flows");
@@ -34,7 +34,7 @@ async fn who_receives_measures_what_arrives_and_who_sends_does_not() {
     let bytes = pair.donor.status().rx_bytes;
     sends.abort();
     receives.abort();
-    // No less than takes ten seconds to tell, and no more than all of it in the shortest time.
+    // At least the slowest measurable rate, at most all bytes in the shortest window.
     let most = bytes * 8 / 1_000_000;
     assert!((6..=most).contains(&measured), "{measured} Mbit/s of {bytes} bytes");
     assert!(start.elapsed() >= Duration::from_secs(1), "a shorter time tells nothing");

@@ -57,7 +57,7 @@ async fn a_hundred_connections_at_once_are_kept_apart() {
     while let Some(result) = clients.join_next().await {
         result.unwrap();
     }
-    // Everything is given back once both sides have closed.
+    // All connections are released once both sides have closed.
     let start = Instant::now();
     while pair.origin.status().connections + pair.donor.status().connections > 0 {
         assert!(start.elapsed() < SOON, "connections are left over");
@@ -88,7 +88,7 @@ async fn a_side_that_has_finished_writing_still_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_before_a_drop_arrives() {
+async fn data_written_before_a_drop_arrives() {
     let pair = pair().await;
     let mut listener = pair.donor.listen(API_PORT).unwrap();
     let mut stream = pair.origin.connect(API_PORT).await.unwrap();

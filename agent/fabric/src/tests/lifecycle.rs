@@ -17,7 +17,7 @@ async fn a_restarted_donor_is_reached_again_within_seconds() {
     drop(exposure);
     donor_fabric.shutdown().await;
     let donor_fabric = Fabric::bind(listening(address)).await.unwrap();
-    // The restarted side knows no way back: the origin must find out itself.
+    // The restarted side knows no endpoint: the origin must notice by itself.
     let donor = donor_fabric.add_peer(peering.side(Role::Donor, &[])).unwrap();
     let _exposure = expose(&donor, API_PORT, echo.into()).unwrap();
     let start = Instant::now();
@@ -26,7 +26,7 @@ async fn a_restarted_donor_is_reached_again_within_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_origin_makes_itself_known() {
+async fn a_restarted_origin_reconnects() {
     let (donor_fabric, origin_fabric) = (fabric().await, fabric().await);
     let peering = Peering::new("p");
     let donor = peering.donor(&donor_fabric, &origin_fabric);
@@ -78,12 +78,12 @@ async fn the_end_of_a_peering_ends_its_connections_and_waiters() {
     let other = pair.donor_fabric.add_peer(Peering::new("other").side(Role::Donor, &[])).unwrap();
     let waiter = tokio::spawn(async move { other.wait_handshake(SOON * 2).await });
     assert!(pair.donor_fabric.remove_peer("pair"));
-    // Here at once, and on the other side by the reset it is sent.
+    // At once on this side; on the other side by the reset.
     assert!(accepted.read(&mut [0; 1]).await.is_err());
     let bounded = tokio::time::timeout(SOON, reader).await.unwrap().unwrap();
     assert!(bounded.is_err());
     assert!(tokio::time::timeout(SOON, acceptor).await.unwrap().unwrap());
-    // Dropping the whole fabric ends whatever is left of it.
+    // Dropping the fabric ends the rest of it.
     drop(pair.donor_fabric);
     let ended = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
     assert!(matches!(ended, Err(FabricError::Removed { .. })), "{ended:?}");

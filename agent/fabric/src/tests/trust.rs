@@ -54,7 +54,7 @@ async fn two_peerings_over_one_socket_stay_separate() {
     assert!(donor_fabric.remove_peer("first"));
     assert!(!donor_fabric.remove_peer("first"));
     assert!(donor_fabric.peer("first").is_none());
-    // The other one does not notice.
+    // The other peering is not affected.
     let refused = clients[1].1.connect(API_PORT).await;
     assert!(matches!(refused, Err(FabricError::Refused { .. })), "{refused:?}");
 }
@@ -65,7 +65,7 @@ async fn packets_with_another_inner_source_are_dropped() {
     let peering = Peering::new("p");
     let donor = fabric.add_peer(peering.side(Role::Donor, &[])).unwrap();
     let _listener = donor.listen(API_PORT).unwrap();
-    // The origin itself turns bad: its keys are right, its packets are not.
+    // A malicious origin: its keys are valid, its packets are not.
     let socket = UdpSocket::bind(loopback(0)).await.unwrap();
     socket.connect(fabric.local_addr()).await.unwrap();
     let preshared = Some(*peering.preshared.to_bytes());

@@ -62,7 +62,7 @@ fn the_longest_prefix_wins_and_of_equals_the_one_that_is_up() {
 }
 
 #[test]
-fn what_overlaps_with_this_node_is_refused_and_both_are_named() {
+fn an_overlap_with_this_node_is_refused_and_both_networks_are_named() {
     let check = |config: &PeerConfig, own: &[OwnNetwork]| check(config, own, [].into_iter());
     let pods = config("p", "donor", &["10.2.0.0/16"], None);
     for net in ["10.2.3.0/24", "10.0.0.0/8", "10.2.0.0/16"] {
@@ -82,7 +82,7 @@ fn what_overlaps_with_this_node_is_refused_and_both_are_named() {
 }
 
 #[test]
-fn the_way_to_the_other_side_cannot_lead_through_it() {
+fn the_path_to_the_other_side_cannot_use_its_own_tunnel() {
     let config = config("p", "donor", &["192.0.2.0/24"], None);
     let error = check(&config, &[], [].into_iter()).unwrap_err().to_string();
     assert!(error.contains("192.0.2.0/24") && error.contains("192.0.2.7:51871"), "{error}");

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_end_is_filled_with_zero() {
+    fn an_odd_length_is_padded_with_zero() {
         assert_eq!(fold(add(&[1, 2, 3, 4, 5], 0)), fold(add(&[1, 2, 3, 4, 5, 0], 0)));
         assert_eq!(fold(add(&[5, 6, 7], add(&[1, 2, 3, 4], 0))), fold(add(&[1, 2, 3, 4, 5, 6, 7], 0)));
     }

@@ -14,7 +14,7 @@ use super::tcp_header::{ACK, PSH, TCP, TCP_CHECKSUM};
 use super::vnet::{VNET_BYTES, VnetHeader};
 
 /// Largest value of the IPv4 length field.
-const LARGEST: usize = 65_535;
+const MAX_PACKET_BYTES: usize = 65_535;
 /// Packets held before they are written.
 pub(super) const MAX_HELD: usize = 64;
 
@@ -115,7 +115,7 @@ impl Held {
             && flow.headers == new.headers
             && flow.next.wrapping_add(new.segment as u32) == new.next
             && new.segment <= flow.segment
-            && first.len() + new.segment <= LARGEST
+            && first.len() + new.segment <= MAX_PACKET_BYTES
             && are_alike(&first[..flow.headers], &packet[..flow.headers], flow.transport);
         if !follows || !checksum::tcp_is_intact(packet, flow.transport) {
             return false;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_joined_and_comes_apart_as_it_was() {
+    fn a_joined_flow_splits_into_the_original_segments() {
         for ends in [V4, V6] {
             let mut packets = flow(ends, &[1300, 1300, 1300, 200], |index, tcp| {
                 if index == 3 {
@@ -233,7 +233,7 @@ mod tests {
         let packets = flow(V4, &[1300; 60], |_, _| ());
         let written = coalesce(&packets);
         assert_eq!(written.len(), 2);
-        assert!(written.iter().all(|packet| packet.len() <= LARGEST + VNET_BYTES));
+        assert!(written.iter().all(|packet| packet.len() <= MAX_PACKET_BYTES + VNET_BYTES));
         assert_eq!(resegment(&written), packets);
     }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_is_not_joined() {
+    fn different_segments_are_not_joined() {
         type Change = fn(usize, &mut Tcp<'_>);
         let changes: [(&str, Change); 5] = [
             ("a gap", |index, tcp| tcp.sequence += index as u32),

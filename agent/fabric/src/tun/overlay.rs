@@ -36,7 +36,7 @@ const PRIORITY: u32 = 5_187;
 /// Overhead of vxlan over IPv4.
 const HEADER_BYTES: u32 = 50;
 /// Smallest MTU of an IPv4 link.
-const LEAST_MTU: u32 = 576;
+const MIN_OVERLAY_MTU: u32 = 576;
 
 /// A node of the cluster, from its Node object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ fn device_address(node: Ipv4Addr) -> Ipv4Addr {
 
 /// The overlay's MTU: the tunnel's, or less if the nodes' network has no room for the headers.
 fn overlay_mtu(tunnel: u16, nodes: u32) -> u16 {
-    let room = nodes.saturating_sub(HEADER_BYTES).max(LEAST_MTU);
+    let room = nodes.saturating_sub(HEADER_BYTES).max(MIN_OVERLAY_MTU);
     u16::try_from(room).map_or(tunnel, |room| room.min(tunnel))
 }
 
@@ -82,18 +82,32 @@ enum PolicyRule {
     Api(SocketAddrV4),
 }
 
-/// Routes by table and network, each with its next hop and the source address for this node's own programs.
-type Routes = BTreeMap<(u32, Ipv4Net), (Ipv4Addr, Option<Ipv4Addr>)>;
+/// A route's table and network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RouteKey {
+    table: u32,
+    network: Ipv4Net,
+}
+
+/// A route's next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NextHop {
+    address: Ipv4Addr,
+    /// Source address for this node's own programs.
+    source: Option<Ipv4Addr>,
+}
+
+type Routes = BTreeMap<RouteKey, NextHop>;
 
 /// The wanted state of a vxlan device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Ways {
+struct OverlayState {
     peers: BTreeSet<Ipv4Addr>,
     routes: Routes,
     rules: BTreeSet<PolicyRule>,
 }
 
-impl Ways {
+impl OverlayState {
     /// Changes the device to the wanted state, and remembers each change.
     fn change(&mut self, wanted: &Self, netlink: &mut Netlink, device: u32) -> Result<(), FabricError> {
         let failed = |what: String| move |source: io::Error| FabricError::Network { what, source };
@@ -101,11 +115,11 @@ impl Ways {
             netlink.add_peer(device, peer, mac(peer)).map_err(failed(format!("add node {peer} to the overlay")))?;
             self.peers.insert(peer);
         }
-        for (at, way) in &wanted.routes {
-            if self.routes.get(at) != Some(way) {
-                let what = format!("add a route to {} over the overlay", at.1);
-                netlink.add_route_via(device, *at, *way).map_err(failed(what))?;
-                self.routes.insert(*at, *way);
+        for (key, hop) in &wanted.routes {
+            if self.routes.get(key) != Some(hop) {
+                let what = format!("add a route to {} over the overlay", key.network);
+                netlink.add_route_via(device, *key, *hop).map_err(failed(what))?;
+                self.routes.insert(*key, *hop);
             }
         }
         for rule in &wanted.rules - &self.rules {
@@ -116,11 +130,11 @@ impl Ways {
             netlink.remove_rule(&rule).map_err(failed(format!("remove the routing rule {rule:?}")))?;
             self.rules.remove(&rule);
         }
-        let gone: Vec<_> = self.routes.keys().filter(|at| !wanted.routes.contains_key(at)).copied().collect();
-        for at in gone {
-            let what = format!("remove the route to {} over the overlay", at.1);
-            netlink.remove_route_via(device, at).map_err(failed(what))?;
-            self.routes.remove(&at);
+        let gone: Vec<_> = self.routes.keys().filter(|key| !wanted.routes.contains_key(key)).copied().collect();
+        for key in gone {
+            let what = format!("remove the route to {} over the overlay", key.network);
+            netlink.remove_route_via(device, key).map_err(failed(what))?;
+            self.routes.remove(&key);
         }
         for peer in &self.peers.clone() - &wanted.peers {
             let what = format!("remove node {peer} from the overlay");

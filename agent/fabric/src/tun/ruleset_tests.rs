@@ -83,7 +83,7 @@ fn a_change_names_only_what_changes() {
 }
 
 #[test]
-fn what_is_within_a_wider_network_is_not_named_twice() {
+fn a_network_within_a_wider_one_is_left_out() {
     let overlapping = nets(&["10.1.0.0/16", "10.1.2.3/32", "10.1.2.9/24", "10.2.0.0/16", "10.0.0.0/15"]);
     assert_eq!(disjoint(&overlapping), nets(&["10.0.0.0/15", "10.2.0.0/16"]));
 }

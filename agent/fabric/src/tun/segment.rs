@@ -49,7 +49,7 @@ pub(super) fn split(
     for (index, part) in payload.chunks(header.segment).enumerate() {
         scratch[headers..headers + part.len()].copy_from_slice(part);
         let segment = &mut scratch[..headers + part.len()];
-        first.adapt(segment, Place { index, offset: index * header.segment, is_last: index == last });
+        first.adapt(segment, SegmentPosition { index, offset: index * header.segment, is_last: index == last });
         emit(segment);
     }
     Ok(())
@@ -82,7 +82,7 @@ fn transport_header(offload: Offload, transport: &[u8]) -> Result<usize, Malform
 
 /// Where a segment is among those of its packet.
 #[derive(Clone, Copy)]
-struct Place {
+struct SegmentPosition {
     index: usize,
     /// Payload bytes before it.
     offset: usize,
@@ -111,12 +111,12 @@ impl First {
         }
     }
 
-    /// Turns a copy of the headers with a part of the payload into the segment at `place`.
-    fn adapt(&self, segment: &mut [u8], place: Place) {
+    /// Turns a copy of the headers with a part of the payload into the segment at `position`.
+    fn adapt(&self, segment: &mut [u8], position: SegmentPosition) {
         let length = segment.len();
         if segment[0] >> 4 == 4 {
             segment[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-            segment[4..6].copy_from_slice(&self.identification.wrapping_add(place.index as u16).to_be_bytes());
+            segment[4..6].copy_from_slice(&self.identification.wrapping_add(position.index as u16).to_be_bytes());
             segment[10..12].fill(0);
             let sum = checksum::add(&segment[..self.transport], 0);
             segment[10..12].copy_from_slice(&checksum::finish(sum));
@@ -133,10 +133,10 @@ impl First {
                 UDP_CHECKSUM
             }
             _ => {
-                let sequence = self.sequence.wrapping_add(place.offset as u32);
+                let sequence = self.sequence.wrapping_add(position.offset as u32);
                 transport[4..8].copy_from_slice(&sequence.to_be_bytes());
-                let only_last = if place.is_last { 0 } else { FIN | PSH };
-                let only_first = if place.index == 0 { 0 } else { CWR };
+                let only_last = if position.is_last { 0 } else { FIN | PSH };
+                let only_first = if position.index == 0 { 0 } else { CWR };
                 transport[13] = self.flags & !only_last & !only_first;
                 TCP_CHECKSUM
             }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_left_to_us_is_made() {
+    fn a_missing_checksum_is_computed() {
         let packet = Tcp::new(V4, b"some data").packet();
         let mut partial = packet.clone();
         let pseudo = checksum::pseudo_header(&packet[12..20], TCP, packet.len() - 20);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn a_packet_that_contradicts_its_header_is_refused() {
         let packet = Tcp::new(V4, &[1; 3000]).packet();
         assert_eq!(segments(tcp_header(20, 0), packet.clone()), Err(Malformed));
         assert_eq!(segments(tcp_header(20, SEGMENT_BYTES), packet.clone()), Err(Malformed));

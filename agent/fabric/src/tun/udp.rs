@@ -14,7 +14,7 @@ use crate::wire::{Sent, Wire};
 const RECEIVE_BUFFERS: usize = 8;
 const RECEIVE_BYTES: usize = 65_536;
 /// Capacity of one send call: a UDP datagram's length, less the headers.
-const LARGEST_SEND: usize = 65_000;
+const MAX_SEND_BYTES: usize = 65_000;
 /// How long sending waits for a full socket before it drops datagrams.
 const FULL_TIMEOUT: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
@@ -53,7 +53,7 @@ impl UdpLink {
 
     /// Sends datagrams of one size; the last may be shorter.
     fn send_many(&self, to: SocketAddr, datagrams: &[u8], size: usize) {
-        let at_once = (LARGEST_SEND / size).clamp(1, self.state.max_gso_segments().max(1));
+        let at_once = (MAX_SEND_BYTES / size).clamp(1, self.state.max_gso_segments().max(1));
         for part in datagrams.chunks(at_once * size) {
             loop {
                 match self.transmit(to, part, Some(size)) {

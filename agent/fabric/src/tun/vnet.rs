@@ -12,7 +12,7 @@ const GSO_UDP: u8 = 5;
 /// Flag beside a type: the flow uses explicit congestion notification.
 const GSO_ECN: u8 = 0x80;
 
-/// What a packet contains.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offload {
     /// One packet.

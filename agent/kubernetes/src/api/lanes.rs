@@ -1,9 +1,9 @@
 //! The client for the API server: everything goes over one HTTP/2 connection while that has room.
 //!
-//! With HTTP/1.1 each watch needs a connection of its own, and a watch that ends closes it: a TLS handshake for every
-//! wait, and on both sides the memory of tens of connections. An API server lets one connection carry 100 streams
-//! (k8s.io/apiserver, `MaxConcurrentStreams`), and what comes after those would wait for as long as watches last. So
-//! what finds no room gets an HTTP/1.1 connection, as before.
+//! With HTTP/1.1 each watch needs its own connection, and a watch that ends closes it: every wait costs a TLS
+//! handshake, and both sides need memory for tens of connections. An API server allows 100 streams on one connection
+//! (k8s.io/apiserver, `MaxConcurrentStreams`), and further calls would wait as long as watches last. So calls that find
+//! no room use HTTP/1.1 connections.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 /// Calls and watches that share the connection: a few less than the 100 streams that an API server allows.
 const SHARED: usize = 90;
-/// How long the shared connection may be silent before the other side is asked whether it is there.
+/// How long the shared connection may be silent before it is pinged.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How long it is given to answer that: afterwards watches begin again, on another connection.
+/// Time limit of the answer to a ping; afterwards watches restart on another connection.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client for the API server of `config`.
@@ -51,7 +51,13 @@ pub(super) fn client(config: kube::Config) -> Result<kube::Client, BoxError> {
 
 type Connector = TimeoutConnector<HttpsConnector<HttpConnector>>;
 
-fn connector(config: &kube::Config, http2: bool) -> Result<Connector, BoxError> {
+enum HttpVersion {
+    Http1,
+    Http2,
+}
+
+/// Connects with at most the given version: the server may choose HTTP/1.1.
+fn connector(config: &kube::Config, version: HttpVersion) -> Result<Connector, BoxError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     // A small frame must not wait for the acknowledgement of the one before.
@@ -61,7 +67,10 @@ fn connector(config: &kube::Config, http2: bool) -> Result<Connector, BoxError> 
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(ServerName::try_from(name.clone())?));
     }
     let tls = tls.enable_http1();
-    let tls = if http2 { tls.enable_http2().wrap_connector(tcp) } else { tls.wrap_connector(tcp) };
+    let tls = match version {
+        HttpVersion::Http1 => tls.wrap_connector(tcp),
+        HttpVersion::Http2 => tls.enable_http2().wrap_connector(tcp),
+    };
     let mut connector = TimeoutConnector::new(tls);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
@@ -69,7 +78,7 @@ fn connector(config: &kube::Config, http2: bool) -> Result<Connector, BoxError> 
     Ok(connector)
 }
 
-/// The shared connection, and those of what found no room on it.
+/// The shared connection, and the connections of calls that found no room on it.
 #[derive(Clone)]
 struct Lanes {
     shared: Client<Connector, Body>,
@@ -84,8 +93,8 @@ impl Lanes {
             .http2_keep_alive_interval(SILENCE)
             .http2_keep_alive_timeout(PING_PATIENCE)
             .http2_keep_alive_while_idle(true)
-            .build(connector(config, true)?);
-        let own = Client::builder(TokioExecutor::new()).build(connector(config, false)?);
+            .build(connector(config, HttpVersion::Http2)?);
+        let own = Client::builder(TokioExecutor::new()).build(connector(config, HttpVersion::Http1)?);
         Ok(Self { shared, own, room: Arc::new(Semaphore::new(SHARED)) })
     }
 }
@@ -106,7 +115,7 @@ impl Service<Request<Body>> for Lanes {
     }
 }
 
-/// An answer, which has its place on the connection until it is read or dropped.
+/// An answer, which holds its stream on the connection until it is read or dropped.
 struct Held {
     body: Incoming,
     _place: Option<OwnedSemaphorePermit>,
@@ -151,7 +160,7 @@ mod tests {
     /// Protocol of each connection that was made.
     type Seen = Arc<Mutex<Vec<Vec<u8>>>>;
 
-    /// An API server whose answers begin and never end, as those to watches do. The client's configuration for it.
+    /// Starts an API server whose answers never end, like those to watches; returns the client's configuration for it.
     async fn server(seen: Seen) -> kube::Config {
         let own = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap();
         let (certificate, key) = (CertificateDer::from(own.cert.der().to_vec()), own.signing_key.serialize_der());
@@ -203,7 +212,7 @@ mod tests {
         }
         let shared = seen.lock().unwrap().iter().filter(|protocol| *protocol == b"h2").count();
         assert_eq!((shared, seen.lock().unwrap().len()), (1, 4), "{:?}", seen.lock().unwrap());
-        // What ended makes room again.
+        // Streams that ended make room again.
         held.clear();
         held.push(watch().await.unwrap());
         assert_eq!(seen.lock().unwrap().len(), 4);

@@ -1,4 +1,4 @@
-//! Certificates for the API server: a CA whose key is thrown away as soon as it has signed one server certificate.
+//! Certificates for the API server: a CA whose key is discarded as soon as it has signed one server certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// How long they are good.
+/// How long they are valid.
 pub const LIFE: Duration = Duration::from_secs(90 * 86_400);
 /// Clocks of hosts may differ.
 const SKEW: Duration = Duration::from_secs(24 * 3_600);
-/// CA certificates that are told: this one and the one before.
-const TOLD_CAS: usize = 2;
+/// CA certificates that are published: the current one and the previous one.
+const PUBLISHED_CAS: usize = 2;
 
-/// What the server shows, and what others know it by.
+/// A server's certificate and key, and the CA certificates that verify it.
 pub struct Certificates {
     /// CA certificates that others trust, PEM.
     pub ca_pem: String,
@@ -28,7 +28,7 @@ pub struct Certificates {
     pub key_pem: SecretString,
 }
 
-/// A CA of its own, told beside the one before, and a certificate for `host`.
+/// Makes a CA, which is published together with the previous one, and a certificate for `host`.
 pub fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
     let validity = |params: &mut CertificateParams| {
         (params.not_before, params.not_after) = ((now - SKEW).into(), (now + LIFE).into());
@@ -52,22 +52,23 @@ pub fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, r
     validity(&mut leaf);
     let chain_pem = leaf.signed_by(&key, &issuer)?.pem();
     let begin = "-----BEGIN CERTIFICATE-----";
-    let told = old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(TOLD_CAS - 1);
-    let ca_pem = told.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
+    let published =
+        old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(PUBLISHED_CAS - 1);
+    let ca_pem = published.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
     Ok(Certificates { ca_pem, chain_pem, key_pem: SecretString::new(key.serialize_pem()) })
 }
 
-/// TLS with `certificates`; clients show one of their own where there is a `verifier`.
+/// TLS with `certificates`; with a `verifier`, clients must show a certificate.
 ///
 /// # Errors
-/// What cannot be used of them.
+/// The part that cannot be used, and why.
 pub fn server_config(
     certificates: &Certificates,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Result<Arc<rustls::ServerConfig>, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates.chain_pem.as_bytes()).collect();
     let chain = chain.map_err(|error| format!("the certificate cannot be used: {error}"))?;
-    // What is wrong with a key is not said: it may be quoted.
+    // The cause is dropped, because it may quote the key.
     let key = PrivateKeyDer::from_pem_slice(certificates.key_pem.expose().as_bytes())
         .map_err(|_| "the private key cannot be used".to_owned())?;
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_ca_is_told_beside_the_one_before_and_no_others() {
+    fn a_new_ca_is_published_with_the_previous_one_only() {
         let now = SystemTime::now();
         let count = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
         let first = make("agent.comity-system.svc", "", now).unwrap();

@@ -17,18 +17,18 @@ use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-/// Connections at once: API servers keep a few each.
-const MOST_CONNECTIONS: usize = 64;
+/// Most concurrent connections: each API server keeps a few.
+const MAX_CONNECTIONS: usize = 64;
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Longest life of a connection: certificates change.
 const CONNECTION: Duration = Duration::from_secs(600);
-/// Between two tries to have the port.
+/// Pause between two attempts to bind the port.
 const RETRY: Duration = Duration::from_secs(2);
-/// After a connection that could not be taken.
+/// Pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server that the API server calls.
-pub trait Called: Send + Sync + 'static {
+pub trait HttpsService: Send + Sync + 'static {
     /// Its name in logs.
     const NAME: &'static str;
 
@@ -57,8 +57,8 @@ pub async fn listen(address: SocketAddr, field: &str, clock: &dyn Clock) -> TcpL
 }
 
 /// Serves forever, each connection by the current value of `shown`; without one, connections are closed.
-pub async fn serve<T: Called>(listener: TcpListener, shown: watch::Receiver<Option<Arc<T>>>) {
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+pub async fn serve<T: HttpsService>(listener: TcpListener, shown: watch::Receiver<Option<Arc<T>>>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -70,10 +70,10 @@ pub async fn serve<T: Called>(listener: TcpListener, shown: watch::Receiver<Opti
                 continue;
             }
         };
-        let called = shown.borrow().clone();
+        let service = shown.borrow().clone();
         tokio::spawn(async move {
-            if let Some(called) = called
-                && let Err(error) = connection(stream, called).await
+            if let Some(service) = service
+                && let Err(error) = connection(stream, service).await
             {
                 tracing::debug!(error, "a connection to {} ended badly", T::NAME);
             }
@@ -82,18 +82,18 @@ pub async fn serve<T: Called>(listener: TcpListener, shown: watch::Receiver<Opti
     }
 }
 
-async fn connection<T: Called>(stream: TcpStream, called: Arc<T>) -> Result<(), String> {
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(called.tls()));
+async fn connection<T: HttpsService>(stream: TcpStream, service: Arc<T>) -> Result<(), String> {
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(service.tls()));
     let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream))
         .await
         .map_err(|_| "no handshake".to_owned())?
         .map_err(|error| error.to_string())?;
-    if !called.admits(stream.get_ref().1.peer_certificates().and_then(<[_]>::first)) {
+    if !service.admits(stream.get_ref().1.peer_certificates().and_then(<[_]>::first)) {
         return Err("a client that is not the API server".to_owned());
     }
     let respond = service_fn(move |request| {
-        let called = Arc::clone(&called);
-        async move { Ok::<_, Infallible>(called.respond(request).await) }
+        let service = Arc::clone(&service);
+        async move { Ok::<_, Infallible>(service.respond(request).await) }
     });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

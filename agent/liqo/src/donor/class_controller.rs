@@ -33,7 +33,7 @@ pub struct ClassController;
 struct Slice {
     object: DynamicObject,
     pace: Pace,
-    /// Whether it may differ from what it must be.
+    /// Whether its status must be checked.
     due: bool,
 }
 
@@ -73,7 +73,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Takes in what is there already, so that a burst of events is answered by one round.
+/// Applies all pending events, so that one round handles a burst of them.
 async fn drain_ready<S>(events: &mut S, slices: &mut BTreeMap<String, Slice>)
 where
     S: Stream<Item = watcher::Result<Event<DynamicObject>>> + Unpin,
@@ -86,7 +86,7 @@ where
 
 fn take(slices: &mut BTreeMap<String, Slice>, event: watcher::Result<Event<DynamicObject>>) {
     match event {
-        // What is gone when a list is begun again is met as "not found" by its next write.
+        // The next write of an object that is missing from the new list finds that it is gone.
         Ok(Event::Init | Event::InitDone) => {}
         Ok(Event::InitApply(object) | Event::Apply(object)) => {
             let key = key(&object);
@@ -129,7 +129,7 @@ async fn settle(client: &Client, slices: &mut BTreeMap<String, Slice>, grants: &
                 slice.object = written;
             }
             Err(CallError::Status(status)) if status.is_not_found() => gone.push(key.clone()),
-            // Somebody wrote in between; the watch brings it, or we read it next time.
+            // Somebody else wrote it in the meantime; the watch delivers the new version, or the next round reads it.
             Err(error) => {
                 tracing::debug!(slice = key, %error, "could not write what the slice is granted; it is tried again");
                 slice.due = true;

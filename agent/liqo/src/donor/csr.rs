@@ -71,8 +71,8 @@ fn beginning(name: &[u8], kind: &KeyKind) -> String {
     der.extend(VERSION);
     der.extend(name);
     der.extend(kind.spki_begin);
-    // Whole groups of three bytes, and thus whole characters, only: the last ones would depend on what follows. They
-    // are bytes of the key's kind, never of the name.
+    // Only whole groups of three bytes, which are whole characters: the last characters would depend on the following
+    // bytes. The bytes removed belong to the key's kind, never to the name.
     der.truncate(der.len() / 3 * 3);
     let mut pem = PEM_BEGIN.to_owned();
     for (at, character) in STANDARD.encode(der).chars().enumerate() {
@@ -116,7 +116,7 @@ fn header(tag: u8, length: usize) -> Vec<u8> {
     }
 }
 
-/// Whether a control-plane request (PEM) asks to be exactly this consumer, and nothing besides.
+/// Whether a control-plane request (PEM) names exactly this consumer and nothing else.
 #[must_use]
 pub fn tenant_subject_is(pem: &[u8], consumer: &str) -> bool {
     let Ok((rest, pem)) = x509_parser::pem::parse_x509_pem(pem) else { return false };
@@ -127,7 +127,7 @@ pub fn tenant_subject_is(pem: &[u8], consumer: &str) -> bool {
     rest.is_empty() && is_control_plane(&request.certification_request_info.subject, consumer)
 }
 
-/// Whether a signed certificate (PEM) makes its holder exactly this consumer.
+/// Whether a signed certificate (PEM) names exactly this consumer.
 pub(crate) fn certificate_is(pem: &[u8], consumer: &str) -> bool {
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem) else { return false };
     let Ok(certificate) = pem.parse_x509() else { return false };
@@ -157,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn requests_made_by_go_begin_as_foretold_and_those_of_others_do_not() {
+    fn requests_made_by_go_begin_as_computed_and_others_do_not() {
         let [ed25519, rsa] = slice_csr_beginnings("lease-7", "origin");
         assert!(ED25519_CSR.starts_with(&ed25519), "{ed25519}");
         assert!(RSA_CSR_BEGIN.starts_with(&rsa), "{rsa}");
-        // The whole subject is inside: the text ends within the key's kind.
+        // The text contains the whole subject: it ends within the key's kind.
         let pem = STANDARD.decode(&ed25519).unwrap();
         let body: String = String::from_utf8(pem).unwrap().trim_start_matches(PEM_BEGIN).replace('\n', "");
         let body = body.get(..body.len() / 4 * 4).unwrap();
@@ -179,7 +179,7 @@ mod tests {
             let mut subject = rcgen::DistinguishedName::new();
             subject.push(rcgen::DnType::CommonName, name);
             for (at, organisation) in organisations.iter().enumerate() {
-                // rcgen keeps one value a type; a second organisation goes in as another type first.
+                // rcgen keeps one value of each type; the second organisation is added as another type first.
                 let kind =
                     if at == 0 { rcgen::DnType::OrganizationName } else { rcgen::DnType::OrganizationalUnitName };
                 subject.push(kind, *organisation);

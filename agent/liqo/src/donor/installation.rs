@@ -17,7 +17,7 @@ use crate::{CONTROLLER_MANAGER, dynamic, vk_options_template};
 pub struct InstallationSettings {
     /// Namespace that it is installed in.
     pub namespace: String,
-    /// Its version, where the image's tag does not say it: "1.2.0".
+    /// Its version, if the image's tag does not contain it: "1.2.0".
     pub version: Option<String>,
 }
 
@@ -27,14 +27,14 @@ impl Default for InstallationSettings {
     }
 }
 
-/// Liqo as it was found.
+/// The installed Liqo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
     /// This cluster's Liqo id.
     pub liqo_cluster_id: String,
     /// As in "1.2.0".
     pub version: String,
-    /// "https://HOST:PORT", as Liqo hands it to others; none if it is left to Liqo to find one.
+    /// "https://HOST:PORT", as Liqo gives it to others; none if Liqo finds it itself.
     pub api_server: Option<String>,
     /// Pod networks of this cluster that virtual kubelets pass on unchanged (`--local-podcidr`).
     pub local_pod_cidrs: Vec<String>,
@@ -145,7 +145,7 @@ impl Options {
         self.0.iter().filter_map(of_name).collect()
     }
 
-    /// The last one counts.
+    /// The value of an option; the last one counts.
     fn value(&self, name: &str) -> Option<&str> {
         let of_name = |argument: &String| {
             argument

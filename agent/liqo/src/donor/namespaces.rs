@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
-/// Levels that are enough.
+/// Accepted Pod Security levels.
 const LEVELS: [&str; 2] = ["baseline", "restricted"];
 /// Pause before a namespace is tried again: it takes no pods meanwhile.
 const LABEL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -141,8 +141,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_namespace_without_a_level_is_labelled_and_a_failure_repeated() {
-        let (tell, mut patches) = mpsc::unbounded_channel();
-        let keeper = tokio::spawn(NamespaceKeeper::run(client(tell)));
+        let (sender, mut patches) = mpsc::unbounded_channel();
+        let keeper = tokio::spawn(NamespaceKeeper::run(client(sender)));
         for _ in 0..2 {
             let (name, patch) = tokio::time::timeout(Duration::from_secs(20), patches.recv()).await.unwrap().unwrap();
             assert_eq!((name.as_str(), &patch["metadata"]["labels"][ENFORCE]), ("bare", &json!("baseline")));

@@ -19,31 +19,31 @@ use crate::{
     BearerToken, IdentityParams, LiqoPeer, ORIGIN_ROLE, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, dynamic,
     own_rights::RBAC_GROUP,
     tenant,
-    waiting::{CONTROLLER_HINT, Seen, Waiting},
+    waiting::{CONTROLLER_HINT, Progress, Waiting},
 };
 
 /// Name of the ServiceAccount and of its RoleBinding.
 pub(super) const ACCOUNT: &str = "comity-liqo-peer";
 /// The role that Liqo gives the control planes of consumers.
 const ROLE: &str = "liqo-remote-controlplane";
-/// Policy of a Tenant whose keys Liqo does not look at.
+/// Policy of a Tenant whose keys Liqo does not check.
 const NO_KEYS: &str = "TolerateNoHandshake";
-/// The least that an API server gives a token, in seconds.
-const LEAST_LIFE: u64 = 600;
+/// Shortest life of a token that an API server grants, in seconds.
+const MIN_TOKEN_LIFE: u64 = 600;
 
 /// A token that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Minted {
-    /// What the origin is told.
+    /// Parameters for the origin.
     pub params: IdentityParams,
     /// When the token ends, in milliseconds since 1970.
     pub expires_at_ms: u64,
 }
 
-/// How long a token lives that is replaced after `rotation_ms`, in seconds: half as long again.
+/// Life of a token in seconds: 1.5 times its rotation period.
 const fn life_seconds(rotation_ms: u64) -> u64 {
     let life = rotation_ms.saturating_mul(3) / 2 / 1_000;
-    if life < LEAST_LIFE { LEAST_LIFE } else { life }
+    if life < MIN_TOKEN_LIFE { MIN_TOKEN_LIFE } else { life }
 }
 
 impl LiqoDonor {
@@ -78,7 +78,7 @@ impl LiqoDonor {
 
     async fn admit_without_keys(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
-        self.make_way(peer, None, &tenants).await?;
+        self.delete_outdated_tenant(peer, None, &tenants).await?;
         rights(dynamic::apply(&tenants, &tenant_object(peer)).await)?;
         let operation = format!("wait until Liqo has taken {} on", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
@@ -87,8 +87,9 @@ impl LiqoDonor {
             let named = tenant.data.pointer("/status/tenantNamespace").and_then(Value::as_str);
             (named == Some(wanted.as_str())).then_some(())
         };
-        let look = |tenant: Option<&DynamicObject>| Ok(Seen::of(tenant.and_then(named), "the Tenant has no namespace"));
-        waiting.until(&tenants, &peer.liqo_id, look).await
+        let check =
+            |tenant: Option<&DynamicObject>| Ok(Progress::of(tenant.and_then(named), "the Tenant has no namespace"));
+        waiting.until(&tenants, &peer.liqo_id, check).await
     }
 
     async fn make_account(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
@@ -150,7 +151,7 @@ impl LiqoDonor {
         Ok((BearerToken::new(status.token), expires_at_ms))
     }
 
-    /// Whether the origin's ServiceAccount is there.
+    /// Whether the origin's ServiceAccount exists.
     pub(super) async fn has_account(&self, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
         let namespace = peer.tenant_namespace();
         let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), &namespace);
@@ -158,7 +159,7 @@ impl LiqoDonor {
         Ok(rights(call_opt(&operation, accounts.get_metadata(ACCOUNT)).await)?.is_some())
     }
 
-    /// Takes the origin's tokens away, if it came by token.
+    /// Revokes the origin's tokens, if it authenticates by token.
     pub(super) async fn remove_account(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let namespace = peer.tenant_namespace();
         let parameters = DeleteParams::default();
@@ -170,7 +171,7 @@ impl LiqoDonor {
         rights(call_opt(&operation, bindings.delete(ACCOUNT, &parameters)).await).map(drop)
     }
 
-    /// Whether this cluster, as an origin of the same peer, holds rights for itself in their namespace.
+    /// Whether this cluster, as an origin of the same peer, has rights of its own in the tenant namespace.
     pub(super) async fn has_origins_rights(&self, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
         let bindings = Api::<RoleBinding>::namespaced(self.client.clone(), &peer.tenant_namespace());
         let named = ListParams::default().fields(&format!("metadata.name={}", ORIGIN_ROLE));
@@ -178,8 +179,8 @@ impl LiqoDonor {
     }
 }
 
-/// Whether a Tenant is one that comes by token.
-pub(super) fn goes_by_token(tenant: &DynamicObject) -> bool {
+/// Whether a Tenant authenticates by token.
+pub(super) fn uses_token(tenant: &DynamicObject) -> bool {
     tenant.data.pointer("/spec/authzPolicy").and_then(Value::as_str) == Some(NO_KEYS)
 }
 

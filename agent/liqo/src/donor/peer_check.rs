@@ -18,7 +18,7 @@ const LIQOS_ROLES: [&str; 3] =
     ["liqo-remote-controlplane", "liqo-virtual-kubelet-remote", "liqo-virtual-kubelet-remote-clusterwide"];
 
 impl LiqoDonor {
-    /// Refuses ids that are no labels, this cluster's own, or known to its RBAC.
+    /// Refuses ids that are not DNS labels, that are this cluster's own, or that its RBAC knows.
     pub(super) async fn check_peer(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let id = peer.liqo_id.as_str();
         if !is_dns_label(id) || id.len() > MAX_LIQO_ID {

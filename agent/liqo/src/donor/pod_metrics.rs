@@ -29,10 +29,10 @@ use server::{Answers, MetricsApi};
 
 pub use registration::remove as remove_registration;
 
-/// How often certificates and registration are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Interval of the checks of certificates and registration.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const SERVE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Long before they end.
+/// Age at which certificates are renewed, long before they end.
 const RENEW_AFTER: Duration = Duration::from_secs(LIFE.as_secs() / 3);
 
 /// Serves until told to stop. Nothing else depends on it.
@@ -47,7 +47,7 @@ pub async fn run(
     let answers = Arc::new(Answers { client: client.clone(), grants, counters: Mutex::default() });
     let served = async {
         let listener = https_server::listen(settings.listen, "liqo.podMetrics.listen", clock.as_ref()).await;
-        let keep = keep_right(&client, &settings, &answers, &show, clock.as_ref());
+        let keep = keep_current(&client, &settings, &answers, &show, clock.as_ref());
         tokio::join!(keep, https_server::serve(listener, shown));
     };
     tokio::select! {
@@ -56,18 +56,18 @@ pub async fn run(
     }
 }
 
-/// Never ends.
-async fn keep_right(
+/// Keeps certificates and registration up to date. Never ends.
+async fn keep_current(
     client: &Client,
     settings: &PodMetricsSettings,
     answers: &Arc<Answers>,
     show: &watch::Sender<Option<Arc<MetricsApi>>>,
     clock: &dyn Clock,
 ) {
-    let mut shown: Option<Shown> = None;
+    let mut shown: Option<ActiveConfiguration> = None;
     loop {
-        let pause = match once(client, settings, &mut shown, answers, show, clock.now()).await {
-            Ok(()) => LOOK_EVERY,
+        let pause = match update(client, settings, &mut shown, answers, show, clock.now()).await {
+            Ok(()) => CHECK_INTERVAL,
             Err(error) => {
                 tracing::warn!(error, "metrics of offloaded pods are not served yet");
                 SERVE_RETRY_INTERVAL
@@ -78,31 +78,31 @@ async fn keep_right(
 }
 
 /// The configuration in force: the trusted authority, and since when.
-struct Shown {
+struct ActiveConfiguration {
     front_proxy: FrontProxy,
     ca_pem: String,
     since: SystemTime,
 }
 
-async fn once(
+async fn update(
     client: &Client,
     settings: &PodMetricsSettings,
-    shown: &mut Option<Shown>,
+    shown: &mut Option<ActiveConfiguration>,
     answers: &Arc<Answers>,
     show: &watch::Sender<Option<Arc<MetricsApi>>>,
     now: SystemTime,
 ) -> Result<(), String> {
     let front_proxy = FrontProxy::read(client).await?;
-    let is_good = |shown: &Shown| shown.front_proxy == front_proxy && now < shown.since + RENEW_AFTER;
+    let is_good = |shown: &ActiveConfiguration| shown.front_proxy == front_proxy && now < shown.since + RENEW_AFTER;
     let is_first = shown.is_none();
     if !shown.as_ref().is_some_and(is_good) {
         let host = format!("{}.{}.svc", settings.service.name, settings.service.namespace);
-        // Its key is nowhere but here: each start makes another, and tells the API server.
+        // The key exists only in this process: each start makes a new one and registers its CA.
         let fresh = make_certificates(&host, "", now).map_err(|error| format!("no certificate for {host}: {error}"))?;
         let served = MetricsApi::new(&fresh, front_proxy.clone(), Arc::clone(answers))?;
         registration::ensure(client, &settings.service, &fresh.ca_pem).await?;
         show.send_replace(Some(Arc::new(served)));
-        *shown = Some(Shown { front_proxy, ca_pem: fresh.ca_pem, since: now });
+        *shown = Some(ActiveConfiguration { front_proxy, ca_pem: fresh.ca_pem, since: now });
     } else if let Some(shown) = shown {
         registration::ensure(client, &settings.service, &shown.ca_pem).await?;
     }

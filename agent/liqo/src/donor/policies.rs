@@ -114,7 +114,7 @@ struct Policy {
     validations: Vec<Validation>,
 }
 
-/// A condition, and what is said where it does not hold.
+/// A condition, and the refusal if it does not hold.
 struct Validation {
     holds: String,
     /// A CEL expression.

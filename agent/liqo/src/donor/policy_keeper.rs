@@ -31,8 +31,8 @@ const TERMS: &str = "ConfigMap";
 type Health = Result<(), String>;
 /// Kind and name.
 type ObjectKey = (String, String);
-/// What a watch told: the kind, and the event.
-type Told = (&'static str, watcher::Result<Event<DynamicObject>>);
+/// An event of a watch, with the kind of its object.
+type WatchEvent = (&'static str, watcher::Result<Event<DynamicObject>>);
 
 /// The task that keeps the policies; ends when this is dropped.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl PolicyKeeper {
     /// Begins to write and watch. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(client: Client, settings: PolicySettings, grants: watch::Receiver<Arc<Grants>>) -> Self {
-        let (publish, health) = watch::channel(Err("the admission policies have not been looked at yet".to_owned()));
+        let (publish, health) = watch::channel(Err("the admission policies have not been checked yet".to_owned()));
         let (publish_in_force, in_force) = watch::channel(Arc::default());
         let keeping = Keeping {
             client,
@@ -62,14 +62,13 @@ impl PolicyKeeper {
         Self { health, in_force, task: tokio::spawn(keeping.follow(grants)) }
     }
 
-    /// Whether all policies are there, as they must be, and in effect. While not, this cluster offers no virtual nodes.
+    /// Whether all policies exist, are as wanted and are in effect. Otherwise this cluster offers no virtual nodes.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }
 
-    /// The grants that the policies let in by now: a slice that comes before its grant is here is refused, and tried
-    /// again later.
+    /// The grants that the policies admit now: a slice that arrives before its grant is refused, and retried later.
     #[must_use]
     pub fn in_force(&self) -> watch::Receiver<Arc<Grants>> {
         self.in_force.clone()
@@ -87,25 +86,25 @@ struct Keeping {
     settings: PolicySettings,
     publish: watch::Sender<Health>,
     publish_in_force: watch::Sender<Arc<Grants>>,
-    /// What the API server has, and its version: events may tell of older ones than we have written since.
+    /// The objects at the API server, with their versions: events may show versions older than our last write.
     seen: BTreeMap<ObjectKey, (u64, Value)>,
     /// Kinds whose list has been read.
     listed: BTreeSet<&'static str>,
-    /// The ConfigMap as we last wrote it: what differs from it was not us.
+    /// The ConfigMap as last written: any difference was made by others.
     terms_written: Option<Value>,
-    /// When the policies that were written last are in effect.
+    /// When the policies written last take effect.
     in_effect_at: Option<Instant>,
     pace: Pace,
 }
 
 impl Keeping {
     async fn follow(mut self, mut grants: watch::Receiver<Arc<Grants>>) {
-        let mut told = std::pin::pin!(self.watches());
+        let mut events = std::pin::pin!(self.watches());
         let mut retry_at: Option<Instant> = None;
         loop {
             let wake = [retry_at, self.in_effect_at].into_iter().flatten().min();
             tokio::select! {
-                event = told.next() => match event {
+                event = events.next() => match event {
                     Some((kind, event)) => self.take(kind, event),
                     None => return,
                 },
@@ -119,7 +118,7 @@ impl Keeping {
         }
     }
 
-    fn watches(&self) -> impl Stream<Item = Told> + Send + use<> {
+    fn watches(&self) -> impl Stream<Item = WatchEvent> + Send + use<> {
         let labels = format!("{}={}", PART_LABEL.0, PART_LABEL.1);
         let ours = |kind: &'static str| {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
@@ -165,18 +164,18 @@ impl Keeping {
         }
     }
 
-    /// Compares, says what is wrong, puts it right. Gives the time of the next attempt, if one is needed.
+    /// Compares, logs differences and corrects them. Returns the time of the next attempt, if one is needed.
     async fn settle(&mut self, grants: &Grants) -> Option<Instant> {
         let wanted = policy_objects(&self.settings, grants);
         let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.holds(object)).collect();
         if wrong.is_empty() {
-            self.say_well(grants);
+            self.report_healthy(grants);
             return None;
         }
         let broken: Vec<String> =
             wrong.iter().filter(|object| !self.is_our_own_change(object)).map(|object| name(object)).collect();
         if !broken.is_empty() {
-            self.say_ill(format!("missing or altered: {}; they are being restored", broken.join(", ")));
+            self.report_unhealthy(format!("missing or altered: {}; they are being restored", broken.join(", ")));
         }
         if let Some(due) = self.pace.due().filter(|due| *due > Instant::now() && !broken.is_empty()) {
             return Some(due);
@@ -187,18 +186,18 @@ impl Keeping {
         for object in wrong {
             if let Err(error) = self.write(object).await {
                 let text = format!("cannot write {}: {error}; apply deploy/agent/liqo-donor.yaml", name(object));
-                self.say_ill(text);
+                self.report_unhealthy(text);
                 self.pace.attempt(Instant::now());
                 return self.pace.due();
             }
         }
         if self.in_effect_at.is_none() {
-            self.say_well(grants);
+            self.report_healthy(grants);
         }
         None
     }
 
-    fn say_ill(&self, text: String) {
+    fn report_unhealthy(&self, text: String) {
         if *self.publish.borrow() != Err(text.clone()) {
             tracing::error!(
                 reason = text,
@@ -208,7 +207,7 @@ impl Keeping {
         }
     }
 
-    fn say_well(&mut self, grants: &Grants) {
+    fn report_healthy(&mut self, grants: &Grants) {
         if self.in_effect_at.is_some_and(|at| at > Instant::now()) {
             return;
         }
@@ -233,13 +232,13 @@ impl Keeping {
         self.seen.get(&key(wanted)).is_some_and(|(_, seen)| is_as_wanted(seen, wanted))
     }
 
-    /// The ConfigMap is as we left it, only the leases are others now.
+    /// Whether the ConfigMap is as last written, and only the leases changed.
     fn is_our_own_change(&self, wanted: &Value) -> bool {
         kind(wanted) == TERMS
             && self.seen.get(&key(wanted)).is_some_and(|(_, seen)| Some(seen) == self.terms_written.as_ref())
     }
 
-    /// Applies; where that leaves in what somebody else added, replaces.
+    /// Applies the object; replaces it if fields that somebody else added remain.
     async fn write(&mut self, wanted: &Value) -> Result<(), CallError> {
         let api = self.api(wanted);
         let name = text(wanted, "/metadata/name");
@@ -300,12 +299,12 @@ fn key(object: &Value) -> ObjectKey {
     (kind(object).to_owned(), text(object, "/metadata/name").to_owned())
 }
 
-/// The part of an object that counts.
+/// The part of an object that is compared.
 fn content(object: &DynamicObject) -> Value {
     ["spec", "data"].iter().find_map(|part| object.data.get(*part)).cloned().unwrap_or_default()
 }
 
-/// Whether an object's content is what is wanted, and nothing besides: fields that are empty say nothing.
+/// Whether an object's content is exactly as wanted; empty fields do not count.
 fn is_as_wanted(seen: &Value, wanted: &Value) -> bool {
     let wanted = wanted.get("spec").or_else(|| wanted.get("data"));
     wanted.is_some_and(|wanted| without_empty(seen) == without_empty(wanted))

@@ -13,7 +13,7 @@ use crate::SLICE_CLASS;
 /// Condition that says whether resources were granted.
 const RESOURCES: &str = "Resources";
 
-/// The status to write, or `None` if it is as it must be. `now` is the time in RFC 3339 for conditions that turn over.
+/// The status to write; `None` if it is as wanted. `now` is the RFC 3339 time for conditions whose status changes.
 pub(crate) fn status_to_write(slice: &DynamicObject, grants: &Grants, now: &str) -> Option<Value> {
     if slice.metadata.deletion_timestamp.is_some() {
         return None;
@@ -27,7 +27,7 @@ pub(crate) fn status_to_write(slice: &DynamicObject, grants: &Grants, now: &str)
     if is_same(found, &wanted) { None } else { Some(Value::Object(wanted)) }
 }
 
-/// The lease that the slice stands for.
+/// The grant of the slice's lease.
 fn grant_of<'a>(slice: &DynamicObject, grants: &'a Grants) -> Option<&'a Grant> {
     let text = |pointer: &str| slice.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let namespace = slice.namespace().unwrap_or_default();
@@ -45,9 +45,9 @@ fn granted(slice: &DynamicObject, grant: &Grant, found: &Map<String, Value>, now
     status
 }
 
-/// Nothing. What was there before is set to zero rather than left out: a resource that a quota does not name is refused
-/// too, but the virtual node on the origin would go on showing it. Which nodes it was for stays, for a lease on the
-/// same ones may have the slice next ([`suits`]).
+/// A status that grants nothing. Earlier resources are set to zero instead of left out: a resource that a quota does
+/// not name is refused too, but the origin's virtual node would still show it. The node selector stays, because a lease
+/// on the same nodes may use the slice next ([`suits`]).
 fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     let mut status = kept(found);
     let zeros: BTreeMap<&String, &str> = found
@@ -68,9 +68,8 @@ fn denied(found: &Map<String, Value>, now: &str) -> Map<String, Value> {
     status
 }
 
-/// Whether a slice that stands for no lease may stand for one with this grant. Its virtual-kubelet was started for the
-/// nodes of the lease before, and its virtual node shows the kinds of resources of that lease: both have to be the
-/// same.
+/// Whether a slice without a lease can serve a lease with this grant. Its virtual-kubelet was started for the nodes of
+/// the earlier lease, and its virtual node shows that lease's kinds of resources: both must be the same.
 pub(super) fn suits(slice: &DynamicObject, grant: &Grant) -> bool {
     let status = &slice.data["status"];
     let kinds: BTreeSet<&String> =
@@ -81,18 +80,18 @@ pub(super) fn suits(slice: &DynamicObject, grant: &Grant) -> bool {
         && kinds.into_iter().eq(grant.resources.keys())
 }
 
-/// Whether a slice is known to stand for no lease.
+/// Whether a slice is known to have no lease.
 pub(super) fn is_denied(slice: &DynamicObject) -> bool {
     let conditions = slice.data["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|one| one["type"] == RESOURCES && one["status"] == "Denied")
 }
 
-/// What is Liqo's own.
+/// The status fields that belong to Liqo.
 fn kept(found: &Map<String, Value>) -> Map<String, Value> {
     found.iter().filter(|(key, _)| *key == "authParams").map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Liqo's own conditions as they are, and ours; its time changes only when its status does.
+/// Liqo's conditions unchanged, and ours, whose time changes only with its status.
 fn conditions(found: &Map<String, Value>, ours: (&str, &str, &str), now: &str) -> Value {
     let (status, reason, message) = ours;
     let before = found.get("conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -110,7 +109,7 @@ fn conditions(found: &Map<String, Value>, ours: (&str, &str, &str), now: &str) -
     Value::Array(conditions)
 }
 
-/// Whether two statuses say the same: empty and absent fields are one, and so are "1024Mi" and "1Gi".
+/// Whether two statuses are equal: empty fields equal absent ones, and "1024Mi" equals "1Gi".
 fn is_same(found: &Map<String, Value>, wanted: &Map<String, Value>) -> bool {
     let says = |status: &Map<String, Value>| -> BTreeMap<String, Value> {
         status
@@ -126,7 +125,7 @@ fn is_same(found: &Map<String, Value>, wanted: &Map<String, Value>) -> bool {
     says(found) == says(wanted)
 }
 
-/// Whether a value says nothing: the API server leaves such fields out.
+/// Whether a value is empty: the API server omits such fields.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -183,7 +182,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// Writes until nothing is left to write; more than once would be a hot loop.
+    /// Applies the status until nothing is left to write; more than one write would be a hot loop.
     fn settled(mut slice: DynamicObject, grants: &Grants) -> Value {
         if let Some(status) = status_to_write(&slice, grants, NOW) {
             slice.data["status"] = status;
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_granted_exactly_and_what_is_liqos_own_stays() {
+    fn a_lease_is_granted_exactly_and_liqos_fields_stay() {
         let status = settled(slice("lease-7", |_| ()), &grants());
         assert_eq!(status["resources"], json!({ "cpu": "8", "nvidia.com/gpu": "3" }));
         assert_eq!(status["nodeSelector"], json!({ "nvidia.com/gpu.product": "H100" }));
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_put_back() {
+    fn writes_by_others_are_reverted() {
         for change in [
             json!({ "resources": { "cpu": "8", "nvidia.com/gpu": "100" } }),
             json!({ "nodeSelector": null }),
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_ends_is_brought_to_zero() {
+    fn an_ended_grant_is_set_to_zero() {
         let mut granted = slice("lease-7", |_| ());
         granted.data["status"] = settled(granted.clone(), &grants());
         let status = settled(granted.clone(), &Grants::default());

@@ -16,7 +16,7 @@ use super::{LiqoDonor, server_name};
 use crate::{
     Challenge, IdentityParams, LiqoPeer, PEERING_LABEL, PeerCredential, REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL,
     TenantRequest, dynamic, tenant, tenant_namespace,
-    waiting::{CONTROLLER_HINT, Seen, Waiting},
+    waiting::{CONTROLLER_HINT, Progress, Waiting},
 };
 
 pub(super) const NONCE_SECRET: &str = "liqo-nonce";
@@ -47,16 +47,16 @@ impl LiqoDonor {
         rights(apply(&secrets, &wanted).await)?;
         let operation = format!("wait for the nonce for {}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
-        let look = |secret: Option<&Secret>| Ok(Seen::of(secret.and_then(nonce), "there is no nonce"));
-        let nonce = waiting.until(&secrets, NONCE_SECRET, look).await?;
+        let check = |secret: Option<&Secret>| Ok(Progress::of(secret.and_then(nonce), "there is no nonce"));
+        let nonce = waiting.until(&secrets, NONCE_SECRET, check).await?;
         Ok(Challenge { nonce })
     }
 
-    /// Makes the Tenant, and gives what Liqo answers.
+    /// Makes the Tenant, and returns Liqo's answer.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is not what it should be,
-    /// `liqo-api-address` if the address that Liqo hands out would not stand the origin's check.
+    /// [`DeliveryError`]; permanent with code `bad-liqo-message` if the request is invalid, `liqo-api-address` if the
+    /// address that Liqo gives out would fail the origin's check.
     pub async fn admit_tenant(
         &self,
         peer: &LiqoPeer,
@@ -66,26 +66,25 @@ impl LiqoDonor {
         check_request(peer, request)?;
         self.ensure_tenant_namespace(peer).await?;
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
-        self.make_way(peer, Some(&request.csr), &tenants).await?;
+        self.delete_outdated_tenant(peer, Some(&request.csr), &tenants).await?;
         rights(dynamic::apply(&tenants, &tenant_object(peer, request)).await)?;
         let operation = format!("wait until Liqo has signed the certificate of {}", peer.liqo_id);
         let hint = format!("{CONTROLLER_HINT} The events of Tenant {} say more: kubectl describe", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: &hint, patience: self.settings.patience };
-        let look = |tenant: Option<&DynamicObject>| Ok(Seen::of(tenant.and_then(identity_params), "nothing is signed"));
-        let params = waiting.until(&tenants, &peer.liqo_id, look).await?;
+        let check =
+            |tenant: Option<&DynamicObject>| Ok(Progress::of(tenant.and_then(identity_params), "nothing is signed"));
+        let params = waiting.until(&tenants, &peer.liqo_id, check).await?;
         let PeerCredential::Certificate(signed) = &params.credential else { return Ok(params) };
         if !certificate_is(&STANDARD.decode(signed).unwrap_or_default(), &peer.liqo_id) {
-            let text = format!(
-                "Liqo signed a certificate for {} that says something else; it is not handed out",
-                peer.liqo_id
-            );
+            let text =
+                format!("Liqo signed a certificate for {} with other content; it is not passed on", peer.liqo_id);
             return Err(DeliveryError::permanent("bad-liqo-certificate", text));
         }
         server_name::check(&self.settings.api_server, &params.api_server, &params.ca).await?;
         Ok(params)
     }
 
-    /// Creates the namespace; takes one that is this peer's already.
+    /// Creates the namespace, or uses the one that this peer has.
     pub(super) async fn ensure_tenant_namespace(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let name = peer.tenant_namespace();
         let namespaces = Api::<Namespace>::all(self.client.clone());
@@ -98,7 +97,7 @@ impl LiqoDonor {
             call(&format!("create namespace {name}"), namespaces.create(&parameters, &tenant_namespace(peer))).await,
         ) {
             Ok(_) => Ok(()),
-            // The other role's half of the agent may have been faster.
+            // The agent's other role may have made it in the meantime.
             Err(error) => match rights(call_opt(&read, namespaces.get(&name)).await)? {
                 Some(found) => usable(&found, peer),
                 None => Err(error),
@@ -106,8 +105,9 @@ impl LiqoDonor {
         }
     }
 
-    /// Liqo signs a Tenant's request once. One with another request, or with none where one is to be, goes first.
-    pub(super) async fn make_way(
+    /// Liqo signs a Tenant's request once, so a Tenant with another request, or with none where one is needed, is
+    /// deleted first.
+    pub(super) async fn delete_outdated_tenant(
         &self,
         peer: &LiqoPeer,
         csr: Option<&str>,
@@ -132,7 +132,7 @@ impl LiqoDonor {
         rights(call_opt(&operation, tenants.delete(&peer.liqo_id, &DeleteParams::default())).await)?;
         let waiting = Waiting { operation: &operation, hint: CONTROLLER_HINT, patience: self.settings.patience };
         waiting.gone(tenants, &peer.liqo_id, found.uid()).await?;
-        // Liqo keeps what it signed here, and would hand that out again.
+        // Liqo keeps the signed certificate in it, and would return that again.
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
         rights(
             call_opt(

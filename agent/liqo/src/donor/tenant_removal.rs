@@ -24,14 +24,13 @@ use crate::{
 
 /// Liqo's annotation of the namespaces that it makes: "NAMESPACE/NAME" of the NamespaceMap.
 const NAMESPACE_MAP_ANNOTATION: &str = "liqo.io/managed-by-namespace-map";
-/// Slices of one peer that are looked at: far more than its leases.
+/// Most slices of one peer that are read: far more than its leases.
 const MAX_LISTED: u32 = 1_000;
 const NAMESPACE_HINT: &str = "is kube-controller-manager running?";
 
 impl LiqoDonor {
-    /// Ends the pods of the lease that a slice stands for; returns when they are gone. Its grant must be gone before:
-    /// the policies then let no new pod in. The slice stays for the next lease, where few do. Idempotent.
-    ///
+    /// Ends the pods of a slice's lease; returns when they are gone. The grant must be withdrawn before, so that the
+    /// policies admit no new pod. The slice is kept for the next lease, unless enough are idle. Idempotent.
     /// # Errors
     /// [`DeliveryError`].
     pub async fn drain_slice(&self, peer: &LiqoPeer, slice: &str) -> Result<(), DeliveryError> {
@@ -62,10 +61,10 @@ impl LiqoDonor {
             return if idle < MAX_IDLE_SLICES { Ok(()) } else { self.remove_slice(peer, slice).await };
         }
         self.remove_slice(peer, slice).await?;
-        self.free_origin(peer).await
+        self.remove_orphaned_replicas(peer).await
     }
 
-    /// Slices of a peer that stand for no lease, and may stand for one with this grant: their names, in order.
+    /// Names of a peer's idle slices that can serve a lease with this grant, in order.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -76,7 +75,7 @@ impl LiqoDonor {
         Ok(names.filter(|name| name.parse::<LeaseId>().is_ok()).collect())
     }
 
-    /// In the order of their names.
+    /// A peer's slices, in order of their names.
     async fn replicated_slices(&self, peer: &LiqoPeer) -> Result<Vec<DynamicObject>, DeliveryError> {
         let slices = dynamic::namespaced(&self.client, &resource_slice(), &peer.tenant_namespace());
         let operation = format!("list the ResourceSlices of {}", peer.liqo_id);
@@ -84,21 +83,22 @@ impl LiqoDonor {
         Ok(rights(call_opt(&operation, slices.list(&replicas)).await)?.map(|list| list.items).unwrap_or_default())
     }
 
-    /// Whether the origin may still call this cluster: its Tenant stands, and its ServiceAccount where it comes by
+    /// Whether the origin may still call this cluster: its Tenant exists, and its ServiceAccount if it authenticates by
     /// token.
     async fn is_admitted(&self, peer: &LiqoPeer) -> Result<bool, DeliveryError> {
         let tenants = dynamic::namespaced(&self.client, &tenant(), &peer.tenant_namespace());
         let read = format!("read Tenant {}", peer.liqo_id);
         let found = rights(call_opt(&read, tenants.get(&peer.liqo_id)).await)?;
         match found.filter(|found| found.metadata.deletion_timestamp.is_none()) {
-            Some(found) if peer_account::goes_by_token(&found) => self.has_account(peer).await,
+            Some(found) if peer_account::uses_token(&found) => self.has_account(peer).await,
             found => Ok(found.is_some()),
         }
     }
 
-    /// An origin whose Tenant or ServiceAccount somebody deleted may delete nothing here any more, and its own objects
-    /// would wait for that for ever. With the last of its slices the rest of what it replicated goes by our hand.
-    async fn free_origin(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
+    /// If somebody deleted an origin's Tenant or ServiceAccount, it can delete nothing here any more, and its own
+    /// objects would wait for that forever. So once the last of its slices is gone, this agent deletes the other
+    /// replicas.
+    async fn remove_orphaned_replicas(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let replicas = ListParams::default().labels(REPLICATED).limit(1);
         let mut left = Vec::new();
         for kind in [resource_slice(), namespace_map()] {
@@ -111,7 +111,7 @@ impl LiqoDonor {
         }
         tracing::warn!(
             origin = peer.liqo_id,
-            "its Tenant or ServiceAccount was deleted: what it replicated here is removed for it"
+            "its Tenant or ServiceAccount was deleted: its replicas here are removed"
         );
         self.remove_replicas(peer).await
     }
@@ -123,7 +123,7 @@ impl LiqoDonor {
             return Ok(());
         };
         if slice.labels().get("liqo.io/replicated").map(String::as_str) != Some("true") {
-            // One that this cluster asks the peer for.
+            // This cluster's own request to the peer.
             return Ok(());
         }
         let operation = format!("delete ResourceSlice {name} in {namespace}");
@@ -132,8 +132,8 @@ impl LiqoDonor {
         waiting.gone(&slices, name, slice.uid()).await
     }
 
-    /// Takes a peer's half of this cluster down: rights first, then its slices and remote namespaces with all that runs
-    /// in them, then Tenant, namespace and ForeignCluster. What this cluster itself borrows from that peer stays.
+    /// Removes a peer's objects from this cluster: rights first, then its slices and remote namespaces with all pods in
+    /// them, then Tenant, namespace and ForeignCluster. Objects by which this cluster borrows from that peer stay.
     /// Idempotent; returns when all is gone.
     ///
     /// # Errors
@@ -178,11 +178,11 @@ impl LiqoDonor {
         }
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &peer.tenant_namespace());
         let signed = call_opt("read Secret liqo-signed-nonce", secrets.get_metadata("liqo-signed-nonce")).await;
-        // One that comes by token has neither.
+        // An origin that authenticates by token has neither.
         Ok(rights(signed)?.is_some() || self.has_origins_rights(peer).await?)
     }
 
-    /// Slices and NamespaceMaps that came from the peer; Liqo removes what hangs on them.
+    /// Removes slices and NamespaceMaps that came from the peer; Liqo removes their dependent objects.
     async fn remove_replicas(&self, peer: &LiqoPeer) -> Result<(), DeliveryError> {
         let namespace = peer.tenant_namespace();
         let replicas = ListParams::default().labels(REPLICATED);
@@ -192,8 +192,8 @@ impl LiqoDonor {
             rights(call(&operation, api.delete_collection(&DeleteParams::background(), &replicas)).await)?;
         }
         let remote = format!("{REMOTE_CLUSTER_LABEL}={},!{TENANT_NAMESPACE_LABEL}", peer.liqo_id);
-        // Liqo 1.2.0 does not try again where deleting a remote namespace failed, and keeps its NamespaceMap for ever;
-        // once somebody else deletes the namespace it goes on.
+        // Liqo 1.2.0 does not retry a failed deletion of a remote namespace, and then keeps its NamespaceMap forever;
+        // it continues once somebody else deletes the namespace.
         self.delete_remote_namespaces(&namespace, &remote).await?;
         for kind in [resource_slice(), namespace_map()] {
             let operation = format!("wait until the {} of {} are gone", kind.plural, peer.liqo_id);
@@ -205,12 +205,13 @@ impl LiqoDonor {
         waiting.none_left(dynamic::namespaced(&self.client, &quota(), &namespace), "").await?;
         let operation = format!("wait until the remote namespaces of {} are gone", peer.liqo_id);
         let waiting = Waiting { operation: &operation, ..waiting };
-        // It forgets one whose mapping was withdrawn while it was being made. By now all that are left go.
+        // Liqo forgets a namespace whose mapping was withdrawn while it was being made. By now all remaining ones must
+        // go.
         self.delete_remote_namespaces(&namespace, &remote).await?;
         waiting.none_left(Api::<PartialObjectMeta<Namespace>>::all(self.client.clone()), &remote).await
     }
 
-    /// Those that were made for the NamespaceMaps of one tenant namespace.
+    /// Deletes the namespaces that were made for the NamespaceMaps of one tenant namespace.
     async fn delete_remote_namespaces(&self, tenant_namespace: &str, remote: &str) -> Result<(), DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let selection = ListParams::default().labels(remote);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Limits of the MTU in the tunnel: IPv6's minimum, and the rest of a jumbo frame.
 const MTU: std::ops::RangeInclusive<u16> = 1_280..=8_920;
 /// Default range of Kubernetes' NodePorts.
-const LEAST_PRIVATE_PORT: u16 = 1_024;
+const MIN_PRIVATE_PORT: u16 = 1_024;
 
 /// Type of a gateway's Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,14 +93,14 @@ impl GatewaySettings {
             return Err(InvalidSetting::new("liqo.gateway.port", self.port, reason));
         }
         if let Some(port) = self.node_port
-            && (self.service_type != GatewayServiceType::NodePort || port < LEAST_PRIVATE_PORT)
+            && (self.service_type != GatewayServiceType::NodePort || port < MIN_PRIVATE_PORT)
         {
             let reason = "want a port of the range that the cluster has for NodePorts, usually 30000 to 32767, with \
                 serviceType: NodePort";
             return Err(InvalidSetting::new("liqo.gateway.nodePort", port.to_string(), reason.to_owned()));
         }
         if let Some(address) = self.load_balancer_ip.filter(|_| self.service_type != GatewayServiceType::LoadBalancer) {
-            let reason = "it is asked for with serviceType: LoadBalancer only; leave it out";
+            let reason = "only serviceType: LoadBalancer uses it; leave it out";
             return Err(InvalidSetting::new("liqo.gateway.loadBalancerIp", address.to_string(), reason.to_owned()));
         }
         if !MTU.contains(&self.mtu) {

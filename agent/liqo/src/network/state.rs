@@ -15,9 +15,9 @@ use crate::messages::decode;
 const MAX_RANGES: usize = 8;
 /// Most addresses of an endpoint.
 const MAX_ADDRESSES: usize = 8;
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 /// Shortest prefix of a range, as in key bundles.
-const SHORTEST_PREFIX: u8 = 8;
+const MIN_PREFIX: u8 = 8;
 /// Bytes of a WireGuard key.
 const KEY_BYTES: usize = 32;
 
@@ -135,7 +135,7 @@ pub(super) fn wireguard_key(text: &str) -> Option<[u8; KEY_BYTES]> {
 
 fn can_be(range: Ipv4Net) -> bool {
     let address = range.network();
-    range.prefix_len() >= SHORTEST_PREFIX
+    range.prefix_len() >= MIN_PREFIX
         && range.addr() == address
         && !(address.is_loopback() || address.is_multicast() || address.is_link_local() || address.octets()[0] == 0)
         && address < Ipv4Addr::new(240, 0, 0, 0)
@@ -147,7 +147,7 @@ fn is_reachable(text: &str) -> bool {
         Ok(address) => !(address.is_unspecified() || address.is_multicast() || address.is_loopback()),
         Err(_) => {
             let last = text.rsplit('.').next().unwrap_or_default();
-            text.len() <= LONGEST_NAME
+            text.len() <= MAX_NAME_BYTES
                 && text.split('.').all(is_dns_label)
                 && !last.bytes().all(|byte| byte.is_ascii_digit())
         }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_arrives_also_while_little_is_known() {
+    fn an_incomplete_state_is_sent_too() {
         assert_eq!(read(&server(), Side::Donor).unwrap(), server());
         let early = NetworkState { public_key: None, endpoint: None, ..server() };
         assert_eq!(read(&early, Side::Donor).unwrap(), early);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_named() {
+    fn invalid_values_are_refused_and_named() {
         let with = |change: fn(&mut NetworkState)| {
             let mut state = server();
             change(&mut state);

@@ -14,7 +14,7 @@ const MAX_PEM: usize = 32 << 10;
 /// Longest token: those of ServiceAccounts have about a thousand bytes.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// A namespace of this cluster that may be offloaded.
+/// Checks a namespace of this cluster that is to be offloaded.
 pub(super) fn target_namespace(name: &str) -> Result<(), DeliveryError> {
     let ours = ["kube-", "liqo", "comity-"].iter().any(|prefix| name.starts_with(prefix));
     if is_dns_label(name) && !ours {
@@ -27,7 +27,7 @@ pub(super) fn target_namespace(name: &str) -> Result<(), DeliveryError> {
     Err(DeliveryError::permanent("bad-target-namespace", message))
 }
 
-/// The other side, before anything is named after it.
+/// Checks the other side's ids, before objects are named after them.
 pub(super) fn peer(peer: &LiqoPeer, own_id: &str) -> Result<(), DeliveryError> {
     let bad = |message: String| Err(DeliveryError::permanent("bad-liqo-id", message));
     if !is_dns_label(&peer.liqo_id) || peer.liqo_id.len() > MAX_LIQO_ID {
@@ -46,7 +46,7 @@ pub(super) fn peer(peer: &LiqoPeer, own_id: &str) -> Result<(), DeliveryError> {
     Ok(())
 }
 
-/// The donor's parameters against what its signed key bundle says.
+/// Checks the donor's parameters against its signed key bundle.
 pub(super) fn identity(params: &IdentityParams, signed_api_server: &str, own_id: &str) -> Result<(), DeliveryError> {
     let bad = |message: String| Err(DeliveryError::permanent("bad-liqo-identity", message));
     let Some(named) = host_and_port(&params.api_server) else {

@@ -16,13 +16,13 @@ use crate::{
     identity,
     messages::Message as _,
     tenant_namespace,
-    waiting::{Seen, Waiting},
+    waiting::{Progress, Waiting},
 };
 
 /// Liqo's keys, in its own namespace.
 const KEYS_SECRET: &str = "authentication-keys";
 const PRIVATE_KEY: &str = "privateKey";
-/// How long Liqo is given to take an Identity in: it was seen to need 0.3 s.
+/// Time limit for Liqo to process an Identity; observed: 0.3 s.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(20);
 
 impl LiqoOrigin {
@@ -44,8 +44,8 @@ impl LiqoOrigin {
         answer
     }
 
-    /// Hands Liqo the certificate that the donor signed, and waits until Liqo uses it; or the token that the donor
-    /// made. `signed_api_server` is what the donor's signed key bundle names as its API server.
+    /// Gives Liqo the certificate that the donor signed and waits until Liqo uses it, or the token that the donor made.
+    /// `signed_api_server` is the API server that the donor's signed key bundle names.
     ///
     /// # Errors
     /// [`DeliveryError`]; permanent if the parameters are not those of the key bundle.
@@ -67,7 +67,7 @@ impl LiqoOrigin {
         let name = objects::identity_name(peer);
         let digest = hex::encode(Sha256::digest(params.encode()));
         let found = call_opt(&format!("read Identity {name}"), identities.get(&name)).await?;
-        // Liqo renews the certificate in it: what was made from these very parameters is left as it is.
+        // Liqo renews the certificate in it, so an Identity that was made from the same parameters is left unchanged.
         let current = found.is_some_and(|found| {
             found.metadata.deletion_timestamp.is_none() && found.annotations().get(objects::DIGEST) == Some(&digest)
         });
@@ -113,7 +113,7 @@ impl LiqoOrigin {
     }
 }
 
-/// Peered by hand, or by another peering of ours: neither is touched.
+/// Refuses a namespace that was peered manually, or by another peering of ours.
 fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryError> {
     let name = found.name_any();
     match found.labels().get(PEERING_LABEL) {
@@ -125,7 +125,7 @@ fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryErr
         None => Err(DeliveryError::permanent(
             "liqo-peered-by-hand",
             format!(
-                "namespace {name} was not made by Comity: cluster {} is peered by hand; run liqoctl unpeer, or delete \
+                "namespace {name} was not made by Comity: cluster {} is peered manually; run liqoctl unpeer, or delete \
                  the namespace",
                 peer.liqo_id
             ),
@@ -133,23 +133,23 @@ fn check_namespace(found: &Namespace, peer: &LiqoPeer) -> Result<(), DeliveryErr
     }
 }
 
-fn kubeconfig_secret(identity: Option<&DynamicObject>) -> Seen<()> {
+fn kubeconfig_secret(identity: Option<&DynamicObject>) -> Progress<()> {
     match identity.map(|identity| &identity.data["status"]["kubeconfigSecretRef"]["name"]) {
-        Some(name) if name.as_str().is_some_and(|name| !name.is_empty()) => Seen::Done(()),
+        Some(name) if name.as_str().is_some_and(|name| !name.is_empty()) => Progress::Done(()),
         Some(_) => {
-            Seen::NotYet("the Identity has no kubeconfig Secret; is liqo-controller-manager running?".to_owned())
+            Progress::NotYet("the Identity has no kubeconfig Secret; is liqo-controller-manager running?".to_owned())
         }
-        None => Seen::NotYet("there is no Identity".to_owned()),
+        None => Progress::NotYet("there is no Identity".to_owned()),
     }
 }
 
-fn identity_ready(cluster: Option<&DynamicObject>) -> Seen<()> {
-    let Some(cluster) = cluster else { return Seen::NotYet("Liqo has made no ForeignCluster".to_owned()) };
+fn identity_ready(cluster: Option<&DynamicObject>) -> Progress<()> {
+    let Some(cluster) = cluster else { return Progress::NotYet("Liqo has made no ForeignCluster".to_owned()) };
     let conditions = &cluster.data["status"]["modules"]["authentication"]["conditions"];
     match objects::condition(conditions, "AuthIdentityControlPlaneStatus") {
-        Some(("Ready", _)) => Seen::Done(()),
-        Some((status, message)) => Seen::NotYet(format!("AuthIdentityControlPlaneStatus is {status}: {message}")),
-        None => Seen::NotYet("the ForeignCluster has no condition AuthIdentityControlPlaneStatus".to_owned()),
+        Some(("Ready", _)) => Progress::Done(()),
+        Some((status, message)) => Progress::NotYet(format!("AuthIdentityControlPlaneStatus is {status}: {message}")),
+        None => Progress::NotYet("the ForeignCluster has no condition AuthIdentityControlPlaneStatus".to_owned()),
     }
 }
 
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn an_identity_is_ready_when_liqo_says_so() {
         let ready = cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "Ready" }]));
-        assert!(matches!(identity_ready(Some(&ready)), Seen::Done(())));
+        assert!(matches!(identity_ready(Some(&ready)), Progress::Done(())));
         let not =
             cluster(json!([{ "type": "AuthIdentityControlPlaneStatus", "status": "NotReady", "message": "why" }]));
-        assert!(matches!(identity_ready(Some(&not)), Seen::NotYet(text) if text.contains("why")));
-        assert!(matches!(identity_ready(Some(&cluster(json!(null)))), Seen::NotYet(_)));
-        assert!(matches!(identity_ready(None), Seen::NotYet(_)));
+        assert!(matches!(identity_ready(Some(&not)), Progress::NotYet(text) if text.contains("why")));
+        assert!(matches!(identity_ready(Some(&cluster(json!(null)))), Progress::NotYet(_)));
+        assert!(matches!(identity_ready(None), Progress::NotYet(_)));
     }
 }

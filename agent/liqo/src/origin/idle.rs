@@ -30,7 +30,7 @@ impl LiqoOrigin {
         let parameters = patching();
         let patch = Patch::Merge(objects::idle_patch(&node));
         call_opt(&operation, nodes.patch(name, &parameters, &patch)).await?;
-        // Last, for the lease is found by it.
+        // Last, because the lease is found by this label.
         let patch = Patch::Merge(json!({ "metadata": { "labels": { LEASE_LABEL: null } } }));
         let slices = self.namespaced(&held.tenant, &resource_slice());
         call_opt(&operation, slices.patch(name, &parameters, &patch)).await?;
@@ -64,7 +64,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Whether a slice is one of a peering that stands for no lease.
+/// Whether a slice is an idle one of this peering.
 pub(super) fn is_idle(slice: &DynamicObject, peering: &str) -> bool {
     let label = |key: &str| slice.labels().get(key).map(String::as_str);
     label(PEERING_LABEL) == Some(peering) && label(LEASE_LABEL).is_none()

@@ -26,13 +26,13 @@ use crate::{
 
 /// Liqo's mark of a cluster that will not come back; it counts only while the cluster does not answer.
 const GONE: &str = "liqo.io/foreign-cluster-permanently-unreachable";
-/// How long objects may need to go after the donor confirmed, or was marked as gone: Liqo looks at the marked one's
-/// NamespaceOffloadings with growing pauses, 20 to 60 s were seen.
+/// How long objects may take to disappear after the donor confirmed, or was marked as gone: Liqo retries the
+/// NamespaceOffloadings of a marked donor with growing pauses; observed: 20 to 60 s.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(90);
-/// Pause between looks at the pods of a node, which is a list and not an object.
+/// Poll interval for the pods of a node, which are a list and not one object.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Waits until an object is gone, whichever of its name it is.
+/// Waits until no object of this name exists.
 pub(super) async fn wait_gone<K>(api: &Api<K>, name: &str, what: &str, patience: Duration) -> Result<(), DeliveryError>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
@@ -50,7 +50,7 @@ impl LiqoOrigin {
     pub async fn remove(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let found = match self.slice_of(lease_id).await? {
             Some(slice) => Some(slice),
-            // The slice went before this agent saw the rest go.
+            // The slice was removed before this agent saw the other objects go.
             None => self.virtual_node_of(lease_id).await?,
         };
         let Some(held) = found.as_ref().map(HeldSlice::of) else { return Ok(()) };
@@ -61,13 +61,13 @@ impl LiqoOrigin {
         self.take_down(&held).await
     }
 
-    /// Removes a slice with all that hangs on it.
+    /// Removes a slice with its dependent objects.
     async fn take_down(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
         let offer_stays = match &held.target {
             Some(target) => self.withdraw_offer(&held.slice, target, &held.donor).await?,
             None => false,
         };
-        self.let_go(held).await?;
+        self.delete_slice(held).await?;
         if let Some(target) = held.target.as_deref().filter(|_| offer_stays) {
             let offloadings = self.namespaced(target, &namespace_offloading());
             wait_gone(&offloadings, objects::OFFLOADING, "NamespaceOffloading", REMOVAL_TIMEOUT).await?;
@@ -81,8 +81,8 @@ impl LiqoOrigin {
         Ok(call("list the VirtualNodes of leases", nodes.list(&of_lease)).await?.items.into_iter().next())
     }
 
-    /// Deletes the slice; Liqo takes down what hangs on it.
-    async fn let_go(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
+    /// Deletes the slice; Liqo removes its dependent objects.
+    async fn delete_slice(&self, held: &HeldSlice) -> Result<(), DeliveryError> {
         let (slice, tenant) = (held.slice.as_str(), held.tenant.as_str());
         let slices = self.namespaced(tenant, &resource_slice());
         self.delete(&slices, slice, "ResourceSlice", &held.donor).await?;
@@ -96,8 +96,8 @@ impl LiqoOrigin {
         wait_gone(&secrets, &objects::slice_secret(slice), "Secret", REMOVAL_TIMEOUT).await
     }
 
-    /// Makes the pods on the virtual node leave it, so that their owners see them go, and waits for that for a while:
-    /// what is left is evicted by Liqo. True if none is left.
+    /// Evicts the pods from the virtual node, so that their owners notice, and waits for a while; Liqo evicts the
+    /// remaining ones. True if none is left.
     async fn drain(&self, held: &HeldSlice, lease_id: &str) -> Result<bool, DeliveryError> {
         let (name, donor) = (held.slice.as_str(), held.donor.as_str());
         let nodes = self.namespaced(&held.tenant, &virtual_node());
@@ -116,7 +116,7 @@ impl LiqoOrigin {
                 tracing::info!(lease = lease_id, "pods are left on the virtual node; Liqo evicts them");
                 return Ok(false);
             }
-            // Without the donor no pod can be seen to end.
+            // Without the donor this cluster cannot observe that a pod ended.
             if !self.answers(donor).await? {
                 patience = patience.min(self.settings.donor_patience);
             }
@@ -125,8 +125,7 @@ impl LiqoOrigin {
         Ok(true)
     }
 
-    /// Ends the peering on this side: leases that are left, the credential, the namespace, and Liqo's memory of the
-    /// donor.
+    /// Removes the peering on this side: remaining leases, the credential, the namespace, and Liqo's ForeignCluster.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -136,7 +135,7 @@ impl LiqoOrigin {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let operation = format!("read namespace {tenant}");
         let found = call_opt(&operation, namespaces.get(&tenant)).await?;
-        // Not there, or another peering's, or made by hand: nothing of this peering is left.
+        // Absent, of another peering, or made manually: nothing of this peering is left.
         let ours = |namespace: &Namespace| namespace.labels().get(PEERING_LABEL) == Some(&peer.peering);
         if found.as_ref().is_some_and(|namespace| !ours(namespace)) {
             return Ok(());
@@ -156,19 +155,19 @@ impl LiqoOrigin {
             self.delete(&secrets, &objects::token_secret(peer), "Secret", &peer.liqo_id).await?;
             self.delete(&namespaces, &tenant, "namespace", &peer.liqo_id).await?;
         }
-        // Liqo never removes it; only after the namespace, for it is made again while that is there.
+        // Liqo never removes it. After the namespace, because Liqo makes it again while the namespace exists.
         let clusters = self.cluster_wide(&foreign_cluster());
         let read = format!("read ForeignCluster {}", peer.liqo_id);
         if let Some(cluster) = call_opt(&read, clusters.get(&peer.liqo_id)).await?
             && is_consumer(&cluster)
         {
-            // The same cluster borrows from this one: the other half of Liqo still needs it.
+            // The same cluster borrows from this one, so the donor's side of Liqo still needs it.
             return self.unmark(&peer.liqo_id).await;
         }
         self.delete(&clusters, &peer.liqo_id, "ForeignCluster", &peer.liqo_id).await
     }
 
-    /// Deletes an object and waits until it is gone, if need be without the donor.
+    /// Deletes an object and waits until it is gone. A donor that does not answer in time is marked as gone.
     pub(super) async fn delete<K>(&self, api: &Api<K>, name: &str, what: &str, donor: &str) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
@@ -177,7 +176,7 @@ impl LiqoOrigin {
         self.wait_gone_or_mark(api, name, what, donor).await
     }
 
-    /// Asks for the deletion of an object, and does not wait.
+    /// Deletes an object without waiting.
     pub(super) async fn begin_delete<K>(&self, api: &Api<K>, name: &str, what: &str) -> Result<(), DeliveryError>
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
@@ -196,7 +195,7 @@ impl LiqoOrigin {
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
-        // One that was marked before is not waited for again.
+        // A donor that was marked before is not waited for again.
         let patience = if self.is_marked(donor).await? { REMOVAL_TIMEOUT } else { self.settings.donor_patience };
         let Err(waited) = wait_gone(api, name, what, patience).await else { return Ok(()) };
         if self.answers(donor).await? {
@@ -227,7 +226,7 @@ impl LiqoOrigin {
         self.annotate(donor, json!("true")).await
     }
 
-    /// The donor may come back for new leases.
+    /// Removes the mark of a donor: it may lend again.
     pub(super) async fn unmark(&self, donor: &str) -> Result<(), DeliveryError> {
         if self.is_marked(donor).await? { self.annotate(donor, serde_json::Value::Null).await } else { Ok(()) }
     }

@@ -15,7 +15,7 @@ use crate::{
     resource_slice,
 };
 
-/// Name that Liqo demands of a NamespaceOffloading.
+/// Name that Liqo requires of a NamespaceOffloading.
 pub(super) const OFFLOADING: &str = "offloading";
 pub(super) use crate::TARGET_NAMESPACE_LABEL as TARGET_LABEL;
 /// Annotation of an Identity: a digest of the parameters that it was made from.
@@ -119,10 +119,10 @@ pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
 
 /// The NamespaceOffloading that lets pods of a namespace run on the virtual nodes of its leases.
 ///
-/// Liqo reads the selector twice, and wants different things of it. For the remote namespaces it goes through the
-/// virtual nodes one by one, and one that does not match takes away what another of the same donor brought; so the
-/// first term names donors, which no two of a donor's nodes differ in. For pods it writes the selector into each new
-/// one, where it cannot be changed; so the second term holds for donors that come later, too.
+/// Liqo uses the selector for two purposes. For remote namespaces it checks the virtual nodes one by one, and a node
+/// that does not match removes the namespace that another node of the same donor brought; so the first term selects
+/// donors, which are equal for all nodes of a donor. For pods it copies the selector into each new pod, where it cannot
+/// be changed; so the second term also matches donors that are added later.
 pub(super) fn offloading(
     target_namespace: &str,
     donors: &BTreeSet<String>,
@@ -153,7 +153,7 @@ pub(super) fn virtual_node_patch(node: &DynamicObject, lease_id: &str, target_na
         return None;
     }
     let labels: BTreeMap<_, _> = labels.into_iter().collect();
-    // With the version, for the list is written as a whole.
+    // With the version, because the list is replaced as a whole.
     Some(json!({
         "metadata": { "labels": labels, "resourceVersion": node.metadata.resource_version },
         "spec": { "labels": labels, "taints": taints },
@@ -178,8 +178,8 @@ fn with_lease_taint(node: &DynamicObject, taint: Value) -> Vec<Value> {
     taints
 }
 
-/// A further taint that makes every pod of the lease leave the virtual node, which is no longer one of its namespace;
-/// `None` if that is so.
+/// A patch that evicts every pod of the lease from the virtual node by a further taint, and removes the node from its
+/// namespace; `None` if both are done.
 pub(super) fn drain_patch(node: &DynamicObject, lease_id: &str) -> Option<Value> {
     let spec = &node.data["spec"];
     let mut taints: Vec<Value> = spec["taints"].as_array().cloned().unwrap_or_default();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offloading_names_donors_and_holds_for_those_to_come() {
+    fn an_offloading_selects_present_and_future_donors() {
         let donors = ["west", "north"].map(str::to_owned).into();
         let object = offloading("team-a", &donors, NamespaceMapping::EnforceSameName);
         let terms = &object.data["spec"]["clusterSelector"]["nodeSelectorTerms"];

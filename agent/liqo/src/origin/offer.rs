@@ -12,8 +12,8 @@ use super::{LiqoOrigin, objects};
 use crate::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
 
 impl LiqoOrigin {
-    /// Offers a namespace the donors of all slices for it, but for one that goes. Idle ones count: with them the remote
-    /// namespace stays.
+    /// Offers a namespace the donors of all its slices, except the slice that is being removed. Idle slices count: they
+    /// keep the remote namespace.
     pub(super) async fn offer_to_namespace(&self, namespace: &str, but_for: Option<&str>) -> Result<(), DeliveryError> {
         let _held = self.offers.lock().await;
         let donors = self.donors_of(namespace, but_for).await?;
@@ -25,17 +25,17 @@ impl LiqoOrigin {
             if found.metadata.deletion_timestamp.is_some() {
                 return Err(DeliveryError::temporary(operation, "the old one is still being deleted"));
             }
-            // It cannot be changed while something is offloaded: the old one stays until the last lease ends.
+            // The strategy cannot change while pods are offloaded: the old one stays until the last lease ends.
             wanted.data["spec"]["namespaceMappingStrategy"] = found.data["spec"]["namespaceMappingStrategy"].clone();
             return dynamic::apply(&offloadings, &wanted).await.map(drop);
         }
         let parameters = creating();
-        // Creating, unlike applying, can never take over what somebody else made in between.
+        // Create, unlike apply, never takes over an object that somebody else made in the meantime.
         call(&operation, offloadings.create(&parameters, &wanted)).await.map(drop)
     }
 
-    /// Takes a slice that goes out of what its namespace is offered; the offer goes with the last one. True if the
-    /// donor holds it, because it does not answer or lets this cluster delete nothing any more: then it goes only after
+    /// Removes a slice from its namespace's offer; the last slice removes the offer. True if the donor prevents that,
+    /// because it does not answer or no longer lets this cluster delete anything: then the offer is removed only after
     /// the last virtual node of that donor.
     pub(super) async fn withdraw_offer(
         &self,
@@ -69,7 +69,7 @@ impl LiqoOrigin {
         self.mark(donor).await.map(|()| true)
     }
 
-    /// The same for a namespace that an idle slice was for, and waits for nothing.
+    /// The same for the namespace of an idle slice, without waiting.
     pub(super) async fn begin_to_withdraw_offer(&self, namespace: &str) -> Result<(), DeliveryError> {
         let offloadings = self.namespaced(namespace, &namespace_offloading());
         let operation = format!("read NamespaceOffloading of {namespace}");

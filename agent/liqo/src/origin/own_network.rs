@@ -13,14 +13,13 @@ use super::{LiqoOrigin, OriginSettings, own_id};
 use crate::CONTROLLER_MANAGER;
 use crate::version::{Version, version_of};
 
-/// CIDRs that fit a key bundle: one for each node of a large cluster would not, and is better given as one by the
-/// operator.
+/// Most CIDRs in a key bundle: in a large cluster with one CIDR for each node, the operator configures one for all.
 const MAX_POD_CIDRS: usize = 64;
 
-/// This cluster's side of `ClusterNetwork`.
+/// This cluster's part of `ClusterNetwork`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnNetwork {
-    /// CIDRs that its pods' addresses are from, IPv4; none where Liqo's own network carries its pods.
+    /// IPv4 CIDRs of its pods; none if Liqo's own network carries its pods.
     pub pod_cidrs: Vec<String>,
     /// Its Liqo cluster id.
     pub liqo_cluster_id: String,
@@ -31,7 +30,7 @@ pub struct OwnNetwork {
 /// Looks up this cluster's network and Liqo.
 ///
 /// # Errors
-/// [`DeliveryError`]; permanent if there are no pod CIDRs, or too many to tell.
+/// [`DeliveryError`]; permanent if there are no pod CIDRs, or too many for a key bundle.
 pub async fn own_network(client: &Client, settings: &OriginSettings) -> Result<OwnNetwork, DeliveryError> {
     let pod_cidrs = async {
         if settings.liqo_network {
@@ -57,7 +56,7 @@ impl LiqoOrigin {
         own_network(&self.client, &self.settings).await
     }
 
-    /// The version of this cluster's Liqo; `None` if it does not say it.
+    /// The version of this cluster's Liqo; `None` if unknown.
     pub(super) async fn liqo_version(&self) -> Result<Option<Version>, DeliveryError> {
         Ok(Version::parse(&liqo_version(&self.client, &self.settings.liqo_namespace).await?))
     }
@@ -80,7 +79,7 @@ async fn nodes_pod_cidrs(client: &Client) -> Result<BTreeSet<String>, DeliveryEr
     Ok(cidrs)
 }
 
-/// The IPv4 CIDRs, neighbours taken together, in order.
+/// The IPv4 CIDRs in order, with adjacent ones merged.
 fn summarise(cidrs: BTreeSet<String>) -> Result<Vec<String>, DeliveryError> {
     let mut nets: BTreeSet<(u32, u8)> = cidrs.iter().filter_map(|cidr| parse(cidr)).collect();
     loop {
@@ -104,8 +103,10 @@ fn summarise(cidrs: BTreeSet<String>) -> Result<Vec<String>, DeliveryError> {
         return Err(DeliveryError::permanent("no-pod-cidrs", message));
     }
     if nets.len() > MAX_POD_CIDRS {
-        let message =
-            format!("the nodes have {} separate pod CIDRs, at most {MAX_POD_CIDRS} can be told; {remedy}", nets.len());
+        let message = format!(
+            "the nodes have {} separate pod CIDRs, a key bundle has at most {MAX_POD_CIDRS}; {remedy}",
+            nets.len()
+        );
         return Err(DeliveryError::permanent("too-many-pod-cidrs", message));
     }
     Ok(nets.into_iter().map(|(base, length)| format!("{}/{length}", std::net::Ipv4Addr::from(base))).collect())
@@ -122,7 +123,7 @@ fn mask(length: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
 }
 
-/// As the controller manager's Deployment says it.
+/// Liqo's version, from the controller manager's Deployment.
 async fn liqo_version(client: &Client, namespace: &str) -> Result<String, DeliveryError> {
     let deployments = Api::<Deployment>::namespaced(client.clone(), namespace);
     let operation = format!("read Deployment {namespace}/{CONTROLLER_MANAGER}");

@@ -70,7 +70,7 @@ struct LiqoKey {
 
 impl LiqoKey {
     fn read(pem: &[u8]) -> Result<Self, DeliveryError> {
-        // What exactly is wrong with a key is not told: it might quote it.
+        // The cause is dropped, because it might quote the key.
         let bad = || {
             DeliveryError::permanent(
                 "liqo-key",

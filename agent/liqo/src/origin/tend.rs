@@ -23,7 +23,7 @@ use super::LiqoOrigin;
 /// Settings.
 #[derive(Clone, Debug)]
 pub struct TendSettings {
-    /// How long a finished pod's logs stay readable, unless its share is needed before.
+    /// How long a finished pod's logs stay readable, unless its share is needed earlier.
     pub keep_finished: Duration,
 }
 
@@ -34,18 +34,18 @@ impl Default for TendSettings {
 }
 
 /// The line to a donor's pods.
-pub trait Line: Send + Sync {
+pub trait DonorLine: Send + Sync {
     /// Whether the other end answers, by the donor's Liqo id; within two seconds.
     fn answers<'a>(&'a self, donor: &'a str) -> BoxFuture<'a, bool>;
 }
 
 impl LiqoOrigin {
     /// Tends the virtual nodes of all leases until stopped.
-    pub async fn tend(&self, settings: TendSettings, line: Arc<dyn Line>, stop: CancellationToken) {
-        let (tell, nodes) = watch::channel(Arc::new(Nodes::default()));
+    pub async fn tend(&self, settings: TendSettings, line: Arc<dyn DonorLine>, stop: CancellationToken) {
+        let (publish, nodes) = watch::channel(Arc::new(Nodes::default()));
         let work = async {
             tokio::join!(
-                nodes::follow(self.client.clone(), tell),
+                nodes::follow(self.client.clone(), publish),
                 keeper::keep_all(self.clone(), line, nodes.clone()),
                 release::run(self.clone(), settings, nodes),
             )

@@ -32,11 +32,10 @@ const TOKEN_LABEL: &str = "comity.dev/token";
 const CACHE: Duration = Duration::from_secs(1);
 
 impl LiqoOrigin {
-    /// Hands Liqo a token for the donor's control plane, the first one or a newer one.
+    /// Gives Liqo a token for the donor's control plane: the first one, or its successor.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent with code `liqo-version` where this cluster's Liqo would go on with the first
-    /// token.
+    /// [`DeliveryError`]; permanent with code `liqo-version` if this cluster's Liqo would keep using the first token.
     pub(super) async fn use_token(
         &self,
         peer: &LiqoPeer,
@@ -73,7 +72,7 @@ impl LiqoOrigin {
         let clusters = self.cluster_wide(&foreign_cluster());
         let patch = json!({ "metadata": { "labels": { TOKEN_LABEL: digest } } });
         // Liqo makes it with the first virtual node.
-        let operation = format!("have Liqo look at ForeignCluster {} again", peer.liqo_id);
+        let operation = format!("make Liqo check ForeignCluster {} again", peer.liqo_id);
         call_opt(&operation, clusters.patch(&peer.liqo_id, &patching(), &Patch::Merge(&patch))).await.map(drop)
     }
 }
@@ -120,7 +119,7 @@ fn kubeconfig(params: &IdentityParams, token: &BearerToken, certificate: &str, k
     text
 }
 
-/// A certificate of its own making, PEM, and its key. `name` makes it another one.
+/// A self-signed certificate and its key, PEM. Another `name` gives another certificate.
 fn throwaway_certificate(name: &str) -> Result<(String, Zeroizing<String>), DeliveryError> {
     let made = || {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;

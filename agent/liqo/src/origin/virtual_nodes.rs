@@ -18,16 +18,16 @@ use super::objects::{self, SliceRequest};
 use super::{LiqoOrigin, check, idle};
 use crate::{
     LiqoPeer, PEERING_LABEL, dynamic, namespace_offloading, resource_slice, virtual_node,
-    waiting::{Seen, Waiting},
+    waiting::{Progress, Waiting},
 };
 
-/// How long the donor is given to grant a slice: it was seen to need 0.5 s.
+/// Time limit for the donor to grant a slice; observed: 0.5 s.
 const GRANT_PATIENCE: Duration = Duration::from_secs(30);
-/// How long Liqo is given for a virtual node: it was seen to need 0.4 s.
+/// Time limit for Liqo to make a virtual node; observed: 0.4 s.
 const VIRTUAL_NODE_PATIENCE: Duration = Duration::from_secs(20);
-/// How long the remote namespace is given: it was seen to need 0.4 s.
+/// Time limit for the remote namespace; observed: 0.4 s.
 const OFFLOADING_PATIENCE: Duration = Duration::from_secs(20);
-/// How long one look at the Node waits for it to become ready: it was seen to need 1.3 s.
+/// How long one check of the Node waits until it is ready; observed: 1.3 s.
 const NODE_PATIENCE: Duration = Duration::from_secs(15);
 /// Attempts to patch a virtual node that Liqo writes at the same time.
 const PATCH_ATTEMPTS: usize = 8;
@@ -37,7 +37,7 @@ impl LiqoOrigin {
     /// granted it and the remote namespace exists; [`ready`](Self::ready) tells whether pods can run.
     ///
     /// # Errors
-    /// [`DeliveryError`]; permanent if the donor denies the slice, with its words.
+    /// [`DeliveryError`]; permanent if the donor denies the slice, with its message.
     pub async fn accept(&self, peer: &LiqoPeer, request: &SliceRequest) -> Result<(), DeliveryError> {
         let slice = LeaseId::parse(&request.slice, "slice");
         slice.map_err(|error| DeliveryError::permanent("bad-lease-id", error.to_string()))?;
@@ -49,7 +49,7 @@ impl LiqoOrigin {
         let operation = format!("read ResourceSlice {name}");
         let (found, (), (), ()) = tokio::try_join!(
             call_opt(&operation, slices.get(name)),
-            // A donor that is lent from again is not gone, whatever an earlier removal had to assume.
+            // A donor that lends again is not gone, even if an earlier removal marked it so.
             self.unmark(&peer.liqo_id),
             self.ensure_virtual_kubelet_options(),
             self.ensure_target_namespace(&request.target_namespace),
@@ -59,7 +59,7 @@ impl LiqoOrigin {
             None => check_new(request)?,
         }
         dynamic::apply(&slices, &objects::slice(peer, request)).await?;
-        // Between two leases the donor denies it.
+        // While a slice is idle, the donor denies it.
         let denial = if is_own(request) { Denial::Final } else { Denial::MayBeOld };
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: GRANT_PATIENCE };
@@ -76,8 +76,8 @@ impl LiqoOrigin {
         let offloadings = self.namespaced(&request.target_namespace, &namespace_offloading());
         let operation = format!("offload namespace {} to cluster {}", request.target_namespace, peer.liqo_id);
         let waiting = Waiting { operation: &operation, hint: "", patience: OFFLOADING_PATIENCE };
-        let look = |offloading: Option<&DynamicObject>| Ok(remote_namespace(offloading, &peer.liqo_id));
-        waiting.until(&offloadings, objects::OFFLOADING, look).await
+        let check = |offloading: Option<&DynamicObject>| Ok(remote_namespace(offloading, &peer.liqo_id));
+        waiting.until(&offloadings, objects::OFFLOADING, check).await
     }
 
     /// Checks that the Node of a lease is Ready and has what was granted; waits for a new one.
@@ -102,7 +102,7 @@ impl LiqoOrigin {
     /// [`DeliveryError`].
     pub async fn list(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let mut found = self.slices(LEASE_LABEL).await?;
-        // Of a lease whose slice went before the rest.
+        // Leases whose slice was removed before the other objects.
         let nodes = self.cluster_wide(&virtual_node());
         let labelled = ListParams::default().labels(LEASE_LABEL);
         found.extend(call("list the VirtualNodes of leases", nodes.list(&labelled)).await?.items);
@@ -116,7 +116,7 @@ impl LiqoOrigin {
         let mut slices = Vec::new();
         for _ in 0..MAX_PAGES {
             let list = call("list the ResourceSlices of leases", api.list(&page)).await?;
-            // Replicas of what others ask of this cluster carry the label too.
+            // Replicas of slices that others request from this cluster have the label too.
             slices.extend(list.items.into_iter().filter(|slice| !is_replica(slice)));
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page = page.continue_token(&token),
@@ -142,7 +142,7 @@ impl LiqoOrigin {
         }
     }
 
-    /// Adds the lease's labels and taint to the virtual node, before or after its virtual-kubelet began.
+    /// Adds the lease's labels and taint to the virtual node, before or after its virtual-kubelet started.
     async fn mark_virtual_node(&self, tenant: &str, request: &SliceRequest) -> Result<(), DeliveryError> {
         let nodes = self.namespaced(tenant, &virtual_node());
         let (name, lease, target) = (&request.slice, request.lease_id.to_string(), &request.target_namespace);
@@ -150,10 +150,10 @@ impl LiqoOrigin {
         let there = |node: Option<&DynamicObject>| {
             Ok(match node {
                 Some(node) if node.metadata.deletion_timestamp.is_some() => {
-                    Seen::NotYet("the old one is still being deleted".to_owned())
+                    Progress::NotYet("the old one is still being deleted".to_owned())
                 }
-                Some(node) => Seen::Done(node.clone()),
-                None => Seen::NotYet("not there; is liqo-controller-manager running?".to_owned()),
+                Some(node) => Progress::Done(node.clone()),
+                None => Progress::NotYet("not there; is liqo-controller-manager running?".to_owned()),
             })
         };
         let waiting = Waiting { operation: &operation, hint: "", patience: VIRTUAL_NODE_PATIENCE };
@@ -164,7 +164,7 @@ impl LiqoOrigin {
             let Some(patch) = objects::virtual_node_patch(&node, &lease, target) else { return Ok(()) };
             match nodes.patch(name, &parameters, &Patch::Merge(&patch)).await {
                 Ok(_) => return Ok(()),
-                // Liqo was faster.
+                // Liqo changed it in the meantime.
                 Err(kube::Error::Api(status)) if status.is_conflict() => {
                     node = call(&operation, nodes.get(name)).await?;
                 }
@@ -175,7 +175,7 @@ impl LiqoOrigin {
     }
 }
 
-/// Replicated here from a cluster that borrows from this one.
+/// Whether it was replicated from a cluster that borrows from this one.
 fn is_replica(slice: &DynamicObject) -> bool {
     slice.labels().get("liqo.io/replicated").is_some_and(|replicated| replicated == "true")
 }
@@ -185,8 +185,8 @@ fn is_own(request: &SliceRequest) -> bool {
     request.slice == request.lease_id.to_string()
 }
 
-/// A name of the donor's choice could be that of another donor's node: only what this cluster made for the peering
-/// before may be called otherwise than the lease.
+/// The donor could choose the name of another donor's node: a name other than the lease's must be that of a slice which
+/// this cluster made for the peering before.
 fn check_new(request: &SliceRequest) -> Result<(), DeliveryError> {
     if is_own(request) {
         return Ok(());
@@ -219,7 +219,7 @@ fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: LeaseId) -> Res
     Err(DeliveryError::permanent("slice-not-ours", message))
 }
 
-/// What a denied slice means.
+/// Meaning of a denied slice.
 #[derive(Clone, Copy)]
 enum Denial {
     /// The donor denies this lease.
@@ -233,12 +233,12 @@ fn granted(
     slice: Option<&DynamicObject>,
     wanted: &BTreeMap<String, String>,
     denial: Denial,
-) -> Result<Seen<()>, DeliveryError> {
-    let Some(slice) = slice else { return Ok(Seen::NotYet("the ResourceSlice is not there".to_owned())) };
+) -> Result<Progress<()>, DeliveryError> {
+    let Some(slice) = slice else { return Ok(Progress::NotYet("the ResourceSlice is not there".to_owned())) };
     let status = &slice.data["status"];
     match objects::condition(&status["conditions"], "Resources") {
         Some(("Denied", message)) => match denial {
-            Denial::MayBeOld => Ok(Seen::NotYet(format!("the donor denies it: {message}"))),
+            Denial::MayBeOld => Ok(Progress::NotYet(format!("the donor denies it: {message}"))),
             Denial::Final => Err(DeliveryError::permanent(
                 "slice-denied",
                 format!("the donor denies ResourceSlice {}: {message}", slice.name_any()),
@@ -250,27 +250,27 @@ fn granted(
                 .iter()
                 .find(|(name, amount)| quantity_nano(amount).is_none_or(|amount| granted.get(*name) != Some(&amount)));
             Ok(match short {
-                None => Seen::Done(()),
-                Some((name, amount)) => Seen::NotYet(format!("{name} {amount} is not granted yet")),
+                None => Progress::Done(()),
+                Some((name, amount)) => Progress::NotYet(format!("{name} {amount} is not granted yet")),
             })
         }
-        _ => Ok(Seen::NotYet("the donor has not decided; is its agent running, and the line up?".to_owned())),
+        _ => Ok(Progress::NotYet("the donor has not decided; is its agent running, and the line up?".to_owned())),
     }
 }
 
-/// Whether the namespace is there on this donor, whatever becomes of it on others.
-fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Seen<()> {
-    let Some(offloading) = offloading else { return Seen::NotYet("the NamespaceOffloading is gone".to_owned()) };
+/// Whether the remote namespace exists on this donor; other donors do not matter.
+fn remote_namespace(offloading: Option<&DynamicObject>, donor: &str) -> Progress<()> {
+    let Some(offloading) = offloading else { return Progress::NotYet("the NamespaceOffloading is gone".to_owned()) };
     match objects::condition(&offloading.data["status"]["remoteNamespacesConditions"][donor], "Ready") {
-        Some(("True", _)) => Seen::Done(()),
+        Some(("True", _)) => Progress::Done(()),
         Some((_, message)) => {
-            Seen::NotYet(format!("{message}; with EnforceSameName the donor may have a namespace of that name"))
+            Progress::NotYet(format!("{message}; with EnforceSameName the donor may have a namespace of that name"))
         }
-        None => Seen::NotYet("Liqo has not begun; is liqo-controller-manager running?".to_owned()),
+        None => Progress::NotYet("Liqo has not begun; is liqo-controller-manager running?".to_owned()),
     }
 }
 
-/// Quantities as billionths; what is none is left out.
+/// Quantities in billionths; zeros and unreadable ones are left out.
 fn amounts(resources: &Value) -> BTreeMap<String, u128> {
     let text =
         |value: &Value| value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|number| number.to_string()));
@@ -278,30 +278,30 @@ fn amounts(resources: &Value) -> BTreeMap<String, u128> {
     entries.filter_map(|(name, value)| Some((name.clone(), quantity_nano(&text(value)?)?))).collect()
 }
 
-fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String, u128>) -> Seen<()> {
+fn node_ready(node: Option<&Node>, lease_id: LeaseId, granted: &BTreeMap<String, u128>) -> Progress<()> {
     let Some(node) = node else {
-        return Seen::NotYet("there is no Node yet; look at the virtual-kubelet's pod".to_owned());
+        return Progress::NotYet("there is no Node yet; check the virtual-kubelet's pod".to_owned());
     };
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
     if ready.is_none_or(|ready| ready.status != "True") {
         let message = ready.and_then(|ready| ready.message.as_deref()).unwrap_or("no condition Ready");
-        return Seen::NotYet(format!("the Node is not ready: {message}"));
+        return Progress::NotYet(format!("the Node is not ready: {message}"));
     }
     if node.labels().get(LEASE_LABEL).is_none_or(|lease| *lease != lease_id.to_string()) {
-        return Seen::NotYet("the Node has no label of its lease yet".to_owned());
+        return Progress::NotYet("the Node has no label of its lease yet".to_owned());
     }
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
     let short = granted.iter().find(|(name, amount)| {
         let there = allocatable.and_then(|amounts| quantity_nano(&amounts.get(*name)?.0));
-        // More would be what an earlier lease had.
+        // A larger amount is that of an earlier lease.
         there != Some(**amount)
     });
     match short {
-        None if granted.is_empty() => Seen::NotYet("nothing is granted".to_owned()),
-        None => Seen::Done(()),
-        Some((name, _)) => Seen::NotYet(format!("the Node does not show what is granted of {name} yet")),
+        None if granted.is_empty() => Progress::NotYet("nothing is granted".to_owned()),
+        None => Progress::Done(()),
+        Some((name, _)) => Progress::NotYet(format!("the Node does not show the granted {name} yet")),
     }
 }
 
@@ -323,26 +323,26 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_counts_when_exactly_it_is_there() {
+    fn a_grant_counts_only_if_it_is_exact() {
         let with = |status: &str, gpus: &str| {
             let conditions = json!([{ "type": "Resources", "status": status, "message": "not leased" }]);
             slice(json!({ "conditions": conditions, "resources": { "memory": "1Gi", "nvidia.com/gpu": gpus } }))
         };
-        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), Denial::Final).unwrap(), Seen::Done(())));
+        assert!(matches!(granted(Some(&with("Accepted", "2")), &wanted(), Denial::Final).unwrap(), Progress::Done(())));
         assert!(
-            matches!(granted(Some(&with("Accepted", "1")), &wanted(), Denial::Final).unwrap(), Seen::NotYet(what) if what.contains("gpu"))
+            matches!(granted(Some(&with("Accepted", "1")), &wanted(), Denial::Final).unwrap(), Progress::NotYet(what) if what.contains("gpu"))
         );
         let more = granted(Some(&with("Accepted", "4")), &wanted(), Denial::MayBeOld).unwrap();
-        assert!(matches!(more, Seen::NotYet(_)), "that is what an earlier lease had");
+        assert!(matches!(more, Progress::NotYet(_)), "that is what an earlier lease had");
         let denied = granted(Some(&with("Denied", "2")), &wanted(), Denial::MayBeOld).unwrap();
-        assert!(matches!(denied, Seen::NotYet(what) if what.contains("not leased")), "it may be old");
+        assert!(matches!(denied, Progress::NotYet(what) if what.contains("not leased")), "it may be old");
         let Err(error) = granted(Some(&with("Denied", "2")), &wanted(), Denial::Final) else { panic!("denied") };
         assert!(
             matches!(&error, DeliveryError::Permanent { code: "slice-denied", .. })
                 && error.to_string().contains("not leased")
         );
-        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), Denial::Final).unwrap(), Seen::NotYet(_)));
-        assert!(matches!(granted(None, &wanted(), Denial::Final).unwrap(), Seen::NotYet(_)));
+        assert!(matches!(granted(Some(&slice(Value::Null)), &wanted(), Denial::Final).unwrap(), Progress::NotYet(_)));
+        assert!(matches!(granted(None, &wanted(), Denial::Final).unwrap(), Progress::NotYet(_)));
     }
 
     #[test]
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_donors_choice_is_not_made_here() {
+    fn a_donor_cannot_choose_the_name_of_a_new_node() {
         let with = |slice: &str| SliceRequest {
             lease_id: LeaseId(9),
             slice: slice.into(),
@@ -393,11 +393,11 @@ mod tests {
                 "west": [{ "type": "Ready", "status": "False", "message": "being created" }],
             },
         } }));
-        assert!(matches!(remote_namespace(Some(&object), "north"), Seen::Done(())));
+        assert!(matches!(remote_namespace(Some(&object), "north"), Progress::Done(())));
         assert!(
-            matches!(remote_namespace(Some(&object), "west"), Seen::NotYet(what) if what.contains("being created"))
+            matches!(remote_namespace(Some(&object), "west"), Progress::NotYet(what) if what.contains("being created"))
         );
-        assert!(matches!(remote_namespace(Some(&object), "east"), Seen::NotYet(_)));
+        assert!(matches!(remote_namespace(Some(&object), "east"), Progress::NotYet(_)));
     }
 
     #[test]
@@ -410,19 +410,21 @@ mod tests {
             .unwrap()
         };
         let granted = amounts(&json!({ "nvidia.com/gpu": 2 }));
-        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &granted), Seen::Done(())));
+        assert!(matches!(node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &granted), Progress::Done(())));
         for (node, part) in [
             (node("Unknown", "2", "lease-7"), "not ready"),
             (node("True", "1", "lease-7"), "nvidia.com/gpu"),
             (node("True", "4", "lease-7"), "nvidia.com/gpu"),
             (node("True", "2", "lease-8"), "label"),
         ] {
-            assert!(matches!(node_ready(Some(&node), LeaseId(7), &granted), Seen::NotYet(what) if what.contains(part)));
+            assert!(
+                matches!(node_ready(Some(&node), LeaseId(7), &granted), Progress::NotYet(what) if what.contains(part))
+            );
         }
         assert!(matches!(
             node_ready(Some(&node("True", "2", "lease-7")), LeaseId(7), &BTreeMap::new()),
-            Seen::NotYet(_)
+            Progress::NotYet(_)
         ));
-        assert!(matches!(node_ready(None, LeaseId(7), &granted), Seen::NotYet(_)));
+        assert!(matches!(node_ready(None, LeaseId(7), &granted), Progress::NotYet(_)));
     }
 }

@@ -22,7 +22,7 @@ const WEBHOOK: &str = "liqo-webhook";
 const TEMPLATE_ARGUMENT: &str = "--vk-options-default-template=";
 const DEFAULT_TEMPLATE: &str = "virtual-kubelet-default";
 const POD_CIDR: &str = "--local-podcidr";
-/// Set whatever stands there.
+/// Always set.
 const DEMANDED: [(&str, &str); 1] = [("--enable-apiserver-support", "false")];
 /// Set unless the operator chose otherwise.
 const PREFERRED: [(&str, &str); 4] = [
@@ -63,7 +63,7 @@ impl LiqoOrigin {
         }
         let liqo_network = self.settings.liqo_network;
         let kept = if liqo_network { without_pod_networks(&now) } else { now.clone() };
-        // Where addresses were passed on unchanged until now, so was the check left out.
+        // If addresses were passed on unchanged until now, the check was left out as well.
         let unchecked = if !liqo_network { true } else { spec["disableNetworkCheck"] == true && kept == now };
         let foreign = if takes_several { ForeignNetworks::Keep } else { ForeignNetworks::Remove };
         let wanted = arguments(&kept, &network.pod_cidrs, foreign);
@@ -94,7 +94,7 @@ impl LiqoOrigin {
     }
 }
 
-/// Without networks that are passed on unchanged.
+/// Removes the arguments for networks that are passed on unchanged.
 fn without_pod_networks(now: &[String]) -> Vec<String> {
     let is_network = |argument: &&String| {
         argument.strip_prefix(POD_CIDR).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
@@ -102,7 +102,7 @@ fn without_pod_networks(now: &[String]) -> Vec<String> {
     now.iter().filter(|argument| !is_network(argument)).cloned().collect()
 }
 
-/// What becomes of pod networks in the arguments that are not this cluster's.
+/// Treatment of pod networks in the arguments that are not this cluster's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ForeignNetworks {
     /// They stay.
@@ -111,7 +111,7 @@ enum ForeignNetworks {
     Remove,
 }
 
-/// The arguments as they must be: what is there stays, but for what is wrong.
+/// The wanted arguments: existing ones stay unless they are wrong.
 fn arguments(now: &[String], pod_cidrs: &[String], foreign_networks: ForeignNetworks) -> Vec<String> {
     let is = |argument: &str, flag: &str| {
         argument == flag || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_chart_writes_is_mended_and_what_the_operator_chose_stays() {
+    fn values_of_the_chart_are_corrected_and_the_operators_choices_stay() {
         let cidrs = list(&["10.1.0.0/24", "10.1.1.0/24"]);
         let first = arguments(
             &list(&["--enable-apiserver-support=true", "--v=4", "--node-ping-interval=7s"]),

@@ -1,5 +1,5 @@
-//! How the parts of a node are joined, as the file says it: checked here as the broker checks it, for a line and a
-//! column say more than a refused offer.
+//! NUMA nodes and networks of a node in an inventory file. Checked here as the broker checks them, because an error
+//! with line and column says more than a refused offer.
 
 use comity_policy::quantity;
 use comity_proto::v1;
@@ -18,7 +18,7 @@ pub(super) struct FileNuma {
     memory: Spanned<String>,
 }
 
-/// The NUMA nodes of a node; those that its devices name are among them, and they have no more than the node.
+/// The NUMA nodes of a node. They include those that its devices name, and their amounts do not exceed the node's.
 pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
     let at = given.name.referenced;
     if given.numa.len() > MAX_NUMA_NODES {

@@ -115,7 +115,7 @@ fn a_name_given_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn a_change_is_read_and_a_broken_change_is_not() {
+async fn a_valid_change_is_read_and_an_invalid_one_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("inventory.yaml");
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
@@ -164,7 +164,7 @@ fn a_file_says_how_a_node_is_wired() {
 }
 
 #[test]
-fn wiring_that_cannot_be_is_named() {
+fn invalid_wiring_is_named() {
     for (from, to, reason) in [
         ("numa: 1,", "numa: 2,", "numa 2 is no NUMA node of this node"),
         ("0: {cpu: 56,", "0: {cpu: 57,", "113000 thousandths of a core in all, and the node has 112000"),

@@ -77,7 +77,7 @@ fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalRese
     build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
 }
 
-fn look(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
+fn build(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
     look_with(nodes, pods, &["comity-lease-1"], &LocalReserve::default()).nodes
 }
 
@@ -91,7 +91,7 @@ fn mode(device: &Device) -> &sharing::Mode {
 
 #[test]
 fn gpu_feature_discovery_describes_the_devices() {
-    let nodes = look(&[raw_node("gpu-1")], &[]);
+    let nodes = build(&[raw_node("gpu-1")], &[]);
     let node = &nodes[0];
     assert_eq!(
         (node.id.as_str(), node.cpu_milli, node.memory_mib),
@@ -117,7 +117,7 @@ fn pods_of_leases_are_not_local_use_and_all_others_are() {
         raw_pod("comity-lease-2", "c", "gpu-1", "nvidia.com/gpu", 1),
         raw_pod("research", "d", "gpu-2", "nvidia.com/gpu", 8),
     ];
-    let node = &look(&[raw_node("gpu-1")], &pods)[0];
+    let node = &build(&[raw_node("gpu-1")], &pods)[0];
     assert_eq!(local_use(node), [0, 0, 0, 0, 0, 1_000, 1_000, 1_000]);
     assert_eq!((node.local_cpu_milli, node.local_memory_mib), (4_000, 2_048));
 }
@@ -133,7 +133,7 @@ fn finished_pods_hold_nothing_and_terminating_ones_still_do() {
     nominated["status"] = json!({ "phase": "Pending", "nominatedNodeName": "gpu-1" });
     let mut waiting = raw_pod("research", "d", "", "nvidia.com/gpu", 4);
     waiting["spec"].as_object_mut().unwrap().remove("nodeName");
-    let nodes = look(&[raw_node("gpu-1")], &[finished, terminating, nominated, waiting]);
+    let nodes = build(&[raw_node("gpu-1")], &[finished, terminating, nominated, waiting]);
     assert_eq!(local_use(&nodes[0]), [0, 0, 0, 0, 0, 0, 1_000, 1_000]);
 }
 
@@ -150,7 +150,7 @@ fn time_slices_are_parts_of_few_devices() {
             ("gpu.product", "NVIDIA-L40S-SHARED"),
         ],
     );
-    let nodes = look(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 5)]);
+    let nodes = build(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 5)]);
     assert_eq!(local_use(&nodes[0]), [250, 1_000]);
     assert_eq!(nodes[0].devices[0].product_name, "NVIDIA-L40S");
     assert_eq!(*mode(&nodes[0].devices[0]), sharing::Mode::TimeSlicing(sharing::TimeSlicing { replicas: 4 }));
@@ -161,7 +161,7 @@ fn renamed_shared_gpus_keep_their_resource_name() {
     let mut node = raw_node("gpu-1");
     set_counts(&mut node, &[("nvidia.com/gpu.shared", "20"), ("nvidia.com/gpu", "0")]);
     set_labels(&mut node, &[("gpu.sharing-strategy", "mps"), ("gpu.replicas", "10")]);
-    let nodes = look(&[node], &[]);
+    let nodes = build(&[node], &[]);
     assert_eq!(nodes[0].devices.len(), 2);
     assert_eq!(nodes[0].devices[0].resource_name, "nvidia.com/gpu.shared");
     assert_eq!(*mode(&nodes[0].devices[0]), sharing::Mode::Mps(sharing::Mps { shares: 10 }));
@@ -172,7 +172,7 @@ fn mig_single_counts_instances_by_the_ordinary_name() {
     let mut node = raw_node("gpu-1");
     set_counts(&mut node, &[("nvidia.com/gpu", "9")]);
     set_labels(&mut node, &[("gpu.product", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"), ("gpu.memory", "4864")]);
-    let nodes = look(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)]);
+    let nodes = build(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)]);
     let devices = &nodes[0].devices;
     assert_eq!(devices.len(), 2);
     assert_eq!(devices[0].product_name, "NVIDIA-A100-SXM4-40GB");
@@ -202,7 +202,7 @@ fn mig_mixed_keeps_profiles_apart() {
             ("mig-4g.40gb.product", "NVIDIA-H100-80GB-HBM3-MIG-4g.40gb"),
         ],
     );
-    let nodes = look(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/mig-1g.10gb", 1)]);
+    let nodes = build(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/mig-1g.10gb", 1)]);
     let devices = &nodes[0].devices;
     let seen: Vec<_> = devices.iter().map(|device| (device.sharing.clone().unwrap(), device.local_use_milli)).collect();
     assert_eq!(
@@ -220,10 +220,10 @@ fn mig_mixed_keeps_profiles_apart() {
 }
 
 #[test]
-fn unhealthy_devices_are_shown_and_not_given_out() {
+fn unhealthy_devices_are_shown_and_not_allocatable() {
     let mut node = raw_node("gpu-1");
     node["status"]["allocatable"]["nvidia.com/gpu"] = json!("6");
-    let nodes = look(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)]);
+    let nodes = build(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)]);
     let healthy: Vec<bool> = nodes[0].devices.iter().map(|device| device.healthy).collect();
     assert_eq!(healthy, [true, true, true, true, true, true, false, false]);
     assert_eq!(local_use(&nodes[0]), [0, 0, 0, 0, 0, 1_000, 0, 0]);
@@ -247,7 +247,7 @@ fn cordoned_unready_and_tainted_nodes_take_nothing_new() {
         node
     };
     for node in [cordoned, unready, tainted] {
-        assert!(!look(std::slice::from_ref(&node), &[])[0].schedulable, "{node}");
+        assert!(!build(std::slice::from_ref(&node), &[])[0].schedulable, "{node}");
     }
     for taint in [
         json!({ "key": "nvidia.com/gpu", "effect": "NoSchedule" }),
@@ -255,7 +255,7 @@ fn cordoned_unready_and_tainted_nodes_take_nothing_new() {
     ] {
         let mut node = raw_node("d");
         node["spec"] = json!({ "taints": [taint] });
-        assert!(look(&[node], &[])[0].schedulable);
+        assert!(build(&[node], &[])[0].schedulable);
     }
 }
 
@@ -265,7 +265,7 @@ fn borrowed_nodes_and_nodes_without_devices_are_not_offered() {
     borrowed["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node");
     let mut plain = raw_node("cpu-1");
     set_counts(&mut plain, &[]);
-    assert!(look(&[borrowed, plain], &[]).is_empty());
+    assert!(build(&[borrowed, plain], &[]).is_empty());
 }
 
 #[test]
@@ -305,19 +305,18 @@ fn amd_gpus_are_offered_whole_only() {
     let mut node = raw_node("gpu-1");
     node["metadata"]["labels"] = json!({ "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G", "amd.com/gpu.compute-memory-partition": "spx_nps1" });
     set_counts(&mut node, &[("amd.com/gpu", "8")]);
-    let nodes = look(std::slice::from_ref(&node), &[]);
+    let nodes = build(std::slice::from_ref(&node), &[]);
     assert_eq!((nodes[0].devices.len(), nodes[0].devices[0].memory_mib), (8, 192 * 1_024));
     node["metadata"]["labels"]["amd.com/gpu.compute-memory-partition"] = json!("cpx_nps4");
-    assert!(look(&[node], &[]).is_empty());
+    assert!(build(&[node], &[]).is_empty());
 }
 
 proptest! {
-    /// Whatever pods there are: no device is used more than whole, and what is used in all is what was asked for, as
-    /// far as it fits.
+    /// For any pods: no device is used by more than a whole one, and total use equals the requests, as far as they fit.
     #[test]
     fn local_use_is_bounded_and_complete(counts in proptest::collection::vec(0_u32..5, 0..6)) {
         let pods: Vec<Value> = counts.iter().enumerate().map(|(i, count)| raw_pod("research", &i.to_string(), "gpu-1", "nvidia.com/gpu", *count)).collect();
-        let nodes = look(&[raw_node("gpu-1")], &pods);
+        let nodes = build(&[raw_node("gpu-1")], &pods);
         let used = local_use(&nodes[0]);
         prop_assert!(used.iter().all(|milli| *milli <= 1_000));
         prop_assert_eq!(used.iter().sum::<u32>(), counts.iter().sum::<u32>().min(8) * 1_000);
@@ -344,9 +343,9 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
         let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
         build_nodes(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
     };
-    let told = with(None);
-    assert_eq!((told.numa.len(), told.numa[1].cpu_milli), (2, 56_000));
-    assert_eq!((told.devices[3].numa_node, told.devices[4].numa_node), (Some(0), Some(1)));
+    let wiring = with(None);
+    assert_eq!((wiring.numa.len(), wiring.numa[1].cpu_milli), (2, 56_000));
+    assert_eq!((wiring.devices[3].numa_node, wiring.devices[4].numa_node), (Some(0), Some(1)));
     // The objects fill the fields that the owner omits.
     let beside = with(Some("{rdma: {ib: 400}}"));
     assert_eq!((beside.numa.len(), beside.rdma.len()), (2, 1));

@@ -87,7 +87,7 @@ impl Connections {
         self.leases().insert(lease, connected);
     }
 
-    /// Disconnects a lease; its port stays open as long as what is returned.
+    /// Disconnects a lease; its port stays open until the returned value is dropped.
     pub(crate) fn remove(&self, lease: LeaseId) -> Option<Connected> {
         self.leases().remove(&lease)
     }

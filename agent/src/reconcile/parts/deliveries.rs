@@ -31,7 +31,7 @@ impl Deliveries {
     /// A temporary error without Liqo.
     pub(crate) fn virtual_nodes(&self) -> Result<&VirtualNodes, DeliveryError> {
         let missing = || {
-            let reason = "this agent does not use Liqo now; set liqo.enabled until nothing of it is left";
+            let reason = "this agent does not use Liqo now; set liqo.enabled until its objects are removed";
             DeliveryError::temporary("serve a virtual node", reason)
         };
         self.virtual_nodes.as_ref().ok_or_else(missing)

@@ -1,4 +1,4 @@
-//! This cluster as a member of its federation: what it signs and seals with, and what it says of itself.
+//! This cluster as a member of its federation: its keys for signing and sealing, and the data that it publishes.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@
 //! Every unopened message is processed, whatever the records say, so that a side that lost its records recovers. This
 //! side's newest message is sealed again if it may be lost and a lease waits for it.
 
-use comity_agent_liqo::network::{NetworkStanding, NetworkState};
+use comity_agent_liqo::network::{NetworkState, NetworkStatus};
 use comity_agent_liqo::{Challenge, IdentityParams, TenantRequest, messages::Message as _};
 use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
@@ -86,10 +86,10 @@ pub(super) fn exchange_state(snapshot: &Snapshot<'_>, peering: PeeringId) -> Exc
 /// Whether Liqo's network, where it carries pods, reaches those of a virtual node.
 fn network_state(snapshot: &Snapshot<'_>, record: &LiqoRecord) -> ExchangeState {
     let carrier = snapshot.records.network_carrier(&record.liqo_id);
-    match carrier.and_then(|carrier| snapshot.live.networks.get(&carrier)).map(|seen| &seen.standing) {
-        Some(NetworkStanding::Ready { .. }) => ExchangeState::Ready,
-        Some(NetworkStanding::Refused(reason)) => ExchangeState::Impossible("liqo-refused", reason.clone()),
-        Some(NetworkStanding::Waits(_)) | None => ExchangeState::Pending,
+    match carrier.and_then(|carrier| snapshot.live.networks.get(&carrier)).map(|seen| &seen.status) {
+        Some(NetworkStatus::Ready { .. }) => ExchangeState::Ready,
+        Some(NetworkStatus::Refused(reason)) => ExchangeState::Impossible("liqo-refused", reason.clone()),
+        Some(NetworkStatus::Pending(_)) | None => ExchangeState::Pending,
     }
 }
 
@@ -150,7 +150,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
         Side::Donor => &snapshot.service.lends,
         Side::Origin => &snapshot.service.borrows,
     };
-    // Existing loans go on even if no more can be lent.
+    // Existing leases continue even if this cluster can lend no more.
     let can = can.is_ok() || record.is_some_and(|record| record.minted.is_some());
     let Some(remote) = keys.remote.as_ref().filter(|_| can && impossible(snapshot, keys).is_none()) else { return };
     let wanted = wanting(snapshot, keys).next().is_some();
@@ -162,7 +162,7 @@ fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>
     };
     let own_id = snapshot.network.map_or("", |network| network.liqo_cluster_id.as_str());
     let reinstalled = record.liqo_id != remote.network.liqo_cluster_id || record.own_liqo_id != own_id;
-    if reinstalled || record.standing_network().is_some() != leaves_pods_to_liqo(snapshot) {
+    if reinstalled || record.active_network().is_some() != leaves_pods_to_liqo(snapshot) {
         // One Liqo was reinstalled, or the network changed: the exchange starts over.
         steps.push(LiqoRemove { peering: keys.peering }.into());
         return;
@@ -243,7 +243,7 @@ impl ExchangePlan<'_> {
 
     /// Opens the other side's message first; then sends this side's if it changed or may be lost.
     fn network(&self, steps: &mut Vec<Step>) {
-        let Some(network) = self.record.standing_network() else { return };
+        let Some(network) = self.record.active_network() else { return };
         let (peering, epoch) = (self.keys.peering, self.keys.epoch);
         if let Some(envelope) = unopened(self.snapshot, self.keys, NetworkState::step(self.keys.side.other())) {
             steps.push(LiqoNetwork { peering, epoch, envelope: Some(envelope.clone()) }.into());
@@ -252,7 +252,7 @@ impl ExchangePlan<'_> {
         let carries = self.snapshot.records.network_carrier(&self.record.liqo_id) == Some(peering);
         let seen = self.snapshot.live.networks.get(&peering).filter(|_| carries);
         let Some(local) = seen.and_then(|seen| seen.local.as_ref()) else { return };
-        let changed = network.told.as_ref() != Some(local);
+        let changed = network.sent.as_ref() != Some(local);
         let in_vain = self.needed && self.may_be_lost(network.sealed.as_ref());
         if (changed || in_vain) && !self.snapshot.is_reported(&ReportKey::LiqoNetwork(peering)) {
             steps.push(LiqoNetwork { peering, epoch, envelope: None }.into());
@@ -261,7 +261,7 @@ impl ExchangePlan<'_> {
 
     fn donor(&self, steps: &mut Vec<Step>) {
         let (peering, epoch) = (self.keys.peering, self.keys.epoch);
-        if self.goes_by_token() {
+        if self.uses_token() {
             if self.is_mint_due() {
                 steps.push(LiqoMint { peering, epoch }.into());
             }
@@ -291,7 +291,7 @@ impl ExchangePlan<'_> {
     }
 
     /// A peering keeps the method it began with, whatever the setting is now.
-    fn goes_by_token(&self) -> bool {
+    fn uses_token(&self) -> bool {
         let exchanges_keys = self.record.challenge.is_some() || self.record.request.is_some();
         self.record.minted.is_some() || (self.snapshot.service.authentication.by_token && !exchanges_keys)
     }

@@ -1,4 +1,4 @@
-//! Plans are made again and again until nothing is left to do, with what each step does to the records.
+//! Plans repeatedly until nothing is left to do, and applies each step's effect to the records.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -31,6 +31,13 @@ const NOW: u64 = 1_000_000;
 const PEERING: PeeringId = PeeringId(1);
 /// The lease of most tests.
 const LEASE: LeaseId = LeaseId(1);
+
+/// Whether the broker knows both key bundles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bundles {
+    Unknown,
+    Known,
+}
 
 /// One side, as a simulation that does what the steps do to the records.
 struct Sim {
@@ -74,13 +81,14 @@ impl Sim {
         }
     }
 
-    fn peering(mut self, state: PeeringState, epoch: u32, keys: bool) -> Self {
+    fn peering(mut self, state: PeeringState, epoch: u32, bundles: Bundles) -> Self {
+        let is_known = bundles == Bundles::Known;
         let peering =
             Peering { id: PEERING, origin: cluster("origin"), donor: cluster("donor"), epoch, state: Some(state) };
         self.desired.peerings = vec![PeeringDirective {
             peering,
-            origin_keys: keys.then(|| bundle("origin", Side::Origin)),
-            donor_keys: keys.then(|| bundle("donor", Side::Donor)),
+            origin_keys: is_known.then(|| bundle("origin", Side::Origin)),
+            donor_keys: is_known.then(|| bundle("donor", Side::Donor)),
             peer_identity_key: String::new(),
             peer_institution: String::new(),
             reported_established: false,
@@ -153,7 +161,7 @@ fn connected_origin() -> Sim {
 }
 
 fn connected(side: Side) -> Sim {
-    let mut sim = Sim::new(side).peering(PeeringState::Established, 1, true);
+    let mut sim = Sim::new(side).peering(PeeringState::Established, 1, Bundles::Known);
     sim.desired.peerings[0].reported_established = true;
     sim.change_peering(1, |record| {
         record.preshared = Some(SecretKey::new([5; 32]));

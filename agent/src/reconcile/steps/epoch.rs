@@ -1,4 +1,4 @@
-//! Shared by the steps of one epoch of a peering: its record, and the report that it failed.
+//! Shared by the steps of one epoch of a peering: its record, and reports about it.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::peering_report::{Failed, Outcome};
 use comity_types::PeeringId;
 
 use super::error::StepError;
@@ -54,9 +55,13 @@ pub(super) async fn fail_envelope(store: &Store, key: &EnvelopeKey, message: &st
 }
 
 fn send_failed(change: &mut Change<'_>, peering: PeeringId, epoch: u32, code: String, message: String) {
-    let outcome = v1::peering_report::Outcome::Failed(v1::peering_report::Failed { code, message });
-    let report = v1::PeeringReport { peering: peering.to_string(), epoch, outcome: Some(outcome) };
-    change.send(ReportKey::PeeringFailed(peering, epoch), Body::PeeringReport(report));
+    let report = to_message(peering, epoch, Outcome::Failed(Failed { code, message }));
+    change.send(ReportKey::PeeringFailed(peering, epoch), report);
+}
+
+/// The message that reports an outcome of an epoch.
+pub(super) fn to_message(peering: PeeringId, epoch: u32, outcome: Outcome) -> Body {
+    Body::PeeringReport(v1::PeeringReport { peering: peering.to_string(), epoch, outcome: Some(outcome) })
 }
 
 /// Truncates a message to the broker's limit.

@@ -1,5 +1,5 @@
 //! Steps that exchange the keys of the two Liqos once per peering, so that the origin's Liqo may call the donor's API
-//! server, and that tend the network between them.
+//! server, and that maintain the network between them.
 
 mod admit;
 mod answer;

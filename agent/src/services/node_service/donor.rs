@@ -21,7 +21,7 @@ use super::DonorSide;
 use crate::config::Config;
 
 /// The observed state of this cluster.
-pub(super) struct Own<'a> {
+pub(super) struct OwnCluster<'a> {
     pub(super) network: &'a v1::ClusterNetwork,
     pub(super) installation: &'a Result<Installation, String>,
     pub(super) salt: &'a NodeSalt,
@@ -32,7 +32,7 @@ pub(super) struct Own<'a> {
 pub(super) async fn start(
     config: &Config,
     api: &KubernetesApi,
-    own: Own<'_>,
+    own: OwnCluster<'_>,
     grants: watch::Receiver<Arc<Grants>>,
     shutdown: &Shutdown,
 ) -> Result<DonorSide, DeliveryError> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use comity_agent_liqo::LiqoPeer;
-use comity_agent_liqo::network::{LiqoNetwork, NetworkSeen, NetworkStanding, NetworkState, Networks};
+use comity_agent_liqo::network::{LiqoNetwork, NetworkState, NetworkStatus, Networks, ObservedNetwork};
 use comity_agent_state::record::Records;
 use comity_types::{PeeringId, Side};
 use tokio::sync::watch;
@@ -25,13 +25,13 @@ pub(super) async fn keep(parts: Parts, network: LiqoNetwork, stop: CancellationT
         let mut seen = Networks::new();
         for peering in carriers {
             let current = || current(&store.records(), peering);
-            let look = tokio::select! {
+            let observed = tokio::select! {
                 () = stop.cancelled() => return,
-                look = network.tend(current) => look,
+                observed = network.tend(current) => observed,
             };
-            seen.extend(look.map(|look| (peering, look)));
+            seen.extend(observed.map(|observed| (peering, observed)));
         }
-        let is_ready = |seen: &NetworkSeen| matches!(seen.standing, NetworkStanding::Ready { .. });
+        let is_ready = |seen: &ObservedNetwork| matches!(seen.status, NetworkStatus::Ready { .. });
         let pause = if seen.values().all(is_ready) { LATER } else { SOON };
         publish(&networks, seen);
         tokio::select! {
@@ -53,7 +53,7 @@ fn carriers(records: &Records) -> Vec<PeeringId> {
 fn current(records: &Records, peering: PeeringId) -> Option<(LiqoPeer, Side, Option<NetworkState>)> {
     let record = records.liqo.get(&peering)?;
     let carries = records.network_carrier(&record.liqo_id) == Some(peering);
-    let network = record.standing_network().filter(|_| carries)?;
+    let network = record.active_network().filter(|_| carries)?;
     Some((record.peer(), record.side, network.remote.clone()))
 }
 
@@ -64,8 +64,8 @@ fn publish(networks: &watch::Sender<Networks>, seen: Networks) {
             return false;
         }
         for (peering, now) in &seen {
-            if before.get(peering).is_none_or(|before| before.standing != now.standing) {
-                tracing::info!(%peering, network = now.standing.told(), "the network of the two Liqos");
+            if before.get(peering).is_none_or(|before| before.status != now.status) {
+                tracing::info!(%peering, network = now.status.summary(), "the network of the two Liqos");
             }
         }
         *before = seen;

@@ -67,7 +67,7 @@ struct Follower {
 /// The content of the ConfigMap, as far as it could be read.
 enum Wanted {
     /// Not read yet: nothing is made or removed.
-    Unheard,
+    Unread,
     Nothing,
     Something(Published, u64),
 }
@@ -85,12 +85,12 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
         registry.register(Box::new(gauge.clone()))?;
         Ok(gauge)
     };
-    let generation = gauge("generation", "Generation of what is followed, 0 where nothing lies beyond the tunnels.")?;
+    let generation = gauge("generation", "Generation of the followed document, 0 if no remote networks exist.")?;
     let networks = gauge("networks", "Pod networks and API servers that this node reaches over the gateway.")?;
     let readiness = Readiness::new();
     let mut follower = Follower {
         overlay: NodeOverlay::open(&config.device, config.node_ip)?,
-        wanted: Wanted::Unheard,
+        wanted: Wanted::Unread,
         done: true,
         readiness: readiness.guard("overlay"),
         generation,
@@ -109,7 +109,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
                 Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: \
                     {error}", config.namespace)),
             },
-            () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => follower.look(),
+            () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => follower.check_device(),
         }
     }
     follower.overlay.clear();
@@ -133,12 +133,12 @@ impl Follower {
     }
 
     /// Retries failures, and reverts changes by others.
-    fn look(&mut self) {
+    fn check_device(&mut self) {
         match self.overlay.is_whole() {
             Ok(whole) if whole && self.done => {}
             Ok(whole) => {
                 if !whole {
-                    tracing::warn!("the overlay's device or firewall table is not what it was; it is made again");
+                    tracing::warn!("the overlay's device or firewall table was changed; it is made again");
                 }
                 self.settle();
             }
@@ -148,7 +148,7 @@ impl Follower {
 
     fn settle(&mut self) {
         let (generation, networks) = match &self.wanted {
-            Wanted::Unheard => return,
+            Wanted::Unread => return,
             Wanted::Nothing => {
                 self.overlay.clear();
                 (0, 0)

@@ -24,7 +24,7 @@ use crate::reconcile::parts::{Member, Tunnels};
 const PUBLISH_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of the checks for changes and deletions of the ConfigMap by others.
 const CONFIG_MAP_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Changes are collected for this long: nodes come in groups.
+/// Changes are collected for this long: nodes are often added in groups.
 const NODE_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// Most pod networks of one node: usually one of each family.
 const MAX_NETWORKS_OF_A_NODE: usize = 8;
@@ -42,23 +42,24 @@ pub async fn run(
     let mut events = watcher(Api::<Node>::all(client.clone()), config).default_backoff().boxed();
     let own: Vec<Ipv4Net> =
         member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
-    let mut publisher = Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, said: None };
-    let (mut nodes, mut told, mut said) = (WatchCache::default(), None, None);
+    let mut publisher =
+        Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, logged: None };
+    let (mut nodes, mut applied, mut logged) = (WatchCache::default(), None, None);
     loop {
         let mut due = CONFIG_MAP_CHECK_INTERVAL;
         if nodes.is_complete() {
             let wanted = cluster_nodes(nodes.facts(), &own);
-            if told.as_ref() != Some(&wanted) {
+            if applied.as_ref() != Some(&wanted) {
                 match tunnels.fabric.set_nodes(&wanted) {
-                    Ok(()) => (told, said) = (Some(wanted), None),
+                    Ok(()) => (applied, logged) = (Some(wanted), None),
                     Err(error) => {
                         due = PUBLISH_RETRY_INTERVAL;
-                        say_once(&mut said, &error.to_string(), "pods of other nodes do not reach the tunnels yet");
+                        log_once(&mut logged, &error.to_string(), "pods of other nodes do not reach the tunnels yet");
                     }
                 }
             }
         }
-        if told.is_some() && !publisher.publish(tunnels.fabric.published()).await {
+        if applied.is_some() && !publisher.publish(tunnels.fabric.published()).await {
             due = PUBLISH_RETRY_INTERVAL;
         }
         tokio::select! {
@@ -66,9 +67,9 @@ pub async fn run(
             () = changed.notified() => {}
             Some(event) = events.next() => match event {
                 Ok(event) => if !nodes.take(event, entry) {
-                    continue; // Most are signs of life.
+                    continue; // Most events are heartbeats.
                 },
-                Err(error) => tracing::debug!(%error, "the watch of nodes broke; it begins again"),
+                Err(error) => tracing::debug!(%error, "the watch of nodes broke; it restarts"),
             },
             () = tokio::time::sleep(due) => {}
         }
@@ -76,10 +77,10 @@ pub async fn run(
     }
 }
 
-fn say_once(said: &mut Option<String>, error: &str, what: &str) {
-    if said.as_deref() != Some(error) {
+fn log_once(logged: &mut Option<String>, error: &str, what: &str) {
+    if logged.as_deref() != Some(error) {
         tracing::warn!(error, "{what}");
-        *said = Some(error.to_owned());
+        *logged = Some(error.to_owned());
     }
 }
 
@@ -134,7 +135,7 @@ struct Publisher {
     /// Whether it was ever needed.
     used: bool,
     written: Option<KnownConfigMap>,
-    said: Option<String>,
+    logged: Option<String>,
 }
 
 impl Publisher {
@@ -142,13 +143,13 @@ impl Publisher {
     async fn publish(&mut self, wanted: Option<Published>) -> bool {
         match self.try_publish(wanted).await {
             Ok(()) => {
-                self.said = None;
+                self.logged = None;
                 true
             }
             Err(error) => {
-                let what = "other nodes are not told what lies beyond the tunnels; are the rights in \
+                let what = "other nodes do not get the remote networks; are the rights in \
                     deploy/agent/tun/nodes.yaml applied?";
-                say_once(&mut self.said, &error.to_string(), what);
+                log_once(&mut self.logged, &error.to_string(), what);
                 false
             }
         }
@@ -190,7 +191,7 @@ impl Publisher {
         tracing::info!(
             generation = generation + 1,
             networks = document.pod_networks.len(),
-            "told other nodes what lies beyond the tunnels"
+            "published the remote networks for other nodes"
         );
         let (published, generation) = (Some(document), generation + 1);
         self.written = Some(KnownConfigMap { published, generation, seen: Instant::now() });

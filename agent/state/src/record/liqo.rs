@@ -42,7 +42,8 @@ pub struct NetworkRecord {
     /// The other side's newest state.
     pub remote: Option<NetworkState>,
     /// The newest state that this side sent.
-    pub told: Option<NetworkState>,
+    #[serde(rename = "told")]
+    pub sent: Option<NetworkState>,
     /// Its envelope.
     pub sealed: Option<SealedMessage>,
     /// Last sequence sealed, in any epoch.
@@ -68,11 +69,11 @@ pub struct LiqoRecord {
     pub challenge: Option<SecretBlob>,
     /// The origin's request to be a tenant, encoded: opened (donor) or made (origin).
     pub request: Option<SecretBlob>,
-    /// What the origin's identity is made of, encoded: made (donor) or opened (origin).
+    /// The parameters of the origin's identity, encoded: made (donor) or opened (origin).
     pub identity: Option<SecretBlob>,
-    /// Donor: the newest token, where the origin comes by token and no keys are exchanged.
+    /// Donor: the newest token, if the origin authenticates by token instead of a key exchange.
     pub minted: Option<MintedToken>,
-    /// The network of the two Liqos, where that carries their pods.
+    /// The network of the two Liqos, if it carries their pods.
     pub network: Option<NetworkRecord>,
     /// Whether this side's half is complete: the donor's tenant, or the origin's identity.
     pub done: bool,
@@ -108,7 +109,7 @@ impl LiqoRecord {
 
     /// The network, unless it is being taken down.
     #[must_use]
-    pub fn standing_network(&self) -> Option<&NetworkRecord> {
+    pub fn active_network(&self) -> Option<&NetworkRecord> {
         self.network.as_ref().filter(|network| !network.leaving)
     }
 

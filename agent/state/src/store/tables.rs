@@ -1,4 +1,4 @@
-//! Records as rows: one table a kind, JSON in most.
+//! Records as rows: one table for each kind, JSON in most.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn encode<T: Serialize>(record: &T) -> Zeroizing<Vec<u8>> {
 
 type Rows = Vec<(String, Zeroizing<Vec<u8>>)>;
 
-/// Makes the tables where they are not there, and reads everything; the next message id too.
+/// Makes missing tables, and reads everything, including the next message id.
 pub(super) fn load(path: &Path, database: &Database) -> Result<(Records, u64), StoreError> {
     let fail = |error: redb::Error| super::database("read", path, error);
     let bad = |record: String, reason: String| StoreError::Record { path: path.to_owned(), record, reason };
@@ -198,6 +198,6 @@ fn prepare(database: &Database) -> Result<(u64, u64, u64), redb::Error> {
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    // The JSON error may quote content, so only its place is told.
+    // The JSON error may quote content, so only its position is reported.
     serde_json::from_slice(bytes).map_err(|error| format!("not readable at column {}", error.column()))
 }

@@ -1,4 +1,4 @@
-//! The memory over restarts, when it is full, when it is damaged, and in another format.
+//! The store over restarts, when it is full, when it is damaged, and in another format.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -170,7 +170,7 @@ async fn grants_follow_from_the_records_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn the_memory_of_another_format_is_not_read() {
+async fn a_store_of_another_format_is_not_read() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path()).unwrap();
     let write = |format: u64| -> Result<(), redb::Error> {

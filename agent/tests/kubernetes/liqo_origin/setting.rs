@@ -88,7 +88,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.lines.lock().unwrap().join("\n")
     }
 }

@@ -14,12 +14,12 @@ use tonic::{Code, Status};
 
 use super::requests::{RequestError, Requests};
 
-/// One call.
+/// Time limit of one call.
 const BROKER_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests of one page, and pages that are read: what a group keeps in all.
+/// Requests of one page; the pages hold more than a cluster keeps.
 const PAGE: u32 = 500;
 const MAX_PAGES: usize = 100;
-/// Carries the details of a refusal.
+/// Metadata key of a refusal's details.
 const DETAIL: &str = "comity-error-bin";
 
 type Channel = InterceptedService<BrokerChannel, TraceInjector>;
@@ -139,7 +139,7 @@ fn error(status: &Status) -> RequestError {
     }
 }
 
-/// What a submission names and cannot be found, such as a class, is a refusal: no request is gone.
+/// "Not found" for a submission means that something it names, such as a class, does not exist: a refusal.
 fn not_taken(error: RequestError) -> RequestError {
     match error {
         RequestError::NotFound(reason) => RequestError::Refused { code: "not-found".to_owned(), reason },
@@ -151,7 +151,7 @@ fn present<T>(answer: Option<T>) -> Result<T, RequestError> {
     answer.ok_or_else(|| RequestError::Unavailable("its answer is empty".to_owned()))
 }
 
-/// What cannot be found, or has ended, need not be ended.
+/// To end a request or lease that does not exist, or has ended, is a success.
 fn gone_is_done<T>(answer: Result<T, RequestError>) -> Result<(), RequestError> {
     match answer {
         Ok(_) | Err(RequestError::NotFound(_)) => Ok(()),

@@ -22,7 +22,7 @@ use super::pod_client::{Outcome, PodClient, pod_of};
 use super::requests::Requests;
 use super::settings::BurstSettings;
 use super::slots;
-use super::snapshot::{BurstSnapshot, EndedRequest, PodView, RequestFacts, Told};
+use super::snapshot::{BurstSnapshot, EndedRequest, PodView, RequestFacts, WrittenNote};
 use super::wait_reasons::WaitReasons;
 use super::worker::Worker;
 use crate::reclaim::{self, ReclaimContext, Saved};
@@ -42,7 +42,7 @@ const RETRY_MS: u64 = 1_000;
 /// if they failed before.
 const MOVES_FOR_MS: u64 = 60_000;
 /// Newest events of one pod that are remembered.
-const MOST_TOLD: usize = 16;
+const MAX_WRITTEN_NOTES: usize = 16;
 
 /// Dependencies of burst.
 pub struct BurstContext {
@@ -140,7 +140,7 @@ struct BurstLoop {
     failures: FailureLog,
     assumed: BTreeMap<String, AssumedPod>,
     seen_ms: BTreeMap<String, u64>,
-    told: BTreeMap<String, Vec<Told>>,
+    written_notes: BTreeMap<String, Vec<WrittenNote>>,
     wait_reasons: WaitReasons,
     expected: BTreeMap<String, Option<u32>>,
     short_since: BTreeMap<String, u64>,
@@ -171,7 +171,7 @@ impl BurstLoop {
             failures: FailureLog::default(),
             assumed: BTreeMap::new(),
             seen_ms: BTreeMap::new(),
-            told: BTreeMap::new(),
+            written_notes: BTreeMap::new(),
             wait_reasons: WaitReasons::default(),
             expected: BTreeMap::new(),
             short_since: BTreeMap::new(),
@@ -203,7 +203,7 @@ impl BurstLoop {
 
     /// One round; returns when the next is due at the latest, in milliseconds since 1970.
     async fn turn(&mut self, now: u64) -> u64 {
-        let snapshot = self.look(now);
+        let snapshot = self.take_snapshot(now);
         self.ask_broker(&snapshot);
         let actions = plan(&snapshot);
         let waits = snapshot.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable)
@@ -229,7 +229,7 @@ impl BurstLoop {
         wake
     }
 
-    fn look(&mut self, now: u64) -> BurstSnapshot {
+    fn take_snapshot(&mut self, now: u64) -> BurstSnapshot {
         let mut facts = self.cluster.pods();
         self.assumed.retain(|uid, assumed| {
             let still = facts.get(uid).is_some_and(|current| *current == assumed.before) && assumed.until_ms > now;
@@ -239,7 +239,7 @@ impl BurstLoop {
             still
         });
         self.seen_ms.retain(|uid, _| facts.contains_key(uid));
-        self.told.retain(|uid, _| facts.contains_key(uid));
+        self.written_notes.retain(|uid, _| facts.contains_key(uid));
         self.refused.retain(|_, (_, until)| *until > now);
         self.ended.retain(|id, _| facts.values().any(|pod| pod.request.as_ref() == Some(id)));
         self.expected.retain(|uid, _| facts.values().any(|pod| pod.owner.uid == *uid));
@@ -265,7 +265,7 @@ impl BurstLoop {
             ),
             in_flight: self.worker.in_flight(),
             refused: self.refused.clone(),
-            told: self.told.clone(),
+            written_notes: self.written_notes.clone(),
             cannot_borrow: self.service.borrow().borrows.clone().err(),
             expected: self.expected.iter().filter_map(|(uid, size)| Some((uid.clone(), (*size)?))).collect(),
             debounce_ms: self.settings.debounce_milliseconds,
@@ -353,11 +353,11 @@ impl BurstLoop {
     }
 
     fn remember(&mut self, outcome: Outcome, action: BurstAction, before: PodFacts, now: u64) {
-        if let BurstAction::Tell { pod, note } = action {
-            let told = self.told.entry(pod.uid).or_default();
-            told.retain(|told| told.note != note && now.saturating_sub(told.at_ms) < REPEAT_NOTE_MS);
-            told.truncate(MOST_TOLD - 1);
-            told.insert(0, Told { note, at_ms: now });
+        if let BurstAction::WriteEvent { pod, note } = action {
+            let notes = self.written_notes.entry(pod.uid).or_default();
+            notes.retain(|written| written.note != note && now.saturating_sub(written.at_ms) < REPEAT_NOTE_MS);
+            notes.truncate(MAX_WRITTEN_NOTES - 1);
+            notes.insert(0, WrittenNote { note, at_ms: now });
             return;
         }
         tracing::info!(namespace = before.pod.namespace, pod = before.pod.name, ?action, "burst");

@@ -1,7 +1,7 @@
-//! What burst reads from pods and namespaces.
+//! The facts that burst reads from pods and namespaces.
 
 pub(super) mod demand;
 pub(super) mod namespace;
 pub(super) mod offload;
 pub(crate) mod pod;
-pub(super) mod wishes;
+pub(super) mod pod_options;

@@ -1,4 +1,4 @@
-//! Pods, namespaces and rooms for tests.
+//! Pods, namespaces and requests for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub(crate) fn pod(name: &str) -> PodView {
                 cpu_milli_per_gpu: 1_000,
                 memory_mib_per_gpu: 1_024,
             }),
-            wishes: super::facts::wishes::Wishes::default(),
+            options: super::facts::pod_options::PodOptions::default(),
             obstacle: None,
             opted_out: false,
             class: None,
@@ -71,7 +71,7 @@ pub(crate) fn rules() -> Rules {
     }
 }
 
-/// One opted-in namespace, team-a; nothing free; the broker heard, with no requests and no leases.
+/// One opted-in namespace, team-a; nothing free; the broker has answered, with no requests and no leases.
 pub(crate) fn snapshot(pods: Vec<PodView>) -> BurstSnapshot {
     BurstSnapshot {
         now_ms: NOW,

@@ -6,19 +6,19 @@ use sha2::{Digest as _, Sha256};
 
 use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
-use super::facts::wishes::Wishes;
+use super::facts::pod_options::PodOptions;
 
 /// Longest owner name in a purpose, which has at most 256 bytes.
 const NAME_CHARS: usize = 80;
 
-/// Pods of one owner, shape and class, with the same wishes: they may share a request.
+/// Pods of one owner, shape and class, with the same options: they may share a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     pub(crate) namespace: String,
     pub(crate) class: String,
     pub(crate) shape: Shape,
     pub(crate) owner_uid: String,
-    pub(crate) wishes: Wishes,
+    pub(crate) options: PodOptions,
 }
 
 impl Group {
@@ -27,7 +27,7 @@ impl Group {
         let shape = &self.shape;
         let amounts =
             [u64::from(shape.gpus), shape.cpu_milli_per_gpu, shape.memory_mib_per_gpu].map(|it| it.to_string());
-        let wishes = self.wishes.name();
+        let options = self.options.text();
         let parts = [
             "group",
             &self.namespace,
@@ -37,7 +37,7 @@ impl Group {
             &amounts[0],
             &amounts[1],
             &amounts[2],
-            &wishes,
+            &options,
         ];
         digest(&parts)
     }
@@ -123,7 +123,7 @@ mod tests {
             class: "frontier".to_owned(),
             shape,
             owner_uid: "o".to_owned(),
-            wishes: Wishes::default(),
+            options: PodOptions::default(),
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
         let mut other = group();
         other.shape.gpus = 1;
         assert_ne!(id, other.id());
-        let wishes = Wishes { priority: "urgent".to_owned(), ..Wishes::default() };
-        assert_ne!(id, Group { wishes, ..group() }.id());
+        let options = PodOptions { priority: "urgent".to_owned(), ..PodOptions::default() };
+        assert_ne!(id, Group { options, ..group() }.id());
     }
 }

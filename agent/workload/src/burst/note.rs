@@ -3,7 +3,7 @@
 /// An event on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Something has to be done by people.
+    /// Whether somebody must act.
     pub is_warning: bool,
     /// CamelCase, stable.
     pub reason: &'static str,

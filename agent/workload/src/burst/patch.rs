@@ -15,16 +15,16 @@ pub(crate) fn pin(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     } else {
         steps.push(json!({ "op": "add", "path": "/spec/nodeSelector", "value": { LEASE: lease } }));
     }
-    steps.extend(tolerate(pod, lease));
+    steps.extend(tolerations(pod, lease));
     steps.extend(remove_gate(pod));
     patch(steps)
 }
 
 /// Lets a pending pod tolerate the lease's taints; Kubernetes allows no other change.
-pub(crate) fn rescue(pod: &PodFacts, lease: &str, request: &str) -> Patch {
+pub(crate) fn tolerate(pod: &PodFacts, lease: &str, request: &str) -> Patch {
     let mut steps = vec![same_pod(pod)];
     steps.extend(annotate(pod, &[(LEASE, lease), (REQUEST, request)]));
-    steps.extend(tolerate(pod, lease));
+    steps.extend(tolerations(pod, lease));
     patch(steps)
 }
 
@@ -56,7 +56,7 @@ fn annotate(pod: &PodFacts, marks: &[(&str, &str)]) -> Vec<Value> {
     marks.iter().map(add).collect()
 }
 
-fn tolerate(pod: &PodFacts, lease: &str) -> Vec<Value> {
+fn tolerations(pod: &PodFacts, lease: &str) -> Vec<Value> {
     if pod.tolerates.contains(lease) {
         return Vec::new();
     }
@@ -137,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rescue_adds_tolerations_once() {
+    fn adds_tolerations_once() {
         let mut facts = pod("p").facts;
         let bare = json!({ "metadata": { "uid": "p" }, "spec": {} });
-        let rescued = applied(bare.clone(), &rescue(&facts, "lease-1", "req-1"));
-        assert_eq!(rescued["spec"]["tolerations"][0]["key"], LIQO_TAINT);
-        assert!(rescued["spec"].get("nodeSelector").is_none());
+        let tolerating = applied(bare.clone(), &tolerate(&facts, "lease-1", "req-1"));
+        assert_eq!(tolerating["spec"]["tolerations"][0]["key"], LIQO_TAINT);
+        assert!(tolerating["spec"].get("nodeSelector").is_none());
         facts.tolerates.insert("lease-1".to_owned());
-        assert!(applied(bare, &rescue(&facts, "lease-1", "req-1"))["spec"].get("tolerations").is_none());
+        assert!(applied(bare, &tolerate(&facts, "lease-1", "req-1"))["spec"].get("tolerations").is_none());
     }
 }

@@ -12,9 +12,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use comity_proto::v1;
 use comity_types::is_dns_label;
 
+use super::burst_request::BurstRequest;
 use super::facts::pod::{PodFacts, PodRef};
 use super::group::Group;
 use super::note::Note;
@@ -35,7 +35,7 @@ pub struct Submission {
     /// Its pods.
     pub pods: Vec<PodRef>,
     /// The request.
-    pub spec: v1::RequestSpec,
+    pub request: BurstRequest,
 }
 
 /// One planned action.
@@ -60,7 +60,7 @@ pub enum BurstAction {
         request: String,
     },
     /// Let a pending pod tolerate the lease's node.
-    Rescue {
+    Tolerate {
         /// The pod.
         pod: PodRef,
         /// The lease.
@@ -81,7 +81,7 @@ pub enum BurstAction {
         lease: String,
     },
     /// Write an event.
-    Tell {
+    WriteEvent {
         /// On this pod.
         pod: PodRef,
         /// What.
@@ -180,7 +180,7 @@ impl<'a> Planner<'a> {
             class,
             shape: shape.clone(),
             owner_uid: facts.owner.uid.clone(),
-            wishes: facts.wishes.clone(),
+            options: facts.options.clone(),
         };
         self.waiting.entry(group).or_default().push(pod);
     }
@@ -252,7 +252,7 @@ impl<'a> Planner<'a> {
         } else if pod.tolerates.contains(&lease) {
             return;
         } else {
-            self.actions.push(BurstAction::Rescue { pod: reference, lease, request });
+            self.actions.push(BurstAction::Tolerate { pod: reference, lease, request });
         }
         self.tell(pod, note);
     }
@@ -292,12 +292,12 @@ impl<'a> Planner<'a> {
     }
 
     fn tell(&mut self, pod: &PodFacts, note: Note) {
-        let mut told = self.snapshot.told.get(&pod.pod.uid).into_iter().flatten();
-        let is_known = |told: &super::snapshot::Told| {
-            told.note == note && self.snapshot.now_ms.saturating_sub(told.at_ms) < REPEAT_NOTE_MS
+        let mut written = self.snapshot.written_notes.get(&pod.pod.uid).into_iter().flatten();
+        let is_known = |written: &super::snapshot::WrittenNote| {
+            written.note == note && self.snapshot.now_ms.saturating_sub(written.at_ms) < REPEAT_NOTE_MS
         };
-        if !told.any(is_known) {
-            self.actions.push(BurstAction::Tell { pod: pod.pod.clone(), note });
+        if !written.any(is_known) {
+            self.actions.push(BurstAction::WriteEvent { pod: pod.pod.clone(), note });
         }
     }
 

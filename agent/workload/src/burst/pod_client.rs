@@ -58,17 +58,17 @@ impl PodClient {
                 after.gates.retain(|gate| gate != GATE);
                 patch::pin(facts, lease, request)
             }
-            BurstAction::Rescue { lease, request, .. } => {
+            BurstAction::Tolerate { lease, request, .. } => {
                 (after.request, after.lease) = (Some(request.clone()), Some(lease.clone()));
                 after.tolerates.insert(lease.clone());
-                patch::rescue(facts, lease, request)
+                patch::tolerate(facts, lease, request)
             }
             BurstAction::Ungate { .. } => {
                 after.gates.retain(|gate| gate != GATE);
                 patch::ungate(facts)
             }
             BurstAction::Replace { pod, .. } => return self.delete(pod).await,
-            BurstAction::Tell { pod, note } => return self.tell(pod, note, "Burst").await,
+            BurstAction::WriteEvent { pod, note } => return self.write_event(pod, note, "Burst").await,
             _ => return Outcome::Done,
         };
         match self.patch(&facts.pod, &Patch::Json::<()>(patch)).await {
@@ -90,7 +90,7 @@ impl PodClient {
     }
 
     /// Writes an event on a pod; `action` is the event's CamelCase action.
-    pub(crate) async fn tell(&self, pod: &PodRef, note: &Note, action: &str) -> Outcome {
+    pub(crate) async fn write_event(&self, pod: &PodRef, note: &Note, action: &str) -> Outcome {
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -111,7 +111,7 @@ impl PodClient {
             secondary: None,
         };
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        // A new one each time: a recorder that is reused repeats the text of an earlier event of this reason.
+        // A new recorder each time: a reused one repeats the text of an earlier event of this reason.
         let recorder = Recorder::new(self.client.clone(), reporter);
         limited(recorder.publish(&event, &reference)).await
     }
@@ -149,10 +149,10 @@ pub(super) fn pod_of(action: &BurstAction) -> Option<&PodRef> {
     match action {
         BurstAction::Assign { pod, .. }
         | BurstAction::Pin { pod, .. }
-        | BurstAction::Rescue { pod, .. }
+        | BurstAction::Tolerate { pod, .. }
         | BurstAction::Ungate { pod }
         | BurstAction::Replace { pod, .. }
-        | BurstAction::Tell { pod, .. } => Some(pod),
+        | BurstAction::WriteEvent { pod, .. } => Some(pod),
         BurstAction::Submit(_)
         | BurstAction::Cancel { .. }
         | BurstAction::ReleaseLease { .. }
@@ -189,7 +189,7 @@ mod tests {
         let pod = crate::burst::fixtures::pod("a").facts.pod;
         for text in ["campus: no room", "campus: 2 of 8 GPUs are free"] {
             let note = Note { is_warning: false, reason: "ComityWaiting", text: text.to_owned() };
-            assert!(matches!(pod_client.tell(&pod, &note, "Burst").await, Outcome::Done));
+            assert!(matches!(pod_client.write_event(&pod, &note, "Burst").await, Outcome::Done));
         }
         assert_eq!(*written.lock().unwrap(), ["campus: no room", "campus: 2 of 8 GPUs are free"]);
     }

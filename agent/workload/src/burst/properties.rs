@@ -1,4 +1,4 @@
-//! What holds for every look, and along every run of a planner whose actions are carried out.
+//! Invariants of every plan, and of every run of plans whose actions are carried out.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ fn wanted(snapshot: &BurstSnapshot) -> u32 {
 
 fn asked(actions: &[BurstAction]) -> u32 {
     let count = |action: &BurstAction| match action {
-        BurstAction::Submit(one) => one.spec.gpus.as_ref().unwrap().count,
+        BurstAction::Submit(one) => one.request.gpus.count,
         _ => 0,
     };
     actions.iter().map(count).sum()
@@ -71,12 +71,12 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
             BurstAction::Submit(one) => {
                 *next += 1;
                 let (id, lease_id) = (format!("req-{next}"), format!("lease-{next}"));
-                let gpus = one.spec.gpus.as_ref().unwrap();
-                let mut facts_of = request(gpus.count, "");
-                facts_of.purpose = Purpose::parse(&one.spec.purpose);
+                let count = one.request.gpus.count;
+                let mut facts_of = request(count, "");
+                facts_of.purpose = Purpose::parse(&one.request.purpose.to_string());
                 (facts_of.is_queued, facts_of.lease) = (false, Some(lease_id.clone()));
                 snapshot.requests.as_mut().unwrap().insert(id.clone(), facts_of);
-                snapshot.leases.as_mut().unwrap().insert(lease_id, lease(&id, gpus.count, LeaseStage::Active));
+                snapshot.leases.as_mut().unwrap().insert(lease_id, lease(&id, count, LeaseStage::Active));
                 for pod in &one.pods {
                     facts(snapshot, &pod.uid, &|pod| pod.request = Some(id.clone()));
                 }
@@ -84,7 +84,7 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
             BurstAction::Assign { pod, request } => {
                 facts(snapshot, &pod.uid, &|pod| pod.request = Some(request.clone()))
             }
-            BurstAction::Pin { pod, lease, request } | BurstAction::Rescue { pod, lease, request } => {
+            BurstAction::Pin { pod, lease, request } | BurstAction::Tolerate { pod, lease, request } => {
                 facts(snapshot, &pod.uid, &|pod| {
                     (pod.request, pod.lease) = (Some(request.clone()), Some(lease.clone()));
                     (pod.node, pod.is_unschedulable) = (Some(lease.clone()), false);
@@ -104,7 +104,7 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
 
 proptest! {
     #[test]
-    fn never_more_is_asked_for_than_pods_want_and_limits_allow(snapshot in some_view()) {
+    fn requests_never_exceed_the_demand_of_pods_or_the_limits(snapshot in some_view()) {
         let actions = plan(&snapshot);
         let rules = snapshot.namespaces["team-a"].as_ref().unwrap();
         prop_assert!(asked(&actions) <= wanted(&snapshot));
@@ -125,7 +125,7 @@ proptest! {
                         let facts = snapshot.pods.iter().find(|facts| facts.facts.pod == *pod).unwrap();
                         gpus += facts.facts.shape.as_ref().unwrap().gpus;
                     }
-                    prop_assert_eq!(gpus, one.spec.gpus.as_ref().unwrap().count);
+                    prop_assert_eq!(gpus, one.request.gpus.count);
                 }
                 BurstAction::Assign { pod, .. } | BurstAction::Ungate { pod } => {
                     prop_assert!(seen.insert(pod.uid.clone()), "{} twice", pod.uid);
@@ -136,14 +136,14 @@ proptest! {
     }
 
     #[test]
-    fn the_same_look_gives_the_same_plan_in_whatever_order_pods_come(snapshot in some_view()) {
+    fn the_order_of_pods_does_not_change_the_plan(snapshot in some_view()) {
         let mut turned = snapshot.clone();
         turned.pods.reverse();
         prop_assert_eq!(plan(&snapshot), plan(&turned));
     }
 
     #[test]
-    fn carried_out_again_and_again_it_comes_to_rest_within_the_limits(mut snapshot in some_view()) {
+    fn repeated_plans_converge_within_the_limits(mut snapshot in some_view()) {
         let limit = snapshot.namespaces["team-a"].as_ref().unwrap().max_gpus;
         let mut next = 0;
         for round in 0..8 {
@@ -155,7 +155,7 @@ proptest! {
             let used: u32 = snapshot.pods.iter().filter(|pod| pod.facts.lease.is_some())
                 .map(|pod| pod.facts.shape.as_ref().unwrap().gpus).sum();
             prop_assert!(used <= held, "leases hold {held}, pods on them use {used}");
-            let acts = |action: &&BurstAction| !matches!(action, BurstAction::Tell { .. } | BurstAction::WakeAt { .. });
+            let acts = |action: &&BurstAction| !matches!(action, BurstAction::WriteEvent { .. } | BurstAction::WakeAt { .. });
             prop_assert!(round < 6 || plan(&snapshot).iter().filter(acts).count() == 0, "{:?}", plan(&snapshot));
         }
     }

@@ -7,11 +7,11 @@ use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
-/// Longest that a Job's pods are waited for.
+/// Longest time that a Job's pods are gathered.
 const MAX_DEBOUNCE_MS: u64 = 5_000;
-/// Longest that an unused lease is kept, and that a pod is held: a day.
+/// Longest cooldown, and longest time that a pod is held: a day.
 const MAX_SECONDS: u64 = 86_400;
-/// The most that is asked for with each GPU: a thousand cores, 16 TiB.
+/// Most CPU and memory requested with each GPU: a thousand cores, 16 TiB.
 const MAX_CPU_MILLI: u64 = 1_000_000;
 const MAX_MEMORY_MIB: u64 = 16 << 20;
 /// Where the webhook listens. Not the fabric's port for APIs, which a gateway opens on addresses of the same node.
@@ -21,9 +21,9 @@ const DEFAULT_PORT: u16 = 7483;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BurstSettings {
-    /// Whether it is done at all.
+    /// Whether GPU pods burst.
     pub enabled: bool,
-    /// The admission webhook that holds GPU pods by a scheduling gate; absent: only pending pods are rescued.
+    /// The admission webhook that holds GPU pods by a scheduling gate; absent: pending pods only get tolerations.
     pub webhook: Option<WebhookSettings>,
     /// How long the pods of one owner are gathered into one request.
     pub debounce_milliseconds: u64,
@@ -41,9 +41,9 @@ pub struct BurstSettings {
     pub max_gpus: u32,
     /// Requests that one namespace may have at once, where it does not say.
     pub max_requests: u32,
-    /// The least CPU asked for with each GPU, in thousandths of a core.
+    /// Minimum CPU requested with each GPU, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,
-    /// The least memory asked for with each GPU, in MiB.
+    /// Minimum memory requested with each GPU, in MiB.
     pub memory_mib_per_gpu: u64,
 }
 
@@ -92,7 +92,7 @@ impl Default for WebhookSettings {
 }
 
 impl BurstSettings {
-    /// Says what cannot be.
+    /// Checks all values.
     ///
     /// # Errors
     /// [`InvalidSettings`], naming fields, values and remedies.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
-use super::facts::wishes::Wishes;
+use super::facts::pod_options::PodOptions;
 use super::group::Purpose;
 use super::snapshot::{BurstSnapshot, LeaseFacts, LeaseStage};
 
@@ -21,8 +21,8 @@ pub(crate) struct Slot<'a> {
     pub(crate) is_queued: bool,
     pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
     pub(crate) purpose: Option<&'a Purpose>,
-    /// Wishes in the request; `None` if only the lease is known.
-    wishes: Option<&'a Wishes>,
+    /// The request's options; `None` if only the lease is known.
+    options: Option<&'a PodOptions>,
     pub(crate) message: &'a str,
     pub(crate) short_since_ms: Option<u64>,
     pub(crate) kept_until_ms: u64,
@@ -42,8 +42,8 @@ impl Slot<'_> {
         self.lease.is_some_and(|(_, lease)| lease.stage == LeaseStage::Ending)
     }
 
-    /// Whether pods of this shape, wishes and group could use it, regardless of free GPUs.
-    pub(crate) fn suits(&self, shape: &Shape, wishes: &Wishes, group: &str) -> bool {
+    /// Whether pods of this shape, options and group could use it, regardless of free GPUs.
+    pub(crate) fn suits(&self, shape: &Shape, options: &PodOptions, group: &str) -> bool {
         // An ending lease has no capacity, unless its request waits for the next one.
         if self.is_ending() && !self.is_queued {
             return false;
@@ -62,10 +62,10 @@ impl Slot<'_> {
             Some(_) => true,
             None => self.lease.is_some(),
         };
-        // Pods without wishes may use any lease that people requested.
-        let as_wished = self.wishes.is_some_and(|asked| wishes.are_met_by(asked))
-            || (self.purpose.is_none() && *wishes == Wishes::default());
-        enough && together && same_kind && theirs && as_wished
+        // Pods without options may use any lease that people requested.
+        let options_met = self.options.is_some_and(|requested| options.are_met_by(requested))
+            || (self.purpose.is_none() && *options == PodOptions::default());
+        enough && together && same_kind && theirs && options_met
     }
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
                 is_queued: request.is_queued,
                 lease: None,
                 purpose: request.purpose.as_ref(),
-                wishes: Some(&request.wishes),
+                options: Some(&request.options),
                 message: &request.message,
                 short_since_ms: request.short_since_ms,
                 kept_until_ms: request.kept_until_ms,
@@ -105,7 +105,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
             is_queued: false,
             lease: None,
             purpose: None,
-            wishes: None,
+            options: None,
             message: "",
             short_since_ms: None,
             kept_until_ms: 0,

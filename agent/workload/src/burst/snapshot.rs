@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::namespace::Rules;
 use super::facts::pod::PodFacts;
-use super::facts::wishes::Wishes;
+use super::facts::pod_options::PodOptions;
 use super::note::Note;
 
 /// A pod, with when this process first saw it.
@@ -41,7 +41,7 @@ pub struct RequestFacts {
     pub short_since_ms: Option<u64>,
     /// Until when it is kept without pods: its lease was reclaimed, and controllers make the saved pods again.
     pub kept_until_ms: u64,
-    pub(crate) wishes: Wishes,
+    pub(crate) options: PodOptions,
     /// Its purpose, if burst made it.
     pub purpose: Option<super::group::Purpose>,
 }
@@ -128,7 +128,7 @@ pub struct InFlight {
 
 /// An event that was written on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct WrittenNote {
     /// The event.
     pub note: Note,
     /// When.
@@ -144,7 +144,7 @@ pub struct BurstSnapshot {
     pub cluster: String,
     /// Pods that ask for GPUs in namespaces that opted in, and pods that our gate holds anywhere.
     pub pods: Vec<PodView>,
-    /// Namespaces that opted in, with their rules or what is wrong with them.
+    /// Namespaces that opted in, with their rules or the error in them.
     pub namespaces: BTreeMap<String, Result<Rules, String>>,
     /// Own requests that have not ended, by id; `None` before the first answer of the broker.
     pub requests: Option<BTreeMap<String, RequestFacts>>,
@@ -159,7 +159,7 @@ pub struct BurstSnapshot {
     /// Recently refused submissions by idempotency key: reason, and when they may be tried again.
     pub refused: BTreeMap<String, (String, u64)>,
     /// Recent events by pod UID.
-    pub told: BTreeMap<String, Vec<Told>>,
+    pub written_notes: BTreeMap<String, Vec<WrittenNote>>,
     /// Number of pods that an owner will make, by its UID, if known.
     pub expected: BTreeMap<String, u32>,
     /// Why this cluster cannot borrow virtual nodes, if so: nothing is requested, and pods stay.

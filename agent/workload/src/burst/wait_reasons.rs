@@ -13,7 +13,7 @@ const AFTER_MS: u64 = 1_000;
 /// Requests explained in one round.
 const EXPLAINED_PER_ROUND: usize = 16;
 /// Donors named in a summary.
-const MOST_DONORS: usize = 4;
+const MAX_DONORS: usize = 4;
 /// Characters of one donor's reason, and of all.
 const REASON_CHARS: usize = 120;
 const ALL_CHARS: usize = 480;
@@ -32,8 +32,8 @@ pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
     if against.is_empty() || !answer.summary.starts_with("not placed") {
         parts.extend(Some(answer.summary.clone()).filter(|summary| !summary.is_empty()));
     }
-    parts.extend(against.iter().take(MOST_DONORS).cloned());
-    let more = against.len().saturating_sub(MOST_DONORS);
+    parts.extend(against.iter().take(MAX_DONORS).cloned());
+    let more = against.len().saturating_sub(MAX_DONORS);
     if more > 0 {
         parts.push(format!("and {more} more donors"));
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_has_an_end() {
+    fn summaries_are_bounded() {
         let many = (0..50).map(|n| verdict(&format!("donor-{n}"), &"é".repeat(900))).collect();
         let text = summarize(&answer(&"s".repeat(9_000), many));
         assert!(text.chars().count() <= ALL_CHARS && text.ends_with('…'), "{text}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_is_asked_a_second_later_and_then_once_a_minute() {
+    fn the_first_explanation_comes_after_a_second_and_then_one_a_minute() {
         let mut requests = BTreeMap::from([("req-1".to_owned(), RequestFacts::default())]);
         let mut reasons = WaitReasons::default();
         reasons.apply_to(requests.iter_mut(), 0);

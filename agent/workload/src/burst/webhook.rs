@@ -1,7 +1,7 @@
 //! The admission webhook that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a
 //! lease.
 //!
-//! Its failure policy is `Ignore`: without it pending pods are rescued by tolerations. The agent makes the certificates
+//! Its failure policy is `Ignore`: without it pending pods get tolerations instead. The agent makes the certificates
 //! itself: a CA whose key is discarded after it signed one server certificate. Both are in a Secret, the CA also in the
 //! webhook's configuration, and replaced long before they expire.
 
@@ -29,7 +29,7 @@ use server::Webhook;
 pub use configuration::remove as remove_configuration;
 
 /// How often the configuration is checked without an event.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const WEBHOOK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -64,25 +64,25 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Never ends.
+    /// Keeps certificates and configuration up to date. Never ends.
     async fn keep_configured(&self) {
         let api = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
         let only = watcher::Config::default().fields(&format!("metadata.name={}", configuration::NAME));
         let mut changes = watcher(api, only).default_backoff().boxed();
         let mut is_said = false;
         loop {
-            let pause = match self.once().await {
+            let pause = match self.update().await {
                 Ok(()) => {
                     if !is_said {
                         tracing::info!(listen = %self.settings.listen, "the admission webhook of burst serves");
                     }
                     is_said = true;
-                    LOOK_EVERY
+                    CHECK_INTERVAL
                 }
                 Err(error) => {
                     tracing::warn!(
                         error,
-                        "the admission webhook cannot be set up yet; pending pods are rescued meanwhile"
+                        "the admission webhook cannot be set up yet; meanwhile pending pods get tolerations"
                     );
                     WEBHOOK_RETRY_INTERVAL
                 }
@@ -94,10 +94,9 @@ impl Keeper {
         }
     }
 
-    async fn once(&self) -> Result<(), String> {
+    async fn update(&self) -> Result<(), String> {
         let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
-        // Whoever connects knows the new CA before the new certificate is shown, and the old one for as long as it is
-        // good.
+        // Callers trust the new CA before the new certificate is shown, and the old CA while it is valid.
         configuration::ensure(&self.client, &self.settings, &certificates.ca_pem).await?;
         if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
             let webhook = Webhook::new(&certificates, self.service.clone())

@@ -15,13 +15,13 @@ use super::requests::{RequestError, Requests};
 use super::snapshot::InFlight;
 
 /// Concurrent calls to the broker.
-const MOST_CALLS: usize = 32;
+const MAX_CALLS: usize = 32;
 /// Calls running or queued.
-const MOST_WAITING: usize = 1_024;
+const MAX_WAITING: usize = 1_024;
 /// Pause after a failed call; doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Result of a call.
 pub(super) enum Answer {
@@ -67,7 +67,7 @@ impl Worker {
         Self {
             requests,
             clock,
-            places: Arc::new(Semaphore::new(MOST_CALLS)),
+            places: Arc::new(Semaphore::new(MAX_CALLS)),
             failures: BTreeMap::new(),
             tasks: JoinSet::new(),
             under_way: BTreeSet::new(),
@@ -108,7 +108,7 @@ impl Worker {
             self.failures.remove(&key);
             return;
         };
-        if self.failures.len() >= MOST_WAITING {
+        if self.failures.len() >= MAX_WAITING {
             // Calls that are no longer made.
             self.failures.clear();
         }
@@ -122,7 +122,7 @@ impl Worker {
     }
 
     fn begin(&mut self, key: String, call: impl Future<Output = Answer> + Send + 'static) -> bool {
-        if self.under_way.len() >= MOST_WAITING || !self.under_way.insert(key.clone()) {
+        if self.under_way.len() >= MAX_WAITING || !self.under_way.insert(key.clone()) {
             return false;
         }
         let pause = pause(self.failures.get(&key).copied().unwrap_or(0));
@@ -141,12 +141,12 @@ impl Worker {
     pub(super) fn submit(&mut self, submission: Box<Submission>) {
         let (key, requests) = (submission.key.clone(), Arc::clone(&self.requests));
         let flight = InFlight {
-            namespace: submission.spec.target_namespace.clone(),
-            gpus: submission.spec.gpus.as_ref().map_or(0, |gpus| gpus.count),
+            namespace: submission.request.target_namespace.clone(),
+            gpus: submission.request.gpus.count,
             pods: submission.pods.iter().map(|pod| pod.uid.clone()).collect(),
         };
         let call = async move {
-            let result = requests.submit(submission.spec.clone(), submission.key.clone()).await;
+            let result = requests.submit(submission.request.to_message(), submission.key.clone()).await;
             Answer::Submitted { submission, result }
         };
         if self.begin(key.clone(), call) {
@@ -204,7 +204,7 @@ impl Worker {
 fn pause(failed: u32) -> Duration {
     match failed.checked_sub(1) {
         None => Duration::ZERO,
-        Some(before) => FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(LONGEST_PAUSE),
+        Some(before) => FIRST_PAUSE.saturating_mul(1 << before.min(16)).min(MAX_PAUSE),
     }
 }
 
@@ -216,6 +216,6 @@ mod tests {
     fn pauses_double_up_to_the_longest() {
         let all: Vec<u128> = (0..9).map(|failed| pause(failed).as_millis()).collect();
         assert_eq!(all, [0, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+        assert_eq!(pause(u32::MAX), MAX_PAUSE);
     }
 }

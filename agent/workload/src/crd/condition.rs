@@ -26,11 +26,32 @@ pub(crate) fn time(ms: u64) -> Option<String> {
     Some(k8s_openapi::jiff::Timestamp::from_second(seconds).ok()?.to_string())
 }
 
+pub(super) enum ConditionStatus {
+    True,
+    False,
+}
+
+impl From<bool> for ConditionStatus {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}
+
 /// A condition whose status changed at `now_ms`.
-pub(super) fn condition(type_: &str, holds: bool, reason: &str, message: &str, now_ms: u64) -> Condition {
+pub(super) fn condition(
+    type_: &str,
+    status: impl Into<ConditionStatus>,
+    reason: &str,
+    message: &str,
+    now_ms: u64,
+) -> Condition {
     Condition {
         type_: type_.to_owned(),
-        status: if holds { "True" } else { "False" }.to_owned(),
+        status: match status.into() {
+            ConditionStatus::True => "True",
+            ConditionStatus::False => "False",
+        }
+        .to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
         last_transition_time: time(now_ms).unwrap_or_default(),

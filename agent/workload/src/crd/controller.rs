@@ -23,10 +23,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::controller_state::ControllerState;
 use super::copies::Work;
 use super::reconcile::{self, Defaults};
 use super::remarks::Remark;
-use super::seen::Seen;
 use super::write_error::WriteError;
 use super::{DeliveryKind, FINALIZER, GpuLease, GpuRequest, camel};
 use crate::burst::{CLASS, RequestError, Requests, TENANT_LABEL, wait_reasons};
@@ -56,7 +56,7 @@ pub struct Controller {
     pub client: kube::Client,
     /// The broker.
     pub requests: Arc<dyn Requests>,
-    /// What the broker wants.
+    /// Desired states from the broker.
     pub desired: watch::Receiver<Update>,
     /// Whether this cluster can have virtual nodes.
     pub service: watch::Receiver<NodeService>,
@@ -80,13 +80,13 @@ impl Controller {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut requests = follow::<GpuRequest>(&self.client);
         let mut leases = follow::<GpuLease>(&self.client);
-        let mut seen = Seen::default();
+        let mut state = ControllerState::default();
         let mut pause = ASK_EVERY.1;
         let mut dirty = false;
         let mut settles: Option<Instant> = None;
         loop {
-            if dirty && seen.requests.is_complete() && seen.leases.is_complete() {
-                let waits = self.turn(&mut seen).await;
+            if dirty && state.requests.is_complete() && state.leases.is_complete() {
+                let waits = self.turn(&mut state).await;
                 pause = if waits { ASK_EVERY.0 } else { ASK_EVERY.1 };
                 dirty = false;
             }
@@ -95,18 +95,18 @@ impl Controller {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(event) = requests.next() => {
-                    let event = seen.taken("gpurequests", event);
-                    dirty |= event.is_some_and(|event| seen.requests.take(event, |object| Some((key(object)?, Some(object.clone())))));
+                    let event = state.ok_or_log("gpurequests", event);
+                    dirty |= event.is_some_and(|event| state.requests.take(event, |object| Some((key(object)?, Some(object.clone())))));
                 }
                 Some(event) = leases.next() => {
-                    let event = seen.taken("gpuleases", event);
-                    if event.is_some_and(|event| seen.leases.take(event, |object| Some((key(object)?, Some(object.clone()))))) {
+                    let event = state.ok_or_log("gpuleases", event);
+                    if event.is_some_and(|event| state.leases.take(event, |object| Some((key(object)?, Some(object.clone()))))) {
                         settles.get_or_insert_with(|| Instant::now() + SETTLES_AFTER);
                     }
                 }
                 () = tokio::time::sleep_until(settled), if settles.is_some() => {
                     settles = None;
-                    seen.written_leases.clear();
+                    state.written_leases.clear();
                     dirty = true;
                 }
                 Ok(()) = self.desired.changed() => dirty = true,
@@ -116,11 +116,11 @@ impl Controller {
     }
 
     /// One round over all objects; true if any waits for the broker.
-    pub(super) async fn turn(&self, seen: &mut Seen) -> bool {
+    pub(super) async fn turn(&self, state: &mut ControllerState) -> bool {
         let update = self.desired.borrow().clone();
-        self.mirror_leases(seen, &update).await;
-        seen.forget_what_is_gone();
-        let begun: Vec<Work> = seen.requests.facts().map(|object| seen.begin(object)).collect();
+        self.mirror_leases(state, &update).await;
+        state.forget_deleted();
+        let begun: Vec<Work> = state.requests.facts().map(|object| state.begin(object)).collect();
         let live = self.requests.list().await;
         let mut work: Vec<BoxFuture<'_, (Work, Result<bool, WriteError>)>> = Vec::with_capacity(begun.len());
         for begun in begun {
@@ -129,27 +129,27 @@ impl Controller {
         let results: Vec<_> = futures::stream::iter(work).buffer_unordered(CONCURRENT_OBJECTS).collect().await;
         let mut waits = false;
         for (work, result) in results {
-            waits |= self.end(seen, work, result).await;
+            waits |= self.end(state, work, result).await;
         }
         if let Ok(live) = live {
-            waits |= self.sweep(seen, &live).await;
+            waits |= self.sweep(state, &live).await;
         }
         waits
     }
 
     /// Handles the result of work on one object; true if it must be polled.
-    async fn end(&self, seen: &mut Seen, mut work: Work, result: Result<bool, WriteError>) -> bool {
+    async fn end(&self, state: &mut ControllerState, mut work: Work, result: Result<bool, WriteError>) -> bool {
         let (uid, now) = (work.uid(), self.clock.unix_ms());
         for remark in std::mem::take(&mut work.remarks) {
-            if seen.remarks.is_due(&uid, &remark, now) {
-                self.tell(&work.object, remark).await;
+            if state.remarks.is_due(&uid, &remark, now) {
+                self.write_event(&work.object, remark).await;
             }
         }
         let name = key(&work.object).unwrap_or_default();
-        seen.end(work);
+        state.end(work);
         match result {
             Ok(waits) => {
-                seen.failures.cleared(&uid);
+                state.failures.cleared(&uid);
                 waits
             }
             Err(WriteError::Outdated(reason)) => {
@@ -157,7 +157,7 @@ impl Controller {
                 false
             }
             Err(WriteError::Failed(reason)) => {
-                if seen.failures.is_new(&uid, &reason) {
+                if state.failures.is_new(&uid, &reason) {
                     tracing::warn!(name, reason, "a GpuRequest cannot be brought on yet");
                 }
                 true
@@ -193,7 +193,7 @@ impl Controller {
         let known = work.object.status.as_ref().and_then(|status| status.request.clone());
         let is_known = known.is_some();
         let request = match known {
-            None if is_refused(&work.object) && work.asked_again_ms > now => return Ok(false),
+            None if is_refused(&work.object) && work.retry_refused_ms > now => return Ok(false),
             None => self.submit(work).await?,
             Some(id) => match live.and_then(|live| live.iter().find(|request| request.id == id)) {
                 Some(request) => Ok(request.clone()),
@@ -223,7 +223,7 @@ impl Controller {
             Err(error @ RequestError::Unavailable(_))
                 if object.status.as_ref().is_some_and(|s| s.request.is_some()) =>
             {
-                // What was known stays: cannot see is not gone.
+                // The known state stays: an unreadable request is not a missing one.
                 return Err(WriteError::Failed(format!("its state cannot be read: {error}")));
             }
             Err(error) => reconcile::refused(object, "Submitting", "BrokerUnavailable", &error.to_string(), now),
@@ -278,7 +278,7 @@ impl Controller {
             Err((code, reason)) => (Err(RequestError::Refused { code: code.to_owned(), reason }), INCOMPLETE_FOR),
         };
         let until = || self.clock.unix_ms().saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-        work.asked_again_ms = if matches!(answer, Err(RequestError::Refused { .. })) { until() } else { 0 };
+        work.retry_refused_ms = if matches!(answer, Err(RequestError::Refused { .. })) { until() } else { 0 };
         Ok(answer)
     }
 
@@ -295,7 +295,7 @@ impl Controller {
         };
         let cancelled = match (named.or_else(|| live.and_then(of_purpose)), live) {
             (Some(request), _) => self.requests.cancel(request, format!("gpurequest-cancel-{uid}")).await,
-            // Nothing of it is at the broker.
+            // The broker has no request for it.
             (None, Some(_)) => Ok(()),
             (None, None) => Err(RequestError::Unavailable("its requests cannot be listed".to_owned())),
         };
@@ -303,10 +303,10 @@ impl Controller {
             let deleted = object.metadata.deletion_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
             let since = self.clock.unix_ms().saturating_sub(u64::try_from(deleted).unwrap_or(0));
             if u128::from(since) < KEEP_DELETED.as_millis() {
-                return Err(WriteError::Failed(format!("its request is not taken back yet: {error}")));
+                return Err(WriteError::Failed(format!("its request is not cancelled yet: {error}")));
             }
             let text = format!(
-                "removed although its request was not taken back ({error}); that is done when the broker is heard again"
+                "removed although its request was not cancelled ({error}); that follows when the broker answers again"
             );
             let reason = "ComityAbandoned".to_owned();
             work.remarks.push(Remark { type_: EventType::Warning, reason, text });
@@ -316,25 +316,25 @@ impl Controller {
     }
 
     /// Cancels requests whose objects are gone.
-    async fn sweep(&self, seen: &mut Seen, live: &[v1::Request]) -> bool {
+    async fn sweep(&self, state: &mut ControllerState, live: &[v1::Request]) -> bool {
         let now = self.clock.unix_ms();
-        let objects: Vec<String> = seen.requests.facts().filter_map(|object| object.metadata.uid.clone()).collect();
+        let objects: Vec<String> = state.requests.facts().filter_map(|object| object.metadata.uid.clone()).collect();
         let is_orphan = |request: &&v1::Request| {
             let uid = request.spec.as_ref().and_then(|spec| reconcile::uid_in(&spec.purpose));
             uid.is_some_and(|uid| !objects.iter().any(|known| known == uid))
         };
         let orphans: Vec<&v1::Request> = live.iter().filter(is_orphan).collect();
-        seen.orphans.retain(|id, _| orphans.iter().any(|request| request.id == *id));
+        state.orphans.retain(|id, _| orphans.iter().any(|request| request.id == *id));
         let orphans: Vec<v1::Request> = orphans.into_iter().cloned().collect();
         for request in &orphans {
-            let since = *seen.orphans.entry(request.id.clone()).or_insert(now);
+            let since = *state.orphans.entry(request.id.clone()).or_insert(now);
             if now.saturating_sub(since) < ORPHANED_AFTER_MS {
                 continue;
             }
             let key = format!("gpurequest-orphan-{}", request.id);
             match self.requests.cancel(request.id.clone(), key).await {
                 Ok(()) => tracing::info!(request = request.id, "its GpuRequest is gone: taken back"),
-                Err(error) if seen.failures.is_new(&request.id, &error.to_string()) => {
+                Err(error) if state.failures.is_new(&request.id, &error.to_string()) => {
                     tracing::warn!(request = request.id, %error, "its GpuRequest is gone, and it cannot be taken back \
                         yet")
                 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::GpuRequest;
 
 /// Most superseded versions remembered of an object; more accumulate only while its watch is stuck.
-const MOST_VERSIONS: usize = 32;
+const MAX_VERSIONS: usize = 32;
 
 /// One object while it is worked on.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Work {
     /// Events about it that are due.
     pub(super) remarks: Vec<super::remarks::Remark>,
     /// When a refused submission is retried; 0 if none was refused.
-    pub(super) asked_again_ms: u64,
+    pub(super) retry_refused_ms: u64,
     /// Why it waits, and when the broker was asked that.
     pub(super) why: Option<(String, u64)>,
 }
@@ -44,25 +44,26 @@ pub(super) struct Copies {
 
 impl Copies {
     /// Starts work on an object from a watch.
-    pub(super) fn begin(&self, told: &GpuRequest) -> Work {
-        let (object, superseded) = match self.written.get(&uid(told)) {
-            Some((object, superseded)) if is_among(told, superseded) => (object.clone(), superseded.clone()),
-            _ => (told.clone(), BTreeSet::new()),
+    pub(super) fn begin(&self, watched: &GpuRequest) -> Work {
+        let (object, superseded) = match self.written.get(&uid(watched)) {
+            Some((object, superseded)) if is_among(watched, superseded) => (object.clone(), superseded.clone()),
+            _ => (watched.clone(), BTreeSet::new()),
         };
-        Work { object, superseded, remarks: Vec::new(), asked_again_ms: 0, why: None }
+        Work { object, superseded, remarks: Vec::new(), retry_refused_ms: 0, why: None }
     }
 
     /// Remembers the object's writes.
     pub(super) fn keep(&mut self, work: Work) {
-        if !work.superseded.is_empty() && work.superseded.len() <= MOST_VERSIONS {
+        if !work.superseded.is_empty() && work.superseded.len() <= MAX_VERSIONS {
             self.written.insert(uid(&work.object), (work.object, work.superseded));
         }
     }
 
     /// Forgets deleted objects, and those whose watch caught up.
-    pub(super) fn forget<'a>(&mut self, told: impl Iterator<Item = &'a GpuRequest>) {
-        let told: BTreeMap<String, &GpuRequest> = told.map(|object| (uid(object), object)).collect();
-        self.written.retain(|uid, (_, superseded)| told.get(uid).is_some_and(|told| is_among(told, superseded)));
+    pub(super) fn forget<'a>(&mut self, watched: impl Iterator<Item = &'a GpuRequest>) {
+        let watched: BTreeMap<String, &GpuRequest> = watched.map(|object| (uid(object), object)).collect();
+        self.written
+            .retain(|uid, (_, superseded)| watched.get(uid).is_some_and(|watched| is_among(watched, superseded)));
     }
 }
 

@@ -39,11 +39,11 @@ pub struct GpuLeaseSpec {
     pub lease: String,
     /// The request that it serves, "req-N".
     pub request: String,
-    /// What this cluster is.
+    /// This cluster's side.
     pub side: Side,
     /// The other cluster.
     pub peer: String,
-    /// Who is accounted.
+    /// Tenant charged.
     pub tenant: String,
     /// GPUs, or shares of GPUs.
     pub gpus: i64,
@@ -69,7 +69,7 @@ pub struct Functions {
     pub per_node: i64,
 }
 
-/// What this cluster is in a lease.
+/// A side of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Side {
     /// It borrows.
@@ -78,7 +78,7 @@ pub enum Side {
     Donor,
 }
 
-/// Where a lease stands.
+/// Status of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuLeaseStatus {
@@ -94,7 +94,7 @@ pub struct GpuLeaseStatus {
     /// When it ends because it is being reclaimed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_at: Option<String>,
-    /// What is waited for, or what went wrong.
+    /// Why the lease waits or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// DonorReady, OriginReady, Active and Reclaiming.

@@ -98,7 +98,7 @@ pub struct GpuRequestSpec {
     /// Whether a gang may spread over several donors, with one lease and one virtual node for each. Absent: no.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_donors: Option<bool>,
-    /// What its work reads: a donor that holds it, or can have it soon, comes first.
+    /// Datasets that its work reads: donors that hold them, or can have them soon, come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub data: Vec<DataNeed>,
@@ -128,7 +128,7 @@ pub enum DeliveryKind {
     Namespace,
 }
 
-/// What became of a `GpuRequest`.
+/// Status of a `GpuRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuRequestStatus {

@@ -11,16 +11,16 @@ use kube::{Api, Resource as _};
 use serde_json::json;
 
 use super::controller::{Controller, key, namespace};
+use super::controller_state::ControllerState;
 use super::remarks::Remark;
-use super::seen::Seen;
 use super::{GpuLease, lease_mirror};
 use crate::reclaim::{self, CHECKPOINTED};
 
 impl Controller {
-    pub(super) async fn mirror_leases(&self, seen: &mut Seen, update: &Update) {
+    pub(super) async fn mirror_leases(&self, own: &mut ControllerState, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let Seen { leases, written_leases: written, failures, .. } = seen;
+        let ControllerState { leases, written_leases: written, failures, .. } = own;
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
@@ -33,7 +33,7 @@ impl Controller {
             let seen = found.get(&name).copied();
             let old = old.filter(|old| key(old) == key(&object));
             wanted.push(name.clone());
-            // By its key: whoever may annotate one of them might say in its spec that it is another.
+            // By its key: somebody who may annotate an object could name another lease in its spec.
             let is_asked = lease.origin.as_str() == self.cluster && reclaim::reclaim_of(lease).is_some();
             let answers = |seen: &GpuLease| {
                 lease_mirror::is_answered(seen) && lease_mirror::marks(seen) == lease_mirror::marks(&object)
@@ -77,8 +77,8 @@ impl Controller {
         let apply = PatchParams::apply("comity-agent").force();
         let is_remarked = old.is_none_or(|old| lease_mirror::marks(old) != lease_mirror::marks(object));
         if is_remarked && seen.is_some_and(lease_mirror::is_answered) {
-            // It answers an earlier reclaim. Before that is overwritten, so that it is never taken for an answer to
-            // this one.
+            // It answers an earlier reclaim. Removed before the new deadline is written, so that it never counts as an
+            // answer to this one.
             let forget = Patch::Merge(json!({ "metadata": { "annotations": { CHECKPOINTED: null } } }));
             within_limit(api.patch(&name, &PatchParams::default(), &forget))
                 .await
@@ -104,14 +104,14 @@ impl Controller {
                 .await
                 .map_err(|error| error.to_string())?;
             if let Some(seen) = seen {
-                self.tell_of_reclaim(seen, old, object).await;
+                self.write_reclaim_event(seen, old, object).await;
             }
         }
         Ok(())
     }
 
-    /// An event on the `GpuLease` when it is being reclaimed, until when, and when it is not any more.
-    async fn tell_of_reclaim(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
+    /// Writes an event on the `GpuLease` when a reclaim begins, its deadline changes, or it is withdrawn.
+    async fn write_reclaim_event(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
         let at = |lease: &GpuLease| lease.status.as_ref().and_then(|status| status.reclaim_at.clone());
         let Some(status) = object.status.as_ref().filter(|status| old.and_then(at) != status.reclaim_at) else {
             return;
@@ -120,10 +120,10 @@ impl Controller {
             let why = status.conditions.iter().find(|condition| condition.type_ == "Reclaiming");
             let why = why.map(|condition| condition.message.clone()).unwrap_or_default();
             let reason = "ComityReclaim".to_owned();
-            self.tell(seen, Remark { type_: EventType::Warning, reason, text: why }).await;
+            self.write_event(seen, Remark { type_: EventType::Warning, reason, text: why }).await;
         } else if status.end_reason.is_none() {
             let (reason, text) = ("ComityReclaimWithdrawn".to_owned(), "it is no longer being reclaimed".to_owned());
-            self.tell(seen, Remark { type_: EventType::Normal, reason, text }).await;
+            self.write_event(seen, Remark { type_: EventType::Normal, reason, text }).await;
         }
     }
 }

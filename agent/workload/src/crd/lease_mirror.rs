@@ -1,10 +1,10 @@
 //! Converts a lease to its `GpuLease`. Pure.
 
 use comity_agent_model::lease::Lease;
-use comity_proto::v1;
+use comity_agent_model::lease::placement::Placement;
 use comity_types::{Delivery, LeaseState};
 
-use super::condition::{Condition, condition, conditions, time};
+use super::condition::{Condition, ConditionStatus, condition, conditions, time};
 use super::gpu_lease::{Functions, GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 use super::{DeliveryKind, camel};
 use crate::reclaim::{CHECKPOINTED, RECLAIM_AT, RECLAIM_REASON, ReclaimNotice};
@@ -14,10 +14,11 @@ const SYSTEM_NAMESPACE: &str = "comity-system";
 
 /// The mirror of a lease; `None` for one that is not this cluster's.
 pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_ms: u64) -> Option<GpuLease> {
-    let placement = lease.placement.clone().unwrap_or_default();
+    let placement = lease.placement.as_ref();
+    let donor = placement.map_or("", |placement| placement.donor.as_str());
     let (side, peer, namespace) = if lease.origin.as_str() == cluster {
-        (Side::Origin, placement.donor.clone(), lease.target_namespace.as_str())
-    } else if placement.donor == cluster {
+        (Side::Origin, donor.to_owned(), lease.target_namespace.as_str())
+    } else if donor == cluster {
         (Side::Donor, lease.origin.to_string(), SYSTEM_NAMESPACE)
     } else {
         return None;
@@ -32,8 +33,8 @@ pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_m
             peer,
             tenant: lease.tenant.clone(),
             gpus: lease.gpus.as_ref().map_or(0, |gpus| i64::from(gpus.count)),
-            functions: functions(&placement),
-            resource: placement.resource_name,
+            functions: placement.map(functions).unwrap_or_default(),
+            resource: placement.map(|placement| placement.resource_name.clone()).unwrap_or_default(),
             delivery: match lease.delivery {
                 Delivery::VirtualNode => DeliveryKind::VirtualNode,
                 Delivery::Namespace => DeliveryKind::Namespace,
@@ -73,12 +74,12 @@ pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_m
 }
 
 /// Virtual functions that pods must request besides GPUs.
-fn functions(placement: &v1::Placement) -> Vec<Functions> {
+fn functions(placement: &Placement) -> Vec<Functions> {
     let of = |resource: &str| {
-        let on_nodes = placement.nodes.iter().flat_map(|node| &node.rdma).filter(|rdma| rdma.resource == resource);
-        on_nodes.map(|rdma| rdma.functions).min().unwrap_or(0)
+        let on_nodes = placement.nodes.iter().flat_map(|node| &node.functions);
+        on_nodes.filter(|functions| functions.resource == resource).map(|functions| functions.count).min().unwrap_or(0)
     };
-    let all = comity_agent_model::functions::functions(placement).into_iter().map(|(resource, count)| Functions {
+    let all = placement.functions().into_iter().map(|(resource, count)| Functions {
         resource: resource.to_owned(),
         count: i64::try_from(count).unwrap_or(i64::MAX),
         per_node: of(resource).into(),
@@ -89,13 +90,19 @@ fn functions(placement: &v1::Placement) -> Vec<Functions> {
 /// The condition `Reclaiming`: reason, deadline and next lease.
 fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
     let Some(ReclaimNotice { at, reason, message, moved_to, .. }) = reclaim else {
-        return condition("Reclaiming", false, "NotReclaimed", "", now_ms);
+        return condition("Reclaiming", ConditionStatus::False, "NotReclaimed", "", now_ms);
     };
     let goes_on = match moved_to {
         None => "another place is sought".to_owned(),
-        Some(next) => format!("it goes on as {next}"),
+        Some(next) => format!("it continues as {next}"),
     };
-    condition("Reclaiming", true, &camel(reason), &format!("{message}; it ends at {at}; {goes_on}"), now_ms)
+    condition(
+        "Reclaiming",
+        ConditionStatus::True,
+        &camel(reason),
+        &format!("{message}; it ends at {at}; {goes_on}"),
+        now_ms,
+    )
 }
 
 /// The reclaim annotations of a `GpuLease`.
@@ -118,6 +125,8 @@ pub(super) fn state_text(state: Option<LeaseState>) -> String {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_model::lease::placement::{NodePlacement, VirtualFunctions};
+    use comity_agent_model::lease::reclaim::{Reclaim, ReclaimReason};
     use comity_types::{LeaseId, PeeringId, RequestId};
 
     use super::*;
@@ -131,7 +140,7 @@ mod tests {
         let lease = Lease {
             target_namespace: "team-a".to_owned(),
             state: Some(LeaseState::Active),
-            placement: Some(v1::Placement { donor: "there".to_owned(), ..Default::default() }),
+            placement: Some(Placement::new("there".parse().unwrap())),
             ..lease_here()
         };
         let origin = mirror(&lease, "here", None, 1_000).unwrap();
@@ -140,29 +149,21 @@ mod tests {
         let donor = mirror(&lease, "there", None, 1_000).unwrap();
         assert_eq!((donor.spec.side, donor.metadata.namespace.as_deref()), (Side::Donor, Some("comity-system")));
         assert!(mirror(&lease, "elsewhere", None, 1_000).is_none());
-        // Looked at again, nothing changes.
+        // A second conversion changes nothing.
         assert_eq!(mirror(&lease, "here", Some(&origin), 9_000).unwrap(), origin);
         assert_eq!(marks(&origin), [None, None]);
         assert_eq!(origin.status.unwrap().reclaim_at, None);
     }
 
     #[test]
-    fn pods_are_told_which_functions_to_ask_for() {
-        let node = |functions, gbits| v1::NodePlacement {
-            rdma: vec![v1::RdmaBandwidth {
-                network: "ib".to_owned(),
-                gbits,
-                resource: "nvidia.com/ib_vf".to_owned(),
-                functions,
-                local_functions: 0,
-            }],
-            ..Default::default()
+    fn pods_learn_which_functions_to_request() {
+        let node = |count| NodePlacement {
+            functions: vec![VirtualFunctions { resource: "nvidia.com/ib_vf".to_owned(), count }],
+            ..NodePlacement::default()
         };
-        let nodes = vec![node(3, 150), node(2, 200)];
-        let lease = Lease {
-            placement: Some(v1::Placement { donor: "there".to_owned(), nodes, ..Default::default() }),
-            ..lease_here()
-        };
+        let nodes = vec![node(3), node(2)];
+        let lease =
+            Lease { placement: Some(Placement { nodes, ..Placement::new("there".parse().unwrap()) }), ..lease_here() };
         let shown = mirror(&lease, "here", None, 1_000).unwrap().spec.functions;
         assert_eq!(shown, [Functions { resource: "nvidia.com/ib_vf".to_owned(), count: 5, per_node: 2 }]);
         let silent = serde_json::to_value(mirror(&Lease { placement: None, ..lease }, "here", None, 1_000)).unwrap();
@@ -175,11 +176,7 @@ mod tests {
             state: Some(LeaseState::Reclaiming),
             message: "reclaimed: the donor needs it for local work".to_owned(),
             moved_to: Some(LeaseId(9)),
-            reclaim: Some(v1::Reclaim {
-                reason: v1::ReclaimReason::LocalNeed.into(),
-                deadline_ms: 86_400_000,
-                ..Default::default()
-            }),
+            reclaim: Some(Reclaim { reason: Some(ReclaimReason::LocalNeed), since_ms: 0, deadline_ms: 86_400_000 }),
             ..lease_here()
         };
         let mut shown = mirror(&lease, "here", None, 1_000).unwrap();
@@ -189,13 +186,13 @@ mod tests {
         assert_eq!((status.state.as_deref(), status.reclaim_at.as_ref()), (Some("Reclaiming"), Some(&at)));
         let condition = status.conditions.iter().find(|one| one.type_ == "Reclaiming").unwrap();
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "LocalNeed"));
-        for part in ["for local work", &at, "goes on as lease-9"] {
+        for part in ["for local work", &at, "continues as lease-9"] {
             assert!(condition.message.contains(part), "{part}: {}", condition.message);
         }
         assert!(!is_answered(&shown));
         shown.metadata.annotations.as_mut().unwrap().insert(CHECKPOINTED.to_owned(), "true".to_owned());
         assert!(is_answered(&shown));
-        // What ends by its reclaim is no longer being reclaimed.
+        // A lease that ends by its reclaim is no longer being reclaimed.
         lease.state = Some(LeaseState::Ending);
         assert_eq!(marks(&mirror(&lease, "here", Some(&shown), 2_000).unwrap()), [None, None]);
     }

@@ -1,12 +1,12 @@
 //! Converts a `GpuRequest` to a request, and a request to its status. Pure.
 
+use comity_agent_model::gpu_demand::{GpuDemand, Share};
 use comity_agent_model::lease::Lease;
 use comity_proto::v1;
-use comity_proto::v1::share::{Kind, Whole};
 use comity_types::{LeaseState, RequestState};
 use k8s_openapi::jiff::Timestamp;
 
-use super::condition::{condition, conditions, time};
+use super::condition::{ConditionStatus, condition, conditions, time};
 use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
 use super::lease_mirror::state_text;
 use super::{Numa, NvLink, camel};
@@ -58,11 +58,11 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
     if class.is_empty() && spec.selector.is_none() {
         return Err(format!("no GPU class: give spec.class or spec.selector, or {CLASS} on the namespace"));
     }
-    let kind = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
-        (Some(milli), _, _) => Kind::Milli(u32::try_from(milli).unwrap_or(0)),
-        (None, Some(profile), _) => Kind::MigProfile(profile.clone()),
-        (None, None, Some(memory)) => Kind::MemoryMib(u64::try_from(memory).unwrap_or(0)),
-        (None, None, None) => Kind::Whole(Whole {}),
+    let share = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
+        (Some(milli), _, _) => Share::Milli(u32::try_from(milli).unwrap_or(0)),
+        (None, Some(profile), _) => Share::MigProfile(profile.clone()),
+        (None, None, Some(memory)) => Share::MemoryMib(u64::try_from(memory).unwrap_or(0)),
+        (None, None, None) => Share::Whole,
     };
     let duration_ms = match spec.duration.as_deref() {
         None => 0,
@@ -76,17 +76,18 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         DeliveryKind::Namespace => v1::Delivery::Namespace,
     };
     let name: String = metadata.name.as_deref().unwrap_or_default().chars().take(100).collect();
+    let gpus = GpuDemand {
+        class: if spec.selector.is_some() { String::new() } else { class },
+        selector: spec.selector.clone().unwrap_or_default(),
+        share: Some(share),
+        count: count(spec.gpus),
+        cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
+        memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
+    };
     Ok(v1::RequestSpec {
         tenant,
         origin: defaults.cluster.clone(),
-        gpus: Some(v1::GpuDemand {
-            class: if spec.selector.is_some() { String::new() } else { class },
-            selector: spec.selector.clone().unwrap_or_default(),
-            share: Some(v1::Share { kind: Some(kind) }),
-            count: count(spec.gpus),
-            cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
-            memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
-        }),
+        gpus: Some(gpus.to_message()),
         topology: Some(topology(spec)),
         members: spec.members.as_ref().map(|it| v1::Members { min: count(it.min), desired: count(it.desired) }),
         spread_donors: spec.spread_donors.unwrap_or(false),
@@ -116,23 +117,14 @@ fn count(given: i32) -> u32 {
 }
 
 fn topology(spec: &GpuRequestSpec) -> v1::Topology {
-    let wished = spec.topology.clone().unwrap_or_default();
+    let given = spec.topology.clone().unwrap_or_default();
     v1::Topology {
-        same_node: wished.same_node.or(spec.same_node).unwrap_or(false),
-        whole_node: wished.whole_node.unwrap_or(false),
-        nvlink: match wished.nvlink {
-            None => v1::NvLink::Unspecified,
-            Some(NvLink::Preferred) => v1::NvLink::Preferred,
-            Some(NvLink::Required) => v1::NvLink::Required,
-        }
-        .into(),
-        numa: match wished.numa {
-            None => v1::Numa::Unspecified,
-            Some(Numa::Aligned) => v1::Numa::Aligned,
-        }
-        .into(),
-        rdma_gbits: count(wished.rdma_gbits.unwrap_or(0)),
-        spread_nodes: wished.spread_nodes.unwrap_or(false),
+        same_node: given.same_node.or(spec.same_node).unwrap_or(false),
+        whole_node: given.whole_node.unwrap_or(false),
+        nvlink: NvLink::to_message(given.nvlink).into(),
+        numa: Numa::to_message(given.numa).into(),
+        rdma_gbits: count(given.rdma_gbits.unwrap_or(0)),
+        spread_nodes: given.spread_nodes.unwrap_or(false),
     }
 }
 
@@ -146,7 +138,7 @@ fn unix_ms(field: &str, given: Option<&str>) -> Result<u64, String> {
 /// A status without a request, with one sentence why.
 pub(super) fn refused(object: &GpuRequest, state: &str, reason: &str, message: &str, now_ms: u64) -> GpuRequestStatus {
     let old = object.status.clone().unwrap_or_default();
-    let accepted = condition("Accepted", false, reason, message, now_ms);
+    let accepted = condition("Accepted", ConditionStatus::False, reason, message, now_ms);
     GpuRequestStatus {
         observed_generation: object.metadata.generation,
         state: Some(state.to_owned()),
@@ -167,8 +159,7 @@ pub(super) fn status(
     let lease = lease.filter(|lease| lease.id.to_string() == request.lease);
     let stands = RequestState::try_from(request.state()).unwrap_or(RequestState::Queued);
     let state = match (stands, lease) {
-        (RequestState::Matched, Some(lease)) => state_text(lease.state),
-        (RequestState::Matched, None) => "Placed".to_owned(),
+        (RequestState::Placed, Some(lease)) => state_text(lease.state),
         (stands, _) => camel(stands.as_str()),
     };
     let is_ready = lease.is_some_and(|lease| lease.state == Some(LeaseState::Active)) && state == "Active";
@@ -176,13 +167,19 @@ pub(super) fn status(
         Some(lease) => lease.message.clone(),
         None => request.message.clone(),
     };
-    let placed = !request.lease.is_empty() && stands == RequestState::Matched;
+    let placed = !request.lease.is_empty() && stands == RequestState::Placed;
     let fresh = vec![
-        condition("Accepted", true, "Submitted", &format!("it is {} at the broker", request.id), now_ms),
+        condition(
+            "Accepted",
+            ConditionStatus::True,
+            "Submitted",
+            &format!("it is {} at the broker", request.id),
+            now_ms,
+        ),
         condition("Placed", placed, if placed { "Placed" } else { &state }, &message, now_ms),
         condition("Ready", is_ready, if is_ready { "Active" } else { &state }, &message, now_ms),
     ];
-    let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.clone());
+    let donor = lease.and_then(|lease| lease.placement.as_ref()).map(|placement| placement.donor.to_string());
     GpuRequestStatus {
         observed_generation: object.metadata.generation,
         state: Some(state),
@@ -200,6 +197,7 @@ pub(super) fn status(
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_model::lease::placement::Placement;
     use comity_types::{LeaseId, PeeringId, RequestId};
 
     use super::*;
@@ -217,20 +215,20 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_the_object_says() {
+    fn a_request_has_the_objects_fields() {
         let given = GpuRequestSpec { gpus: 2, milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
         let asked = spec(&object(given), &defaults()).unwrap();
         assert_eq!((asked.tenant.as_str(), asked.origin.as_str(), asked.duration_ms), ("vision", "here", 7_200_000));
         assert_eq!((asked.target_namespace.as_str(), asked.delivery()), ("team-a", v1::Delivery::VirtualNode));
         let gpus = asked.gpus.unwrap();
         assert_eq!((gpus.count, gpus.class.as_str()), (2, "frontier"));
-        assert_eq!(gpus.share.unwrap().kind, Some(Kind::Milli(250)));
+        assert_eq!(GpuDemand::from(gpus).share, Some(Share::Milli(250)));
         assert_eq!(uid_in(&asked.purpose), Some("u-1"));
         assert_eq!(uid_in("burst of job/x 1x nvidia.com/gpu #u-1"), None);
     }
 
     #[test]
-    fn a_request_says_how_and_when_as_the_object_does() {
+    fn a_request_has_the_objects_options() {
         let mut given = GpuRequestSpec {
             gpus: 4,
             same_node: Some(true),
@@ -285,20 +283,20 @@ mod tests {
         let queued = status(&object, &request, None, 1_000);
         assert_eq!((queued.state.as_deref(), queued.message.as_deref()), (Some("Queued"), Some("no donor")));
         assert_eq!(queued.conditions[2].status, "False");
-        request.state = v1::RequestState::Matched.into();
+        request.state = v1::RequestState::Placed.into();
         request.lease = "lease-3".to_owned();
         request.leases = vec!["lease-3".to_owned()];
         let lease = Lease {
             state: Some(LeaseState::Active),
             expires_at_ms: 86_400_000,
-            placement: Some(v1::Placement { donor: "institute".to_owned(), ..Default::default() }),
+            placement: Some(Placement::new("institute".parse().unwrap())),
             ..Lease::new(LeaseId(3), RequestId(3), "here".parse().unwrap(), PeeringId(1))
         };
         let active = status(&object, &request, Some(&lease), 2_000);
         assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));
         assert_eq!(active.expires_at.as_deref(), Some("1970-01-02T00:00:00Z"));
         assert!(active.conditions.iter().all(|condition| condition.status == "True"));
-        assert!(active.leases.is_empty(), "one is told by its own field");
+        assert!(active.leases.is_empty(), "one has its own field");
         request.leases.push("lease-7".to_owned());
         assert_eq!(status(&object, &request, Some(&lease), 2_000).leases, ["lease-3", "lease-7"]);
         request.state = v1::RequestState::Completed.into();

@@ -20,7 +20,7 @@ pub(super) struct Remark {
 /// Written events by UID and reason.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
-    told: BTreeMap<(String, String), (String, u64)>,
+    written: BTreeMap<(String, String), (String, u64)>,
 }
 
 impl Remarks {
@@ -28,16 +28,16 @@ impl Remarks {
     pub(super) fn is_due(&mut self, uid: &str, remark: &Remark, now_ms: u64) -> bool {
         let key = (uid.to_owned(), remark.reason.clone());
         let is_fresh = |(text, at): &(String, u64)| *text == remark.text && now_ms.saturating_sub(*at) < REPEAT_MS;
-        if self.told.get(&key).is_some_and(is_fresh) {
+        if self.written.get(&key).is_some_and(is_fresh) {
             return false;
         }
-        self.told.insert(key, (remark.text.clone(), now_ms));
+        self.written.insert(key, (remark.text.clone(), now_ms));
         true
     }
 
     /// Forgets deleted objects.
     pub(super) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.told.retain(|(uid, _), _| is_there(uid));
+        self.written.retain(|(uid, _), _| is_there(uid));
     }
 }
 
@@ -57,6 +57,6 @@ mod tests {
         assert!(remarks.is_due("u", &Remark { text: "no room".to_owned(), ..remark("ComityQueued") }, 3_000));
         assert!(remarks.is_due("u", &remark("ComitySubmitting"), 601_000));
         remarks.forget(|uid| uid == "other");
-        assert_eq!(remarks.told.len(), 1);
+        assert_eq!(remarks.written.len(), 1);
     }
 }

@@ -2,6 +2,7 @@
 //! preempted.
 #![expect(unreachable_pub, reason = "the schema derive copies the types into functions")]
 
+use comity_proto::v1;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,11 +36,11 @@ pub struct Topology {
     /// Where CPU and main memory come from. Absent: anywhere on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<Numa>,
-    /// Gbit/s for RDMA that each node gives where the request lies on several. Absent: none are asked for.
+    /// RDMA bandwidth in Gbit/s on each node if the request spans several. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 1000000").message("topology.rdmaGbits must be from 1 to 1000000"))]
     pub rdma_gbits: Option<i32>,
-    /// On as many nodes of the donor as have room, evenly. Absent: on as few as can be.
+    /// Evenly on as many nodes of the donor as have room. Absent: on as few as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_nodes: Option<bool>,
 }
@@ -66,6 +67,24 @@ pub enum NvLink {
     Required,
 }
 
+impl NvLink {
+    pub(crate) fn to_message(given: Option<Self>) -> v1::NvLink {
+        match given {
+            None => v1::NvLink::Unspecified,
+            Some(Self::Preferred) => v1::NvLink::Preferred,
+            Some(Self::Required) => v1::NvLink::Required,
+        }
+    }
+
+    pub(crate) fn from_message(message: v1::NvLink) -> Option<Self> {
+        match message {
+            v1::NvLink::Unspecified => None,
+            v1::NvLink::Preferred => Some(Self::Preferred),
+            v1::NvLink::Required => Some(Self::Required),
+        }
+    }
+}
+
 /// Where CPU and main memory come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Numa {
@@ -73,7 +92,23 @@ pub enum Numa {
     Aligned,
 }
 
-/// That requests of higher priority may take the place, and how.
+impl Numa {
+    pub(crate) fn to_message(given: Option<Self>) -> v1::Numa {
+        match given {
+            None => v1::Numa::Unspecified,
+            Some(Self::Aligned) => v1::Numa::Aligned,
+        }
+    }
+
+    pub(crate) fn from_message(message: v1::Numa) -> Option<Self> {
+        match message {
+            v1::Numa::Unspecified => None,
+            v1::Numa::Aligned => Some(Self::Aligned),
+        }
+    }
+}
+
+/// Preemption by requests of higher priority.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Preemptible {
@@ -81,7 +116,7 @@ pub struct Preemptible {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 86400").message("preemptible.graceSeconds must be from 0 to 86400, a day"))]
     pub grace_seconds: Option<i32>,
-    /// The work says when it has saved itself: then only what came later counts as lost.
+    /// Whether the work reports when it is saved: then only later work counts as lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! What the controller writes: finalizers, statuses and events.
+//! Writes finalizers, statuses and events.
 
 use comity_agent_kubernetes::api::within_limit;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -18,13 +18,13 @@ use super::{FINALIZER, GpuRequest};
 const EVENT_CHARS: usize = 500;
 
 impl Controller {
-    /// Leaves our finalizer on the object, or takes it off; those of others stay.
+    /// Sets or removes our finalizer; those of others stay.
     pub(super) async fn finalizers(&self, work: &mut Work, names: &[&str]) -> Result<(), WriteError> {
         let (metadata, namespace) = (&work.object.metadata, namespace(&work.object));
         let name = metadata.name.clone().unwrap_or_default();
         let others = metadata.finalizers.iter().flatten().filter(|one| *one != FINALIZER).cloned();
         let all: Vec<String> = others.chain(names.iter().map(|name| (*name).to_owned())).collect();
-        // The resource version makes it certain that no finalizer of others is lost.
+        // The resource version ensures that no finalizer of others is lost.
         let patch = json!({ "metadata": { "finalizers": all, "resourceVersion": metadata.resource_version } });
         let api = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace);
         let written = within_limit(api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch))).await;
@@ -32,7 +32,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Writes a status that differs, and remarks on a state that does.
+    /// Writes a status that differs, and an event if its state differs.
     pub(super) async fn write_status(&self, work: &mut Work, status: GpuRequestStatus) -> Result<(), WriteError> {
         let old = work.object.status.clone().unwrap_or_default();
         if old == status {
@@ -40,7 +40,7 @@ impl Controller {
         }
         let namespace = namespace(&work.object);
         let name = work.object.metadata.name.clone().unwrap_or_default();
-        // The resource version keeps it from an object of the same name that was made since.
+        // The resource version protects an object of the same name that was made since.
         let metadata = json!({ "name": name, "resourceVersion": work.object.metadata.resource_version });
         let apply = json!({
             "apiVersion": GpuRequest::api_version(&()), "kind": GpuRequest::kind(&()),
@@ -62,9 +62,9 @@ impl Controller {
         Ok(())
     }
 
-    pub(super) async fn tell(&self, object: &impl Resource<DynamicType = ()>, remark: Remark) {
+    pub(super) async fn write_event(&self, object: &impl Resource<DynamicType = ()>, remark: Remark) {
         let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        // A new one each time: a recorder that remembers says the text of an earlier event of this reason again.
+        // A new recorder each time: a reused one repeats the text of an earlier event of this reason.
         let recorder = Recorder::new(self.client.clone(), reporter);
         let reference: ObjectReference = object.object_ref(&());
         let Remark { type_, reason, text } = remark;

@@ -17,9 +17,9 @@ pub struct BoundPod {
     /// Succeeded or failed.
     pub is_finished: bool,
     /// Deadline in its notice.
-    pub told_at: Option<String>,
+    pub notified_deadline: Option<String>,
     /// Reason in its notice.
-    pub told_reason: Option<String>,
+    pub notified_reason: Option<String>,
     /// It answered that its work is saved.
     pub is_saved: bool,
 }
@@ -41,16 +41,16 @@ impl BoundPod {
             node,
             runs: !matches!(phase, "" | "Pending" | "Succeeded" | "Failed"),
             is_finished: matches!(phase, "Succeeded" | "Failed"),
-            told_at: annotation(RECLAIM_AT),
-            told_reason: annotation(RECLAIM_REASON),
+            notified_deadline: annotation(RECLAIM_AT),
+            notified_reason: annotation(RECLAIM_REASON),
             is_saved: annotation(CHECKPOINTED).as_deref() == Some("true"),
         })
     }
 
     /// Whether it carries a notice.
     #[must_use]
-    pub const fn is_told(&self) -> bool {
-        self.told_at.is_some() || self.told_reason.is_some()
+    pub const fn is_notified(&self) -> bool {
+        self.notified_deadline.is_some() || self.notified_reason.is_some()
     }
 }
 
@@ -70,9 +70,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_runs_can_be_lost() {
+    fn only_running_pods_can_lose_work() {
         let runs = |phase: &str| facts(json!({}), phase, Some("lease-1")).unwrap().runs;
-        // A node that is not heard of: the pod may run.
+        // The node is silent: the pod may run.
         assert!(runs("Running") && runs("Unknown"));
         assert!(!runs("Pending") && !runs("Succeeded") && !runs("Failed"));
         assert!(facts(json!({}), "Pending", None).is_none());
@@ -82,6 +82,6 @@ mod tests {
     fn only_the_word_true_is_an_answer() {
         let of = |annotations| facts(annotations, "Running", Some("lease-1")).unwrap();
         assert!(of(json!({ CHECKPOINTED: "true" })).is_saved && !of(json!({ CHECKPOINTED: "soon" })).is_saved);
-        assert!(of(json!({ RECLAIM_REASON: "preempted" })).is_told() && !of(json!({})).is_told());
+        assert!(of(json!({ RECLAIM_REASON: "preempted" })).is_notified() && !of(json!({})).is_notified());
     }
 }

@@ -66,11 +66,12 @@ pub fn plan(snapshot: &ReclaimSnapshot) -> ReclaimPlan {
 fn notice(pod: &BoundPod, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Option<Notice> {
     let (marks, note) = match reclaim {
         Some(reclaim) => {
-            let was_told =
-                pod.told_at.as_ref() == Some(&reclaim.at) && pod.told_reason.as_ref() == Some(&reclaim.reason);
-            (!was_told).then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), reclaim_event(lease, reclaim)))?
+            let was_notified = pod.notified_deadline.as_ref() == Some(&reclaim.at)
+                && pod.notified_reason.as_ref() == Some(&reclaim.reason);
+            (!was_notified)
+                .then(|| (Some((reclaim.at.clone(), reclaim.reason.clone())), reclaim_event(lease, reclaim)))?
         }
-        None => pod.is_told().then(|| (None, withdrawn_event(lease)))?,
+        None => pod.is_notified().then(|| (None, withdrawn_event(lease)))?,
     };
     Some(Notice { pod: pod.pod.clone(), marks, note })
 }
@@ -78,7 +79,7 @@ fn notice(pod: &BoundPod, lease: LeaseId, reclaim: Option<&ReclaimNotice>) -> Op
 fn reclaim_event(lease: LeaseId, reclaim: &ReclaimNotice) -> Note {
     let goes_on = match reclaim.moved_to {
         None => "another place is sought".to_owned(),
-        Some(next) => format!("it goes on as {next}"),
+        Some(next) => format!("it continues as {next}"),
     };
     Note {
         is_warning: true,
@@ -96,7 +97,7 @@ fn withdrawn_event(lease: LeaseId) -> Note {
     Note {
         is_warning: false,
         reason: "ComityReclaimWithdrawn",
-        text: format!("{lease} is no longer being reclaimed: the pod goes on"),
+        text: format!("{lease} is no longer being reclaimed: the pod continues"),
     }
 }
 

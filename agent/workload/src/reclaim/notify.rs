@@ -14,7 +14,7 @@ const ACTION: &str = "Reclaim";
 pub(super) async fn notify(pod_client: &PodClient, notice: &Notice) -> Outcome {
     let outcome = pod_client.patch(&notice.pod, &Patch::<Value>::Merge(annotation_patch(notice))).await;
     if let Outcome::Done = outcome
-        && let Outcome::Failed(reason) = pod_client.tell(&notice.pod, &notice.note, ACTION).await
+        && let Outcome::Failed(reason) = pod_client.write_event(&notice.pod, &notice.note, ACTION).await
     {
         tracing::warn!(namespace = notice.pod.namespace, pod = notice.pod.name, reason, "an event cannot be written");
     }

@@ -36,7 +36,7 @@ const NOTICE_ASSUMED_MS: u64 = 5_000;
 /// Pause after a failure.
 const NOTICE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest pause; every relevant change wakes the loop.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Dependencies of the loop.
 pub struct ReclaimContext {
@@ -129,7 +129,7 @@ impl ReclaimLoop {
                 self.pods.get_mut(node).is_some_and(|mirror| mirror.take(event, key))
             }
             Err(error) => {
-                tracing::debug!(node, %error, "the watch of a virtual node's pods broke; it begins again");
+                tracing::debug!(node, %error, "the watch of a virtual node's pods broke; it restarts");
                 false
             }
         }
@@ -138,21 +138,27 @@ impl ReclaimLoop {
     /// One round; returns how long to sleep if nothing changes.
     async fn turn(&mut self) -> Duration {
         let now = self.clock.unix_ms();
-        let Some(state) = self.desired.borrow_and_update().state.clone() else { return LONGEST_SLEEP };
+        let Some(state) = self.desired.borrow_and_update().state.clone() else { return MAX_SLEEP };
         let records = Arc::clone(&self.records.borrow_and_update());
         let leases = leases(&state, &self.cluster, &records);
         self.follow(&leases, now);
-        let snapshot = self.look(leases, now);
+        let snapshot = self.take_snapshot(leases, now);
         let ReclaimPlan { notices, saved, wake_at_ms } = plan(&snapshot);
-        let told: BTreeSet<&str> =
-            snapshot.pods.iter().filter(|pod| pod.is_told() && !pod.is_finished).map(|pod| pod.node.as_str()).collect();
-        let clear =
-            snapshot.leases.iter().filter(|(_, lease)| lease.reclaim.is_none() && !told.contains(lease.node.as_str()));
+        let notified: BTreeSet<&str> = snapshot
+            .pods
+            .iter()
+            .filter(|pod| pod.is_notified() && !pod.is_finished)
+            .map(|pod| pod.node.as_str())
+            .collect();
+        let clear = snapshot
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.reclaim.is_none() && !notified.contains(lease.node.as_str()));
         self.clear.extend(clear.map(|(id, _)| *id));
         self.saved.send_if_modified(|known| std::mem::replace(&mut known.by_pods, saved.clone()) != saved);
-        let is_fine = self.tell(&snapshot, notices, now).await;
+        let is_fine = self.write_notices(&snapshot, notices, now).await;
         let due = wake_at_ms.map(|at| Duration::from_millis(at.saturating_sub(now).max(1)));
-        due.into_iter().chain((!is_fine).then_some(NOTICE_RETRY_INTERVAL)).min().unwrap_or(LONGEST_SLEEP)
+        due.into_iter().chain((!is_fine).then_some(NOTICE_RETRY_INTERVAL)).min().unwrap_or(MAX_SLEEP)
     }
 
     /// Watches pods of exactly the nodes that may need notices.
@@ -181,7 +187,7 @@ impl ReclaimLoop {
         }
     }
 
-    fn look(&mut self, leases: BTreeMap<LeaseId, LeaseView>, now: u64) -> ReclaimSnapshot {
+    fn take_snapshot(&mut self, leases: BTreeMap<LeaseId, LeaseView>, now: u64) -> ReclaimSnapshot {
         let mut pods: BTreeMap<String, BoundPod> = self
             .pods
             .values()
@@ -209,7 +215,7 @@ impl ReclaimLoop {
     }
 
     /// Writes notices; false if any failed.
-    async fn tell(&mut self, snapshot: &ReclaimSnapshot, notices: Vec<Notice>, now: u64) -> bool {
+    async fn write_notices(&mut self, snapshot: &ReclaimSnapshot, notices: Vec<Notice>, now: u64) -> bool {
         let pod_client = &self.pod_client;
         let given = notices.into_iter().map(|notice| async move { (notify(pod_client, &notice).await, notice) });
         let given: Vec<(Outcome, Notice)> =
@@ -220,11 +226,11 @@ impl ReclaimLoop {
             match outcome {
                 Outcome::Failed(reason) => {
                     is_fine = false;
-                    tracing::warn!(namespace, pod, reason, "a pod is not told of a reclaim yet");
+                    tracing::warn!(namespace, pod, reason, "a pod is not notified of a reclaim yet");
                 }
                 Outcome::Outdated => is_fine = false,
                 Outcome::Done | Outcome::Changed(_) => {
-                    tracing::info!(namespace, pod, text = notice.note.text, "told");
+                    tracing::info!(namespace, pod, text = notice.note.text, "notice written");
                     self.assume(snapshot, &notice, now);
                 }
             }
@@ -234,8 +240,8 @@ impl ReclaimLoop {
 
     fn assume(&mut self, snapshot: &ReclaimSnapshot, notice: &Notice, now: u64) {
         let Some(seen) = snapshot.pods.iter().find(|pod| pod.pod.uid == notice.pod.uid) else { return };
-        let (told_at, told_reason) = notice.marks.clone().unzip();
-        let after = BoundPod { told_at, told_reason, is_saved: false, ..seen.clone() };
+        let (notified_deadline, notified_reason) = notice.marks.clone().unzip();
+        let after = BoundPod { notified_deadline, notified_reason, is_saved: false, ..seen.clone() };
         let uid = notice.pod.uid.clone();
         // The watch still shows the state from before the first assumption.
         let before = self.assumed.remove(&uid).map_or_else(|| seen.clone(), |earlier| earlier.before);
@@ -260,8 +266,8 @@ fn leases(state: &DesiredState, cluster: &str, records: &Records) -> BTreeMap<Le
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_model::lease::reclaim::{Reclaim, ReclaimReason};
     use comity_agent_state::record::OriginRecord;
-    use comity_proto::v1;
     use comity_types::{PeeringId, RequestId};
 
     use super::*;
@@ -272,11 +278,10 @@ mod tests {
             delivery,
             state: Some(state),
             message: "reclaimed: the donor needs it for local work".to_owned(),
-            reclaim: Some(v1::Reclaim {
-                reason: v1::ReclaimReason::LocalNeed.into(),
+            reclaim: Some(Reclaim {
+                reason: Some(ReclaimReason::LocalNeed),
                 since_ms: 1_000,
                 deadline_ms: 1_772_366_400_000,
-                ..v1::Reclaim::default()
             }),
             ..Lease::new(LeaseId(id), RequestId(id), origin.parse().unwrap(), PeeringId(1))
         };

@@ -30,7 +30,7 @@ impl ReclaimNotice {
         let reclaim = reclaim_of(lease)?;
         Some(Self {
             at: crate::crd::time(reclaim.deadline_ms)?,
-            reason: reason_word(reclaim),
+            reason: reason_word(reclaim).to_owned(),
             message: lease.message.clone(),
             moved_to: lease.moved_to,
             since_ms: reclaim.since_ms,

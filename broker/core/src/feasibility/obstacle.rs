@@ -18,7 +18,7 @@ pub struct Obstacle {
     pub code: String,
     /// The reason in words.
     pub reason: String,
-    /// What would unblock it.
+    /// Remedy, in words.
     pub unblock: String,
     /// Policy documents behind it.
     pub by: Vec<String>,

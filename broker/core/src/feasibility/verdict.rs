@@ -114,94 +114,124 @@ fn ask_class(
     selector: Option<&Selector>,
     fitter: Fitter<'_>,
 ) -> Result<FeasiblePlacement, Box<Obstacle>> {
-    let ask = |milli| PolicyQuery {
+    // Policy comes first, with the nominal amount: its reasons hold whatever is free.
+    let nominal = permitted(snapshot.may_borrow(donor, policy_query(spec, class, spec.least_milli())))?;
+    delivery_offered(snapshot, spec.delivery, donor)?;
+    let wanted =
+        Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
+    let query = ClassQuery { snapshot, spec, donor, wanted, nominal };
+    let found = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
+        (Fit::Fits { placement, waste_milli }, pools) => FoundRoom { placement, waste_milli, pools },
+        (Fit::Lacks { now, ever }, _) => return Err(Box::new(query.lack(now, ever))),
+    };
+    let units = found.placement.units();
+    match (query.grant(found), spec.members) {
+        (Err(denied), Some(members)) if units > spec.least_shares() => {
+            query.grant_most_members(members, units, denied, fitter)
+        }
+        (granted, _) => granted,
+    }
+}
+
+fn policy_query<'a>(spec: &'a RequestSpec, class: &'a ClassName, milli: u64) -> PolicyQuery<'a> {
+    PolicyQuery {
         tenant: spec.tenant.as_str(),
         origin: &spec.origin,
         class,
         milli,
         delivery: spec.delivery,
         duration: spec.duration,
-    };
-    // Policy comes first, with the nominal amount: its reasons hold whatever is free.
-    let at_least = permitted(snapshot.may_borrow(donor, ask(spec.least_milli())))?;
-    delivery_offered(snapshot, spec.delivery, donor)?;
-    let wanted =
-        Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
-    let (mut placement, mut waste_milli, pools) = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
-        (Fit::Fits { placement, waste_milli }, pools) => (placement, waste_milli, pools),
-        (Fit::Lacks { now, ever }, _) => {
-            if snapshot.explains
-                && let Some(unhealthy) = unhealthy(snapshot, donor, &wanted, now, spec.least_shares())
-            {
-                return Err(Box::new(unhealthy));
-            }
-            if snapshot.explains
-                && let Some(never) = never_fits(snapshot, donor, &wanted, spec.least_shares())
-            {
-                return Err(Box::new(never));
-            }
-            if snapshot.explains
-                && let Some(wish) = wiring_obstacle(snapshot, donor, &wanted, spec.least_shares())
-            {
-                return Err(Box::new(wish));
-            }
-            let mut lacks = lack_obstacle(spec, donor, class, now, ever);
-            // Costly, so computed only for readers.
-            if snapshot.explains
-                && now == 0
-                && ever >= spec.least_shares()
-                && let Some((reason, unblock)) = no_start(snapshot, donor, &wanted)
-            {
-                (lacks.reason, lacks.unblock) = (reason, unblock);
-            }
-            return Err(Box::new(lacks));
-        }
-    };
-    // Devices may give more than the nominal amount: slices are rounded up.
-    let granted = |placement: &Placement, pools: Pools| {
+    }
+}
+
+/// A request to one donor for devices of one class.
+struct ClassQuery<'q, 'a> {
+    snapshot: &'q Snapshot<'a>,
+    spec: &'q RequestSpec,
+    donor: &'q ClusterId,
+    wanted: Wanted<'q>,
+    /// Agreement under which policy allows the nominal amount.
+    nominal: Option<&'a str>,
+}
+
+/// Room that fits, before policy has seen the amount that the devices give.
+struct FoundRoom {
+    placement: Placement,
+    waste_milli: i64,
+    pools: Pools,
+}
+
+impl ClassQuery<'_, '_> {
+    /// Policy again, with the actual amount: devices may give more than the nominal one, because slices are rounded up.
+    fn grant(&self, found: FoundRoom) -> Result<FeasiblePlacement, Box<Obstacle>> {
+        let FoundRoom { placement, waste_milli, pools } = found;
+        let Self { snapshot, spec, donor, wanted, nominal } = self;
         let agreement = if placement.milli() == spec.least_milli() {
-            at_least
+            *nominal
         } else {
-            permitted(snapshot.may_borrow(donor, ask(placement.milli())))?
+            permitted(snapshot.may_borrow(donor, policy_query(spec, wanted.class, placement.milli())))?
         };
-        check_reserve(snapshot, donor, placement)?;
+        check_reserve(snapshot, donor, &placement)?;
         match pools {
-            Pools::Checked => Ok(agreement),
-            Pools::Unchecked => check_pools(snapshot, placement).map(|()| agreement),
+            Pools::Checked => {}
+            Pools::Unchecked => check_pools(snapshot, &placement)?,
         }
-    };
-    let mut agreement = granted(&placement, pools);
-    // Policy may forbid more members than the minimum: bisection finds the most that it allows.
-    if let (Err(_), Some(members)) = (&agreement, spec.members)
-        && placement.units() > spec.least_shares()
-    {
-        let mut beyond = u32::try_from(placement.units() / u64::from(spec.gpus.count.max(1))).unwrap_or(u32::MAX);
-        let (mut least, mut desired) = (None, members.min);
+        let agreement = agreement.map(str::to_owned);
+        Ok(FeasiblePlacement { placement, class: wanted.class.clone(), agreement, waste_milli })
+    }
+
+    /// Finds by bisection the most members that policy allows, after it `denied` the members of `units` shares.
+    fn grant_most_members(
+        &self,
+        members: Members,
+        units: u64,
+        denied: Box<Obstacle>,
+        fitter: Fitter<'_>,
+    ) -> Result<FeasiblePlacement, Box<Obstacle>> {
+        let mut beyond = u32::try_from(units / u64::from(self.spec.gpus.count.max(1))).unwrap_or(u32::MAX);
+        let mut best = Err(denied);
+        let (mut least, mut desired) = (members.min, members.min);
         while desired < beyond {
-            let fewer = Wanted { members: Some(Members { desired, ..members }), ..wanted };
-            let (Fit::Fits { placement: smaller, waste_milli: waste }, pools) =
-                fit_checking_pools(snapshot, donor, &fewer, fitter)
+            let fewer = Wanted { members: Some(Members { desired, ..members }), ..self.wanted };
+            let (Fit::Fits { placement, waste_milli }, pools) =
+                fit_checking_pools(self.snapshot, self.donor, &fewer, fitter)
             else {
                 break;
             };
-            match granted(&smaller, pools) {
-                Ok(under) => {
-                    (agreement, placement, waste_milli) = (Ok(under), smaller, waste);
-                    least = Some(desired);
-                }
+            match self.grant(FoundRoom { placement, waste_milli, pools }) {
+                Ok(granted) => (best, least) = (Ok(granted), desired),
                 // Policy forbids even the minimum.
-                Err(denied) if least.is_none() => {
-                    agreement = Err(denied);
-                    break;
-                }
+                Err(denied) if best.is_err() => return Err(denied),
                 Err(_) => beyond = desired,
             }
-            let known = least.unwrap_or(members.min);
-            desired = known.midpoint(beyond).max(known + 1);
+            desired = least.midpoint(beyond).max(least + 1);
         }
+        best
     }
-    let agreement = agreement?.map(str::to_owned);
-    Ok(FeasiblePlacement { placement, class: class.clone(), agreement, waste_milli })
+
+    /// The reason why only `now` shares fit, or `ever` at an idle donor.
+    fn lack(&self, now: u64, ever: u64) -> Obstacle {
+        let Self { snapshot, spec, donor, wanted, .. } = self;
+        let least = spec.least_shares();
+        let mut lack = lack_obstacle(spec, donor, wanted.class, now, ever);
+        // Better reasons are costly, so they are computed only for readers.
+        if !snapshot.explains {
+            return lack;
+        }
+        let better = unhealthy(snapshot, donor, wanted, now, least)
+            .or_else(|| never_fits(snapshot, donor, wanted, least))
+            .or_else(|| wiring_obstacle(snapshot, donor, wanted, least));
+        if let Some(better) = better {
+            return better;
+        }
+        if now == 0
+            && ever >= least
+            && let Some((reason, unblock)) = no_start(snapshot, donor, wanted)
+        {
+            (lack.reason, lack.unblock) = (reason, unblock);
+        }
+        lack
+    }
 }
 
 /// Whether a placement is known to pass [`check_pools`].

@@ -50,7 +50,7 @@ fn demand_size(request: &Request) -> (u64, u64, u64) {
     (asked.gpu_milli, asked.cpu_milli, asked.memory_mib)
 }
 
-/// What repacking a batch must achieve.
+/// Condition under which a repacked batch replaces the original one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Goal {
     /// Place the batch together with one more request.

@@ -12,7 +12,7 @@
 //!      + thousandths of devices taken × scarcity of the shape                      scarcity.rs
 //!      + Σ over gang classes: slots lost × price of a slot                         gang_slots.rs
 //!
-//! price of a slot = worth of a gang × chance that demand reaches the number of slots left
+//! price of a slot = value of a gang × chance that demand reaches the number of slots left
 //! ```
 //!
 //! One index holds the nodes of all donors. State values, scarcity and slot prices cover all donors together, because

@@ -1,4 +1,4 @@
-//! The packing index over all donors' nodes. It survives from plan to plan and is updated by differences.
+//! The placement index: all donors' nodes, by free capacity. It survives from plan to plan and is updated by differences.
 
 pub(crate) mod all_nodes;
 pub(crate) mod donor_index;
@@ -34,7 +34,7 @@ const MIN_LOCAL: u64 = 1 << 14;
 /// Upper bound on the sample of local work: beyond it, counts are halved at once.
 const MAX_LOCAL: u64 = 1 << 18;
 
-/// The packing index of all donors.
+/// The placement index of all donors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlacementIndex {
     /// The policy whose classes sort the devices.

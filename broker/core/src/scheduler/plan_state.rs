@@ -1,7 +1,7 @@
 //! The state of a plan in progress: free capacity, the plan's placements and reservations, and failed searches.
 //!
 //! Three structures describe free capacity: the snapshot with this plan's placements, the same snapshot without what is
-//! reserved, and the packing index. They change together, and only here: [`place`](PlanState::place),
+//! reserved, and the placement index. They change together, and only here: [`place`](PlanState::place),
 //! [`reserve`](PlanState::reserve), [`rollback`](PlanState::rollback) and [`replay`](PlanState::replay).
 
 pub(crate) mod misses;

@@ -25,42 +25,56 @@ const RECHECK_INTERVAL: Millis = Millis::from_mins(1);
 #[derive(Clone, Debug, Default)]
 pub struct Reclaimer {
     policy: String,
-    seen: BTreeMap<ClusterId, DonorCheck>,
+    checks: BTreeMap<ClusterId, DonorCheck>,
     /// Total shift of log time by re-bases at the last check.
     shift_ms: i64,
 }
 
+/// The last check of one donor.
 #[derive(Clone, Debug)]
 struct DonorCheck {
-    /// Offer generation, number of occupancy changes, number of leases being reclaimed.
-    fingerprint: (u64, u64, usize),
+    fingerprint: DonorFingerprint,
     at: Timestamp,
     /// Start of its current need.
     needs_since: Option<Timestamp>,
 }
 
+/// Counters that change whenever the check of a donor may give another result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DonorFingerprint {
+    offer_generation: u64,
+    occupancy_changes: u64,
+    /// Leases being reclaimed in the whole federation.
+    reclaiming: usize,
+}
+
 impl Reclaimer {
-    /// The leases to reclaim at `now`, which is not before log time. Failures are reported at once, needs once they
-    /// have lasted.
-    pub fn look(&mut self, state: &State, now: Timestamp) -> Vec<ProposedReclaim> {
+    /// The leases to reclaim at `now`, which must not be before log time. A failure reclaims leases at once, another
+    /// need only after 5 seconds without a break.
+    pub fn due_reclaims(&mut self, state: &State, now: Timestamp) -> Vec<ProposedReclaim> {
         let hash = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
         if self.policy != hash {
             hash.clone_into(&mut self.policy);
-            self.seen.clear();
+            self.checks.clear();
         }
         if self.shift_ms != state.time_shift_ms {
             self.shift_ms = state.time_shift_ms;
-            self.seen.clear();
+            self.checks.clear();
         }
-        self.seen.retain(|donor, _| state.clusters.contains_key(donor));
+        self.checks.retain(|donor, _| state.clusters.contains_key(donor));
         let mut all = Vec::new();
         for (donor, cluster) in &state.clusters {
             let Some(offer) = &cluster.offer else { continue };
-            let fingerprint =
-                (offer.generation, state.occupancy().changes(donor).count(), state.derived.reclaiming.len());
-            let before = self.seen.get(donor);
-            let same = before.is_some_and(|seen| {
-                seen.fingerprint == fingerprint && seen.needs_since.is_none() && now.since(seen.at) < RECHECK_INTERVAL
+            let fingerprint = DonorFingerprint {
+                offer_generation: offer.generation,
+                occupancy_changes: state.occupancy().changes(donor).count(),
+                reclaiming: state.derived.reclaiming.len(),
+            };
+            let before = self.checks.get(donor);
+            let same = before.is_some_and(|check| {
+                check.fingerprint == fingerprint
+                    && check.needs_since.is_none()
+                    && now.since(check.at) < RECHECK_INTERVAL
             });
             if same {
                 continue;
@@ -69,8 +83,8 @@ impl Reclaimer {
                 reclaims_at(state, donor, now).into_iter().partition(|reclaim| reclaim.reason.is_failure());
             // Waiting does not help a failed lease, and a lease spared in time has lost nothing.
             all.extend(failed);
-            let needs_since = (!found.is_empty()).then(|| before.and_then(|seen| seen.needs_since).unwrap_or(now));
-            self.seen.insert(donor.clone(), DonorCheck { fingerprint, at: now, needs_since });
+            let needs_since = (!found.is_empty()).then(|| before.and_then(|check| check.needs_since).unwrap_or(now));
+            self.checks.insert(donor.clone(), DonorCheck { fingerprint, at: now, needs_since });
             if needs_since.is_some_and(|since| now.since(since) >= NEED_MUST_LAST) {
                 all.extend(found);
             }
@@ -82,15 +96,16 @@ impl Reclaimer {
         all
     }
 
-    /// When to call [`look`](Self::look) again even without a change: a need is pending.
+    /// When a pending need has lasted long enough; `None` without one. Call [`due_reclaims`](Self::due_reclaims) then,
+    /// even without a change.
     #[must_use]
-    pub fn look_again_at(&self) -> Option<Timestamp> {
-        self.seen.values().filter_map(|seen| seen.needs_since).map(|since| since.after(NEED_MUST_LAST)).min()
+    pub fn next_due_at(&self) -> Option<Timestamp> {
+        self.checks.values().filter_map(|check| check.needs_since).map(|since| since.after(NEED_MUST_LAST)).min()
     }
 }
 
-/// The leases to reclaim at one donor at `now`, however recent its need: first failures, then withdrawn terms, then
-/// local need, then the lending limit.
+/// The leases to reclaim at one donor at `now`, also for a need that has only begun. Order: failures, withdrawn terms,
+/// local need, lending limit.
 #[must_use]
 pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<ProposedReclaim> {
     let lent = state.leases_of(donor).filter(|(_, lease)| {
@@ -102,8 +117,8 @@ pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<Prop
         reclaims.push(ProposedReclaim { lease: id, reason });
         gone.insert(id);
     }
-    let well: Vec<(LeaseId, &Lease)> = lent.filter(|(id, _)| !gone.contains(id)).collect();
-    for (id, lease) in well {
+    let healthy: Vec<(LeaseId, &Lease)> = lent.filter(|(id, _)| !gone.contains(id)).collect();
+    for (id, lease) in healthy {
         if let Some(code) = withdrawal_code(state, lease, now) {
             reclaims
                 .push(ProposedReclaim { lease: id, reason: ReclaimReason::PolicyChanged { code: code.to_owned() } });

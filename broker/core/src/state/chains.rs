@@ -9,11 +9,11 @@ use crate::state::State;
 impl Request {
     /// The replacement chain of each lease, in the order of [`leases`](Self::leases): the lease, its replacement, the
     /// replacement's replacement if that is being reclaimed too, and so on, with at most [`MAX_REPLACED`] replacements.
-    /// No chains if the request is not matched.
+    /// No chains if the request is not placed.
     pub fn chains<'s>(&'s self, state: &'s State) -> impl Iterator<Item = Vec<LeaseId>> + use<'s> {
         let next = |id: &LeaseId| state.leases.get(id)?.moved_to;
         let chain = move |id| std::iter::successors(Some(id), next).take(MAX_REPLACED + 1).collect();
-        self.leases().filter(|_| self.state == RequestState::Matched).map(chain)
+        self.leases().filter(|_| self.state == RequestState::Placed).map(chain)
     }
 
     /// The chain that contains `id`; empty if none does.

@@ -89,7 +89,7 @@ pub enum SnapshotError {
     },
 }
 
-/// Copies what a snapshot contains, without derived data. The copy shares tables with `state` (see
+/// Copies the records that a snapshot contains, without derived data. The copy shares tables with `state` (see
 /// [`crate::collections::cow_map`]), so it takes only a millisecond or two, during which the broker applies nothing.
 #[must_use]
 pub fn copy(state: &State) -> State {
@@ -115,6 +115,12 @@ pub fn copy(state: &State) -> State {
         derived: Derived::default(),
     };
     State { records }
+}
+
+/// Computes the derived data that a [`copy()`] lacks.
+#[must_use]
+pub fn with_derived(copy: State) -> State {
+    State::from(copy.records)
 }
 
 /// Writes the canonical bytes in many small writes. Equal states give equal bytes on every replica.

@@ -34,7 +34,7 @@ pub(crate) enum Role {
     Joins,
 }
 
-/// What happens to a request when one of its leases ends.
+/// Effect of a lease's end on its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The request continues without the lease.
@@ -68,7 +68,7 @@ fn was_added_later(lease: &Lease) -> bool {
     lease.joins || lease.moved_from.is_some()
 }
 
-/// What happens to the request when lease `id` ends. `was` is the lease's previous state.
+/// Effect on the request of the end of lease `id`. `was` is the lease's previous state.
 pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lease: &Lease, was: LeaseState) -> Fate {
     let reason = lease.end_reason.unwrap_or(EndReason::Released);
     let failed = reason.retries() || reason == EndReason::OriginFailed;
@@ -116,7 +116,7 @@ pub(crate) fn joinable_members(state: &State, request: &Request) -> u32 {
     let elastic = |members: &Members| members.min < members.desired;
     let Some(members) = request.spec.members.filter(elastic) else { return 0 };
     // No check ensures that a new part shares an RDMA network with the first one.
-    if request.state != RequestState::Matched || request.spec.topology.rdma_gbits > 0 {
+    if request.state != RequestState::Placed || request.spec.topology.rdma_gbits > 0 {
         return 0;
     }
     let (mut held, mut count) = (0_u32, 0);
@@ -196,7 +196,7 @@ pub(crate) fn role(state: &State, request: &Request, proposed: &ProposedPlacemen
         (PlacementKind::Serve, RequestState::Queued) => Ok(Role::Starts),
         (PlacementKind::Serve, _) => Err(refused(format!("{id} does not wait"))),
         (PlacementKind::Replace(lease), _) if request.may_replace(state, *lease) => Ok(Role::Replaces(*lease)),
-        (PlacementKind::Replace(lease), _) => Err(refused(format!("{lease} of {id} has not to move"))),
+        (PlacementKind::Replace(lease), _) => Err(refused(format!("{lease} of {id} does not need to move"))),
         (PlacementKind::Join, _) if joinable_members(state, request) > 0 => Ok(Role::Joins),
         (PlacementKind::Join, _) => Err(refused(format!("no members of {id} are missing, or it does not run"))),
     }

@@ -198,7 +198,7 @@ fn a_gang_goes_on_without_a_part_that_is_lost_as_long_as_enough_are_left() {
     assert_eq!((at(&failing, big), at(&failing, small)), ("north".to_owned(), "south".to_owned()));
     failing.loses(small);
     assert_eq!(failing.leases_of(request), [big]);
-    assert_eq!(failing.it.state.requests[&request].state, RequestState::Matched);
+    assert_eq!(failing.it.state.requests[&request].state, RequestState::Placed);
     failing.have(&[("north", &["n1", "n2"]), ("south", &["s1", "s2"])]);
     let joined = failing.place();
     assert_eq!(joined.iter().map(|id| at(&failing, *id)).collect::<Vec<_>>(), ["south"], "it is not to blame");

@@ -85,7 +85,7 @@ impl Story {
     /// As the leader does.
     fn reclaim(&mut self) {
         let state = &self.it.state;
-        let (spare, reclaims) = (spared(state), Reclaimer::default().look(state, state.log_time));
+        let (spare, reclaims) = (spared(state), Reclaimer::default().due_reclaims(state, state.log_time));
         match self.it.ok(Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).reply {
             Ok(ReplyBody::Reclaimed { refused, .. }) => assert!(refused.is_empty(), "{refused:?}"),
             other => panic!("{other:?}"),
@@ -257,7 +257,7 @@ fn a_node_that_does_not_answer_gives_notice_and_one_that_is_gone_does_not() {
     story.reclaim();
     assert_eq!(story.state().leases[&lease].end_reason, Some(EndReason::NodeLost));
     assert_eq!(story.it.place().len(), 1);
-    assert_eq!(story.state().requests[&request].state, RequestState::Matched);
+    assert_eq!(story.state().requests[&request].state, RequestState::Placed);
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn a_proposal_is_checked_against_what_is_offered_now() {
     }
     assert_eq!(story.state().leases[&lease].state, LeaseState::Active);
     let at: Timestamp = story.state().log_time;
-    assert!(Reclaimer::default().look(story.state(), at).is_empty());
+    assert!(Reclaimer::default().due_reclaims(story.state(), at).is_empty());
 }
 
 #[test]

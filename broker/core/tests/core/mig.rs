@@ -288,7 +288,10 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
     assert!(reason.contains("on 1 device of class big; nearest is slot 6"), "{reason}");
     federation.offer("south", offer(5, &[("s1", 1, Device { healthy: false, ..mig(&[]) })]));
     let (reason, remedy) = words_for("unhealthy", &federation, "3g.40gb");
-    assert!(reason.ends_with("would have with what is not well: device 0 of node s1: it is not healthy"), "{reason}");
+    assert!(
+        reason.ends_with("for all of them if this were healthy: device 0 of node s1: it is not healthy"),
+        "{reason}"
+    );
     assert_eq!(remedy, "wait until its owner has reset, repaired or replaced it");
     let held_back = Device { local_use_milli: 1_000, ..mig(&[]) };
     federation.offer("south", offer(6, &[("s1", 1, held_back)]));

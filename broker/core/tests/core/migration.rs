@@ -107,7 +107,7 @@ impl Federation {
             self.stop(old);
         }
         self.place();
-        assert_eq!(self.state.requests[&request].state, RequestState::Matched);
+        assert_eq!(self.state.requests[&request].state, RequestState::Placed);
     }
 }
 

@@ -225,7 +225,7 @@ fn a_gang_that_waited_long_gets_its_room_and_others_pass_only_in_time() {
     // When the time has come it starts, before all others.
     federation.place_with(&mut planner);
     federation.run_until(end.0 + 1, &mut planner);
-    assert_eq!(federation.state.requests[&gang].state, RequestState::Matched);
+    assert_eq!(federation.state.requests[&gang].state, RequestState::Placed);
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_large_request_of_low_priority_starts_while_others_never_end() {
             wanted.topology.same_node = true;
             large = Some(federation.submit(wanted));
         }
-        if large.is_some_and(|large| federation.state.requests[&large].state == RequestState::Matched) {
+        if large.is_some_and(|large| federation.state.requests[&large].state == RequestState::Placed) {
             break (minute - 60) * MINUTE;
         }
         minute += 1;

@@ -187,7 +187,7 @@ fn a_lease_that_is_reclaimed_moves_and_its_request_keeps_its_id() {
     assert_eq!((ended.state, ended.end_reason), (LeaseState::Ending, Some(EndReason::Reclaimed)));
     assert!(ended.ending_at.unwrap() < ended.reclaim.as_ref().unwrap().deadline, "saved work need not wait");
     let moved = &federation.state.requests[&request];
-    assert_eq!((moved.state, moved.lease), (RequestState::Matched, Some(next)));
+    assert_eq!((moved.state, moved.lease), (RequestState::Placed, Some(next)));
     assert_eq!(federation.state_of(next), LeaseState::Active);
     // The lease that it replaces is gone, so cancelling ends the remaining one.
     federation.ok(Command::CancelRequest(CancelRequest { request }));
@@ -449,7 +449,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(federation.refused(Command::ReportLease(report)).code, Code::PermissionDenied);
     federation.ok(Command::CheckpointLease(CheckpointLease { lease }));
     assert_eq!(federation.state_of(lease), LeaseState::Active, "nothing ends that is not reclaimed");
-    assert_eq!(federation.state.requests[&request].state, RequestState::Matched);
+    assert_eq!(federation.state.requests[&request].state, RequestState::Placed);
     let many = vec![ProposedReclaim { lease, reason: ReclaimReason::LocalNeed }; 65];
     let refusal = federation.refused(Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims: many }));
     assert_eq!(refusal.value, "65");

@@ -122,7 +122,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     federation.stop(first);
     federation.stop(second);
     assert_eq!(federation.place().len(), 1);
-    assert_eq!(federation.state.requests[&request].state, RequestState::Matched);
+    assert_eq!(federation.state.requests[&request].state, RequestState::Placed);
 }
 
 #[test]
@@ -225,7 +225,7 @@ proptest! {
         let Some((earliest, donors)) = quote.earliest else { return Ok(()) };
         federation.now -= 1;
         let request = federation.submit(wanted);
-        let matched = |federation: &Federation| federation.state.requests[&request].state == RequestState::Matched;
+        let is_placed = |federation: &Federation| federation.state.requests[&request].state == RequestState::Placed;
         loop {
             federation.now -= 1;
             let plan = scheduler::plan(&federation.state, 512);
@@ -234,7 +234,7 @@ proptest! {
             federation.reclaim(reclaims);
             federation.now -= 1;
             let placed = federation.place();
-            if matched(&federation) {
+            if is_placed(&federation) {
                 break;
             }
             placed.iter().for_each(|lease| federation.run(*lease));

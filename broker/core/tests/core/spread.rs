@@ -179,7 +179,7 @@ fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
     // A donor that takes its part away leaves the gang what it needs, and then the other one does not.
     federation.fail("south", parts[0]);
     assert_eq!(federation.lies_at(spread), [at("north", 4)]);
-    assert_eq!(federation.state.requests[&spread].state, RequestState::Matched);
+    assert_eq!(federation.state.requests[&spread].state, RequestState::Placed);
     federation.fail("north", joined[0]);
     assert_eq!(federation.state.requests[&spread].state, RequestState::Queued);
     federation.ok(Command::CancelRequest(CancelRequest { request: home }));

@@ -32,7 +32,7 @@ pub fn position_to_proto(position: &QueuePosition, spec: &RequestSpec) -> v1::Qu
     }
 }
 
-/// For the API. `seen` returns the tenant of a lease that the caller may see; other leases stay
+/// Converts to the API message. `seen` returns the tenant of a lease that the caller may see; other leases stay
 /// anonymous.
 #[must_use]
 pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Option<&'s TenantId>) -> v1::Reclaims {
@@ -63,7 +63,7 @@ pub fn too_late(earliest_ms: u64, start_by: Option<Timestamp>) -> bool {
     start_by.is_some_and(|closes| earliest_ms >= closes.0)
 }
 
-/// When and where a request could start, as the API has it.
+/// Earliest start of a request and its donors, as API fields.
 #[must_use]
 pub fn earliest(earliest: Option<&(Timestamp, Vec<ClusterId>)>) -> (u64, String) {
     earliest.map_or_else(Default::default, |(at, donors)| (at.0, names(donors)))

@@ -5,7 +5,7 @@ use comity_core::cluster::Cluster;
 use comity_proto::v1;
 use comity_types::ClusterId;
 
-/// For the API, with what the ledger knows.
+/// Converts to the API message, with sums from the ledger.
 #[must_use]
 pub fn to_proto(state: &State, id: &ClusterId, cluster: &Cluster) -> v1::Cluster {
     v1::Cluster {

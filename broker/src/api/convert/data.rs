@@ -53,7 +53,7 @@ fn lines(list: &str, lines: impl Iterator<Item = (String, u64)>) -> Result<BTree
     Ok(by_cluster)
 }
 
-/// For the API; `None`: nothing is known.
+/// Converts to the API message; `None` if the cluster advertises no data.
 pub(super) fn site_to_proto(site: &DataSite) -> Option<v1::DataSite> {
     let line = |(cluster, mbits): (&ClusterId, &u64)| v1::Egress { cluster: cluster.to_string(), mbits: *mbits };
     let seen = |(cluster, mbits): (&ClusterId, &u64)| v1::Ingress { cluster: cluster.to_string(), mbits: *mbits };

@@ -47,7 +47,7 @@ pub fn to_proto(delivery: Delivery) -> i32 {
     v1::Delivery::from(delivery).into()
 }
 
-/// For the API, in order.
+/// Converts to the API message, in a fixed order.
 #[must_use]
 pub fn offered_to_proto(offered: &BTreeSet<Delivery>) -> Vec<i32> {
     offered.iter().copied().map(to_proto).collect()

@@ -219,7 +219,7 @@ pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
         attempts: request.attempts,
         message: request.message.clone(),
         revision: request.revision,
-        leases: if request.state == RequestState::Matched {
+        leases: if request.state == RequestState::Placed {
             request.leases().map(|lease| lease.to_string()).collect()
         } else {
             Vec::new()

@@ -106,7 +106,7 @@ struct AgentStream {
     desired: mpsc::Sender<ToAgent>,
 }
 
-/// Why a stream ends: the agent is gone, or with a status.
+/// Why a stream ends: the agent disconnected, or the broker sends a status.
 enum End {
     Gone,
     Because(Status),

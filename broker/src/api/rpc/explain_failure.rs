@@ -46,7 +46,7 @@ where
         let call = self.inner.call(request);
         Box::pin(async move {
             let response = call.await?;
-            // A refused call answers with its status in the headers; a stream that fails later says so by itself.
+            // A refused call has its status in the headers. A stream that fails later adds details by itself.
             Ok(match Status::from_header_map(response.headers()) {
                 Some(status)
                     if status.code() != Code::Ok && status.metadata().get_bin(ERROR_DETAIL_METADATA).is_none() =>
@@ -97,7 +97,7 @@ pub fn explained(status: Status) -> Status {
     rpc_error::status(code, &detail)
 }
 
-/// The first number in the library's sentence: how large the message was.
+/// The size of the refused message: the first number in the library's sentence.
 fn sizes(message: &str) -> String {
     let digits: String = message.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     if digits.is_empty() { String::new() } else { format!("{digits} bytes") }

@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// Names the boot of a machine; from the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Time since this machine started. Unlike `Instant` it can be compared with that of a process that ran before, and
-/// goes on while the machine sleeps.
+/// Time since this machine started. Unlike `Instant`, it advances while the machine sleeps, and values of an earlier
+/// process can be compared with it.
 pub(crate) fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

@@ -40,7 +40,7 @@ struct ClockExchange {
     dir: PathBuf,
     looks: u32,
     writing: Option<JoinHandle<()>>,
-    /// What was logged last, so that each change is logged once.
+    /// Conditions in the last log message, so that each change is logged once.
     reported: Reported,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   log clock = base, agreed by a majority + monotonic time since + slew towards the majority's wall clocks
-//!   log time  = log clock + what re-bases have shifted (in the state)
+//!   log time  = log clock + shifts by re-bases (in the state)
 //! ```
 //!
 //! Wall clocks jump; monotonic ones do not. So no jump of a wall clock moves a lease by more than [`MAX_SLEW`] allows.
@@ -74,7 +74,7 @@ impl LogClock {
     /// consistent with that, so that network delays do not accumulate.
     pub(crate) fn follow(&mut self, sent: Duration, received: Duration, log_ms: u64) {
         let earliest = log_ms.saturating_mul(1_000);
-        // Whole milliseconds are told.
+        // `log_ms` is rounded down to whole milliseconds.
         let latest = earliest.saturating_add(micros(received.saturating_sub(sent))).saturating_add(1_000);
         let own = self.line.map(|line| line.at(received));
         let log_us = own.map_or(earliest / 2 + latest / 2, |own| own.clamp(earliest, latest));

@@ -1,4 +1,4 @@
-//! Log time: what entries are stamped with, and the status of this broker's clocks. `timekeeper` decides; it is pure.
+//! Log time, which stamps entries, and the status of this broker's clocks. `timekeeper` decides; it is pure.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -47,7 +47,7 @@ pub struct ClockStatus {
     pub time_shift_ms: i64,
 }
 
-/// How log time would move if it were re-based now.
+/// The shift of log time by a re-base now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebase {
     /// Log time before.

@@ -165,7 +165,7 @@ impl MemberClocks {
         self.fresh(voters, own).filter(|(_, reading)| right(reading)).map(|(id, _)| id).collect()
     }
 
-    /// How far the wall clock of a voter besides this broker is off, in milliseconds, if it is reached and that is too far.
+    /// Offset of another voter's wall clock in milliseconds, if the voter is reached and its clock is wrong.
     pub(super) fn wrong(&self, voter: u64, voters: &BTreeSet<u64>, own: &Own, reference_ms: u64) -> Option<i64> {
         let (_, reading) = self.fresh(voters, own).find(|(id, _)| *id == voter)?;
         Some(offset(reading.wall(own.now), reference_ms)).filter(|offset| is_off(*offset))

@@ -173,7 +173,7 @@ impl Timekeeper {
         self.clock.coast(now);
     }
 
-    /// `BeginTerm` of this tenure is in the log.
+    /// Records that the log has `BeginTerm` of this tenure.
     pub(crate) fn term_began(&mut self, tenure: Tenure) {
         if let Some(lead) = self.lead.as_mut().filter(|lead| lead.tenure == tenure) {
             lead.begun = true;
@@ -236,7 +236,7 @@ impl Timekeeper {
         self.members.right(at.voters, &self.own(at), reference_ms)
     }
 
-    /// How far the wall clock of a voter besides this broker is off, in milliseconds, if that is too far.
+    /// Offset of another voter's wall clock in milliseconds, if it is wrong.
     pub(super) fn wrong(&self, at: &Moment<'_>, voter: u64) -> Option<i64> {
         let own = self.own(at);
         let reference = self.members.reference(at.voters, &own, Some(at.log_time_ms))?;

@@ -90,7 +90,7 @@ impl LeaderStream {
     async fn hold(mut self) -> Option<Instant> {
         let same = Leadership::Follower { leader: Some(self.leader) };
         tokio::select! {
-            // Nothing is ever said; whatever comes, it is over.
+            // The peer never sends a message: any result means that the stream has ended.
             _ = self.stream.message() => Some(Instant::now()),
             _ = self.leadership.wait_for(|now| *now != same) => None,
         }

@@ -14,16 +14,16 @@ use crate::group::elections::contact::Contact;
 use crate::group::elections::leadership::{Leadership, Tenure};
 use crate::group::heard::Heard;
 
-/// Between two looks at contact that may have ended.
+/// Poll interval for contact that may have ended.
 const CONTACT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// While a majority's answer is awaited: each moment is one without writes.
+/// Poll interval while a majority's answer is awaited: no write is accepted meanwhile.
 const QUORUM_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Decides who leads, from consensus metrics and leader contact.
 pub(crate) struct Judge {
     pub(crate) raft: Raft,
-    /// How long contact counts: a leader without a majority's answer for this long leads no more, and a follower that
-    /// did not hear its leader for this long knows of none. It is consensus' own leader lease.
+    /// Time for which contact counts. A leader without a majority's answer for this long no longer leads, and a
+    /// follower that did not hear its leader for this long knows none. Equals openraft's leader lease.
     pub(crate) lease: Duration,
     pub(crate) contact: Contact,
 }
@@ -47,7 +47,7 @@ impl Judge {
                 }
             };
         }
-        // A broker that was the leader until now may still name itself.
+        // A broker that led until now may still name itself.
         let leader = metrics.current_leader.filter(|leader| *leader != metrics.id);
         Leadership::Follower { leader: leader.filter(|leader| self.contact.is_within(*leader, self.lease)) }
     }
@@ -74,8 +74,8 @@ impl Judge {
     }
 }
 
-/// Starts the task that watches: who leads, and since when nobody is known to. What was heard belongs to one term of
-/// leadership, so it is forgotten here.
+/// Starts the task that tracks the leader, and since when none is known. Contact belongs to one term of leadership, so
+/// a new leader resets it.
 pub(crate) fn watch(
     judge: Judge,
     heard: Heard,

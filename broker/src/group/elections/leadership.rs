@@ -1,7 +1,7 @@
 //! Who leads, as one broker knows it.
 
-/// One uninterrupted time of leading. A leader that loses its majority and reaches it again in the same term begins
-/// another.
+/// A tenure: one uninterrupted time of leading. A leader that loses its majority and reaches it again in the same term
+/// begins a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
     /// Raft's term.

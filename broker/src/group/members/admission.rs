@@ -25,7 +25,7 @@ use crate::replication::proposal::Proposal;
 const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Timeout of one membership change; it is retried.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
-/// A learner that lacks at most this many entries is promoted: it gets them while the change is committed.
+/// A learner that lacks at most this many entries is promoted: it receives them while the change is committed.
 const CLOSE_BEHIND: u64 = 256;
 
 /// Runs until the group stops or its last handle is gone.

@@ -68,7 +68,7 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
         return;
     }
     drop(raft);
-    // One receiver for all rounds: each new one would take the present members for a change.
+    // One receiver for all rounds: a new one would treat the present members as a change.
     let Some(mut members) = group.upgrade().map(|inner| inner.raft.server_metrics()) else { return };
     loop {
         let Some(inner) = group.upgrade() else { return };
@@ -92,7 +92,7 @@ impl Inner {
         eligibility.set_admitted(admitted);
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         if !(admitted && eligibility.is_confirmed()) {
-            // Addresses of founding members, of members in the log, and of those that others told of.
+            // Addresses of founding members, of members in the log, and of members that peers named.
             search.known.extend(self.config.members.clone());
             search.known.extend(membership.nodes().map(|(id, node)| (*id, node.address.clone())));
             search.known.remove(&me);
@@ -109,7 +109,7 @@ impl Inner {
                             eligibility.halt(halt);
                         }
                     }
-                    // A voter that lost its log cannot confirm anything.
+                    // A voter that lost its log cannot confirm this broker.
                     Answer::Fine(peer) if membership.get_node(&id).is_some_and(|node| node.incarnation == peer) => {
                         confirming.insert(id);
                     }
@@ -118,7 +118,7 @@ impl Inner {
                     Answer::Halt(halt) => eligibility.halt(halt),
                 }
             }
-            // A leader that lacks what was applied here may be right: nothing is acknowledged to it meanwhile.
+            // A leader that lacks entries applied here may be right. This broker acknowledges nothing to it meanwhile.
             if admitted
                 && search.behind.is_empty()
                 && eligibility.halted().is_none()

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comity_runtime::atomic_file::{self, PRIVATE};
+use comity_types::Delivery;
 use serde::Serialize;
 
 use super::{local_api, secret};
@@ -11,7 +12,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, write_stdout};
 use crate::session::Session;
-use crate::views::{Delivery, LeaseState};
+use crate::views::Known;
 
 const KUBECONFIG_EXAMPLES: &str = "\
 Examples:
@@ -61,16 +62,16 @@ impl KubeconfigArgs {
         let kubeconfig = match (&self.agent, &self.kubeconfig) {
             (_, Some(origin)) => {
                 let lease = super::get_lease(session, &self.lease).await?;
-                if lease.delivery == Delivery::VirtualNode {
+                if lease.delivery.is(Delivery::VirtualNode) {
                     let reason = format!("{} is a virtual node in {} and has no kubeconfig", lease.id, lease.origin);
                     return Err(Failure::new(Exit::Refused, "wrong-state", reason)
                         .remedy(format!("'comity lease show {}' shows what its pods need", lease.id)));
                 }
-                if !matches!(lease.state, LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming) {
+                if !matches!(lease.state, Known::Value(state) if state.is_in_force()) {
                     return Err(Failure::new(
                         Exit::Refused,
                         "wrong-state",
-                        format!("{} is {}; only an active lease has a kubeconfig", lease.id, lease.state.as_str()),
+                        format!("{} is {}; only an active lease has a kubeconfig", lease.id, lease.state),
                     )
                     .remedy(format!("see 'comity lease show {}'", lease.id)));
                 }

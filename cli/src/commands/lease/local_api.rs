@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bad_ids_and_no_agent_are_told_apart() {
+    async fn bad_ids_and_a_missing_agent_are_distinguished() {
         let nowhere = Path::new("/nonexistent/local.sock");
         for bad in ["../status", "lease-", "lease-1/x", "req-1", ""] {
             assert_eq!(fetch_kubeconfig(nowhere, bad).await.expect_err(bad).exit, Exit::Usage);

@@ -34,7 +34,7 @@ impl CtrlC {
 
 /// Ctrl-C while a request is followed.
 pub(super) fn stopped_waiting(id: &str) -> Failure {
-    Failure::new(Exit::Interrupted, "interrupted", format!("stopped waiting; {id} goes on"))
+    Failure::new(Exit::Interrupted, "interrupted", format!("stopped waiting; {id} continues"))
         .remedy(format!("watch it with 'comity request watch {id}', or cancel it with 'comity request cancel {id}'"))
 }
 

@@ -7,6 +7,7 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use comity_runtime::{Backoff, BrokerChannel, SystemEntropy};
+use comity_types::LeaseState;
 use serde::Serialize;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
@@ -14,7 +15,7 @@ use tonic::Status;
 use crate::exit::Exit;
 use crate::failure::{Failure, error_detail};
 use crate::output::Answer;
-use crate::views::{Lease, LeaseState, Request};
+use crate::views::{Lease, Request};
 
 /// Consecutive streams without an event before giving up.
 const MAX_RETRIES: u32 = 30;
@@ -35,9 +36,9 @@ impl Answer for Change {
     fn table(&self, _now_ms: u64) -> String {
         let (id, state, message) = match self {
             Self::Request(request) => {
-                (request.id.as_deref().unwrap_or("-"), request.state.as_str(), request.message.as_deref())
+                (request.id.as_deref().unwrap_or("-"), request.state.as_str().to_owned(), request.message.as_deref())
             }
-            Self::Lease(lease) => (lease.id.as_str(), lease.state.as_str(), lease.message.as_deref()),
+            Self::Lease(lease) => (lease.id.as_str(), lease.state.to_string(), lease.message.as_deref()),
         };
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         format!("{id} {state}{message}\n")
@@ -71,7 +72,7 @@ impl Followed {
     }
 
     fn is_active(&self) -> bool {
-        !self.request.state.is_final() && self.lease.as_ref().is_some_and(|lease| lease.state == LeaseState::Active)
+        !self.request.state.is_final() && self.lease.as_ref().is_some_and(|lease| lease.state.is(LeaseState::Active))
     }
 }
 
@@ -202,7 +203,7 @@ impl Follower {
         // Ignore the lease of an earlier attempt.
         let lease = request.lease.as_ref().and_then(|id| self.leases.get(id)).cloned();
         // A gang starts when all of its leases are active.
-        let active = |id: &String| self.leases.get(id).is_some_and(|lease| lease.state == LeaseState::Active);
+        let active = |id: &String| self.leases.get(id).is_some_and(|lease| lease.state.is(LeaseState::Active));
         let all = request.leases.iter().all(active);
         let others = request.leases.iter().filter(|id| request.lease.as_ref() != Some(*id));
         let other_leases = others.filter_map(|id| self.leases.get(id)).cloned().collect();
@@ -303,7 +304,7 @@ mod tests {
     #[tokio::test]
     async fn the_active_lease_of_an_earlier_attempt_does_not_count() {
         let mut follower = follower();
-        assert!(follower.apply(request(20, v1::RequestState::Matched, "lease-2")).is_some());
+        assert!(follower.apply(request(20, v1::RequestState::Placed, "lease-2")).is_some());
         assert!(follower.apply(lease(21, "lease-1", v1::LeaseState::Active)).is_some());
         assert_eq!(follower.finished(), None);
         assert!(follower.apply(lease(15, "lease-2", v1::LeaseState::Active)).is_some());
@@ -314,7 +315,7 @@ mod tests {
     #[tokio::test]
     async fn a_gang_is_active_when_all_of_its_leases_are() {
         let mut follower = follower();
-        let mut gang = request(20, v1::RequestState::Matched, "lease-2");
+        let mut gang = request(20, v1::RequestState::Placed, "lease-2");
         if let Some(v1::watch_event::Object::Request(request)) = &mut gang.object {
             request.leases = vec!["lease-2".to_owned(), "lease-3".to_owned()];
         }

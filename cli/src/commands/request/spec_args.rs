@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_can_have_is_named() {
+    fn impossible_values_are_named() {
         let refused = |change: &dyn Fn(&mut SpecArgs)| {
             let mut args = SpecArgs { origin: Some("here".to_owned()), ..SpecArgs::default() };
             change(&mut args);

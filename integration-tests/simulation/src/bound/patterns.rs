@@ -24,15 +24,15 @@ pub(super) fn first(sizes: &[u16]) -> Vec<Pattern> {
     std::iter::once(vec![0; sizes.len()]).chain((0..sizes.len()).map(full)).collect()
 }
 
-/// Solves the unbounded knapsack: the pattern of the highest value, and that value. `worth` is the value of one share
+/// Solves the unbounded knapsack: the pattern of the highest value, and that value. `values` has the value of one share
 /// of each size, `rest` that of each free thousandth.
-pub(super) fn best(sizes: &[u16], worth: &[f64], rest: f64) -> (f64, Pattern) {
+pub(super) fn best(sizes: &[u16], values: &[f64], rest: f64) -> (f64, Pattern) {
     // By capacity: the highest value, and the size taken last (`None`: a thousandth stays free).
     let mut most = vec![0.0_f64; WHOLE + 1];
     let mut taken: Vec<Option<usize>> = vec![None; WHOLE + 1];
     for room in 1..=WHOLE {
         most[room] = most[room - 1] + rest;
-        for (at, (&size, &value)) in sizes.iter().zip(worth).enumerate() {
+        for (at, (&size, &value)) in sizes.iter().zip(values).enumerate() {
             let Some(before) = room.checked_sub(usize::from(size)) else { continue };
             if most[before] + value > most[room] {
                 (most[room], taken[room]) = (most[before] + value, Some(at));
@@ -59,17 +59,17 @@ mod tests {
 
     #[test]
     fn the_best_pattern_is_that_of_a_knapsack() {
-        let (worth, pattern) = best(&[300, 400, 600], &[3.0, 5.0, 8.0], 0.0);
-        assert_eq!((worth, pattern), (13.0, vec![0, 1, 1]));
-        let (worth, pattern) = best(&[300, 400], &[3.0, 5.0], 0.0);
-        assert_eq!((worth, pattern.as_slice()), (11.0, &[2, 1][..]));
-        // The remainder is worth more than any share.
-        let (worth, pattern) = best(&[300], &[3.0], 0.02);
-        assert!((worth - 20.0).abs() < 1e-9 && pattern == [0], "{worth} {pattern:?}");
+        let (value, pattern) = best(&[300, 400, 600], &[3.0, 5.0, 8.0], 0.0);
+        assert_eq!((value, pattern), (13.0, vec![0, 1, 1]));
+        let (value, pattern) = best(&[300, 400], &[3.0, 5.0], 0.0);
+        assert_eq!((value, pattern.as_slice()), (11.0, &[2, 1][..]));
+        // The free thousandths have a higher value than any share.
+        let (value, pattern) = best(&[300], &[3.0], 0.02);
+        assert!((value - 20.0).abs() < 1e-9 && pattern == [0], "{value} {pattern:?}");
     }
 
     #[test]
-    fn a_pattern_and_what_it_leaves_are_a_device() {
+    fn a_pattern_and_its_rest_are_one_device() {
         let sizes = [300, 400];
         assert_eq!(left(&[2, 1], &sizes), 0);
         assert_eq!(first(&sizes), [vec![0, 0], vec![3, 0], vec![0, 2]]);

@@ -145,13 +145,13 @@ impl Programme {
     }
 
     /// Solves the programme by column generation: adds patterns until none improves it.
-    fn maximise(&mut self, least: &Amounts, most: &Amounts, worth: impl Fn(&Task) -> f64) -> Result<Amounts, String> {
+    fn maximise(&mut self, least: &Amounts, most: &Amounts, value: impl Fn(&Task) -> f64) -> Result<Amounts, String> {
         for _ in 0..MOST_ROUNDS {
             let (rows, device_rows) = self.rows(least, most);
             let columns = self.columns();
             let mut cost = vec![0.0; columns];
             for (column, &(task, _)) in self.pairs.iter().enumerate() {
-                cost[column] = -worth(&self.types[task]);
+                cost[column] = -value(&self.types[task]);
             }
             let (solution, duals) = solve(&cost, rows, columns)?;
             if !self.add_patterns(&device_rows, &duals) {
@@ -220,8 +220,8 @@ impl Programme {
     fn add_patterns(&mut self, device_rows: &[DeviceRows], duals: &[f64]) -> bool {
         let mut added = false;
         for (group, rows) in self.groups.iter_mut().zip(device_rows) {
-            let worth: Vec<f64> = rows.sizes.iter().map(|&row| duals[row]).collect();
-            let (most, pattern) = best(&self.sizes, &worth, duals[rows.fluid] / 1e3);
+            let values: Vec<f64> = rows.sizes.iter().map(|&row| duals[row]).collect();
+            let (most, pattern) = best(&self.sizes, &values, duals[rows.fluid] / 1e3);
             let has_devices = group.shape.devices > 0;
             if has_devices && most > duals[rows.devices] + PAYS && !group.patterns.contains(&pattern) {
                 group.patterns.push(pattern);

@@ -144,7 +144,7 @@ impl FailingFederation {
                 part.devices.keys().map(move |index| ((donor.clone(), node.clone()), *index as usize))
             });
             let unusable = devices.filter(|(place, index)| !self.truth.is_usable(place, *index, self.now())).count();
-            self.report.placed_on_unwell += unusable as u64;
+            self.report.placed_on_unhealthy += unusable as u64;
             self.affected.remove(&lease.request);
             if id.0 % SLOW == 0 {
                 self.slow.push(id);

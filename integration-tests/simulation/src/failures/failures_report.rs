@@ -34,14 +34,14 @@ pub struct FailuresReport {
     /// Maximum rounds of the leader's loops until the state was stable.
     pub most_rounds: u64,
     /// Placements on hardware that was failed, quarantined, gone or silent. Must be 0.
-    pub placed_on_unwell: u64,
+    pub placed_on_unhealthy: u64,
     /// Leases reclaimed for hardware that they did not use or that had not failed. Must be 0.
     pub for_nothing: u64,
     /// Leases that stayed on failed hardware, over all checks. Must be 0.
     pub missed: u64,
     /// Affected requests without a place while one was free, over all checks. Must be 0.
     pub could_have_gone_on: u64,
-    /// Leases that ended before their notice period. Must be 0.
+    /// Leases that ended before their notice was over. Must be 0.
     pub stopped_before_grace: u64,
     /// Reclaims that the state machine refused although they were proposed for the same state. Must be 0.
     pub refused: u64,
@@ -52,7 +52,7 @@ impl FailuresReport {
     #[must_use]
     pub fn holds(&self) -> bool {
         let wrong = [
-            self.placed_on_unwell,
+            self.placed_on_unhealthy,
             self.for_nothing,
             self.missed,
             self.could_have_gone_on,
@@ -78,9 +78,9 @@ impl FailuresReport {
             ("most in quarantine at a time", self.most_quarantined),
             ("most leases that replace one another", self.longest_chain),
             ("most rounds until nothing happened", self.most_rounds),
-            ("placed on what was not well", self.placed_on_unwell),
+            ("placed on unhealthy hardware", self.placed_on_unhealthy),
             ("reclaimed for nothing", self.for_nothing),
-            ("left on what had failed", self.missed),
+            ("left on failed hardware", self.missed),
             ("left without a place there was", self.could_have_gone_on),
             ("stopped before their grace", self.stopped_before_grace),
             ("refused by apply", self.refused),

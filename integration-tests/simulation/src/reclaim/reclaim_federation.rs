@@ -166,7 +166,7 @@ impl ReclaimFederation {
         Ok(())
     }
 
-    /// Records the notice period of a reclaimed lease, by the donor's terms and the request.
+    /// Records the notice of a reclaimed lease, by the donor's terms and the request.
     fn record_reclaim(&mut self, reclaim: &ProposedReclaim) {
         let Some(lease) = self.broker.state.leases.get(&reclaim.lease) else { return };
         let donor = lease.placement.donor.as_str();

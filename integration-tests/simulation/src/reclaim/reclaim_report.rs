@@ -33,7 +33,7 @@ pub struct ReclaimReport {
     pub waited_again: u64,
     /// Proposed sets of leases compared with all other sets.
     pub sets_checked: u64,
-    /// Leases that stopped before their notice period with unsaved work. Must be 0.
+    /// Leases that stopped with unsaved work before their notice was over. Must be 0.
     pub stopped_before_grace: u64,
     /// Sets for which a cheaper one would have sufficed. Must be 0.
     pub more_than_needed: u64,

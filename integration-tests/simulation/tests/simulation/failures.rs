@@ -12,9 +12,9 @@ fn leases_leave_failed_hardware_and_continue() {
     for seed in [5, 6] {
         let report = Failures { seed, events: 300 }.run().unwrap();
         let table = report.table();
-        assert_eq!(report.placed_on_unwell, 0, "nothing is placed on what is ill or in quarantine:\n{table}");
-        assert_eq!(report.could_have_gone_on, 0, "what was hit has another place if there is one:\n{table}");
-        assert_eq!(report.for_nothing, 0, "no lease is being reclaimed for what it does not have:\n{table}");
+        assert_eq!(report.placed_on_unhealthy, 0, "nothing is placed on unhealthy or quarantined hardware:\n{table}");
+        assert_eq!(report.could_have_gone_on, 0, "affected requests have another place if there is one:\n{table}");
+        assert_eq!(report.for_nothing, 0, "no lease is reclaimed for hardware that it does not use:\n{table}");
         assert_eq!(report.missed, 0, "no lease stays where something failed:\n{table}");
         assert!(report.holds(), "{table}");
         let bounded = report.longest_chain <= MAX_REPLACED as u64 + 1 && report.most_rounds <= MOST_ROUNDS;

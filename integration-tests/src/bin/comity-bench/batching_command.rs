@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use comity_simulation::batching::{BATCHING_HEAD, BatchingReport, BatchingTest, Strategy, StrategyReport, campus, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
+use super::report_args::completed;
 use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
@@ -61,9 +62,7 @@ pub(crate) fn run(arguments: &BatchingArgs) -> Result<()> {
     for strategy in Strategy::ALL {
         let mut seeds = Vec::new();
         for seed in arguments.seeds.iter() {
-            let result = test.run(&trace, strategy, seed).map_err(|refusal| {
-                anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
-            })?;
+            let result = completed(test.run(&trace, strategy, seed))?;
             if !arguments.json {
                 println!("{}", row(strategy, &seed.to_string(), &result.figures));
             }

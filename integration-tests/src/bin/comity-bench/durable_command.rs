@@ -1,4 +1,4 @@
-//! `comity-bench durable`: durable writes beside etcd.
+//! `comity-bench durable`: durable writes, compared with etcd.
 
 use std::time::Duration;
 

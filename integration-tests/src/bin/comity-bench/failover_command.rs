@@ -1,4 +1,4 @@
-//! `comity-bench failover`: failover beside etcd.
+//! `comity-bench failover`: failover, compared with etcd.
 
 use super::whole::whole;
 use anyhow::{Result, ensure};

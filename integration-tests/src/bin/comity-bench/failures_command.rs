@@ -1,8 +1,9 @@
 //! `comity-bench failures`: devices, nodes and donors that fail at random.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use comity_simulation::failures::Failures;
 
+use super::report_args::{ReportArgs, completed};
 use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
@@ -13,9 +14,8 @@ pub(crate) struct FailuresArgs {
     /// Seed of the random numbers
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
-    /// Prints one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: ReportArgs,
 }
 
 /// Simulates and prints.
@@ -23,13 +23,7 @@ pub(crate) struct FailuresArgs {
 /// # Errors
 /// When the core refuses a command, or an invariant is violated.
 pub(crate) fn run(arguments: &FailuresArgs) -> Result<()> {
-    let report = Failures { seed: arguments.seed, events: arguments.events }.run().map_err(|refusal| {
-        anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
-    })?;
-    if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
+    let report = completed(Failures { seed: arguments.seed, events: arguments.events }.run())?;
+    arguments.output.print(&report, &report.table())?;
     if report.holds() { Ok(()) } else { bail!("an invariant of failures was violated; see the report") }
 }

@@ -3,9 +3,10 @@
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use comity_simulation::month::{ARRANGEMENTS, Month, svg};
 
+use super::report_args::completed;
 use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
@@ -36,15 +37,11 @@ pub(crate) fn run(arguments: &FairnessArgs) -> Result<()> {
     let backlog_days = arguments.days / 3;
     let month = Month { seed: arguments.seed, peak_days: arguments.days - backlog_days, backlog_days };
     let watched = !arguments.json && std::io::stderr().is_terminal();
-    let report = month
-        .run_arranged(arguments.arrangements, |done| {
-            if watched {
-                eprint!("\r\x1b[K{done} of {} months", arguments.arrangements);
-            }
-        })
-        .map_err(|refusal| {
-            anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
-        })?;
+    let report = completed(month.run_arranged(arguments.arrangements, |done| {
+        if watched {
+            eprint!("\r\x1b[K{done} of {} months", arguments.arrangements);
+        }
+    }))?;
     if watched && arguments.arrangements > 1 {
         eprint!("\r\x1b[K");
     }

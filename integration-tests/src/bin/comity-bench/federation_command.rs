@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use comity_simulation::federation::{FederationTest, Skew, svg};
 use comity_simulation::trace::Trace;
 
+use super::report_args::ReportArgs;
 use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
@@ -33,9 +34,8 @@ pub(crate) struct FederationArgs {
     /// Writes an SVG of each institution's stranded GPUs and unplaced demand
     #[arg(long, value_name = "SVG")]
     plot: Option<PathBuf>,
-    /// Prints one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: ReportArgs,
 }
 
 /// Replays and prints.
@@ -54,10 +54,5 @@ pub(crate) fn run(arguments: &FederationArgs) -> Result<()> {
     if let Some(path) = &arguments.plot {
         std::fs::write(path, svg(&report)).with_context(|| format!("cannot write the plot to {}", path.display()))?;
     }
-    if arguments.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    Ok(())
+    arguments.output.print(&report, &report.table())
 }

@@ -1,4 +1,4 @@
-//! Measures Comity beside its peers. Each result comes from one machine: compare ratios, not absolute numbers.
+//! Measures Comity and compares it with its peers. Each result comes from one machine: compare ratios, not absolute numbers.
 
 mod agent_command;
 mod batching_command;
@@ -13,6 +13,7 @@ mod federation_command;
 mod growth_command;
 mod place_command;
 mod reclaim_command;
+mod report_args;
 mod speed_command;
 mod whole;
 mod workload;
@@ -46,7 +47,7 @@ const EXAMPLES: &str = "Examples:
   comity-bench growth --gpus 1000000 --leases 100000
 ";
 
-/// Measures Comity beside its peers
+/// Measures Comity and compares it with its peers
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -85,7 +86,7 @@ enum Benchmark {
     /// read-only or lost. Clients record their history. At the end it checks that the history is linearizable, that all
     /// brokers have the same state, and that each has every acknowledged request.
     Chaos(chaos_command::ChaosArgs),
-    /// Time without writes after the leader dies, beside etcd
+    /// Time without writes after the leader dies, compared with etcd
     ///
     /// Starts three brokers and three etcd members with mutual TLS on this machine, on the same disk. While clients
     /// write, the leader gets SIGKILL: first Comity's, then etcd's. The result is the time until any member
@@ -94,7 +95,7 @@ enum Benchmark {
     /// acknowledged writes; `lost` counts those that some member lacks. Exit code 1 if Comity lost any. With 30 kills
     /// the 99th percentile is the maximum. Use a release build; about five minutes. TMPDIR selects the disk.
     Failover(failover_command::FailoverArgs),
-    /// Durable writes per second and their latency, beside etcd
+    /// Durable writes per second and their latency, compared with etcd
     ///
     /// Starts three brokers on this machine. Each client submits one request after another to the leader and waits
     /// until it is accepted: queued, and on the disks of a majority. Then three etcd members with mutual TLS on the
@@ -160,7 +161,7 @@ enum Benchmark {
     ///
     /// Runs the broker's state machine and planner in simulated time while local work, lending terms and demand change
     /// at random, until --reclaims leases were reclaimed. An independent checker verifies that no lease stopped before
-    /// its notice period unless its work was saved, that no smaller set of the donor's leases would have sufficed (it
+    /// its notice was over unless its work was saved, that no smaller set of the donor's leases would have sufficed (it
     /// tries all sets), and that no lease was stopped while another donor had room for it. Exit code 1 on any
     /// violation. A seed determines the report.
     Reclaim(reclaim_command::ReclaimArgs),

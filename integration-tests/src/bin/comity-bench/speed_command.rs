@@ -3,11 +3,12 @@
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use comity_runtime::memory::use_small_pages;
 use comity_simulation::speed::{SPEED_HEAD, SpeedTest, row};
 use comity_simulation::trace::Trace;
 
+use super::report_args::completed;
 use super::whole::whole;
 
 #[derive(Debug, clap::Args)]
@@ -66,15 +67,11 @@ pub(crate) fn run(arguments: &MatchArgs) -> Result<()> {
             passes: usize::from(arguments.passes),
         };
         let watched = !arguments.json && std::io::stderr().is_terminal();
-        let speed = test
-            .run(&trace, |doing| {
-                if watched {
-                    eprint!("\r\x1b[K{scale} times: {doing}");
-                }
-            })
-            .map_err(|refusal| {
-                anyhow!("the core refused a command of the simulation, so there are no results: {refusal}")
-            })?;
+        let speed = completed(test.run(&trace, |doing| {
+            if watched {
+                eprint!("\r\x1b[K{scale} times: {doing}");
+            }
+        }))?;
         if watched {
             eprint!("\r\x1b[K");
         }

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_number_of_the_range_is_told_the_range() {
+    fn numbers_out_of_range_are_refused_with_the_range() {
         let read = whole::<u8>(1..=100);
         assert_eq!(read("100"), Ok(100));
         for bad in ["0", "101", "-1", "", "many", "1.5", "300"] {

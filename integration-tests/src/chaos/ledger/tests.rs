@@ -51,7 +51,7 @@ fn a_device_lent_twice_by_the_brokers_is_found() {
 }
 
 #[test]
-fn namespaces_of_two_leases_of_one_device_are_found_also_when_the_brokers_tell_of_them_later() {
+fn two_namespaces_for_one_device_are_found_even_if_brokers_report_the_leases_later() {
     let mut ledger = Ledger::default();
     ledger.namespaces_are("donor-1", set(&["lease-1", "lease-2"]));
     ledger.namespaces_are("donor-1", set(&["lease-2"]));
@@ -63,7 +63,7 @@ fn namespaces_of_two_leases_of_one_device_are_found_also_when_the_brokers_tell_o
 }
 
 #[test]
-fn more_granted_than_there_is_and_a_quota_of_another_size_are_found() {
+fn excess_grants_and_quotas_of_another_size_are_found() {
     let mut ledger = Ledger::default();
     ledger.donor_has("donor-1", 1);
     ledger.quotas_are("donor-1", [("lease-1".to_owned(), 1), ("lease-2".to_owned(), 1)].into());
@@ -92,7 +92,7 @@ fn tokens_revisions_and_states_never_go_back() {
 }
 
 #[test]
-fn what_is_reclaimed_says_why_and_may_stay() {
+fn a_reclaimed_lease_has_a_reason_and_may_stay() {
     let reclaimed = |reason: Option<&str>| LeaseFacts {
         state: "reclaiming".into(),
         reclaim_reason: reason.map(str::to_owned),

@@ -81,12 +81,6 @@ impl RealCluster {
         self.settings.node_name(node)
     }
 
-    /// The address of its N-th node, from 1.
-    #[must_use]
-    pub fn nth_node_ip(&self, node: u32) -> String {
-        self.settings.ip(node).to_string()
-    }
-
     /// The addresses of the pods of its N-th node, from 1.
     #[must_use]
     pub fn nth_pod_cidr(&self, node: u32) -> String {

@@ -1,6 +1,6 @@
 //! A control plane with simulated nodes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use comity_testkit::{Binaries, Component, ControlPlane, ControlPlaneConfig, ControlPlaneError, Needs, SimulatedNode};
@@ -75,6 +75,25 @@ async fn eight_gpus_run_and_the_ninth_waits() {
     cluster.stop().await.unwrap();
 }
 
+/// A kubeconfig with a token of the tenant's ServiceAccount, as the holder of a lease has it.
+async fn tenant_kubeconfig(cluster: &ControlPlane, dir: &Path) -> PathBuf {
+    let token = cluster.kubectl(&["-n", "tenant", "create", "token", "tenant"]).await.unwrap();
+    let text = format!(
+        "apiVersion: v1
+kind: Config
+clusters: [{{name: c, cluster: {{server: '{}', tls-server-name: kubernetes.default.svc, certificate-authority: '{}'}}}}]
+users: [{{name: u, user: {{token: '{token}'}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u, namespace: tenant}}}}]
+current-context: c
+",
+        cluster.server_url(),
+        cluster.ca_path().display()
+    );
+    let kubeconfig = dir.join("tenant.kubeconfig");
+    std::fs::write(&kubeconfig, text).unwrap();
+    kubeconfig
+}
+
 #[tokio::test]
 async fn quota_pod_security_and_rbac_are_enforced() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,23 +123,7 @@ subjects: [{kind: ServiceAccount, name: tenant, namespace: tenant}]
     })
     .await;
 
-    // A token of its own, as a lease's holder has it.
-    let token = cluster.kubectl(&["-n", "tenant", "create", "token", "tenant"]).await.unwrap();
-    let kubeconfig = dir.path().join("tenant.kubeconfig");
-    let ca = cluster.ca_path();
-    let text = format!(
-        "apiVersion: v1
-kind: Config
-clusters: [{{name: c, cluster: {{server: '{}', tls-server-name: kubernetes.default.svc, certificate-authority: '{}'}}}}]
-users: [{{name: u, user: {{token: '{token}'}}}}]
-contexts: [{{name: c, context: {{cluster: c, user: u, namespace: tenant}}}}]
-current-context: c
-",
-        cluster.server_url(),
-        ca.display()
-    );
-    std::fs::write(&kubeconfig, text).unwrap();
-
+    let kubeconfig = tenant_kubeconfig(&cluster, dir.path()).await;
     let loose = cluster.kubectl_as(&kubeconfig, &["apply", "-f", "-"], &pod("loose", 3)).await.unwrap_err().to_string();
     assert!(loose.contains("violates PodSecurity"), "{loose}");
     let restricted = |name: &str, gpus: u32| {
@@ -148,7 +151,7 @@ spec:
 
     // A namespace that goes takes its pods and the token with it.
     cluster.kubectl(&["delete", "namespace", "tenant", "--timeout=60s"]).await.unwrap();
-    // An API server remembers for ten seconds whose a token was; until then it only says that the rights are gone.
+    // An API server caches the owner of a token for ten seconds; until then it only denies the rights.
     let began = Instant::now();
     loop {
         let refused = cluster.kubectl_as(&kubeconfig, &["get", "pods"], "").await.unwrap_err().to_string();

@@ -73,7 +73,7 @@ async fn liqo_runs(cluster: &RealCluster) {
     let template = cluster.kubectl(&template).await.unwrap();
     assert!(template.contains(&format!("--local-podcidr={}", cluster.pod_cidr())), "{template}");
 
-    // Its controllers act, and its webhook judges.
+    // Its controllers and its webhook work.
     cluster.kubectl_with_input(&["apply", "-f", "-"], TENANT).await.unwrap();
     let nonce = ["-n", "liqo-tenant-somebody", "get", "secret", "liqo-nonce", "-o", "jsonpath={.data.nonce}"];
     until(cluster, &nonce, |text| text.len() > 60).await;
@@ -101,7 +101,7 @@ async fn ping(clusters: &RealClusters, binaries: &Binaries) -> (u32, u32) {
     (figure("answered"), figure("least_ms"))
 }
 
-/// Delay and loss are felt each way, and go by.
+/// Delay and loss affect each direction, and end.
 async fn the_line_is_impaired(clusters: &RealClusters, binaries: &Binaries) {
     assert_eq!(ping(clusters, binaries).await.0, 200);
     let impaired = |delay, loss_percent| Line::Impaired {
@@ -165,7 +165,7 @@ async fn liqo_and_dns_run_in_both_clusters() {
         );
     }
 
-    // A cut line and a dead API server are felt at the other side, and go by.
+    // The other side notices a cut line and a dead API server, and both recover.
     assert!(donor_answers(&clusters, &binaries).await);
     clusters.set_line(Line::Cut).await.unwrap();
     assert!(!donor_answers(&clusters, &binaries).await, "the line is cut");

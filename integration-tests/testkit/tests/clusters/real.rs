@@ -189,8 +189,8 @@ async fn nothing_is_left_after_the_owner_is_killed() {
 }
 
 #[tokio::test]
-async fn what_a_killed_supervisor_leaves_is_swept_by_the_next_start() {
-    if !requirements::met("what_a_killed_supervisor_leaves_is_swept_by_the_next_start", &RealClusters::missing()) {
+async fn leftovers_of_a_killed_supervisor_are_swept_by_the_next_start() {
+    if !requirements::met("leftovers_of_a_killed_supervisor_are_swept_by_the_next_start", &RealClusters::missing()) {
         return;
     }
     let _turn = turn().await;

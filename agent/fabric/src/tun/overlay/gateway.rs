@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 
 use super::super::netlink::Netlink;
 use super::links::Vxlan;
-use super::{ClusterNode, PolicyRule, TABLE, Ways, overlay_mtu};
+use super::{ClusterNode, NextHop, OverlayState, PolicyRule, RouteKey, TABLE, overlay_mtu};
 use crate::{FabricError, TunSettings};
 
 /// The addresses of agents inside tunnels: this node's answers from one return the way that the question came.
@@ -18,12 +18,12 @@ const FABRIC_ADDRESSES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0
 pub(in crate::tun) struct GatewayOverlay {
     vxlan: Vxlan,
     index: u32,
-    ways: Ways,
+    state: OverlayState,
 }
 
 impl GatewayOverlay {
     /// Separates this node from the other nodes of the cluster.
-    pub(in crate::tun) fn tell_apart(
+    pub(in crate::tun) fn find_own_node(
         netlink: &mut Netlink,
         nodes: &[ClusterNode],
     ) -> Result<(Ipv4Addr, Vec<ClusterNode>), FabricError> {
@@ -56,7 +56,7 @@ impl GatewayOverlay {
         let index = netlink.make_vxlan(&vxlan).map_err(device)?;
         tracing::info!(device = name, mtu = vxlan.mtu, vni = vxlan.vni, port = vxlan.port, %own, "the overlay to this \
             cluster's other nodes is up");
-        Ok(Self { vxlan, index, ways: Ways::default() })
+        Ok(Self { vxlan, index, state: OverlayState::default() })
     }
 
     /// Removes a device and rules of an earlier run.
@@ -78,7 +78,7 @@ impl GatewayOverlay {
         tunnel: &str,
         nodes: &[ClusterNode],
     ) -> Result<(), FabricError> {
-        self.ways.change(&ways(tunnel, nodes), netlink, self.index)
+        self.state.change(&wanted_state(tunnel, nodes), netlink, self.index)
     }
 
     /// Removes the device, and the routes and rules to it.
@@ -95,15 +95,16 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> FabricError {
 }
 
 /// The routes from the tunnels to nodes and their pods. If two nodes claim a network, the first keeps it.
-fn ways(tunnel: &str, nodes: &[ClusterNode]) -> Ways {
+fn wanted_state(tunnel: &str, nodes: &[ClusterNode]) -> OverlayState {
     let mut routes = BTreeMap::new();
     for node in nodes {
-        for net in node.pod_networks.iter().copied().chain([Ipv4Net::from(node.address)]) {
-            routes.entry((TABLE, net)).or_insert((node.address, None));
+        for network in node.pod_networks.iter().copied().chain([Ipv4Net::from(node.address)]) {
+            let hop = NextHop { address: node.address, source: None };
+            routes.entry(RouteKey { table: TABLE, network }).or_insert(hop);
         }
     }
     let rules = BTreeSet::from([PolicyRule::Enters(tunnel.to_owned()), PolicyRule::From(FABRIC_ADDRESSES)]);
-    Ways { peers: nodes.iter().map(|node| node.address).collect(), routes, rules }
+    OverlayState { peers: nodes.iter().map(|node| node.address).collect(), routes, rules }
 }
 
 #[cfg(test)]
@@ -118,9 +119,12 @@ mod tests {
             pod_networks: nets.iter().map(|net| net.parse().unwrap()).collect(),
         };
         let nodes = [node(11, &["10.1.1.0/24"]), node(12, &["10.1.1.0/24", "10.1.2.0/24"]), node(13, &[])];
-        let ways = ways("comity0", &nodes);
-        let via = |net: &str| ways.routes[&(TABLE, net.parse().unwrap())].0.octets()[3];
+        let state = wanted_state("comity0", &nodes);
+        let via = |network: &str| {
+            let key = RouteKey { table: TABLE, network: network.parse().unwrap() };
+            state.routes[&key].address.octets()[3]
+        };
         assert_eq!((via("10.1.1.0/24"), via("10.1.2.0/24")), (11, 12));
-        assert_eq!((via("198.51.100.13/32"), ways.peers.len(), ways.routes.len()), (13, 3, 5));
+        assert_eq!((via("198.51.100.13/32"), state.peers.len(), state.routes.len()), (13, 3, 5));
     }
 }

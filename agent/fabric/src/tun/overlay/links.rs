@@ -20,7 +20,7 @@ use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePor
 use netlink_packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 
 use super::super::netlink::Netlink;
-use super::{PRIORITY, PolicyRule, TABLE, device_address, mac};
+use super::{NextHop, PRIORITY, PolicyRule, RouteKey, TABLE, device_address, mac};
 
 /// Loose reverse path filtering: the firewall checks sources, and the way back to a node's pods may be the network
 /// plugin's.
@@ -120,21 +120,16 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelNeighbour(forwarding_entry(index, node, mac)))
     }
 
-    pub(super) fn add_route_via(
-        &mut self,
-        index: u32,
-        (table, net): (u32, Ipv4Net),
-        (via, source): (Ipv4Addr, Option<Ipv4Addr>),
-    ) -> io::Result<()> {
-        let mut message = route(index, table, net);
+    pub(super) fn add_route_via(&mut self, index: u32, key: RouteKey, hop: NextHop) -> io::Result<()> {
+        let mut message = route(index, key.table, key.network);
         message.header.flags = RouteFlags::Onlink;
-        message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(via)));
-        message.attributes.extend(source.map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source))));
+        message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(hop.address)));
+        message.attributes.extend(hop.source.map(|source| RouteAttribute::PrefSource(RouteAddress::Inet(source))));
         self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    pub(super) fn remove_route_via(&mut self, index: u32, (table, net): (u32, Ipv4Net)) -> io::Result<()> {
-        self.remove(RouteNetlinkMessage::DelRoute(route(index, table, net)))
+    pub(super) fn remove_route_via(&mut self, index: u32, key: RouteKey) -> io::Result<()> {
+        self.remove(RouteNetlinkMessage::DelRoute(route(index, key.table, key.network)))
     }
 
     pub(super) fn add_rule(&mut self, rule: &PolicyRule) -> io::Result<()> {

@@ -9,7 +9,7 @@ use super::super::allowed::overlap;
 use super::super::firewall;
 use super::super::netlink::Netlink;
 use super::links::Vxlan;
-use super::{PolicyRule, Published, TABLE, Ways, node_ruleset, overlay_mtu};
+use super::{NextHop, OverlayState, PolicyRule, Published, RouteKey, TABLE, node_ruleset, overlay_mtu};
 use crate::FabricError;
 
 /// This node's part of the overlay.
@@ -24,7 +24,7 @@ pub struct NodeOverlay {
 struct Running {
     vxlan: Vxlan,
     index: u32,
-    ways: Ways,
+    state: OverlayState,
     script: String,
 }
 
@@ -69,10 +69,10 @@ impl NodeOverlay {
             let device = |source| FabricError::Device { device: self.device.clone(), source };
             let index = self.netlink.make_vxlan(&vxlan).map_err(device)?;
             tracing::info!(device = vxlan.name, mtu = vxlan.mtu, %own, gateway = %published.gateway, "the overlay to the gateway is up");
-            running = Some(Running { vxlan, index, ways: Ways::default(), script: String::new() });
+            running = Some(Running { vxlan, index, state: OverlayState::default(), script: String::new() });
         }
         let Some(mut running) = running else { return Ok(refused) };
-        let changed = running.ways.change(&ways(own, &published), &mut self.netlink, running.index);
+        let changed = running.state.change(&wanted_state(own, &published), &mut self.netlink, running.index);
         running.script = script;
         self.running = Some(running);
         changed.map(|()| refused)
@@ -80,7 +80,7 @@ impl NodeOverlay {
 
     /// The index of this overlay's device, 0 if it is gone.
     fn link(&mut self, vxlan: &Vxlan) -> Result<u32, FabricError> {
-        self.netlink.link(&vxlan.name).map(Option::unwrap_or_default).map_err(failed("look for the overlay's device"))
+        self.netlink.link(&vxlan.name).map(Option::unwrap_or_default).map_err(failed("find the overlay's device"))
     }
 
     /// Removes everything, including leftovers of an earlier run.
@@ -100,7 +100,7 @@ impl NodeOverlay {
 
     /// Separates entries that conflict with this node's own networks from the rest.
     fn admissible(&mut self, published: &Published) -> Result<(Published, Vec<FabricError>), FabricError> {
-        let device = self.netlink.link(&self.device).map_err(failed("look for the overlay's device"))?;
+        let device = self.netlink.link(&self.device).map_err(failed("find the overlay's device"))?;
         let own = self.netlink.own_networks(device.unwrap_or_default());
         let own = own.map_err(failed("list this node's networks"))?;
         let (mut admissible, mut refused) = (published.clone(), Vec::new());
@@ -125,7 +125,7 @@ impl NodeOverlay {
     pub fn is_whole(&mut self) -> Result<bool, FabricError> {
         let Some(running) = &self.running else { return Ok(true) };
         let index = running.index;
-        let link = self.netlink.link(&self.device).map_err(failed("look for the overlay's device"))?;
+        let link = self.netlink.link(&self.device).map_err(failed("find the overlay's device"))?;
         Ok(link == Some(index) && firewall::exists("comity_node"))
     }
 }
@@ -155,13 +155,14 @@ fn toward(published: &Published) -> io::Result<Ipv4Addr> {
 
 /// Pods use the main table. An API server has a host's address, and other ports of that host keep their route: only TCP
 /// to its port uses the other table.
-fn ways(own: Ipv4Addr, published: &Published) -> Ways {
-    let way = (published.gateway, Some(own));
+fn wanted_state(own: Ipv4Addr, published: &Published) -> OverlayState {
+    let hop = NextHop { address: published.gateway, source: Some(own) };
     let main = u32::from(netlink_packet_route::route::RouteHeader::RT_TABLE_MAIN);
-    let mut routes: super::Routes = published.pod_networks.iter().map(|net| ((main, *net), way)).collect();
+    let in_main = |network: &Ipv4Net| (RouteKey { table: main, network: *network }, hop);
+    let mut routes: super::Routes = published.pod_networks.iter().map(in_main).collect();
     if !published.api_servers.is_empty() {
-        routes.insert((TABLE, Ipv4Net::default()), way);
+        routes.insert(RouteKey { table: TABLE, network: Ipv4Net::default() }, hop);
     }
     let rules = published.api_servers.iter().map(|api| PolicyRule::Api(*api)).collect();
-    Ways { peers: [published.gateway].into(), routes, rules }
+    OverlayState { peers: [published.gateway].into(), routes, rules }
 }

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use super::LEAST_MTU;
-use crate::mode::{LARGEST_MTU, MAX_VNI};
+use super::MIN_OVERLAY_MTU;
+use crate::mode::{MAX_MTU, MAX_VNI};
 
 /// Increased when older nodes could misread the document.
 const VERSION: u32 = 1;
@@ -115,8 +115,8 @@ impl Published {
         if document.port == 0 {
             return Err(refused("port", document.port, "want a UDP port"));
         }
-        if u32::from(document.mtu) < LEAST_MTU || document.mtu > LARGEST_MTU {
-            return Err(refused("mtu", document.mtu, format!("want {LEAST_MTU} to {LARGEST_MTU}")));
+        if u32::from(document.mtu) < MIN_OVERLAY_MTU || document.mtu > MAX_MTU {
+            return Err(refused("mtu", document.mtu, format!("want {MIN_OVERLAY_MTU} to {MAX_MTU}")));
         }
         for (field, count, most) in [
             ("podNetworks", document.pod_networks.len(), MAX_POD_NETWORKS),
@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_values_are_named() {
         let text = published().document(7);
         for (from, to, field) in [
             ("\"version\":1", "\"version\":2", "version \"2\""),

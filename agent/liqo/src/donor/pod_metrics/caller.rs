@@ -2,12 +2,12 @@
 
 use super::super::{Grants, slice_user};
 
-/// Where virtual-kubelets ask: this, the Liqo id of their cluster, and the path that they were asked for.
+/// Prefix of the paths that virtual-kubelets request; the Liqo id of their cluster and the metrics path follow.
 pub(super) const SCRAPE: &str = "/apis/metrics.liqo.io/v1beta1/scrape/";
-/// The one path that metrics-servers ask for.
+/// The only path that metrics-servers request.
 const RESOURCE: &str = "metrics/resource";
 
-/// A question that is answered: the pods of one slice.
+/// An admitted query: for the pods of one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     /// Liqo id of the cluster that borrows.
@@ -16,7 +16,7 @@ pub(super) struct Question {
     pub(super) user: String,
 }
 
-/// Why there is no answer.
+/// Why a query is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// There is nothing at that path.
@@ -25,7 +25,7 @@ pub(super) enum Refusal {
     NotYours,
 }
 
-/// What the user asks for.
+/// Parses the query of `user` for a path.
 pub(super) fn question(path: &str, user: &str, grants: &Grants) -> Result<Question, Refusal> {
     let (consumer, asked) = path.strip_prefix(SCRAPE).and_then(|rest| rest.split_once('/')).ok_or(Refusal::NotFound)?;
     if asked != RESOURCE {
@@ -49,7 +49,7 @@ mod tests {
     use crate::donor::Grant;
 
     #[test]
-    fn a_slice_is_told_of_its_own_pods_and_of_no_others() {
+    fn a_slice_sees_its_own_pods_and_no_others() {
         let grant = |consumer: &str| Grant { origin_liqo_id: consumer.to_owned(), ..Grant::default() };
         let grants = Grants(BTreeMap::from([
             ("lease-7".to_owned(), grant("physics")),

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 /// A pod not seen for this long is forgotten.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1_000;
-/// Metrics-servers leave out what is zero, so counters begin with a second.
+/// Metrics-servers drop containers whose counter is zero, so counters start at one second.
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
-/// Containers of one answer.
-const MOST: usize = 10_000;
+/// Most containers in one answer.
+const MAX_CONTAINERS: usize = 10_000;
 
 /// The measurement of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct Sample {
 
 type ContainerName = (String, String, String);
 
-/// The counters of all containers that were asked about lately.
+/// Counters of all recently queried containers.
 #[derive(Debug, Default)]
 pub(super) struct Counters(BTreeMap<ContainerName, Counter>);
 
@@ -60,18 +60,19 @@ pub(super) fn samples(object: &Value, at_ms: u64) -> Vec<Sample> {
     object["containers"].as_array().into_iter().flatten().filter_map(of).collect()
 }
 
-/// Names in Kubernetes have nothing that would have to be escaped.
+/// Whether a name needs no escaping; all names in Kubernetes are such.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
 impl Counters {
-    /// Counts the samples, and writes them as a kubelet does, under the names that namespaces have at home.
+    /// Adds the samples to the counters, and writes these in a kubelet's format, under the namespaces' names on the
+    /// origin.
     pub(super) fn exposition(&mut self, samples: &[Sample], home: &BTreeMap<String, String>) -> String {
         let newest = samples.iter().map(|sample| sample.at_ms).max().unwrap_or_default();
         self.0.retain(|_, counter| counter.at_ms + FORGET_AFTER_MS >= newest);
         let (mut cpu, mut memory) = (String::new(), String::new());
-        for sample in samples.iter().take(MOST) {
+        for sample in samples.iter().take(MAX_CONTAINERS) {
             let Some(namespace) = home.get(&sample.namespace).filter(|name| is_plain(name)) else { continue };
             let key = (sample.namespace.clone(), sample.pod.clone(), sample.container.clone());
             let counter =
@@ -128,7 +129,7 @@ mod tests {
                 format!("container_memory_working_set_bytes{labels} 12288 1000"),
             ]
         );
-        // Half a core for 15 s; asked again, nothing more; then nothing but a billionth for 10 s.
+        // Half a core for 15 s; a repeated query adds nothing; then a billionth of a core for 10 s.
         assert_eq!(
             at("500m", 16_000).remove(0),
             format!("container_cpu_usage_seconds_total{labels} 8.500000000 16000")

@@ -1,4 +1,4 @@
-//! How this cluster's API server proves that it is the one who passes a call on, and says for whom.
+//! How this cluster's API server authenticates itself when it forwards a call, and names the user.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use rustls_pki_types::pem::PemObject as _;
 const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
 
-/// What the API server publishes about itself.
+/// The settings for forwarded calls that the API server publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FrontProxy {
     ca_pem: String,
     /// Names that its certificate may carry; empty: any that the authority signed.
     names: Vec<String>,
-    /// Headers with the user's name, the first that is there counts.
+    /// Headers with the user's name; the first one present counts.
     pub(super) user_headers: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl FrontProxy {
         Ok(Self { ca_pem, names: list("requestheader-allowed-names"), user_headers })
     }
 
-    /// Only those whom its authority signed.
+    /// Accepts only client certificates that its authority signed.
     pub(super) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(self.ca_pem.as_bytes()) {
@@ -60,7 +60,7 @@ impl FrontProxy {
     }
 
     /// Whether a certificate that the authority signed is the API server's.
-    pub(super) fn is_one(&self, certificate: &CertificateDer<'_>) -> bool {
+    pub(super) fn is_api_server(&self, certificate: &CertificateDer<'_>) -> bool {
         if self.names.is_empty() {
             return true;
         }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use comity_agent_kubernetes::service_name::ServiceName;
 use serde::{Deserialize, Serialize};
 
-/// Beside those of the fabric (7482) and of the webhook (7483).
+/// The port after those of the fabric (7482) and the webhook (7483).
 const POD_METRICS_PORT: u16 = 7484;
 
 /// Where metrics of offloaded pods are served to this cluster's API server.

@@ -1,4 +1,4 @@
-//! The API server is told where the API is.
+//! Registers the metrics API at the API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,7 @@ fn is_ours(object: &DynamicObject) -> bool {
     object.labels().get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1)
 }
 
-/// Registers the API, unless Liqo's own program has it.
+/// Registers the API, unless Liqo's own program has registered it.
 pub(super) async fn ensure(client: &Client, service: &ServiceName, ca_pem: &str) -> Result<(), String> {
     let api = api(client);
     let failed = |what: &str, error: CallError| {
@@ -54,8 +54,7 @@ pub(super) async fn ensure(client: &Client, service: &ServiceName, ca_pem: &str)
         .map_err(|error| failed("written", error))
 }
 
-/// Takes the registration away, where metrics are no longer served: an API that nobody answers holds up the deletion of
-/// namespaces.
+/// Removes the registration if metrics are no longer served: an API without a server blocks the deletion of namespaces.
 pub async fn remove(client: &Client) {
     let api = api(client);
     let removed = match within_limit(api.get_opt(API_SERVICE)).await {

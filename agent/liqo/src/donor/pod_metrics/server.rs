@@ -1,11 +1,11 @@
-//! Answers to the API server, and to nobody else.
+//! Answers the API server, and nobody else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use comity_agent_kubernetes::api::{CallError, within_limit};
-use comity_agent_kubernetes::https_server::{Called, Certificates, server_config};
+use comity_agent_kubernetes::https_server::{Certificates, HttpsService, server_config};
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -24,7 +24,7 @@ use super::counters::{Counters, Sample, samples};
 use super::front_proxy::FrontProxy;
 use crate::{CREATOR_LABEL, REMOTE_CLUSTER_LABEL};
 
-/// Liqo's annotation with the name that a remote namespace has at home.
+/// Liqo's annotation with the name that a remote namespace has on the origin.
 const ORIGINAL_NAME: &str = "liqo.io/original-name";
 
 /// Sources of the answers.
@@ -34,7 +34,7 @@ pub(super) struct Answers {
     pub(super) counters: Mutex<Counters>,
 }
 
-/// The API, with one certificate, and for those that this front proxy vouches for.
+/// The API with one certificate, for the users that this front proxy names.
 pub(super) struct MetricsApi {
     tls: Arc<rustls::ServerConfig>,
     front_proxy: FrontProxy,
@@ -51,7 +51,7 @@ impl MetricsApi {
     }
 }
 
-impl Called for MetricsApi {
+impl HttpsService for MetricsApi {
     const NAME: &'static str = "the API of pods' metrics";
 
     fn tls(&self) -> &Arc<rustls::ServerConfig> {
@@ -59,7 +59,7 @@ impl Called for MetricsApi {
     }
 
     fn admits(&self, client: Option<&CertificateDer<'_>>) -> bool {
-        client.is_some_and(|certificate| self.front_proxy.is_one(certificate))
+        client.is_some_and(|certificate| self.front_proxy.is_api_server(certificate))
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -70,7 +70,7 @@ impl Called for MetricsApi {
     }
 }
 
-/// For whom the API server passes a call on.
+/// The user for whom the API server forwards a call.
 fn user(headers: &HeaderMap, front_proxy: &FrontProxy) -> String {
     let named = front_proxy.user_headers.iter().find_map(|name| headers.get(name.as_str()));
     named.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
@@ -111,7 +111,7 @@ impl Answers {
         }
     }
 
-    /// What this cluster's metrics-server says of the slice's pods, and how the consumer calls their namespaces.
+    /// Samples of the slice's pods from this cluster's metrics-server, and the consumer's names of their namespaces.
     async fn measured(&self, question: &Question) -> Result<(Vec<Sample>, BTreeMap<String, String>), CallError> {
         let kind = GroupVersionKind::gvk("metrics.k8s.io", "v1beta1", "PodMetrics");
         let kind = ApiResource::from_gvk_with_plural(&kind, "pods");
@@ -140,7 +140,7 @@ impl Answers {
     }
 }
 
-/// What an API server asks to know which APIs there are: one, without anything that could be listed.
+/// Answers the API server's discovery requests: one API, without listable resources.
 fn discovery(path: &str) -> Option<String> {
     let version = json!({ "groupVersion": "metrics.liqo.io/v1beta1", "version": "v1beta1" });
     let group = json!({ "name": "metrics.liqo.io", "versions": [version], "preferredVersion": version });

@@ -3,16 +3,16 @@
 use super::{Policy, PolicySettings, Validation};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
 
-/// Volumes that stay within the namespace: what Pod Security `restricted` allows.
+/// Volume types within the namespace: those that Pod Security `restricted` allows.
 const VOLUMES: [&str; 8] =
     ["configMap", "secret", "emptyDir", "downwardAPI", "projected", "persistentVolumeClaim", "ephemeral", "csi"];
 /// Most remote namespaces of a consumer.
 const MAX_NAMESPACES: u32 = 100;
-/// Longest that an offloaded pod may ask to be left to end by itself, in seconds.
+/// Longest grace period of an offloaded pod, in seconds.
 const MAX_GRACE_SECONDS: u32 = 3_600;
-/// Resources of containers that are no devices.
+/// Resources of containers that are not devices.
 const PLAIN_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// Namespaces' names that no consumer gets, even where names may be the same on both sides.
+/// Namespace names that no consumer gets, even if namespaces keep their names.
 const RESERVED_NAMES: &str = "^(default|kube-.*|liqo|liqo-.*|comity-.*|openshift-.*)$";
 
 /// All policies, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
@@ -20,7 +20,7 @@ pub(super) fn all(settings: &PolicySettings) -> [Policy; 5] {
     [slice_status(settings), slice_spec(settings), namespace_map(settings), shadow_pod(settings), objects(settings)]
 }
 
-/// The grant is the donor's word.
+/// Only the donor writes grants.
 fn slice_status(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[0],
@@ -41,8 +41,8 @@ fn slice_status(settings: &PolicySettings) -> Policy {
     }
 }
 
-/// A slice, and a renewal, stands for a lease of the consumer in whose tenant namespace it lies. Liqo before 1.2 signs
-/// whatever a renewal asks for.
+/// A slice or a renewal must belong to a lease of the consumer whose tenant namespace it is in. Liqo before 1.2 signs
+/// any certificate that a renewal requests.
 fn slice_spec(settings: &PolicySettings) -> Policy {
     let mut variables = common_variables();
     variables.extend([
@@ -111,7 +111,7 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
     }
 }
 
-/// Remote namespaces: few, under names that can be nobody else's, and new ones only for a lease.
+/// Remote namespaces: limited in number, with names that belong to nobody else, and new ones only with a lease.
 fn namespace_map(settings: &PolicySettings) -> Policy {
     let mut variables = common_variables();
     variables.extend([
@@ -201,7 +201,7 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
     ]);
     let mut validations = whose_pod();
     validations.extend(which_node(settings));
-    validations.extend(what_it_may(settings));
+    validations.extend(permissions(settings));
     Policy {
         name: super::POLICY_NAMES[3],
         resources: vec![("offloading.liqo.io", vec!["shadowpods"])],
@@ -270,7 +270,7 @@ fn which_node(settings: &PolicySettings) -> Vec<Validation> {
     ]
 }
 
-fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
+fn permissions(settings: &PolicySettings) -> Vec<Validation> {
     let known_volume = VOLUMES.map(|kind| format!("has(volume.{kind})")).join(" || ");
     let mut validations = vec![
         refuse(
@@ -336,7 +336,7 @@ fn what_it_may(settings: &PolicySettings) -> Vec<Validation> {
     validations
 }
 
-/// What a consumer makes may not outlast its lease by a finalizer, nor open ports of this cluster.
+/// Objects of a consumer may neither outlast its lease through a finalizer nor open ports of this cluster.
 fn objects(settings: &PolicySettings) -> Policy {
     let mut variables = common_variables();
     variables.extend([
@@ -391,7 +391,7 @@ fn objects(settings: &PolicySettings) -> Policy {
     }
 }
 
-/// Replicas say whose they are; Liqo's controllers believe these labels.
+/// Replicas must name their true consumer: Liqo's controllers trust these labels.
 fn replica_validations() -> [Validation; 2] {
     [
         refuse(
@@ -452,7 +452,7 @@ fn list(items: &[&str]) -> String {
     format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
 }
 
-/// A CEL string; what could end it early is written as code points.
+/// A CEL string; characters that could end it early are written as code points.
 pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::from("'");
     for character in text.chars() {

@@ -18,7 +18,7 @@ use crate::donor::grants::{Grants, MAX_GRANTS};
 pub(crate) const CONSUMER_NAMESPACE_LABEL: &str = crate::REMOTE_CLUSTER_LABEL;
 const VERSION: &str = "2";
 
-/// Data of the ConfigMap. Leases beyond [`MAX_GRANTS`] are left out: what is not in it is refused.
+/// Data of the ConfigMap. Leases beyond [`MAX_GRANTS`] are left out, and thus refused.
 pub(crate) fn terms(grants: &Grants) -> BTreeMap<String, String> {
     let mut data = BTreeMap::from([("version".to_owned(), VERSION.to_owned())]);
     for (slice, grant) in grants.0.iter().take(MAX_GRANTS) {

@@ -16,11 +16,11 @@ use crate::origin::token_secret::KUBECONFIG_KEY;
 use crate::origin::{LiqoOrigin, objects};
 use crate::tenant_namespace_of;
 
-/// Longest that one question to a donor may take: a line that was cut is noticed within a second or two of its return.
+/// Time limit of one call to a donor: the return of a line is noticed within one or two seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl LiqoOrigin {
-    /// A new connection, for one that broke with the line may hang for long.
+    /// A client with a new connection: after a network failure an old one may hang for long.
     pub(super) async fn donor_api(&self, node: &str, donor: &str) -> Result<Client, DeliveryError> {
         let (kubeconfig, unusable) = self.slice_kubeconfig(node, donor).await?;
         let options = KubeConfigOptions::default();
@@ -43,13 +43,13 @@ impl LiqoOrigin {
         valid_since(&kubeconfig).ok_or(unusable)
     }
 
-    /// The kubeconfig of a slice, and what to say of it where it is of no use.
+    /// The kubeconfig of a slice, and the error for one that cannot be used.
     async fn slice_kubeconfig(&self, node: &str, donor: &str) -> Result<(Kubeconfig, DeliveryError), DeliveryError> {
         let namespace = tenant_namespace_of(donor);
         let name = objects::slice_secret(node);
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &namespace);
         let mut secret = call(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
-        // What is wrong with it is not told: it might quote it.
+        // The cause is dropped, because it might quote the kubeconfig.
         let unusable = DeliveryError::temporary(format!("use Secret {namespace}/{name}"), "it is no kubeconfig");
         let data = secret.data.get_or_insert_default();
         let kubeconfig = data.get(KUBECONFIG_KEY).and_then(|text| std::str::from_utf8(&text.0).ok());
@@ -61,7 +61,7 @@ impl LiqoOrigin {
     /// Whether the donor's API server answers.
     ///
     /// # Errors
-    /// [`DeliveryError`] when this cluster cannot tell.
+    /// [`DeliveryError`] when this cluster cannot check that.
     pub(super) async fn ask_donor(&self, node: &str, donor: &str) -> Result<bool, DeliveryError> {
         let client = self.donor_api(node, donor).await?;
         let answer = timeout(ANSWER_TIMEOUT, client.apiserver_version()).await;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_says_since_when_it_is_valid() {
+    fn a_certificate_shows_since_when_it_is_valid() {
         let mut params = rcgen::CertificateParams::new(vec!["slice".to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(2026, 3, 1);
         let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();

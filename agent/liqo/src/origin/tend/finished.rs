@@ -41,7 +41,7 @@ pub(super) fn due<'a>(
     }
     let mut due = Vec::new();
     for (node, pods) in by_node {
-        // Without the line nothing can be done there.
+        // Without the donor nothing can be deleted there.
         let Some(node) = nodes.get(node).filter(|node| node.ready == "True") else { continue };
         let mut taken = Amounts::new();
         pods.iter().for_each(|pod| add(&mut taken, &pod.requests));
@@ -121,7 +121,7 @@ mod tests {
     fn the_oldest_that_helps_makes_room() {
         let pods =
             [pod("newer", 1, Some(20)), pod("no-gpu", 0, Some(5)), pod("old", 1, Some(10)), pod("waits", 1, None)];
-        // Three GPUs of two, and four pods of three.
+        // Three of two GPUs are in use, and four of three pods.
         assert_eq!(names(&pods, &nodes("True"), 100, &[]), ["no-gpu", "old"]);
         assert!(names(&pods, &nodes("True"), 100, &["old", "no-gpu"]).is_empty());
         let only_gpus = [pod("newer", 1, Some(20)), pod("old", 1, Some(10)), pod("waits", 1, None)];

@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::Line;
-use super::heartbeat::{Answer, Help, Pulse, beat};
+use super::DonorLine;
+use super::heartbeat::{Answer, HeartbeatAction, HeartbeatState, heartbeat_patch};
 use super::nodes::Nodes;
 use crate::origin::LiqoOrigin;
 use crate::tenant_namespace_of;
@@ -31,9 +31,9 @@ use crate::version::Version;
 const NODE_LEASES: &str = "kube-node-lease";
 /// Labels of a virtual-kubelet's pods.
 const KUBELET: &str = "offloading.liqo.io/component=virtual-kubelet,liqo.io/virtual-node";
-/// Between looks at a node that is in doubt.
+/// Interval of the checks of a suspect node.
 const DOUBT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Between looks at the certificate: Liqo renews it when a third of its life is left, four months usually.
+/// Interval of the checks of a certificate: Liqo renews it when a third of its life is left, usually four months.
 const RENEWAL_TICK: Duration = Duration::from_secs(600);
 /// Pause after a watch broke.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ impl Drop for Task {
 }
 
 /// Starts and stops keepers as nodes come and go.
-pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn Line>, mut nodes: watch::Receiver<Arc<Nodes>>) {
+pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn DonorLine>, mut nodes: watch::Receiver<Arc<Nodes>>) {
     let mut tasks: BTreeMap<String, Task> = BTreeMap::new();
     loop {
         let now = Arc::clone(&nodes.borrow_and_update());
@@ -68,7 +68,7 @@ pub(super) async fn keep_all(origin: LiqoOrigin, line: Arc<dyn Line>, mut nodes:
 
 struct Keeper {
     origin: LiqoOrigin,
-    line: Arc<dyn Line>,
+    line: Arc<dyn DonorLine>,
     name: String,
     began: Instant,
 }
@@ -78,7 +78,7 @@ impl Keeper {
         let leases = Api::<Lease>::namespaced(self.origin.client.clone(), NODE_LEASES);
         let mut renewals = pin!(watch_object(leases, &self.name));
         let mut last: Option<MicroTime> = None;
-        let mut pulse = Pulse::default();
+        let mut heartbeat = HeartbeatState::default();
         let mut tick = tokio::time::interval(DOUBT_CHECK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewal_tick = tokio::time::interval(RENEWAL_TICK);
@@ -87,7 +87,7 @@ impl Keeper {
             let donor = {
                 let nodes = nodes.borrow_and_update();
                 let Some(node) = nodes.get(&self.name) else { return };
-                pulse.ready.clone_from(&node.ready);
+                heartbeat.ready.clone_from(&node.ready);
                 node.donor.clone()
             };
             tokio::select! {
@@ -97,7 +97,7 @@ impl Keeper {
                         let renewed = lease.and_then(|lease| lease.spec?.renew_time);
                         if renewed.is_some() && renewed != last {
                             last = renewed;
-                            pulse.renew(self.began.elapsed());
+                            heartbeat.renew(self.began.elapsed());
                         }
                     }
                     Some(Err(_)) => tokio::time::sleep(PAUSE).await,
@@ -110,16 +110,16 @@ impl Keeper {
                     }
                 }
                 _ = tick.tick() => {
-                    if pulse.is_suspect(self.began.elapsed()) {
-                        self.look(&mut pulse, &donor).await;
+                    if heartbeat.is_suspect(self.began.elapsed()) {
+                        self.check_node(&mut heartbeat, &donor).await;
                     }
                 }
             }
         }
     }
 
-    /// Asks the donor and helps if it, or the line to it, answers.
-    async fn look(&self, pulse: &mut Pulse, donor: &str) {
+    /// Asks the donor; writes a heartbeat or restarts the virtual-kubelet if the donor, or the line to it, answers.
+    async fn check_node(&self, heartbeat: &mut HeartbeatState, donor: &str) {
         let (api, line) = tokio::join!(self.origin.ask_donor(&self.name, donor), self.line.answers(donor));
         let answer = match api {
             Ok(true) => Answer::ApiServer,
@@ -131,30 +131,27 @@ impl Keeper {
             }
         };
         let now = self.began.elapsed();
-        let outcome = match pulse.hear(answer, now) {
-            Help::Nothing => return,
-            Help::Beat => self.write_beat(&pulse.ready, donor).await.map(|written| {
+        let outcome = match heartbeat.action(answer, now) {
+            HeartbeatAction::Nothing => return,
+            HeartbeatAction::Write => self.write_heartbeat(&heartbeat.ready, donor).await.map(|written| {
                 if written {
-                    tracing::info!(node = self.name, was = pulse.ready, ?answer, "heartbeat written");
-                    pulse.mended = Some(now);
+                    tracing::info!(node = self.name, was = heartbeat.ready, ?answer, "heartbeat written");
+                    heartbeat.written = Some(now);
                 }
             }),
-            Help::Restart => {
-                tracing::warn!(
-                    node = self.name,
-                    "the donor answers, the virtual-kubelet does not: it is started again"
-                );
-                pulse.restarted = true;
+            HeartbeatAction::Restart => {
+                tracing::warn!(node = self.name, "the donor answers, the virtual-kubelet does not: it is restarted");
+                heartbeat.restarted = true;
                 self.restart_kubelet(donor).await
             }
         };
         if let Err(error) = outcome {
-            tracing::warn!(node = self.name, %error, "the virtual node could not be helped");
+            tracing::warn!(node = self.name, %error, "the virtual node could not be repaired");
         }
     }
 
     /// False if the virtual-kubelet does not run: then the node is not ready, whatever the donor says.
-    async fn write_beat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
+    async fn write_heartbeat(&self, ready: &str, donor: &str) -> Result<bool, DeliveryError> {
         let deployments = Api::<Deployment>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let name = format!("vk-{}", self.name);
         let found = call_opt(&format!("read Deployment {name}"), deployments.get(&name)).await?;
@@ -165,13 +162,13 @@ impl Keeper {
         let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nodes = Api::<Node>::all(self.origin.client.clone());
         let parameters = patching();
-        let patch = Patch::Strategic(beat(ready, &now));
+        let patch = Patch::Strategic(heartbeat_patch(ready, &now));
         call(&format!("write a heartbeat of Node {}", self.name), nodes.patch_status(&self.name, &parameters, &patch))
             .await
             .map(|_| true)
     }
 
-    /// Starts the virtual-kubelet again if it began before its certificate was signed, and would keep the one before.
+    /// Restarts the virtual-kubelet if it began before its certificate was signed, and would keep the old one.
     async fn use_renewed_certificate(&self, donor: &str) -> Result<(), DeliveryError> {
         if self.origin.liqo_version().await?.is_some_and(Version::reloads_certificates) {
             return Ok(());
@@ -179,14 +176,11 @@ impl Keeper {
         let signed = self.origin.slice_certificate_since(&self.name, donor).await?;
         let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
-        let operation = format!("look at the virtual-kubelet of {}", self.name);
+        let operation = format!("read the pods of the virtual-kubelet of {}", self.name);
         let mut began =
             call(&operation, pods.list(&of_node)).await?.items.into_iter().filter_map(|pod| pod.status?.start_time);
         if began.any(|began| keeps_old_certificate(began.0.as_second(), signed)) {
-            tracing::info!(
-                node = self.name,
-                "its certificate was renewed: the virtual-kubelet is started again to use it"
-            );
+            tracing::info!(node = self.name, "its certificate was renewed: the virtual-kubelet is restarted to use it");
             self.restart_kubelet(donor).await?;
         }
         Ok(())
@@ -195,7 +189,7 @@ impl Keeper {
     async fn restart_kubelet(&self, donor: &str) -> Result<(), DeliveryError> {
         let pods = Api::<Pod>::namespaced(self.origin.client.clone(), &tenant_namespace_of(donor));
         let of_node = ListParams::default().labels(&format!("{KUBELET}={}", self.name));
-        let operation = format!("start the virtual-kubelet of {} again", self.name);
+        let operation = format!("restart the virtual-kubelet of {}", self.name);
         for pod in call(&operation, pods.list_metadata(&of_node)).await? {
             call_opt(&operation, pods.delete(&pod.name_any(), &DeleteParams::default())).await?;
         }
@@ -203,9 +197,9 @@ impl Keeper {
     }
 }
 
-/// Whether a virtual-kubelet that began then has not read a certificate that is valid since then, both in seconds since
-/// 1970. One that has just been signed is valid since some minutes ago, so a new virtual-kubelet is never taken for an
-/// old one.
+/// Whether a virtual-kubelet that started at `began` has not read a certificate that is valid since `valid_since`, both
+/// in seconds since 1970. A new certificate is backdated by some minutes, so a new virtual-kubelet is never mistaken
+/// for an old one.
 const fn keeps_old_certificate(began: i64, valid_since: i64) -> bool {
     began < valid_since
 }
@@ -215,7 +209,7 @@ mod tests {
     use super::keeps_old_certificate;
 
     #[test]
-    fn a_virtual_kubelet_is_started_anew_once_for_a_renewal() {
+    fn a_virtual_kubelet_is_restarted_once_for_a_renewal() {
         let (first_valid, began) = (1_000 - 300, 1_001);
         assert!(!keeps_old_certificate(began, first_valid));
         let renewed_valid = 20_000_000 - 300;

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::REMOTE_CLUSTER_LABEL;
 
-/// By name. Those that wait for a lease are not among them.
+/// Virtual nodes of leases by name, without idle ones.
 pub(super) type Nodes = BTreeMap<String, NodeFacts>;
 
 /// The stored fields of a node.
@@ -31,8 +31,8 @@ pub(super) struct NodeFacts {
     pub(super) allocatable: Amounts,
 }
 
-/// Tells of the nodes whenever one changes; ends with its listeners.
-pub(super) async fn follow(client: Client, tell: watch::Sender<Arc<Nodes>>) {
+/// Publishes the nodes whenever one changes; ends with its receivers.
+pub(super) async fn follow(client: Client, publish: watch::Sender<Arc<Nodes>>) {
     let selector = format!("{LEASE_LABEL},liqo.io/type=virtual-node");
     let config = watcher::Config::default().labels(&selector);
     let mut events = pin!(watcher(Api::<Node>::all(client), config).default_backoff());
@@ -42,12 +42,12 @@ pub(super) async fn follow(client: Client, tell: watch::Sender<Arc<Nodes>>) {
             Ok(event) => {
                 if mirror.take(event, |node| Some((node.name_any(), facts(node)))) {
                     let nodes = mirror.facts().map(|facts: &NodeFacts| (facts.name.clone(), facts.clone())).collect();
-                    if tell.send(Arc::new(nodes)).is_err() {
+                    if publish.send(Arc::new(nodes)).is_err() {
                         return;
                     }
                 }
             }
-            Err(error) => tracing::debug!(%error, "the watch of virtual nodes broke; it begins again"),
+            Err(error) => tracing::debug!(%error, "the watch of virtual nodes broke; it restarts"),
         }
     }
 }

@@ -26,11 +26,11 @@ use crate::{namespace_map, shadow_pod, tenant_namespace_of};
 
 /// Liqo's label of this cluster's pods that run elsewhere.
 const OFFLOADED: &str = "liqo.io/shadowPod=true";
-/// How often ages are looked at; room is made at once.
+/// Interval of the age checks; a share that is needed is freed at once.
 const AGE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Before another attempt for the same pod.
+/// Pause before the next attempt for the same pod.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Longest that one pod may take.
+/// Time limit of one pod.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pods that are released at the same time.
 const MAX_CONCURRENT_RELEASES: usize = 8;
@@ -50,7 +50,7 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
             event = events.next() => match event {
                 Some(Ok(event)) => mirror.take(event, |pod| Some((key(pod), facts(pod)))),
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "the watch of offloaded pods broke; it begins again");
+                    tracing::debug!(%error, "the watch of offloaded pods broke; it restarts");
                     false
                 }
                 None => return,
@@ -115,7 +115,7 @@ pub(super) async fn run(origin: LiqoOrigin, settings: TendSettings, mut nodes: w
 }
 
 impl LiqoOrigin {
-    /// Deletes the shadow of a finished pod; false if both sides do not yet say that it finished.
+    /// Deletes the shadow of a finished pod; false unless both sides report that it finished.
     async fn release(&self, pod: &PodFacts, donor: &str) -> Result<bool, DeliveryError> {
         let operation = format!("release pod {}/{} at {donor}", pod.namespace, pod.name);
         let Some(remote) = self.remote_namespace(&pod.namespace, donor).await? else { return Ok(true) };
@@ -123,13 +123,13 @@ impl LiqoOrigin {
         let shadows = Api::namespaced_with(client.clone(), &remote, &shadow_pod());
         let found: Option<kube::core::DynamicObject> = call_opt(&operation, shadows.get(&pod.name)).await?;
         let Some(shadow) = found else { return Ok(true) };
-        // Liqo would change, or make again, the shadow of a pod that it does not count as finished on both sides.
+        // Liqo would change or recreate the shadow of a pod that it does not count as finished on both sides.
         let there = call_opt(&operation, Api::<Pod>::namespaced(client, &remote).get(&pod.name)).await?;
         if there.is_some_and(|there| phase(&there) != pod.outcome) {
             return Ok(false);
         }
-        // Read after the shadow: as long as this very pod is there, finished, the shadow is no later pod's of that
-        // name.
+        // Read after the shadow: while this very pod exists and is finished, the shadow cannot be that of a later pod
+        // of its name.
         let here =
             call_opt(&operation, Api::<Pod>::namespaced(self.client.clone(), &pod.namespace).get(&pod.name)).await?;
         if here.is_none_or(|here| here.uid().as_ref() != Some(&pod.uid) || phase(&here) != pod.outcome) {
@@ -141,7 +141,7 @@ impl LiqoOrigin {
         Ok(true)
     }
 
-    /// What a namespace of this cluster is called at the donor; `None` if it is not there.
+    /// The donor's name of a namespace of this cluster; `None` if it does not exist there.
     async fn remote_namespace(&self, namespace: &str, donor: &str) -> Result<Option<String>, DeliveryError> {
         let maps = self.namespaced(&tenant_namespace_of(donor), &namespace_map());
         let operation = format!("read NamespaceMap {donor}");
@@ -179,7 +179,7 @@ fn facts(pod: &Pod) -> Option<PodFacts> {
     })
 }
 
-/// When the last container ended; of a pod that never had one, when it was made.
+/// When the last container ended; for a pod that never had one, its creation time.
 fn finished(pod: &Pod) -> i64 {
     let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
     let ended = containers
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_pod_is_known_with_its_share_and_its_end() {
+    fn facts_of_a_finished_pod_have_its_requests_and_its_end() {
         let spec = json!({ "nodeName": "lease-7", "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "2" } } }] });
         let ended = json!({ "phase": "Failed", "containerStatuses": [
             { "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,

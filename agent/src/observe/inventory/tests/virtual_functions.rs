@@ -11,7 +11,7 @@ fn mapped(resource: &str, network: &str, gbits: u32) -> RdmaResource {
     RdmaResource { resource: resource.to_owned(), network: network.to_owned(), gbits }
 }
 
-/// A node with these functions beside its GPUs, as an SR-IOV device plugin has them counted.
+/// A node with these functions besides its GPUs, as an SR-IOV device plugin counts them.
 fn node_with(counts: &[(&str, &str)]) -> Value {
     let mut node = raw_node("gpu-1");
     let mut all = vec![("nvidia.com/gpu", "8")];
@@ -20,7 +20,7 @@ fn node_with(counts: &[(&str, &str)]) -> Value {
     node
 }
 
-fn look(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBandwidth>, Vec<NotOffered>) {
+fn build(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBandwidth>, Vec<NotOffered>) {
     let nodes = [NodeFacts::of(&read::<core::Node>(node)).unwrap()];
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
@@ -31,7 +31,7 @@ fn look(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBandw
 }
 
 #[test]
-fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
+fn usable_functions_are_offered_and_local_use_is_reported() {
     let mut node = node_with(&[(VF, "8")]);
     // One function is broken: the plugin counts it in capacity alone.
     node["status"]["allocatable"][VF] = json!("7");
@@ -41,7 +41,7 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
         raw_pod("research", "c", "gpu-2", VF, 4),
         raw_pod("research", "d", "gpu-1", "rdma/hca", 1),
     ];
-    let (rdma, not_offered) = look(&node, &pods, vec![mapped(VF, "ib-fabric", 50)]);
+    let (rdma, not_offered) = build(&node, &pods, vec![mapped(VF, "ib-fabric", 50)]);
     let offered = RdmaBandwidth {
         network: "ib-fabric".to_owned(),
         gbits: 350,
@@ -50,27 +50,27 @@ fn functions_that_pods_can_have_are_offered_and_those_of_local_pods_are_told() {
         local_functions: 2,
     };
     assert_eq!((rdma, not_offered), (vec![offered], Vec::new()));
-    // More than there are, because some broke under local work.
-    let (rdma, _) = look(&node, &[raw_pod("research", "a", "gpu-1", VF, 8)], vec![mapped(VF, "ib-fabric", 50)]);
+    // More than exist, because some failed while local work used them.
+    let (rdma, _) = build(&node, &[raw_pod("research", "a", "gpu-1", VF, 8)], vec![mapped(VF, "ib-fabric", 50)]);
     assert_eq!((rdma[0].functions, rdma[0].local_functions), (7, 7));
-    assert_eq!(look(&node, &pods, Vec::new()).0, []);
+    assert_eq!(build(&node, &pods, Vec::new()).0, []);
 }
 
 #[test]
-fn what_the_owner_wrote_of_a_network_wins_over_its_functions() {
+fn the_owners_annotation_wins_over_functions() {
     let mut node = node_with(&[(VF, "8"), ("rdma/hca", "1")]);
     node["metadata"]["annotations"] = json!({ (wiring::WIRING_ANNOTATION): "{rdma: {ib-fabric: 400}}" });
-    let (rdma, not_offered) = look(&node, &[], vec![mapped(VF, "ib-fabric", 50), mapped("rdma/hca", "roce", 100)]);
-    let told: Vec<_> = rdma.iter().map(|it| (it.network.as_str(), it.gbits, it.resource.as_str())).collect();
-    assert_eq!(told, [("ib-fabric", 400, ""), ("roce", 100, "rdma/hca")]);
+    let (rdma, not_offered) = build(&node, &[], vec![mapped(VF, "ib-fabric", 50), mapped("rdma/hca", "roce", 100)]);
+    let wiring: Vec<_> = rdma.iter().map(|it| (it.network.as_str(), it.gbits, it.resource.as_str())).collect();
+    assert_eq!(wiring, [("ib-fabric", 400, ""), ("roce", 100, "rdma/hca")]);
     assert!(not_offered[0].resource == VF && not_offered[0].reason.contains("annotation"), "{not_offered:?}");
 }
 
 #[test]
-fn what_cannot_be_offered_says_why() {
+fn resources_that_are_not_offered_have_a_reason() {
     // Two kinds of functions of one network: the larger part is lent.
     let node = node_with(&[(VF, "4"), ("intel.com/vf", "8"), ("rdma/many", "2000000")]);
-    let (rdma, not_offered) = look(
+    let (rdma, not_offered) = build(
         &node,
         &[],
         vec![

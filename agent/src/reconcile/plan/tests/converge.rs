@@ -1,4 +1,4 @@
-//! Every plan ends: what is of no use is put away, and nothing is planned for ever.
+//! Planning ends: useless objects are removed, and nothing is planned forever.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ proptest! {
         donor in any::<bool>(),
         peering in 1_i32..=8,
         lease_state in 1_i32..=6,
-        keys in any::<bool>(),
+        bundles in prop_oneof![Just(Bundles::Unknown), Just(Bundles::Known)],
         has_record in any::<bool>(),
         complete in any::<bool>(),
         envelopes in prop::collection::vec(0_usize..3, 0..3),
@@ -44,7 +44,7 @@ proptest! {
         enabled in any::<bool>(),
     ) {
         let side = if donor { Side::Donor } else { Side::Origin };
-        let mut sim = Sim::new(side).peering(v1::PeeringState::try_from(peering).unwrap().try_into().unwrap(), 1, keys);
+        let mut sim = Sim::new(side).peering(v1::PeeringState::try_from(peering).unwrap().try_into().unwrap(), 1, bundles);
         sim.policy.enabled = enabled;
         sim.is_live = is_live;
         let state = v1::LeaseState::try_from(lease_state).unwrap().try_into().unwrap();

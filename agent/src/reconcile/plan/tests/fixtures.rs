@@ -1,6 +1,7 @@
 //! Messages and records to start from: one peering, its leases and its envelopes.
 
 use comity_agent_model::envelope::EnvelopeKey;
+use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_types::{ClusterId, RequestId};
 
 use super::*;
@@ -65,11 +66,11 @@ pub(super) fn envelope(step: &str, lease: &str) -> Envelope {
 }
 
 pub(super) fn lease(id: &str, token: u64, state: LeaseState) -> Lease {
-    let devices = vec![v1::DeviceShare { device: 0, milli: 1_000, units: 1, mig_starts: Vec::new() }];
-    let nodes = vec![v1::NodePlacement { node: "n".into(), devices, ..v1::NodePlacement::default() }];
+    let devices = vec![DeviceShare { device: 0, milli: 1_000 }];
+    let nodes = vec![NodePlacement { node: "n".into(), devices, ..NodePlacement::default() }];
     Lease {
         state: Some(state),
-        placement: Some(v1::Placement { donor: "donor".into(), nodes, ..v1::Placement::default() }),
+        placement: Some(Placement { nodes, ..Placement::new(cluster("donor")) }),
         fencing_token: token,
         hold_until_ms: NOW + 120_000,
         term_ms: 3_600_000,

@@ -1,5 +1,7 @@
 //! Leases on either side, from their first step to their end.
 
+use comity_agent_model::lease::reclaim::Reclaim;
+
 use super::*;
 use crate::reconcile::steps::lease::LeaseStep;
 
@@ -42,13 +44,13 @@ fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
 }
 
 #[test]
-fn saved_work_is_reported_once_and_only_where_it_was_asked_for() {
+fn saved_work_is_reported_once_and_only_under_reclaim() {
     let mut sim = connected_origin();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
     sim.live.saved = BTreeSet::from([LEASE]);
     assert_eq!(sim.settle(), [""; 0], "nobody asked");
     sim.desired.leases[0].state = Some(LeaseState::Reclaiming);
-    sim.desired.leases[0].reclaim = Some(v1::Reclaim::default());
+    sim.desired.leases[0].reclaim = Some(Reclaim { reason: None, since_ms: 0, deadline_ms: 0 });
     assert_eq!(sim.settle(), ["report-checkpointed"]);
     // Acknowledged, and the desired state does not show it yet.
     sim.records.outbox.clear();
@@ -59,7 +61,7 @@ fn saved_work_is_reported_once_and_only_where_it_was_asked_for() {
 }
 
 #[test]
-fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new_epoch() {
+fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_again_in_a_new_epoch() {
     let mut sim = connected_donor();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     sim.settle();
@@ -74,7 +76,7 @@ fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_anew_in_a_new
         record.preshared = Some(SecretKey::new([5; 32]));
         record.remote = Some(remote());
     });
-    sim = sim.peering(PeeringState::Established, 2, true);
+    sim = sim.peering(PeeringState::Established, 2, Bundles::Known);
     sim.desired.peerings[0].reported_established = true;
     let done = sim.settle();
     assert!(done.contains(&"seal-credential") && done.contains(&"configure-fabric"), "{done:?}");
@@ -128,7 +130,7 @@ fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
 }
 
 #[test]
-fn what_nobody_wants_goes_one_at_a_time_and_only_while_a_broker_is_heard() {
+fn unwanted_objects_go_one_at_a_time_and_only_while_a_broker_is_connected() {
     let mut sim = connected_donor();
     sim.live.unwanted = BTreeSet::from([ObjectId::Lease(LeaseId(8)), ObjectId::Lease(LeaseId(9))]);
     sim.is_live = false;

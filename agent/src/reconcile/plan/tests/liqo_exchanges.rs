@@ -1,4 +1,4 @@
-//! Liqo's key exchange: one side step by step, then both against each other with everything going wrong.
+//! Liqo's key exchange: one side step by step, then both sides with random faults.
 
 mod network_state;
 mod pair;
@@ -67,7 +67,7 @@ impl Sim {
                     self.opened(envelope);
                 } else {
                     let expires_at_ms = self.now_ms + HOUR;
-                    network.told = self.live.networks[&PEERING].local.clone();
+                    network.sent = self.live.networks[&PEERING].local.clone();
                     network.sealed = Some(SealedMessage { epoch: *epoch, expires_at_ms, refused: false });
                     network.last_sequence += 1;
                     self.report(ReportKey::LiqoNetwork(PEERING));
@@ -115,7 +115,7 @@ impl Sim {
         self.records.liqo.get(&PEERING).is_some_and(|record| record.done)
     }
 
-    /// The broker takes what waits.
+    /// The broker acknowledges all waiting messages.
     fn acknowledged(&mut self) {
         self.records.outbox.clear();
     }
@@ -164,7 +164,7 @@ fn exchanged_donor() -> Sim {
 
 /// The next epoch, with verified keys of both sides.
 fn next_epoch(sim: Sim, epoch: u32) -> Sim {
-    let mut sim = sim.peering(PeeringState::Established, epoch, true);
+    let mut sim = sim.peering(PeeringState::Established, epoch, Bundles::Known);
     sim.desired.peerings[0].reported_established = true;
     sim.desired.envelopes.clear();
     sim.change_peering(epoch, |record| {
@@ -207,10 +207,10 @@ fn the_exchange_goes_step_by_step_on_the_origin() {
 
 #[test]
 fn it_begins_with_the_keys_and_does_not_wait_for_the_tunnel() {
-    let mut sim = Sim::new(Side::Donor).peering(PeeringState::Keys, 1, false).with_node_lease();
+    let mut sim = Sim::new(Side::Donor).peering(PeeringState::Keys, 1, Bundles::Unknown).with_node_lease();
     assert!(!sim.settle().contains(&"liqo-challenge"));
     let mut sim = Sim { records: sim.records, ..Sim::new(Side::Donor) }
-        .peering(PeeringState::Authenticating, 1, true)
+        .peering(PeeringState::Authenticating, 1, Bundles::Known)
         .with_node_lease();
     sim.acknowledged();
     sim.carry_out(&sim.plan().into_iter().find(|step| step.name() == "send-psk").unwrap());
@@ -265,7 +265,7 @@ fn a_new_epoch_gets_the_newest_message_again() {
 }
 
 #[test]
-fn who_lost_its_memory_is_taught_by_the_other() {
+fn a_side_that_lost_its_records_recovers_from_the_other() {
     // The donor begins again, and the origin answers although it is done.
     let mut origin = connected_origin().with_node_lease();
     origin.desired.envelopes = vec![in_epoch(1, 5, "liqo-identity")];
@@ -279,7 +279,7 @@ fn who_lost_its_memory_is_taught_by_the_other() {
 }
 
 #[test]
-fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
+fn by_token_only_the_donor_sends_and_again_before_the_token_ends() {
     let mut sim = connected_donor().by_token();
     assert_eq!(sim.settle(), [""; 0], "nobody wants a virtual node");
     sim = sim.with_node_lease();
@@ -299,7 +299,7 @@ fn by_token_the_donor_speaks_alone_and_again_before_the_token_ends() {
     sim.now_ms += 1;
     assert_eq!(sim.settle(), ["liqo-mint"]);
     assert_eq!(sim.sealed.iter().filter(|sealed| sealed.key.step == "liqo-identity").count(), 2);
-    // One that the broker refuses is followed by another, but not at once.
+    // If the broker refuses a token, another follows, but not at once.
     sim.acknowledged();
     sim.change_liqo(|record| record.sealed.as_mut().unwrap().refused = true);
     assert_eq!(sim.settle(), [""; 0]);
@@ -325,7 +325,7 @@ fn a_peering_stays_as_it_began() {
 }
 
 #[test]
-fn a_revoked_token_refuses_leases_and_is_not_asked_for_all_the_time() {
+fn a_revoked_token_refuses_leases_and_is_retried_with_pauses() {
     let mut sim = connected_donor().by_token().with_node_lease();
     sim.settle();
     sim.acknowledged();
@@ -345,7 +345,7 @@ fn closing_takes_liqo_down_first() {
     for sim in [exchanged_donor(), connected_origin()] {
         let mut sim = Sim { desired: DesiredState::default(), ..sim };
         sim.change_liqo(|record| record.done = true);
-        let mut sim = sim.peering(PeeringState::Draining, 1, true);
+        let mut sim = sim.peering(PeeringState::Draining, 1, Bundles::Known);
         assert_eq!(sim.settle(), ["liqo-remove", "close-peering"]);
         sim.change_liqo(|_| {});
         sim.desired.peerings.clear();
@@ -357,7 +357,7 @@ fn closing_takes_liqo_down_first() {
 }
 
 #[test]
-fn what_cannot_go_on_refuses_its_leases_for_a_while() {
+fn a_failed_exchange_refuses_its_leases_for_a_while() {
     for mut sim in [connected_donor().with_node_lease(), connected_origin().with_node_lease()] {
         sim.settle();
         let failed = comity_agent_state::record::LiqoFailure { message: "bad-signature: no".into(), at_ms: NOW };
@@ -412,7 +412,7 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
 }
 
 #[test]
-fn a_liqo_that_was_installed_anew_begins_again() {
+fn a_reinstalled_liqo_restarts_the_exchange() {
     let mut sim = exchanged_donor();
     sim.desired.leases[0].donor_ready = true;
     sim.change_liqo(|record| record.liqo_id = "another".into());

@@ -106,7 +106,7 @@ impl AcceptCredential {
         let bind = |port| SocketAddr::from((deliveries.access.listen, port));
         match forward_local(handle, bind(port), server_port).await {
             Err(FabricError::LocalBind { source, .. }) if port != 0 => {
-                tracing::warn!(%lease, port, %source, "the lease's port is taken; it gets another one");
+                tracing::warn!(%lease, port, %source, "the lease's port is in use; the lease gets another one");
                 forward_local(handle, bind(0), server_port).await
             }
             other => other,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use comity_agent_state::record::{DonorRecord, OriginRecord, ReportKey};
 use comity_agent_state::store::{Change, Store};
-use comity_proto::v1;
-use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::lease_report::{Clean, Outcome};
 use comity_types::{Delivery, LeaseId, Side};
 
+use super::report;
 use crate::reconcile::parts::{Deliveries, Parts};
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
@@ -50,9 +50,8 @@ impl Kind for RemoveLease {
         let update = store.update(move |change| {
             ensure_record(change, lease, side, fencing_token);
             mark_removed(change, lease, Some(side));
-            let outcome = v1::lease_report::Outcome::Clean(v1::lease_report::Clean {});
-            let report = v1::LeaseReport { lease: lease.to_string(), fencing_token, outcome: Some(outcome) };
-            change.send(ReportKey::Clean(lease), Body::LeaseReport(report));
+            let report = report::to_message(lease, fencing_token, Outcome::Clean(Clean {}));
+            change.send(ReportKey::Clean(lease), report);
         });
         Ok(update.await?)
     }

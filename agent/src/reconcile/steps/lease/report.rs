@@ -6,12 +6,18 @@ use comity_agent_state::record::ReportKey;
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::lease_report::{Failed, Outcome, Ready};
 use comity_types::LeaseId;
 
 use crate::reconcile::steps::epoch::shortened;
 use crate::reconcile::steps::error::StepError;
 
-/// Reports that this side cannot go on.
+/// The message that reports an outcome of this side.
+pub(super) fn to_message(lease: LeaseId, fencing_token: u64, outcome: Outcome) -> Body {
+    Body::LeaseReport(v1::LeaseReport { lease: lease.to_string(), fencing_token, outcome: Some(outcome) })
+}
+
+/// Reports that this side failed.
 pub(super) async fn fail(
     store: &Store,
     lease: LeaseId,
@@ -20,14 +26,9 @@ pub(super) async fn fail(
     message: &str,
 ) -> Result<(), StepError> {
     tracing::warn!(%lease, code, message, "this side cannot go on with the lease");
-    let failed = v1::lease_report::Failed { code: code.to_owned(), message: shortened(message) };
-    let report = v1::LeaseReport {
-        lease: lease.to_string(),
-        fencing_token,
-        outcome: Some(v1::lease_report::Outcome::Failed(failed)),
-    };
-    let key = ReportKey::LeaseFailed(lease);
-    Ok(store.update(move |change| change.send(key, Body::LeaseReport(report))).await?)
+    let failed = Outcome::Failed(Failed { code: code.to_owned(), message: shortened(message) });
+    let report = to_message(lease, fencing_token, failed);
+    Ok(store.update(move |change| change.send(ReportKey::LeaseFailed(lease), report)).await?)
 }
 
 /// The result of work; `None` if it failed for good, which is then reported.
@@ -54,11 +55,6 @@ pub(super) fn send_ready(
     namespace: String,
     secret_name: String,
 ) {
-    let ready = v1::lease_report::Ready { namespace, secret_name };
-    let report = v1::LeaseReport {
-        lease: lease.to_string(),
-        fencing_token,
-        outcome: Some(v1::lease_report::Outcome::Ready(ready)),
-    };
-    change.send(ReportKey::Ready(lease), Body::LeaseReport(report));
+    let ready = Outcome::Ready(Ready { namespace, secret_name });
+    change.send(ReportKey::Ready(lease), to_message(lease, fencing_token, ready));
 }

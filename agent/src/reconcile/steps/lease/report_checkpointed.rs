@@ -1,10 +1,10 @@
 //! Step `report-checkpointed`: the origin reports that work is saved.
 
 use comity_agent_state::record::ReportKey;
-use comity_proto::v1;
-use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::lease_report::{Checkpointed, Outcome};
 use comity_types::LeaseId;
 
+use super::report;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
@@ -28,8 +28,7 @@ impl Kind for ReportCheckpointed {
     async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
         let Self { lease, fencing_token } = *self;
         let key = ReportKey::Checkpointed(lease);
-        let outcome = v1::lease_report::Outcome::Checkpointed(v1::lease_report::Checkpointed {});
-        let report = v1::LeaseReport { lease: lease.to_string(), fencing_token, outcome: Some(outcome) };
-        Ok(store.update(move |change| change.send(key, Body::LeaseReport(report))).await?)
+        let report = report::to_message(lease, fencing_token, Outcome::Checkpointed(Checkpointed {}));
+        Ok(store.update(move |change| change.send(key, report)).await?)
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn origin_lease(lease: &Lease) -> OriginLease {
     OriginLease {
         lease_id: lease.id,
         tenant: lease.tenant.clone(),
-        donor: lease.placement.as_ref().map(|placement| placement.donor.clone()).unwrap_or_default(),
+        donor: lease.placement.as_ref().map(|placement| placement.donor.to_string()).unwrap_or_default(),
         target_namespace: lease.target_namespace.clone(),
         expires_at_ms: lease.expires_at_ms,
     }

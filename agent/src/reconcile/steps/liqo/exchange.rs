@@ -21,6 +21,7 @@ use crate::reconcile::envelope::note_opened;
 use crate::reconcile::parts::{Member, Parts, Subject};
 use crate::reconcile::steps::epoch;
 use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::kind::Kind;
 
 /// Time limit of a step that waits for Liqo: a little more than the patience with Liqo's controllers.
 pub(super) const DEADLINE: Duration = Duration::from_secs(90);
@@ -43,10 +44,54 @@ pub(super) fn read<M: Message>(kept: &mut Option<SecretBlob>) -> Result<M, Deliv
 }
 
 /// A message to the other side: its step and content.
-pub(super) type Sent = (&'static str, Vec<u8>);
+pub(crate) type Sent = (&'static str, Vec<u8>);
+
+/// A message of the other side in one epoch.
+pub(crate) struct Received<'a> {
+    pub(super) peering: PeeringId,
+    pub(super) epoch: u32,
+    /// Its envelope, if it has just arrived; otherwise the message was opened before.
+    pub(super) envelope: Option<&'a Envelope>,
+}
+
+/// A step that works on a message of the other side.
+pub(crate) trait MessageStep {
+    const NAME: &'static str;
+
+    fn received(&self) -> Received<'_>;
+
+    /// Stores the opened message.
+    fn store(record: &mut LiqoRecord, opened: SecretBlob);
+
+    /// Works on the stored message.
+    async fn work(exchange: &mut Exchange<'_>) -> Result<Option<Sent>, StepError>;
+}
+
+impl<S: MessageStep> Kind for S {
+    const NAME: &'static str = S::NAME;
+
+    fn object(&self) -> String {
+        object(self.received().peering)
+    }
+
+    fn deadline(&self) -> Duration {
+        DEADLINE
+    }
+
+    async fn run(&self, parts: &Parts) -> Result<(), StepError> {
+        let Received { peering, epoch, envelope } = self.received();
+        let mut exchange = Exchange::begin(parts, peering, epoch)?;
+        if let Some(envelope) = envelope {
+            let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
+            S::store(&mut exchange.record, opened);
+        }
+        let done = S::work(&mut exchange).await;
+        exchange.finish(envelope, done).await
+    }
+}
 
 /// One side's exchange in one epoch.
-pub(super) struct Exchange<'a> {
+pub(crate) struct Exchange<'a> {
     member: &'a Member,
     pub(super) store: &'a Store,
     pub(super) clock: &'a dyn Clock,

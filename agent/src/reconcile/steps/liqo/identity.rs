@@ -1,15 +1,12 @@
 //! Step `liqo-identity`: the origin makes its identity at the donor.
 
-use std::time::Duration;
-
 use comity_agent_liqo::IdentityParams;
 use comity_agent_model::envelope::Envelope;
+use comity_agent_state::record::{LiqoRecord, SecretBlob};
 use comity_types::PeeringId;
 
-use super::exchange::{self, Exchange, Sent};
-use crate::reconcile::parts::Parts;
+use super::exchange::{self, Exchange, MessageStep, Received, Sent};
 use crate::reconcile::steps::error::StepError;
-use crate::reconcile::steps::kind::Kind;
 
 /// Origin: makes its identity at the donor; without an envelope, uses the one opened before.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,32 +19,22 @@ pub struct LiqoIdentity {
     pub envelope: Option<Envelope>,
 }
 
-impl Kind for LiqoIdentity {
+impl MessageStep for LiqoIdentity {
     const NAME: &'static str = "liqo-identity";
 
-    fn object(&self) -> String {
-        exchange::object(self.peering)
+    fn received(&self) -> Received<'_> {
+        Received { peering: self.peering, epoch: self.epoch, envelope: self.envelope.as_ref() }
     }
 
-    fn deadline(&self) -> Duration {
-        exchange::DEADLINE
+    fn store(record: &mut LiqoRecord, opened: SecretBlob) {
+        (record.identity, record.done) = (Some(opened), false);
     }
 
-    async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
-        if let Some(envelope) = &self.envelope {
-            let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
-            (exchange.record.identity, exchange.record.done) = (Some(opened), false);
-        }
-        let done = accept(&mut exchange).await;
-        exchange.finish(self.envelope.as_ref(), done).await
+    async fn work(exchange: &mut Exchange<'_>) -> Result<Option<Sent>, StepError> {
+        let params = exchange::read::<IdentityParams>(&mut exchange.record.identity)?;
+        let api_server = exchange.remote.network.api_server.as_str();
+        exchange.nodes.origin.accept_identity(&exchange.record.peer(), api_server, &params).await?;
+        exchange.record.done = true;
+        Ok(None)
     }
-}
-
-async fn accept(exchange: &mut Exchange<'_>) -> Result<Option<Sent>, StepError> {
-    let params = exchange::read::<IdentityParams>(&mut exchange.record.identity)?;
-    let api_server = exchange.remote.network.api_server.as_str();
-    exchange.nodes.origin.accept_identity(&exchange.record.peer(), api_server, &params).await?;
-    exchange.record.done = true;
-    Ok(None)
 }

@@ -34,7 +34,7 @@ impl Kind for LiqoNetwork {
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
         let mut exchange = Exchange::begin(parts, self.peering, self.epoch)?;
-        let network = exchange.record.standing_network().cloned();
+        let network = exchange.record.active_network().cloned();
         let mut network = network.ok_or(StepError::Gone("the network of the two Liqos"))?;
         let Some(envelope) = &self.envelope else { return send_state(exchange, network, &parts.networks).await };
         let Some(opened) = exchange.open(envelope).await? else { return Ok(()) };
@@ -66,7 +66,7 @@ async fn send_state(
     let step = NetworkState::step(exchange.keys.side);
     let (envelope, sealed) = exchange.seal(step, network.last_sequence, &local.encode())?;
     network.sealed = Some(sealed);
-    network.told = Some(local);
+    network.sent = Some(local);
     exchange.record.network = Some(network);
     let record = exchange.record;
     let update = exchange.store.update(move |change| {

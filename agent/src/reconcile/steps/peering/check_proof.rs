@@ -2,8 +2,7 @@
 
 use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::ReportKey;
-use comity_proto::v1;
-use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::peering_report::{Authenticated, Outcome};
 use comity_types::PeeringId;
 use subtle::ConstantTimeEq;
 
@@ -52,9 +51,8 @@ impl Kind for CheckProof {
             if let Some(envelope) = &envelope {
                 note_opened(change, &envelope.key);
             }
-            let outcome = v1::peering_report::Outcome::Authenticated(v1::peering_report::Authenticated {});
-            let report = v1::PeeringReport { peering: peering.to_string(), epoch, outcome: Some(outcome) };
-            change.send(ReportKey::Authenticated(peering, epoch), Body::PeeringReport(report));
+            let report = epoch::to_message(peering, epoch, Outcome::Authenticated(Authenticated {}));
+            change.send(ReportKey::Authenticated(peering, epoch), report);
         });
         Ok(update.await?)
     }

@@ -1,10 +1,10 @@
-//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin leads its
+//! Step `configure-fabric`: sets up the tunnel of one epoch. The donor exposes its API in it; the origin forwards its
 //! pods' calls of that API into it.
 
 use std::net::SocketAddr;
 
 use comity_agent_fabric::{
-    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, lead_api,
+    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, forward_api,
 };
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_state::record::RemoteKeys;
@@ -61,7 +61,7 @@ impl Kind for ConfigureFabric {
         };
         tunnels.set_up(peering, config, epoch, |handle| match record.side {
             Side::Donor => expose(handle, API_PORT, deliveries.donor.api_target()).map(Some),
-            Side::Origin if handle.leads_pods() => lead_api(handle).map(Some),
+            Side::Origin if handle.forwards_api() => forward_api(handle).map(Some),
             Side::Origin => Ok(None),
         })?;
         Ok(())

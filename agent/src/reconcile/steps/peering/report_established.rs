@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use comity_agent_state::record::ReportKey;
-use comity_proto::v1;
-use comity_proto::v1::agent_message::Body;
+use comity_proto::v1::peering_report::{Established, Outcome};
 use comity_types::PeeringId;
 
 use crate::reconcile::parts::Parts;
+use crate::reconcile::steps::epoch;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
 
@@ -35,9 +35,8 @@ impl Kind for ReportEstablished {
         let handle = tunnels.peer(peering).filter(|handle| handle.epoch() == u64::from(epoch));
         let handshake = handle.ok_or(StepError::Gone("the tunnel"))?.wait_handshake(PATIENCE).await?;
         let rtt_us = handshake.rtt.map_or(0, |rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX));
-        let outcome = v1::peering_report::Outcome::Established(v1::peering_report::Established { rtt_us });
-        let report = v1::PeeringReport { peering: peering.to_string(), epoch, outcome: Some(outcome) };
+        let report = epoch::to_message(peering, epoch, Outcome::Established(Established { rtt_us }));
         let key = ReportKey::Established(peering, epoch);
-        Ok(store.update(move |change| change.send(key, Body::PeeringReport(report))).await?)
+        Ok(store.update(move |change| change.send(key, report)).await?)
     }
 }

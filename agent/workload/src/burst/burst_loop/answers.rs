@@ -20,7 +20,7 @@ impl BurstLoop {
                 tracing::info!(
                     request = request.id,
                     pods = submission.pods.len(),
-                    purpose = submission.spec.purpose,
+                    purpose = %submission.request.purpose,
                     "pods became a request"
                 );
                 self.failures.cleared(&submission.key);
@@ -32,16 +32,16 @@ impl BurstLoop {
                 }
                 self.submitted_ms.insert(request.id.clone(), now);
                 self.note_request(&request, now);
-                let snapshot = self.look(now);
+                let snapshot = self.take_snapshot(now);
                 let assign = |pod: &PodRef| BurstAction::Assign { pod: pod.clone(), request: request.id.clone() };
                 self.act(&snapshot, submission.pods.iter().map(assign).collect()).await;
             }
             Answer::Submitted { submission, result: Err(error) } => {
-                let purpose = &submission.spec.purpose;
+                let purpose = &submission.request.purpose;
                 if self.failures.is_new(&submission.key, &error.to_string()) {
-                    tracing::warn!(%error, purpose, "the broker did not take a request, and is asked again");
+                    tracing::warn!(%error, %purpose, "the broker refused a request; it is submitted again later");
                 } else {
-                    tracing::debug!(%error, purpose, "the broker did not take a request again");
+                    tracing::debug!(%error, %purpose, "the broker did not take a request again");
                 }
                 let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
                 self.refused.insert(submission.key, (error.to_string(), until));
@@ -63,7 +63,7 @@ impl BurstLoop {
                 }
                 self.submitted_ms.remove(&request);
             }
-            Answer::Released { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was given back"),
+            Answer::Released { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was released"),
             Answer::Explained { request, result: Ok(answer) } => self.wait_reasons.take(&request, &answer),
             Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
             // The worker logged it, and retries with backoff.

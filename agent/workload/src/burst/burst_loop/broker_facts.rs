@@ -9,13 +9,13 @@ use comity_proto::v1;
 use comity_proto::v1::sharing::Mode;
 use comity_types::{Delivery, LeaseState};
 
-use crate::burst::facts::wishes::Wishes;
+use crate::burst::facts::pod_options::PodOptions;
 use crate::burst::group::Purpose;
 use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
 
 /// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
 pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
-    if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Matched) {
+    if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed) {
         return None;
     }
     let spec = request.spec.clone().unwrap_or_default();
@@ -32,7 +32,7 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
         message: request.message.clone(),
         short_since_ms: None,
         kept_until_ms: 0,
-        wishes: Wishes::asked(&spec),
+        options: PodOptions::from_message(&spec),
         purpose: Purpose::parse(&spec.purpose).filter(|_| spec.delivery() == v1::Delivery::VirtualNode),
     })
 }
@@ -50,15 +50,15 @@ pub(super) fn leases(state: &DesiredState, cluster: &str, records: &Records) -> 
 
 fn facts(lease: &Lease) -> LeaseFacts {
     let gpus = lease.gpus.clone().unwrap_or_default();
-    let placement = lease.placement.clone().unwrap_or_default();
+    let placement = lease.placement.as_ref();
     LeaseFacts {
         request: lease.request.to_string(),
         namespace: lease.target_namespace.clone(),
         tenant: lease.tenant.clone(),
-        donor: placement.donor,
+        donor: placement.map(|placement| placement.donor.to_string()).unwrap_or_default(),
         node: None,
         class: gpus.class,
-        resource: placement.resource_name,
+        resource: placement.map(|placement| placement.resource_name.clone()).unwrap_or_default(),
         gpus: gpus.count,
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
@@ -79,7 +79,9 @@ fn facts(lease: &Lease) -> LeaseFacts {
 pub(super) fn local(nodes: &[v1::Node], state: Option<&DesiredState>, cluster: &str) -> Vec<BTreeMap<String, u64>> {
     let mut lent: BTreeSet<(&str, u32)> = BTreeSet::new();
     for lease in state.into_iter().flat_map(|state| &state.leases) {
-        let Some(placement) = lease.placement.as_ref().filter(|placement| placement.donor == cluster) else { continue };
+        let Some(placement) = lease.placement.as_ref().filter(|placement| placement.donor.as_str() == cluster) else {
+            continue;
+        };
         if lease.state != Some(LeaseState::Ended) {
             let devices = placement
                 .nodes
@@ -108,6 +110,7 @@ pub(super) fn local(nodes: &[v1::Node], state: Option<&DesiredState>, cluster: &
 mod tests {
     use std::sync::Arc;
 
+    use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
     use comity_agent_state::record::OriginRecord;
     use comity_types::{LeaseId, PeeringId, RequestId};
 
@@ -135,9 +138,9 @@ mod tests {
         };
         let nodes = [node("a", true), node("b", false)];
         assert_eq!(local(&nodes, None, "here"), [BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)])]);
-        let share = v1::DeviceShare { device: 3, milli: 1_000, units: 1, mig_starts: Vec::new() };
-        let part = v1::NodePlacement { node: "a".to_owned(), devices: vec![share], ..v1::NodePlacement::default() };
-        let placement = v1::Placement { donor: "here".to_owned(), nodes: vec![part], ..v1::Placement::default() };
+        let share = DeviceShare { device: 3, milli: 1_000 };
+        let part = NodePlacement { node: "a".to_owned(), devices: vec![share], ..NodePlacement::default() };
+        let placement = Placement { nodes: vec![part], ..Placement::new("here".parse().unwrap()) };
         let lease = Lease { placement: Some(placement), state: Some(LeaseState::Active), ..lease(1, "there") };
         let state = DesiredState { leases: vec![lease], ..DesiredState::default() };
         assert_eq!(local(&nodes, Some(&state), "here")[0]["nvidia.com/gpu"], 1);

@@ -5,8 +5,7 @@ use std::sync::LazyLock;
 
 use comity_agent_kubernetes::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_MIG_PREFIX, all_known};
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
-use comity_proto::v1;
-use comity_proto::v1::share::{Kind, Whole};
+use comity_agent_model::gpu_demand::Share;
 
 /// GPUs in one request: the broker's own bound.
 pub(crate) const MAX_GPUS_PER_REQUEST: u32 = 4_096;
@@ -53,16 +52,13 @@ pub(crate) fn shape(amounts: &Amounts) -> Option<Result<Shape, String>> {
 }
 
 /// The share of a device that one unit of the resource is; `None` if unknown.
-pub(crate) fn share(resource: &str) -> Option<v1::Share> {
-    let kind = match resource {
-        NVIDIA_GPU | AMD_GPU => Kind::Whole(Whole {}),
-        _ => {
-            let profile = resource.strip_prefix(NVIDIA_MIG_PREFIX).filter(|profile| !profile.ends_with(".shared"))?;
-            // Resource names have '.' where profiles have '+'.
-            Kind::MigProfile(profile.replacen("gb.", "gb+", 1))
-        }
-    };
-    Some(v1::Share { kind: Some(kind) })
+pub(crate) fn share(resource: &str) -> Option<Share> {
+    if matches!(resource, NVIDIA_GPU | AMD_GPU) {
+        return Some(Share::Whole);
+    }
+    let profile = resource.strip_prefix(NVIDIA_MIG_PREFIX).filter(|profile| !profile.ends_with(".shared"))?;
+    // Resource names have '.' where profiles have '+'.
+    Some(Share::MigProfile(profile.replacen("gb.", "gb+", 1)))
 }
 
 #[cfg(test)]
@@ -96,9 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn mig_instances_are_asked_for_by_their_profile() {
-        let kind = |resource: &str| share(resource).unwrap().kind.unwrap();
-        assert_eq!(kind("nvidia.com/mig-1g.10gb.me"), Kind::MigProfile("1g.10gb+me".to_owned()));
-        assert_eq!(kind("amd.com/gpu"), Kind::Whole(Whole {}));
+    fn mig_instances_are_requested_by_their_profile() {
+        assert_eq!(share("nvidia.com/mig-1g.10gb.me"), Some(Share::MigProfile("1g.10gb+me".to_owned())));
+        assert_eq!(share("amd.com/gpu"), Some(Share::Whole));
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_counts_and_what_cannot_be_read_is_named() {
+    fn valid_rules_count_and_invalid_ones_are_named() {
         let labels = json!({ OFFLOAD_LABEL: "true", TENANT_LABEL: "vision", CLASS: "frontier" });
         let said = json!({ MAX_GPUS: "4", MAX_REQUESTS: "2", DURATION: "2h", COOLDOWN: "5s" });
         let rules = of(labels.clone(), said).unwrap().unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_yes_nor_no_is_named() {
+    fn an_opt_out_other_than_true_or_false_is_named() {
         let said = |text: &str| {
             let pod = json!({
                 "metadata": { "name": "p", "annotations": { "comity.dev/offload": text } },

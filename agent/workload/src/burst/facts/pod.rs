@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::burst::facts::demand::{Shape, shape};
 use crate::burst::facts::offload::obstacle;
-use crate::burst::facts::wishes::Wishes;
+use crate::burst::facts::pod_options::PodOptions;
 use crate::burst::{CLASS, GATE, LEASE, LIQO_TAINT, OFFLOAD_LABEL, REQUEST};
 
 /// Labels and annotations that group pods of several owners into a gang.
@@ -50,7 +50,7 @@ pub struct PodFacts {
     /// Whether a controller would make it again.
     pub has_controller: bool,
     pub(crate) shape: Result<Shape, String>,
-    pub(crate) wishes: Wishes,
+    pub(crate) options: PodOptions,
     /// Why it cannot burst, if so.
     pub obstacle: Option<String>,
     /// Whether it opted out.
@@ -111,9 +111,9 @@ impl PodFacts {
             scheduled.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
         let reference =
             PodRef { namespace: metadata.namespace.clone()?, name: metadata.name.clone()?, uid: metadata.uid.clone()? };
-        let (wishes, unreadable) = match Wishes::of(annotations) {
-            Ok(wishes) => (wishes, None),
-            Err(problem) => (Wishes::default(), Some(problem)),
+        let (options, unreadable) = match PodOptions::from_annotations(annotations) {
+            Ok(options) => (options, None),
+            Err(problem) => (PodOptions::default(), Some(problem)),
         };
         let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
         Some(Self {
@@ -121,7 +121,7 @@ impl PodFacts {
             owner: owner(pod, &reference, labels, annotations),
             has_controller: metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true)),
             shape,
-            wishes,
+            options,
             obstacle: obstacle(pod).or(unreadable),
             opted_out: [labels, annotations]
                 .iter()
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_gangs_are_told_apart() {
+    fn owners_and_gangs_are_distinguished() {
         let owned = |kind: &str, version: &str| {
             let owner = json!([{ "kind": kind, "apiVersion": version, "name": "o", "uid": "ou", "controller": true }]);
             facts(json!({ "ownerReferences": owner }), json!({}), json!({})).unwrap().owner
@@ -240,18 +240,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_wishes_cannot_be_read_stays_here() {
+    fn a_pod_with_an_invalid_annotation_stays_here() {
         let with = |grace: &str| {
             let annotations = json!({ "annotations": { crate::burst::PREEMPTIBLE_GRACE: grace } });
             facts(annotations, json!({}), json!({})).unwrap()
         };
-        assert_eq!(with("10m").wishes.preemptible_grace_ms, Some(600_000));
+        assert_eq!(with("10m").options.preemptible_grace_ms, Some(600_000));
         let obstacle = with("soon").obstacle.unwrap();
         assert!(obstacle.contains("comity.dev/preemptible-grace") && obstacle.contains("soon"), "{obstacle}");
     }
 
     #[test]
-    fn marks_of_ours_are_read_back() {
+    fn our_marks_are_read_back() {
         let tolerations = json!([
             { "key": LIQO_TAINT, "operator": "Exists", "effect": "NoExecute" },
             { "key": LEASE, "operator": "Equal", "value": "lease-3", "effect": "NoSchedule" },

@@ -92,14 +92,14 @@ pub(super) fn lease_gone(lease: &str, is_replaced: bool) -> Note {
 }
 
 pub(super) fn broker_silent() -> Note {
-    note("ComityWaiting", "waits until the broker is heard; nothing is asked for until then".to_owned())
+    note("ComityWaiting", "waits until the broker answers; nothing is requested until then".to_owned())
 }
 
 /// Without a time: events are read long after they are written.
 pub(super) fn refused(reason: &str) -> Note {
-    warning("ComityRefused", format!("the broker does not take the request, and is asked again: {reason}"))
+    warning("ComityRefused", format!("the broker refuses the request, which is submitted again later: {reason}"))
 }
 
 pub(super) fn failed(request: &str, reason: &str) -> Note {
-    warning("ComityFailed", format!("{request} could not be served, and is asked for again after a minute: {reason}"))
+    warning("ComityFailed", format!("{request} could not be served; another request follows after a minute: {reason}"))
 }

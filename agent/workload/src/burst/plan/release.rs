@@ -2,8 +2,8 @@
 
 use super::{BurstAction, Planner};
 
-/// Grace: controllers may make pods again, and watches show annotations late.
-const RELEASE_GRACE_MS: u64 = 5_000;
+/// Delay of a release: controllers may make pods again, and watches show annotations late.
+const RELEASE_DELAY_MS: u64 = 5_000;
 
 impl Planner<'_> {
     /// Cancels queued requests that have fewer pods than GPUs, and releases leases after their cooldown.
@@ -19,7 +19,7 @@ impl Planner<'_> {
                 // Submitted while this cluster could still borrow.
                 actions.push(BurstAction::Cancel { request: (*request).to_owned() });
             } else if slot.is_queued && slot.used < slot.gpus {
-                let settled = slot.short_since_ms.unwrap_or(self.snapshot.now_ms).saturating_add(RELEASE_GRACE_MS);
+                let settled = slot.short_since_ms.unwrap_or(self.snapshot.now_ms).saturating_add(RELEASE_DELAY_MS);
                 let settled = settled.max(slot.kept_until_ms);
                 if settled <= self.snapshot.now_ms {
                     actions.push(BurstAction::Cancel { request: (*request).to_owned() });

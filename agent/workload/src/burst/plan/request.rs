@@ -1,8 +1,9 @@
 //! Places pods that need borrowed GPUs: first on existing requests and leases, then by new requests.
 
-use comity_proto::v1;
+use comity_agent_model::gpu_demand::GpuDemand;
 
 use super::{BurstAction, Planner, RETRY_AFTER_MS, Submission, notes};
+use crate::burst::burst_request::BurstRequest;
 use crate::burst::facts::demand::{MAX_GPUS_PER_REQUEST, share};
 use crate::burst::facts::namespace::Rules;
 use crate::burst::facts::pod::PodFacts;
@@ -109,7 +110,7 @@ impl<'a> Planner<'a> {
                 && slot.tenant == rules.tenant
                 && slot.class == group.class
                 && slot.free() >= needed
-                && slot.suits(&group.shape, &group.wishes, id)
+                && slot.suits(&group.shape, &group.options, id)
         };
         let rank = |slot: &Slot<'_>| (slot.active().is_none(), slot.is_queued, slot.free());
         let candidates = self.slots.iter().filter(|(_, slot)| suits(slot));
@@ -211,30 +212,28 @@ impl<'a> Planner<'a> {
             return;
         }
         let shape = &group.shape;
-        let mut spec = v1::RequestSpec {
+        let request = BurstRequest {
             tenant: rules.tenant.clone(),
             origin: self.snapshot.cluster.clone(),
-            gpus: Some(v1::GpuDemand {
+            gpus: GpuDemand {
                 class: group.class.clone(),
                 selector: String::new(),
                 share: share(&shape.resource),
                 count: total(group, pods),
                 cpu_milli_per_gpu: shape.cpu_milli_per_gpu.max(self.snapshot.least_cpu_milli),
                 memory_mib_per_gpu: shape.memory_mib_per_gpu.max(self.snapshot.least_memory_mib),
-            }),
-            topology: Some(v1::Topology { same_node: shape.gpus > 1, ..v1::Topology::default() }),
+            },
+            same_node: shape.gpus > 1,
             duration_ms: rules.duration_ms,
-            delivery: v1::Delivery::VirtualNode.into(),
             target_namespace: group.namespace.clone(),
-            purpose: Purpose::of(&first.facts, group).to_string(),
-            ..v1::RequestSpec::default()
+            purpose: Purpose::of(&first.facts, group),
+            options: group.options.clone(),
         };
-        group.wishes.ask(&mut spec);
         for pod in pods {
             self.hold(pod);
         }
         let pods = facts.iter().map(|pod| pod.pod.clone()).collect();
-        self.actions.push(BurstAction::Submit(Box::new(Submission { key, pods, spec })));
+        self.actions.push(BurstAction::Submit(Box::new(Submission { key, pods, request })));
     }
 
     /// What the namespace may still request, beyond its requests, submissions in flight and this plan.
@@ -252,9 +251,9 @@ impl<'a> Planner<'a> {
             .for_each(|flight| count(flight.gpus));
         for action in &self.actions {
             if let BurstAction::Submit(submission) = action
-                && submission.spec.target_namespace == namespace
+                && submission.request.target_namespace == namespace
             {
-                count(submission.spec.gpus.as_ref().map_or(0, |gpus| gpus.count));
+                count(submission.request.gpus.count);
             }
         }
         Room { gpus: rules.max_gpus.saturating_sub(gpus), requests: rules.max_requests.saturating_sub(requests) }

@@ -1,8 +1,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use comity_proto::v1;
+
 use super::*;
 use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, snapshot};
-use crate::burst::snapshot::{EndedRequest, InFlight, Told};
+use crate::burst::snapshot::{EndedRequest, InFlight, WrittenNote};
 
 fn submissions(actions: &[BurstAction]) -> Vec<&Submission> {
     actions
@@ -24,7 +26,7 @@ fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {
     actions
         .iter()
         .filter_map(|action| match action {
-            BurstAction::Tell { pod, note } if pod.name == name => Some(note),
+            BurstAction::WriteEvent { pod, note } if pod.name == name => Some(note),
             _ => None,
         })
         .collect()
@@ -33,7 +35,7 @@ fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {
 /// The group of the fixtures' pods, as their requests name it.
 fn group() -> String {
     let actions = plan(&snapshot(vec![pending("p")]));
-    let text = submissions(&actions)[0].spec.purpose.clone();
+    let text = submissions(&actions)[0].request.purpose.to_string();
     text.rsplit_once('#').unwrap().1.to_owned()
 }
 
@@ -42,11 +44,11 @@ fn with_request(snapshot: &mut BurstSnapshot, id: &str, facts: crate::burst::Req
 }
 
 fn with_lease(snapshot: &mut BurstSnapshot, id: &str, gpus: u32, stage: LeaseStage) {
-    let mut matched = request(gpus, &group());
-    (matched.is_queued, matched.lease) = (false, Some(id.to_owned()));
+    let mut placed = request(gpus, &group());
+    (placed.is_queued, placed.lease) = (false, Some(id.to_owned()));
     let req = id.replace("lease", "req");
     snapshot.leases.get_or_insert_default().insert(id.to_owned(), lease(&req, gpus, stage));
-    with_request(snapshot, &req, matched);
+    with_request(snapshot, &req, placed);
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn pods_of_one_owner_become_one_request() {
     let actions = plan(&snapshot(vec![pending("a"), gated("b"), pod("not-tried-yet")]));
     let asked = submissions(&actions);
     assert_eq!((asked.len(), names(&asked[0].pods)), (1, vec!["a", "b"]));
-    let spec = &asked[0].spec;
+    let spec = asked[0].request.to_message();
     let gpus = spec.gpus.as_ref().unwrap();
     assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (2, 1_000, "frontier"));
     assert_eq!((spec.tenant.as_str(), spec.origin.as_str()), ("vision", "polytechnic"));
@@ -63,22 +65,26 @@ fn pods_of_one_owner_become_one_request() {
 }
 
 #[test]
-fn wishes_are_asked_for_and_never_met_by_room_of_others() {
+fn options_are_requested_and_never_met_by_requests_without_them() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b")]);
-    snapshot.pods[1].facts.wishes.preemptible_grace_ms = Some(600_000);
+    snapshot.pods[1].facts.options.preemptible_grace_ms = Some(600_000);
     let actions = plan(&snapshot);
     let asked = submissions(&actions);
     assert_eq!(asked.len(), 2);
-    let preemptible: Vec<_> = asked.iter().map(|one| (names(&one.pods), one.spec.preemptible)).collect();
-    let wished = Some(v1::Preemptible { grace_ms: 600_000, checkpoint: false });
-    assert!(preemptible.contains(&(vec!["a"], None)) && preemptible.contains(&(vec!["b"], wished)), "{preemptible:?}");
-    // A lease that may be preempted, with room for all: only for the one that said so.
+    let preemptible: Vec<_> =
+        asked.iter().map(|one| (names(&one.pods), one.request.to_message().preemptible)).collect();
+    let requested = Some(v1::Preemptible { grace_ms: 600_000, checkpoint: false });
+    assert!(
+        preemptible.contains(&(vec!["a"], None)) && preemptible.contains(&(vec!["b"], requested)),
+        "{preemptible:?}"
+    );
+    // A preemptible lease with room for all serves only the preemptible pod.
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Active);
     let facts = snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap();
-    facts.wishes.preemptible_grace_ms = Some(600_000);
+    facts.options.preemptible_grace_ms = Some(600_000);
     let actions = plan(&snapshot);
     let sent = actions.iter().filter_map(|action| match action {
-        BurstAction::Rescue { pod, lease, .. } => Some((pod.name.as_str(), lease.as_str())),
+        BurstAction::Tolerate { pod, lease, .. } => Some((pod.name.as_str(), lease.as_str())),
         _ => None,
     });
     assert_eq!(sent.collect::<Vec<_>>(), [("b", "lease-1")]);
@@ -92,14 +98,14 @@ fn pods_that_still_come_are_waited_for_and_a_pod_alone_is_not_delayed() {
     assert_eq!(plan(&fresh), [BurstAction::WakeAt { at_ms: NOW + 150 }]);
     fresh.now_ms = NOW + 150;
     assert_eq!(submissions(&plan(&fresh)).len(), 1);
-    // More and more pods do not delay the first for ever.
+    // A growing number of pods does not delay the first one forever.
     let mut growing = snapshot((0..50).map(|i| pending(&format!("p{i:02}"))).collect());
     for (index, pod) in growing.pods.iter_mut().enumerate() {
         pod.seen_ms = NOW - 1_000 + 20 * u64::try_from(index).unwrap();
     }
     growing.namespaces.insert("team-a".to_owned(), Ok(crate::burst::Rules { max_gpus: 64, ..rules() }));
     assert_eq!(submissions(&plan(&growing))[0].pods.len(), 50);
-    // A pod without owner has no others, and an owner's size may be known.
+    // A pod without an owner is not delayed, nor are all pods of an owner whose size is known.
     let mut alone = snapshot(vec![pending("a")]);
     alone.pods[0].seen_ms = NOW;
     alone.expected.insert("owner".to_owned(), 1);
@@ -117,10 +123,10 @@ fn a_gated_pod_that_fits_here_is_just_released() {
     let actions = plan(&snapshot);
     assert_eq!(released(&actions), ["a", "b"]);
     assert_eq!(names(&submissions(&actions)[0].pods), ["c"]);
-    // One that the scheduler has yet to place takes a GPU first.
+    // A pod that the scheduler has yet to place takes a GPU first.
     snapshot.pods.push(pod("before"));
     assert_eq!(released(&plan(&snapshot)), ["a"]);
-    // A gang stays whole, or goes whole.
+    // A gang stays as a whole, or bursts as a whole.
     snapshot.pods.iter_mut().for_each(|pod| pod.facts.owner.is_gang = true);
     assert!(released(&plan(&snapshot)).is_empty());
     assert_eq!(submissions(&plan(&snapshot))[0].pods.len(), 3);
@@ -145,32 +151,32 @@ fn an_active_lease_gets_the_pods_of_its_request() {
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Coming);
     let actions = plan(&snapshot);
     assert_eq!(notes_on(&actions, "held")[0].reason, "ComityConnecting");
-    assert!(!actions.iter().any(|action| matches!(action, BurstAction::Pin { .. } | BurstAction::Rescue { .. })));
+    assert!(!actions.iter().any(|action| matches!(action, BurstAction::Pin { .. } | BurstAction::Tolerate { .. })));
 
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Active);
     let actions = plan(&snapshot);
     let lease = || ("lease-1".to_owned(), "req-1".to_owned());
     let (held, tried) = (snapshot.pods[0].facts.pod.clone(), snapshot.pods[1].facts.pod.clone());
     assert!(actions.contains(&BurstAction::Pin { pod: held, lease: lease().0, request: lease().1 }));
-    assert!(actions.contains(&BurstAction::Rescue { pod: tried, lease: lease().0, request: lease().1 }));
+    assert!(actions.contains(&BurstAction::Tolerate { pod: tried, lease: lease().0, request: lease().1 }));
     assert_eq!(names(&submissions(&actions)[0].pods), ["other"]);
     assert!(notes_on(&actions, "held")[0].text.contains("until 19"), "{actions:?}");
     // Once it tolerates the taint there is nothing left to do.
     snapshot.pods[1].facts.tolerates.insert("lease-1".to_owned());
-    assert!(!plan(&snapshot).iter().any(|action| matches!(action, BurstAction::Rescue { .. })));
+    assert!(!plan(&snapshot).iter().any(|action| matches!(action, BurstAction::Tolerate { .. })));
 }
 
 #[test]
-fn room_on_a_lease_is_used_before_more_is_asked_for() {
+fn room_on_a_lease_is_used_before_more_is_requested() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b"), pending("c")]);
     with_lease(&mut snapshot, "lease-1", 2, LeaseStage::Active);
     snapshot.pods[0].facts.node = Some("lease-1".to_owned());
     snapshot.pods[0].facts.is_unschedulable = false;
     let actions = plan(&snapshot);
-    let rescued: Vec<_> = actions.iter().filter(|action| matches!(action, BurstAction::Rescue { .. })).collect();
-    assert_eq!(rescued.len(), 1);
+    let tolerating: Vec<_> = actions.iter().filter(|action| matches!(action, BurstAction::Tolerate { .. })).collect();
+    assert_eq!(tolerating.len(), 1);
     assert_eq!(names(&submissions(&actions)[0].pods), ["c"]);
-    // GPUs of another kind, another class, or too little memory are no room.
+    // GPUs of another kind or class, or with too little memory, are no room.
     for change in 0..3 {
         let mut other = snapshot.clone();
         let lease = other.leases.as_mut().unwrap().get_mut("lease-1").unwrap();
@@ -189,7 +195,7 @@ fn a_restart_finds_its_own_request_again() {
     let before = snapshot(vec![pending("a"), pending("b")]);
     let key = submissions(&plan(&before))[0].key.clone();
     assert_eq!(submissions(&plan(&before))[0].key, key, "the same pods give the same key");
-    // The broker has it, the annotations were never written: the pods join it.
+    // The broker has the request, but its annotations were never written: the pods join it.
     let mut after = before.clone();
     with_request(&mut after, "req-7", request(2, &group()));
     let actions = plan(&after);
@@ -197,7 +203,7 @@ fn a_restart_finds_its_own_request_again() {
     let joined =
         actions.iter().filter(|action| matches!(action, BurstAction::Assign { request, .. } if request == "req-7"));
     assert_eq!(joined.count(), 2);
-    // While it is being submitted nothing is asked for a second time.
+    // While a submission is in flight, it is not repeated.
     let mut flying = before.clone();
     let pods = ["a".to_owned(), "b".to_owned()].into();
     flying.in_flight.push(InFlight { namespace: "team-a".to_owned(), gpus: 2, pods });
@@ -221,7 +227,7 @@ fn limits_of_the_namespace_hold() {
 }
 
 #[test]
-fn pods_of_several_gpus_are_asked_for_one_by_one() {
+fn pods_of_several_gpus_get_one_request_each() {
     let mut snapshot = snapshot(vec![pending("a"), pending("b"), pending("c")]);
     for pod in &mut snapshot.pods {
         pod.facts.shape.as_mut().unwrap().gpus = 4;
@@ -229,12 +235,12 @@ fn pods_of_several_gpus_are_asked_for_one_by_one() {
     let actions = plan(&snapshot);
     let asked = submissions(&actions);
     assert_eq!(asked.len(), 2, "8 GPUs are allowed");
-    assert!(asked.iter().all(|one| one.spec.topology.as_ref().unwrap().same_node && one.pods.len() == 1));
+    assert!(asked.iter().all(|one| one.request.same_node && one.pods.len() == 1));
     assert_ne!(asked[0].key, asked[1].key);
 }
 
 #[test]
-fn what_cannot_go_is_told_and_left_alone() {
+fn pods_that_cannot_burst_get_an_event_and_stay() {
     let mut snapshot = snapshot(vec![gated("a"), pending("b"), gated("c"), gated("d")]);
     snapshot.pods[0].facts.obstacle = Some("volume data is a path of its host".to_owned());
     snapshot.pods[1].facts.obstacle = Some("volume data is a path of its host".to_owned());
@@ -261,7 +267,7 @@ fn the_gate_holds_nobody_for_ever() {
     assert!(actions.contains(&BurstAction::WakeAt { at_ms: NOW + 290_000 }));
     snapshot.now_ms = NOW + 290_000;
     assert_eq!(released(&plan(&snapshot)), ["a"]);
-    // Also where another holds it too.
+    // Also if another gate holds it too.
     snapshot.pods[0].facts.gates.push("other".to_owned());
     assert_eq!(released(&plan(&snapshot)), ["a"]);
 }
@@ -273,14 +279,14 @@ fn events_are_not_repeated() {
     with_request(&mut snapshot, "req-1", request(1, &group()));
     let note = notes_on(&plan(&snapshot), "a")[0].clone();
     assert!(note.text.contains("req-1") && note.text.contains("no cluster has been chosen"));
-    let told = Told { note, at_ms: NOW - 60_000 };
-    snapshot.told.insert("a".to_owned(), vec![told.clone()]);
+    let written = WrittenNote { note, at_ms: NOW - 60_000 };
+    snapshot.written_notes.insert("a".to_owned(), vec![written.clone()]);
     assert!(notes_on(&plan(&snapshot), "a").is_empty());
     snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().message = "all GPUs are taken".to_owned();
     let other = notes_on(&plan(&snapshot), "a")[0].clone();
     assert!(other.text.contains("all GPUs are taken"));
-    // Neither is said again soon, whichever was said last.
-    snapshot.told.insert("a".to_owned(), vec![told, Told { note: other, at_ms: NOW - 1_000 }]);
+    // Neither event is repeated soon, whichever came last.
+    snapshot.written_notes.insert("a".to_owned(), vec![written, WrittenNote { note: other, at_ms: NOW - 1_000 }]);
     assert!(notes_on(&plan(&snapshot), "a").is_empty());
     snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().message = String::new();
     assert!(notes_on(&plan(&snapshot), "a").is_empty());
@@ -289,7 +295,7 @@ fn events_are_not_repeated() {
 }
 
 #[test]
-fn where_no_virtual_node_can_be_nothing_is_held_or_asked_for() {
+fn without_virtual_nodes_nothing_is_held_or_requested() {
     let mut snapshot = snapshot(vec![gated("a"), pending("b"), gated("c")]);
     snapshot.cannot_borrow = Some("Liqo is not installed in namespace liqo; install it".to_owned());
     snapshot.pods[2].facts.request = Some("req-1".to_owned());
@@ -321,7 +327,7 @@ fn a_namespace_without_requests_keeps_its_pods() {
 }
 
 #[test]
-fn pods_that_are_made_anew_join_the_request_that_waits_again() {
+fn recreated_pods_join_the_request_that_waits_again() {
     let mut snapshot = snapshot(vec![pending("again")]);
     with_request(&mut snapshot, "req-1", request(1, &group()));
     snapshot.leases.get_or_insert_default().insert("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Ending));
@@ -329,13 +335,13 @@ fn pods_that_are_made_anew_join_the_request_that_waits_again() {
     assert!(submissions(&actions).is_empty(), "{actions:?}");
     let assigned = |action: &BurstAction| matches!(action, BurstAction::Assign { request, .. } if request == "req-1");
     assert!(actions.iter().any(assigned), "{actions:?}");
-    // One that was given back is no room.
+    // A request that was released is no room.
     snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().is_queued = false;
     assert_eq!(submissions(&plan(&snapshot)).len(), 1);
 }
 
 #[test]
-fn what_nobody_needs_goes_back() {
+fn unused_requests_and_leases_are_released() {
     let mut snapshot = snapshot(Vec::new());
     with_request(&mut snapshot, "req-1", request(1, &group()));
     with_request(&mut snapshot, "req-2", crate::burst::RequestFacts { purpose: None, ..request(1, "") });
@@ -353,19 +359,19 @@ fn what_nobody_needs_goes_back() {
     assert_eq!(plan(&snapshot), [BurstAction::WakeAt { at_ms: NOW + 1_000 }]);
     snapshot.now_ms += 1_000;
     assert_eq!(plan(&snapshot), [BurstAction::ReleaseLease { lease: "lease-3".to_owned() }]);
-    // One pod that runs keeps all of it; one that finished does not.
+    // One running pod keeps the whole lease; a finished one does not.
     snapshot.pods.push(pod("a"));
     snapshot.pods[0].facts.node = Some("lease-3".to_owned());
     assert!(plan(&snapshot).is_empty());
     snapshot.pods[0].facts.is_finished = true;
     assert_eq!(plan(&snapshot).len(), 1);
-    // What people asked for is theirs.
+    // Requests that people made are not cancelled.
     snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().purpose = None;
     assert!(plan(&snapshot).is_empty());
 }
 
 #[test]
-fn demand_that_shrinks_is_asked_for_again() {
+fn demand_that_shrinks_is_requested_again() {
     let mut snapshot = snapshot(vec![pending("a")]);
     snapshot.pods[0].facts.request = Some("req-1".to_owned());
     with_request(&mut snapshot, "req-1", request(3, &group()));
@@ -375,11 +381,11 @@ fn demand_that_shrinks_is_asked_for_again() {
     let ended = EndedRequest { has_failed: false, message: String::new(), at_ms: NOW };
     snapshot.ended.insert("req-1".to_owned(), ended);
     let actions = plan(&snapshot);
-    assert_eq!(submissions(&actions)[0].spec.gpus.as_ref().unwrap().count, 1);
+    assert_eq!(submissions(&actions)[0].request.gpus.count, 1);
 }
 
 #[test]
-fn failures_are_told_and_tried_again_later() {
+fn failures_are_reported_and_retried_later() {
     let mut snapshot = snapshot(vec![pending("a")]);
     snapshot.pods[0].facts.request = Some("req-1".to_owned());
     let ended = EndedRequest { has_failed: true, message: "no donor could".to_owned(), at_ms: NOW - 1_000 };
@@ -393,7 +399,7 @@ fn failures_are_told_and_tried_again_later() {
     let actions = plan(&snapshot);
     let note = notes_on(&actions, "a")[0].clone();
     assert!(submissions(&actions).is_empty() && note.reason == "ComityRefused");
-    // Refused once more it is the same event: no time is in it that would pass.
+    // Another refusal is the same event: its text contains no time.
     snapshot.refused.values_mut().for_each(|(_, until)| *until += 30_000);
     assert_eq!(*notes_on(&plan(&snapshot), "a")[0], note);
 }

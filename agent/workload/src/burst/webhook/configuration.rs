@@ -1,4 +1,4 @@
-//! What the API server is told about the webhook.
+//! The webhook's registration at the API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,7 +20,7 @@ const ASKS_FOR_GPUS: &str = "(object.spec.containers + (has(object.spec.initCont
 has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(name, \
 name == 'nvidia.com/gpu' || name == 'amd.com/gpu' || name.startsWith('nvidia.com/mig-')))";
 
-/// Writes the configuration as it should be; whatever others changed is changed back.
+/// Writes the wanted configuration, and reverts changes by others.
 pub(super) async fn ensure(client: &kube::Client, settings: &WebhookSettings, ca_pem: &str) -> Result<(), String> {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let apply = PatchParams::apply("comity-agent").force();
@@ -29,7 +29,7 @@ pub(super) async fn ensure(client: &kube::Client, settings: &WebhookSettings, ca
     })
 }
 
-/// Takes the configuration away, where the webhook is turned off. One that cannot be seen is left: it fails open.
+/// Removes the configuration if the webhook is off. One that cannot be read is left: it fails open.
 pub async fn remove(client: &kube::Client) {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     match within_limit(api.delete(NAME, &DeleteParams::default())).await {

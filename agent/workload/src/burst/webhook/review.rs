@@ -11,10 +11,10 @@ use super::super::facts::demand::shape;
 use super::super::facts::offload::obstacle;
 use super::super::{GATE, LEASE, OFFLOAD_LABEL};
 
-/// Answers a review. Every pod is let in; the answer only says whether it is gated, and none is unless `holds`.
+/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate. None does unless `holds`.
 ///
 /// # Errors
-/// A sentence, where the body is no review: the API server then lets the pod in unchanged.
+/// A sentence, if the body is no review: the API server then admits the pod unchanged.
 pub(super) fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<DynamicObject>, String> {
     let review: AdmissionReview<Pod> =
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
@@ -26,7 +26,7 @@ pub(super) fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<Dynamic
     Ok(response.into_review())
 }
 
-/// A pod that could go away and that nobody has placed yet.
+/// Whether a pod can burst and is not placed yet.
 fn wants_gate(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let kept_here = [&pod.metadata.labels, &pod.metadata.annotations]
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_cannot_go_or_do_not_want_to_are_let_in_unchanged() {
+    fn pods_that_cannot_or_must_not_burst_are_admitted_unchanged() {
         for (metadata, extra) in [
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "false" } }), json!({})),
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "no" } }), json!({})),

@@ -16,11 +16,11 @@ use super::super::settings::WebhookSettings;
 
 /// Name of the Secret.
 pub(super) const SECRET: &str = "comity-agent-webhook";
-/// When the certificate ends, in seconds since 1970, and for whom it is.
+/// Annotations: when the certificate ends, in seconds since 1970, and its host.
 const ENDS: &str = "comity.dev/certificate-ends";
 const HOST: &str = "comity.dev/certificate-host";
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Those of the Secret, made again where there are none, where they end soon, or where the host is another now.
+/// The certificates of the Secret; made again if they are missing, end soon or are for another host.
 pub(super) async fn ensure(
     client: &kube::Client,
     settings: &WebhookSettings,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_for_another_host_is_not_taken() {
+    fn a_certificate_for_another_host_is_refused() {
         let fresh = make_certificates("10.0.0.1", "", SystemTime::now()).unwrap();
         let data = |text: &str| ByteString(text.as_bytes().to_vec());
         let files = BTreeMap::from([

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use comity_agent_kubernetes::https_server::{Called, Certificates, server_config};
+use comity_agent_kubernetes::https_server::{Certificates, HttpsService, server_config};
 use comity_agent_model::node_service::NodeService;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use super::review;
 
-/// A review carries one pod; etcd takes 1.5 MiB.
-const MOST_BYTES: usize = 4 << 20;
+/// Largest review: it carries one pod, and etcd accepts 1.5 MiB.
+const MAX_REVIEW_BYTES: usize = 4 << 20;
 const READ: Duration = Duration::from_secs(5);
 
 /// The webhook, with one certificate.
@@ -36,7 +36,7 @@ impl Webhook {
     }
 }
 
-impl Called for Webhook {
+impl HttpsService for Webhook {
     const NAME: &'static str = "the webhook";
 
     fn tls(&self) -> &Arc<rustls::ServerConfig> {
@@ -64,14 +64,14 @@ async fn reviewed(request: Request<Incoming>, holds: bool) -> Result<Bytes, (Sta
     if request.method() != Method::POST {
         return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
     }
-    let reading = Limited::new(request.into_body(), MOST_BYTES).collect();
+    let reading = Limited::new(request.into_body(), MAX_REVIEW_BYTES).collect();
     let body = tokio::time::timeout(READ, reading)
         .await
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
         .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
         .to_bytes();
     let answer = review::answer(&body, holds).map_err(|reason| {
-        tracing::warn!(reason, "a review cannot be read; the pod is let in unchanged");
+        tracing::warn!(reason, "a review cannot be read; the pod is admitted unchanged");
         (StatusCode::BAD_REQUEST, reason)
     })?;
     serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))

@@ -107,12 +107,12 @@ impl Requests for Broker {
 struct Bench {
     world: Shared,
     controller: Controller,
-    seen: Seen,
+    state: ControllerState,
     clock: ManualClock,
 }
 
 impl Bench {
-    /// An object of generation 1 that its watch has told of.
+    /// An object of generation 1 that its watch has shown.
     fn new(answer: Result<v1::Request, RequestError>) -> Self {
         let mut object = GpuRequest::new("train", GpuRequestSpec { gpus: 1, ..GpuRequestSpec::default() });
         object.metadata.namespace = Some("team-a".to_owned());
@@ -146,24 +146,24 @@ impl Bench {
             default_tenant: String::new(),
             saved: watch::Sender::default(),
         };
-        let mut bench = Self { world, controller, seen: Seen::default(), clock };
-        bench.seen.requests.take(Event::InitDone::<GpuRequest>, |_| None);
-        bench.tell();
+        let mut bench = Self { world, controller, state: ControllerState::default(), clock };
+        bench.state.requests.take(Event::InitDone::<GpuRequest>, |_| None);
+        bench.show();
         bench
     }
 
-    /// The watch tells of the object as it is.
-    fn tell(&mut self) {
+    /// The watch shows the object's current state.
+    fn show(&mut self) {
         let object: GpuRequest = serde_json::from_value(self.world.lock().unwrap().object.clone()).unwrap();
-        self.seen.requests.take(Event::Apply(object), |object| Some((key(object)?, Some(object.clone()))));
+        self.state.requests.take(Event::Apply(object), |object| Some((key(object)?, Some(object.clone()))));
     }
 
     async fn turn(&mut self) -> bool {
-        self.controller.turn(&mut self.seen).await
+        self.controller.turn(&mut self.state).await
     }
 
-    fn world<T>(&self, look: impl FnOnce(&mut World) -> T) -> T {
-        look(&mut self.world.lock().unwrap())
+    fn world<T>(&self, work: impl FnOnce(&mut World) -> T) -> T {
+        work(&mut self.world.lock().unwrap())
     }
 }
 
@@ -177,12 +177,12 @@ fn queued() -> v1::Request {
 }
 
 #[tokio::test]
-async fn a_refusal_is_said_with_its_reason_and_stays_until_it_may_be_another() {
+async fn a_refusal_has_its_reason_and_stays_until_a_retry() {
     let reason = "no class \"huge\"; list the classes that exist".to_owned();
     let mut bench = Bench::new(Err(RequestError::Refused { code: "not-found".to_owned(), reason: reason.clone() }));
     for _ in 0..5 {
         assert!(!bench.turn().await, "a refusal is not waited for");
-        bench.tell();
+        bench.show();
         bench.clock.advance(Duration::from_secs(60));
     }
     bench.world(|world| {
@@ -202,10 +202,10 @@ async fn a_refusal_is_said_with_its_reason_and_stays_until_it_may_be_another() {
 }
 
 #[tokio::test]
-async fn a_watch_that_tells_late_makes_nothing_twice() {
+async fn a_late_watch_makes_nothing_twice() {
     let mut bench = Bench::new(Ok(queued()));
     for _ in 0..5 {
-        // Its watch still tells of the object as it was before all that was written.
+        // Its watch still shows the object as it was before all writes.
         bench.turn().await;
         bench.world(|world| world.live = vec![queued()]);
     }
@@ -218,7 +218,7 @@ async fn a_watch_that_tells_late_makes_nothing_twice() {
         world.version += 1;
         world.object["metadata"]["resourceVersion"] = json!(world.version.to_string());
     });
-    bench.tell();
+    bench.show();
     for _ in 0..5 {
         bench.turn().await;
     }
@@ -229,21 +229,21 @@ async fn a_watch_that_tells_late_makes_nothing_twice() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_it_was_waits_for_its_next_copy() {
+async fn an_outdated_object_waits_for_its_next_copy() {
     let mut bench = Bench::new(Ok(queued()));
     bench.world(|world| {
         world.object["metadata"]["resourceVersion"] = json!("7");
         world.version = 7;
     });
-    assert!(!bench.turn().await, "its watch will tell");
+    assert!(!bench.turn().await, "its watch will show it");
     bench.world(|world| assert!(world.submitted.is_empty() && world.called("status") == 0));
-    bench.tell();
+    bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.object["status"]["state"], "Queued"));
 }
 
 #[tokio::test]
-async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
+async fn the_reason_to_wait_is_in_the_message_and_changes_once_a_minute() {
     let mut bench = Bench::new(Ok(queued()));
     bench.turn().await;
     bench.world(|world| {
@@ -251,7 +251,7 @@ async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
         world.live = vec![queued()];
     });
     for _ in 0..6 {
-        bench.tell();
+        bench.show();
         bench.turn().await;
         bench.clock.advance(Duration::from_secs(9));
     }
@@ -260,13 +260,13 @@ async fn why_it_waits_is_in_its_message_and_changes_once_a_minute() {
         assert_eq!((world.explained, world.events.len()), (1, 1));
     });
     bench.clock.advance(Duration::from_secs(60));
-    bench.tell();
+    bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.object["status"]["message"], "institute: 2 of 8 GPUs are free"));
 }
 
 #[tokio::test]
-async fn where_no_virtual_node_can_be_only_namespaces_are_asked_for() {
+async fn without_virtual_nodes_only_namespaces_are_requested() {
     let mut bench = Bench::new(Ok(queued()));
     bench.controller.service = watch::channel(NodeService::none("Liqo is not installed")).1;
     bench.turn().await;
@@ -280,7 +280,7 @@ async fn where_no_virtual_node_can_be_only_namespaces_are_asked_for() {
         world.version += 1;
         world.object["metadata"]["resourceVersion"] = json!(world.version.to_string());
     });
-    bench.tell();
+    bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.submitted.len(), 1));
 }

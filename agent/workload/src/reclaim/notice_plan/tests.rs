@@ -26,14 +26,19 @@ fn pod(name: &str) -> BoundPod {
         node: "lease-7".to_owned(),
         runs: true,
         is_finished: false,
-        told_at: None,
-        told_reason: None,
+        notified_deadline: None,
+        notified_reason: None,
         is_saved: false,
     }
 }
 
-fn told(name: &str, is_saved: bool) -> BoundPod {
-    BoundPod { told_at: Some(AT.to_owned()), told_reason: Some("local-need".to_owned()), is_saved, ..pod(name) }
+fn notified(name: &str, is_saved: bool) -> BoundPod {
+    BoundPod {
+        notified_deadline: Some(AT.to_owned()),
+        notified_reason: Some("local-need".to_owned()),
+        is_saved,
+        ..pod(name)
+    }
 }
 
 fn saved(snapshot: &ReclaimSnapshot) -> Vec<LeaseId> {
@@ -41,10 +46,10 @@ fn saved(snapshot: &ReclaimSnapshot) -> Vec<LeaseId> {
 }
 
 #[test]
-fn each_pod_of_the_node_is_told_once() {
+fn each_pod_of_the_node_is_notified_once() {
     let elsewhere = BoundPod { node: "worker-1".to_owned(), ..pod("elsewhere") };
     let finished = BoundPod { is_finished: true, runs: false, ..pod("finished") };
-    let plan = plan(&snapshot(Some(reclaim()), vec![pod("a"), told("b", false), elsewhere, finished]));
+    let plan = plan(&snapshot(Some(reclaim()), vec![pod("a"), notified("b", false), elsewhere, finished]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!(notice.pod.name, "a");
     assert_eq!(notice.marks, Some((AT.to_owned(), "local-need".to_owned())));
@@ -56,26 +61,26 @@ fn each_pod_of_the_node_is_told_once() {
 }
 
 #[test]
-fn a_later_deadline_is_told_anew_and_asks_again() {
+fn a_later_deadline_writes_a_new_notice() {
     let later = ReclaimNotice { at: "2026-03-01T13:00:00Z".to_owned(), moved_to: Some(LeaseId(11)), ..reclaim() };
-    let plan = plan(&snapshot(Some(later), vec![told("a", true)]));
+    let plan = plan(&snapshot(Some(later), vec![notified("a", true)]));
     assert_eq!(plan.notices.len(), 1);
-    assert!(plan.notices[0].note.text.contains("it goes on as lease-11"));
+    assert!(plan.notices[0].note.text.contains("it continues as lease-11"));
     assert!(plan.saved.is_empty(), "what was saved for the earlier notice has run on since");
 }
 
 #[test]
-fn work_is_saved_when_all_that_runs_says_so_or_has_ended() {
-    let waiting = BoundPod { runs: false, ..told("not-started", false) };
+fn work_is_saved_when_every_running_pod_reports_so() {
+    let waiting = BoundPod { runs: false, ..notified("not-started", false) };
     let finished = BoundPod { is_finished: true, runs: false, ..pod("finished") };
-    let all = vec![told("a", true), waiting, finished];
+    let all = vec![notified("a", true), waiting, finished];
     assert_eq!(saved(&snapshot(Some(reclaim()), all.clone())), [LeaseId(9)]);
-    let one_more = [all, vec![told("b", false)]].concat();
+    let one_more = [all, vec![notified("b", false)]].concat();
     assert!(saved(&snapshot(Some(reclaim()), one_more)).is_empty());
 }
 
 #[test]
-fn an_answer_before_the_question_is_none() {
+fn an_answer_from_before_the_notice_does_not_count() {
     let early = BoundPod { is_saved: true, ..pod("a") };
     let plan = plan(&snapshot(Some(reclaim()), vec![early]));
     assert_eq!((plan.notices.len(), plan.saved.len()), (1, 0));
@@ -93,8 +98,8 @@ fn an_empty_node_is_saved_once_it_has_settled() {
 }
 
 #[test]
-fn what_is_no_longer_reclaimed_says_so_and_nothing_is_reported() {
-    let plan = plan(&snapshot(None, vec![told("a", true), pod("b")]));
+fn a_withdrawn_reclaim_is_announced_and_nothing_is_reported() {
+    let plan = plan(&snapshot(None, vec![notified("a", true), pod("b")]));
     let [notice] = plan.notices.as_slice() else { panic!("{plan:?}") };
     assert_eq!((notice.pod.name.as_str(), &notice.marks), ("a", &None));
     assert_eq!(notice.note.reason, "ComityReclaimWithdrawn");

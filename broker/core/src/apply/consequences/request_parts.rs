@@ -70,7 +70,7 @@ impl Transition<'_> {
         let (Some(found), Some(lease)) = (self.state().requests.get(&request), self.state().leases.get(&id)) else {
             return;
         };
-        if found.state != RequestState::Matched {
+        if found.state != RequestState::Placed {
             return;
         }
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
@@ -81,28 +81,9 @@ impl Transition<'_> {
             }
             return;
         }
-        let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         if let Some(next) = next {
-            let moved_whole = gang::moved_as_a_whole(self.state(), found, next);
-            self.change_request(request, |request| {
-                if request.lease == Some(id) {
-                    request.lease = Some(next);
-                } else {
-                    request.parts.remove(&id);
-                    request.parts.insert(next);
-                }
-                request.message = format!("moved to {next}");
-                if moved_whole {
-                    request.parts.clear();
-                }
-            });
-            if moved_whole {
-                let message = format!("its gang moved to {next}");
-                others.into_iter().for_each(|other| self.end_lease(other, EndReason::NotNeeded, &message));
-            }
-            return;
-        }
-        if gang::fate_of_request(self.state(), found, id, lease, was) == Fate::Continues {
+            self.replace_part(request, id, next);
+        } else if gang::fate_of_request(self.state(), found, id, lease, was) == Fate::Continues {
             let first = gang::first_lease_without(self.state(), found, id);
             self.change_request(request, |request| {
                 request.lease = first;
@@ -113,8 +94,41 @@ impl Transition<'_> {
                     request.failed_donors.insert(donor);
                 }
             });
-            return;
+        } else {
+            self.end_or_requeue(request, id, message);
         }
+    }
+
+    /// Puts `next` in the place of lease `id`. If it holds a whole gang, the other leases end.
+    fn replace_part(&mut self, request: RequestId, id: LeaseId, next: LeaseId) {
+        let Some(found) = self.state().requests.get(&request) else { return };
+        let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
+        let moved_whole = gang::moved_as_a_whole(self.state(), found, next);
+        self.change_request(request, |request| {
+            if request.lease == Some(id) {
+                request.lease = Some(next);
+            } else {
+                request.parts.remove(&id);
+                request.parts.insert(next);
+            }
+            request.message = format!("moved to {next}");
+            if moved_whole {
+                request.parts.clear();
+            }
+        });
+        if moved_whole {
+            let message = format!("its gang moved to {next}");
+            others.into_iter().for_each(|other| self.end_lease(other, EndReason::NotNeeded, &message));
+        }
+    }
+
+    /// Ends a request, or queues it again, because its lease `id` ends. Its other leases end as well.
+    fn end_or_requeue(&mut self, request: RequestId, id: LeaseId, message: &str) {
+        let (Some(found), Some(lease)) = (self.state().requests.get(&request), self.state().leases.get(&id)) else {
+            return;
+        };
+        let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
+        let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
         let now = self.now();
         self.change_request(request, |request| {
             request.parts.clear();

@@ -1,7 +1,7 @@
 //! Chooses where to cut MIG devices on demand: the device and the first slot of each instance.
 //!
 //! Age decides who is served; this decides where. The best place lets the most requests behind still fit, older ones
-//! first. Among such places, it loses the least [worth](StateValues) under expected work; then it reuses an existing
+//! first. Among such places, it loses the least [value](StateValues) under expected work; then it reuses an existing
 //! instance, and prefers devices in use to idle ones. Room for requests behind is only a preference: they must satisfy
 //! policy, CPU and memory in their own turn.
 
@@ -34,7 +34,7 @@ const MAX_LOOKAHEAD_INSTANCES: u32 = 64;
 pub(crate) struct MigValues {
     expected: BTreeMap<WorkType, u64>,
     weights: BTreeMap<(ClassName, Board), Weights>,
-    worth: StateValues,
+    values: StateValues,
 }
 
 impl MigValues {
@@ -94,7 +94,7 @@ pub(crate) struct CutCost {
     /// Whether requests behind lose their room.
     crowds: bool,
     /// Loss of state value.
-    worth: u128,
+    lost_value: u128,
     /// Instances to be created.
     made: u32,
     /// Idle devices put into use.
@@ -178,8 +178,8 @@ impl<'c, 'v> Cutting<'c, 'v> {
                     InUse { slots: before.slots.with(place.share.slots), media: before.media || cut.shape.media };
                 together.take(before, after);
                 // The loss beyond the instance itself.
-                let parts =
-                    u128::from(WHOLE_MILLI) * place.cost.worth / (u128::from(cut.board.slots()) * StateValues::SLOT);
+                let parts = u128::from(WHOLE_MILLI) * place.cost.lost_value
+                    / (u128::from(cut.board.slots()) * StateValues::SLOT);
                 laid.waste_milli +=
                     i64::try_from(parts).unwrap_or(i64::MAX).saturating_sub(i64::from(place.share.milli));
             }
@@ -266,10 +266,10 @@ impl<'c, 'v> Cutting<'c, 'v> {
         }
         let after = before.with(cut.shape, start);
         let weights = self.mig_values.weights(self.wanted.class, device, cut.board);
-        let worth = |mig_values: &mut MigValues, state| mig_values.worth.of(cut.board, &weights, state);
+        let value = |mig_values: &mut MigValues, state| mig_values.values.of(cut.board, &weights, state);
         CutCost {
             crowds: self.boards.get(&cut.board).is_some_and(|together| together.crowded(cut.board, before, after)),
-            worth: worth(self.mig_values, before).saturating_sub(worth(self.mig_values, after)),
+            lost_value: value(self.mig_values, before).saturating_sub(value(self.mig_values, after)),
             made: u32::from(!cut.exists(start)),
             broken: u32::from(before == InUse::default()),
         }
@@ -280,7 +280,7 @@ impl CutCost {
     fn and(self, other: Self) -> Self {
         Self {
             crowds: self.crowds || other.crowds,
-            worth: self.worth.saturating_add(other.worth),
+            lost_value: self.lost_value.saturating_add(other.lost_value),
             made: self.made + other.made,
             broken: self.broken + other.broken,
         }

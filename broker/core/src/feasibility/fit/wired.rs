@@ -69,8 +69,8 @@ pub(crate) fn in_idle_clique(node: &Node, lent: Option<&NodeOccupancy>, device: 
     })
 }
 
-/// What an aligned share may take of each NUMA node: its capacity, less what aligned leases take there, less what all
-/// other work takes anywhere on the node.
+/// Capacity of each NUMA node for aligned shares: all of it, less the aligned leases there, less all other work on the
+/// node, which may run on any NUMA node.
 pub(crate) fn free_numa(node: &Node, lent: Option<&NodeOccupancy>, load: Load) -> BTreeMap<u32, NumaAmounts> {
     if load == Load::Idle {
         return node.wiring.numa.clone();

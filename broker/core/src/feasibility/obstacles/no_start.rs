@@ -1,4 +1,4 @@
-//! Explains why no MIG instance can start anywhere at a donor, and what would change that.
+//! Explains why no MIG instance can start anywhere at a donor, and gives a remedy.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Finds the wiring requirement that a donor cannot meet, and what would change that. Each is tried alone, in a fixed
-//! order: NVLink, NUMA, RDMA.
+//! Finds the wiring requirement that a donor cannot meet, and a remedy. Each is tried alone, in a fixed order: NVLink,
+//! NUMA, RDMA.
 
 use comity_types::{ClassName, ClusterId};
 
@@ -26,56 +26,69 @@ pub(crate) fn wiring_obstacle(
     let plain = wanted.topology.without_wiring();
     let waits = match ask(snapshot, donor, wanted, plain) {
         Ok(_) => false,
-        Err((_, ever)) if ever >= least => true,
+        Err(room) if room.ever >= least => true,
         Err(_) => return None,
     };
-    let wishes = [
+    let single = [
         Topology { nvlink: wanted.topology.nvlink, ..plain },
         Topology { numa: wanted.topology.numa, ..plain },
         Topology { rdma_gbits: wanted.topology.rdma_gbits, ..plain },
     ];
-    let fails = |wish| ask(snapshot, donor, wanted, wish).err().filter(|(_, ever)| !waits || *ever < least);
-    let failed = wishes.into_iter().find_map(|wish| fails(wish).map(|lacks| (wish, lacks)));
+    let fails = |topology| ask(snapshot, donor, wanted, topology).err().filter(|room| !waits || room.ever < least);
+    let failed = single.into_iter().find_map(|topology| Some((topology, fails(topology)?)));
     // Each requirement alone may leave more room than all together.
-    let together = ask(snapshot, donor, wanted, wanted.topology).err().map_or(least, |(_, ever)| ever);
-    let Some((wish, (now, ever))) = failed else {
-        let reason =
-            format!("{donor} can grant each of NVLink, NUMA and RDMA as asked for, but not all of them together");
-        if together < least {
-            let reason = format!("{reason}: so it has room for {together} of {least} shares even when idle");
-            let fewer = if together == 0 { String::new() } else { format!(", or ask for at most {together}") };
-            return Some(obstacle("wiring-together", reason, format!("leave one of them out{fewer}")));
-        }
-        let unblock = "leave one of them out, or wait until more is free";
-        return (!waits).then(|| obstacle("wiring-together", format!("{reason} now"), unblock));
+    let together = ask(snapshot, donor, wanted, wanted.topology).err().map_or(least, |room| room.ever);
+    let Some((topology, room)) = failed else {
+        return (together < least || !waits).then(|| only_together(donor, least, together));
     };
-    let known = |knows: fn(&Node, &Device) -> bool| {
-        let of_class = |(_, node, classes): (_, &Node, &[Option<ClassName>])| {
-            node.devices
-                .iter()
-                .zip(classes)
-                .any(|(device, class)| class.as_ref() == Some(wanted.class) && knows(node, device))
-        };
-        snapshot.nodes(donor).any(of_class)
-    };
-    let class = wanted.class;
-    let wait = |instead: &str| {
-        if together < least && together > 0 && together < ever {
-            format!("ask for at most {together} shares, or {instead}")
-        } else if ever.min(together) < least {
-            instead.to_owned()
-        } else {
-            format!("wait until more is free, or {instead}")
-        }
-    };
-    let even_idle = match (ever < least, together < ever.min(least)) {
-        (true, false) => format!(", and for {ever} when idle"),
-        (false, false) => String::new(),
-        (_, true) => format!(", and, with all that is asked for together, for {together} when idle"),
-    };
-    Some(if wish.nvlink == NvLink::Required {
+    let lack = Lack { snapshot, donor, wanted, least, room, together };
+    Some(if topology.nvlink == NvLink::Required {
+        lack.of_nvlink()
+    } else if topology.numa == Numa::Aligned {
+        lack.of_numa_alignment()
+    } else {
+        lack.of_rdma(topology.rdma_gbits)
+    })
+}
+
+/// The obstacle where a donor can meet each requirement alone, but not all of them. `together` shares fit when idle.
+fn only_together(donor: &ClusterId, least: u64, together: u64) -> Obstacle {
+    let reason = format!("{donor} can grant each of NVLink, NUMA and RDMA as asked for, but not all of them together");
+    if together < least {
+        let reason = format!("{reason}: so it has room for {together} of {least} shares even when idle");
+        let fewer = if together == 0 { String::new() } else { format!(", or ask for at most {together}") };
+        return obstacle("wiring-together", reason, format!("leave one of them out{fewer}"));
+    }
+    obstacle("wiring-together", format!("{reason} now"), "leave one of them out, or wait until more is free")
+}
+
+/// Shares that fit at a donor under one topology.
+#[derive(Clone, Copy)]
+struct FittingShares {
+    now: u64,
+    /// When the donor is idle.
+    ever: u64,
+}
+
+/// One requirement that a donor cannot meet.
+struct Lack<'c, 'a> {
+    snapshot: &'c Snapshot<'a>,
+    donor: &'c ClusterId,
+    wanted: &'c Wanted<'c>,
+    /// Shares that are needed.
+    least: u64,
+    /// Room under this requirement alone.
+    room: FittingShares,
+    /// Shares that fit under all requirements when the donor is idle.
+    together: u64,
+}
+
+impl Lack<'_, '_> {
+    fn of_nvlink(&self) -> Obstacle {
+        let Self { snapshot, donor, wanted, least, room: FittingShares { now, .. }, .. } = self;
+        let (class, even_idle) = (wanted.class, self.even_idle());
         let whole = wanted.under_terms(snapshot, donor).topology.whole_node && !wanted.topology.whole_node;
-        let (reason, unblock) = if !known(|_, device| clique(device).is_some()) {
+        let (reason, unblock) = if !self.has_device(|_, device| clique(device).is_some()) {
             (
                 format!("{donor} does not say that NVLink joins any of its devices of class {class}"),
                 "prefer NVLink rather than require it, or ask its owner to say so in the inventory".to_owned(),
@@ -86,25 +99,29 @@ pub(crate) fn wiring_obstacle(
                     "{donor} lends GPUs that NVLink joins by whole nodes only, and has whole nodes for {now} of \
                      {least} shares free{even_idle}"
                 ),
-                wait("only prefer NVLink"),
+                self.wait_or("only prefer NVLink"),
             )
         } else {
             let place = if wanted.members.is_some() { "in members" } else { "on each node" };
             (
                 format!("{donor} has room for {now} of {least} shares that NVLink joins {place} now{even_idle}"),
-                wait("ask for fewer that are joined, or only prefer NVLink"),
+                self.wait_or("ask for fewer that are joined, or only prefer NVLink"),
             )
         };
         obstacle("no-nvlink", reason, unblock)
-    } else if wish.numa == Numa::Aligned {
-        let knows = |node: &Node, device: &Device| device.wiring.numa.is_some() && !node.wiring.numa.is_empty();
-        let (reason, unblock) = if known(knows) {
+    }
+
+    fn of_numa_alignment(&self) -> Obstacle {
+        let Self { donor, wanted, least, room: FittingShares { now, .. }, .. } = self;
+        let (class, even_idle) = (wanted.class, self.even_idle());
+        let knows_numa = |node: &Node, device: &Device| device.wiring.numa.is_some() && !node.wiring.numa.is_empty();
+        let (reason, unblock) = if self.has_device(knows_numa) {
             (
                 format!(
                     "{donor} has room for {now} of {least} shares with CPU and memory of their GPU's NUMA node \
                      now{even_idle}"
                 ),
-                wait("ask for less CPU and memory with each, or without alignment"),
+                self.wait_or("ask for less CPU and memory with each, or without alignment"),
             )
         } else {
             (
@@ -113,17 +130,20 @@ pub(crate) fn wiring_obstacle(
             )
         };
         obstacle("no-numa-alignment", reason, unblock)
-    } else {
-        let gbits = wish.rdma_gbits;
-        let (reason, unblock) = if known(|node, _| !node.wiring.rdma_gbits.is_empty()) {
-            let by_functions = known(|node, _| !node.wiring.rdma_functions.is_empty());
+    }
+
+    fn of_rdma(&self, gbits: u32) -> Obstacle {
+        let Self { donor, wanted, least, room: FittingShares { now, .. }, .. } = self;
+        let (class, even_idle) = (wanted.class, self.even_idle());
+        let (reason, unblock) = if self.has_device(|node, _| !node.wiring.rdma_gbits.is_empty()) {
+            let by_functions = self.has_device(|node, _| !node.wiring.rdma_functions.is_empty());
             let whole = if by_functions { ", in whole virtual functions" } else { "" };
             (
                 format!(
                     "{donor} has room for {now} of {least} shares on one node, or on nodes with {gbits} Gbit/s free on \
                      one network{whole}{even_idle}"
                 ),
-                wait("ask for less bandwidth, or for what fits on one node"),
+                self.wait_or("ask for less bandwidth, or for what fits on one node"),
             )
         } else {
             (
@@ -133,18 +153,51 @@ pub(crate) fn wiring_obstacle(
             )
         };
         obstacle("no-rdma", reason, unblock)
-    })
+    }
+
+    /// Whether the donor has a device of the class for which `test` holds.
+    fn has_device(&self, test: impl Fn(&Node, &Device) -> bool) -> bool {
+        let any_on_node = |node: &Node, classes: &[Option<ClassName>]| {
+            let mut devices = node.devices.iter().zip(classes);
+            devices.any(|(device, class)| class.as_ref() == Some(self.wanted.class) && test(node, device))
+        };
+        self.snapshot.nodes(self.donor).any(|(_, node, classes)| any_on_node(node, classes))
+    }
+
+    /// The remedy: to wait, if that can help, or `instead`.
+    fn wait_or(&self, instead: &str) -> String {
+        let Self { least, room: FittingShares { ever, .. }, together, .. } = *self;
+        if together < least && together > 0 && together < ever {
+            format!("ask for at most {together} shares, or {instead}")
+        } else if ever.min(together) < least {
+            instead.to_owned()
+        } else {
+            format!("wait until more is free, or {instead}")
+        }
+    }
+
+    /// The end of a reason: the room at the idle donor, if that is too small as well.
+    fn even_idle(&self) -> String {
+        let Self { least, room: FittingShares { ever, .. }, together, .. } = *self;
+        if together < ever.min(least) {
+            format!(", and, with all that is asked for together, for {together} when idle")
+        } else if ever < least {
+            format!(", and for {ever} when idle")
+        } else {
+            String::new()
+        }
+    }
 }
 
-/// Fits `wanted` under another topology; on failure, returns the shares that fit now and when idle.
+/// Fits `wanted` under another topology; on failure, returns the room for it.
 fn ask(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
     wanted: &Wanted<'_>,
     topology: Topology,
-) -> Result<Placement, (u64, u64)> {
+) -> Result<Placement, FittingShares> {
     match fit(snapshot, donor, &Wanted { topology, ..*wanted }, &mut MigValues::default()) {
         Fit::Fits { placement, .. } => Ok(placement),
-        Fit::Lacks { now, ever } => Err((now, ever)),
+        Fit::Lacks { now, ever } => Err(FittingShares { now, ever }),
     }
 }

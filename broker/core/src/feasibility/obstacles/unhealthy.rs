@@ -1,4 +1,4 @@
-//! Explains a lack of room that only unhealthy nodes or devices cause, and what would change that.
+//! Explains a lack of room that only unhealthy nodes or devices cause, and gives a remedy.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub(crate) fn unhealthy(
         named.push(format!("and {rest} more"));
     }
     let reason = format!(
-        "{donor} has room for {now} of {least} shares of class {} now, and would have with what is not well: {}",
+        "{donor} has room for {now} of {least} shares of class {} now, and for all of them if this were healthy: {}",
         wanted.class,
         named.join(", ")
     );

@@ -1,7 +1,8 @@
 //! Migration: moves leases aside so that a request fits that only fragmentation keeps out.
 //!
-//! Its cost is bounded. At most [`MAX_MIGRATION_MOVES`] leases move for a request. Each is preemptible, saves checkpoints,
-//! has been active for [`MIN_MOVE_INTERVAL`] since it began or last moved, and has no higher priority than the request.
+//! Its cost is bounded. At most [`MAX_MIGRATION_MOVES`] leases move for a request. Each is preemptible, saves
+//! checkpoints, has been active for [`MIN_MOVE_INTERVAL`] since it began or last moved, and has no higher priority than
+//! the request.
 //! Each has its new place, alongside that of the request, before it is reclaimed; it ends only once that place is
 //! usable, and nobody else gets that place until then. A request qualifies once it has waited for `reserve_after`, and
 //! only where total free capacity suffices. A donor migrates leases for one request at a time.

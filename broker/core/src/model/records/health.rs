@@ -66,7 +66,7 @@ pub struct Health {
     nodes: BTreeMap<NodeId, NodeHealth>,
 }
 
-/// What a cluster knows about a failed part.
+/// Precision of a cluster's report on a failed part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Knowledge {
     /// The cluster says which part failed.

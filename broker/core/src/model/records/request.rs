@@ -47,7 +47,7 @@ impl Request {
         self.state == RequestState::Queued && !self.early
     }
 
-    /// Its leases, the first one first; if it is not matched, its last lease.
+    /// Its leases, the first one first; if it is not placed, its last lease.
     pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
         self.lease.into_iter().chain(self.parts.iter().copied())
     }

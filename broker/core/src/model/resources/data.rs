@@ -83,7 +83,7 @@ impl DataSite {
 pub struct LinkEnd<'a> {
     /// The cluster.
     pub cluster: &'a ClusterId,
-    /// What it says about its data and lines; `None` if it offers nothing.
+    /// Its advertised datasets and bandwidth; `None` if it offers nothing.
     pub site: Option<&'a DataSite>,
 }
 

@@ -1,17 +1,14 @@
 //! The demand of a request.
 
+mod demand_bounds;
 pub(crate) mod preemptible;
 pub(crate) mod topology;
 
-use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TenantId, is_dns_label};
+use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TenantId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::data::{self, DataNeed};
-use crate::model::limits::{
-    MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
-    MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
-};
-use crate::model::refusal::Refusal;
+use crate::model::data::DataNeed;
+use crate::model::limits::WHOLE_MILLI;
 use crate::model::time::{Millis, Timestamp};
 
 pub use preemptible::Preemptible;
@@ -173,160 +170,5 @@ impl RequestSpec {
     #[must_use]
     pub fn allows(&self, donor: &ClusterId) -> bool {
         (self.allow_donors.is_empty() || self.allow_donors.contains(donor)) && !self.deny_donors.contains(donor)
-    }
-
-    /// Only gangs may spread over donors, and nothing may connect their members across donors.
-    fn check_spread(&self) -> Result<(), Refusal> {
-        if !self.spread_donors {
-            return Ok(());
-        }
-        let refused = |problem: &str, remedy: &str| {
-            Err(Refusal::invalid("spec.spread_donors", self.spread_donors, problem, remedy))
-        };
-        if self.members.is_none() {
-            return refused("is asked for without spec.members", "say of how many members it is, or leave it out");
-        }
-        if self.topology.same_node {
-            return refused("contradicts spec.topology.same_node", "leave one of the two out");
-        }
-        if self.topology.rdma_gbits > 0 {
-            let remedy = "leave one of the two out: there is no RDMA from donor to donor";
-            return refused("contradicts spec.topology.rdma_gbits", remedy);
-        }
-        Ok(())
-    }
-
-    /// Checks every bound. The refusal names field, value and remedy.
-    pub fn check(&self) -> Result<(), Refusal> {
-        let gpus = &self.gpus;
-        if gpus.count == 0 || gpus.count > MAX_SHARES_PER_REQUEST {
-            return Err(Refusal::invalid(
-                "spec.gpus.count",
-                gpus.count,
-                "is out of range",
-                format!("ask for 1 to {MAX_SHARES_PER_REQUEST}"),
-            ));
-        }
-        match &gpus.share {
-            Share::Whole => {}
-            Share::Milli(milli) if (MIN_SHARE_MILLI..=WHOLE_MILLI).contains(milli) => {}
-            Share::Milli(milli) => {
-                return Err(Refusal::invalid(
-                    "spec.gpus.share.milli",
-                    milli,
-                    "is out of range",
-                    format!("use {MIN_SHARE_MILLI} (1/20 of a GPU) to {WHOLE_MILLI} (a whole one)"),
-                ));
-            }
-            Share::MigProfile(profile) => {
-                if profile.is_empty() || profile.len() > 32 || !profile.is_ascii() {
-                    return Err(Refusal::invalid(
-                        "spec.gpus.share.mig_profile",
-                        profile,
-                        "is not a MIG profile",
-                        "use a name as nvidia-smi reports it, such as 1g.10gb",
-                    ));
-                }
-            }
-            Share::MemoryMib(memory) => {
-                if *memory == 0 || *memory > MAX_AMOUNT {
-                    return Err(Refusal::invalid(
-                        "spec.gpus.share.memory_mib",
-                        memory,
-                        "is out of range",
-                        format!("use 1 to {MAX_AMOUNT}"),
-                    ));
-                }
-            }
-        }
-        if let DeviceChoice::Selector(selector) = &gpus.devices
-            && (selector.is_empty() || selector.len() > MAX_SELECTOR_BYTES)
-        {
-            return Err(Refusal::invalid(
-                "spec.gpus.selector",
-                selector,
-                "is empty or too long",
-                format!("use a class, or CEL over `device` of at most {MAX_SELECTOR_BYTES} bytes"),
-            ));
-        }
-        for (field, amount) in [
-            ("spec.gpus.cpu_milli_per_gpu", gpus.cpu_milli_per_gpu),
-            ("spec.gpus.memory_mib_per_gpu", gpus.memory_mib_per_gpu),
-        ] {
-            if amount > MAX_AMOUNT {
-                return Err(Refusal::invalid(field, amount, "is too large", format!("use at most {MAX_AMOUNT}")));
-            }
-        }
-        self.topology.check(gpus)?;
-        if let Some(members) = self.members {
-            members.check(gpus)?;
-        }
-        self.check_spread()?;
-        data::check_needs(&self.data)?;
-        let duration = self.duration.0;
-        if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {
-            return Err(Refusal::invalid(
-                "spec.duration_ms",
-                duration,
-                "is out of range",
-                format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the default"),
-            ));
-        }
-        if let (Some(not_before), Some(start_by)) = (self.not_before, self.start_by)
-            && start_by <= not_before
-        {
-            return Err(Refusal::invalid(
-                "spec.start_by_ms",
-                start_by.0,
-                "is not after spec.not_before_ms",
-                format!("name a time after {}, or leave one of the two away", not_before.0),
-            ));
-        }
-        if let Some(preemptible) = &self.preemptible {
-            preemptible.check()?;
-        }
-        for (field, list) in [("spec.allow_donors", &self.allow_donors), ("spec.deny_donors", &self.deny_donors)] {
-            if list.len() > MAX_DONOR_LIST {
-                return Err(Refusal::invalid(
-                    field,
-                    list.len(),
-                    "donors are too many",
-                    format!("name at most {MAX_DONOR_LIST}"),
-                ));
-            }
-        }
-        if self.target_namespace.starts_with("kube-") {
-            return Err(Refusal::invalid(
-                "spec.target_namespace",
-                &self.target_namespace,
-                "belongs to Kubernetes itself",
-                "name a namespace of your own, or leave it empty for comity-leases",
-            ));
-        }
-        if !is_dns_label(&self.target_namespace) {
-            return Err(Refusal::invalid(
-                "spec.target_namespace",
-                &self.target_namespace,
-                "is not a namespace name",
-                "use a DNS label, or leave it empty for comity-leases",
-            ));
-        }
-        if self.purpose.chars().any(char::is_control) {
-            return Err(Refusal::invalid(
-                "spec.purpose",
-                self.purpose.escape_debug(),
-                "has control characters",
-                "write plain text on one line; others read it in their terminals",
-            ));
-        }
-        if self.purpose.len() > MAX_PURPOSE_BYTES {
-            return Err(Refusal::invalid(
-                "spec.purpose",
-                &self.purpose,
-                "is too long",
-                format!("use at most {MAX_PURPOSE_BYTES} bytes"),
-            ));
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Gang slots: how many more gangs of each class a node can hold. Room for gangs runs out first, and unnoticed.
 //!
-//! The price of the last of `left` slots is the worth of a gang times the chance that demand reaches `left` slots
+//! The price of the last of `left` slots is the value of a gang times the chance that demand reaches `left` slots
 //! (Littlewood's rule, 1972, for airline seats). Let demand have mean `m` and variance `v`. Where `left > m`, the
 //! chance is at most `v / (v + (left − m)²)`, whatever the distribution (Cantelli's inequality).
 
@@ -92,7 +92,7 @@ impl Gangs {
     }
 
     /// Price of one slot of each class in thousandths of a device, while `free_milli` thousandths of devices are free
-    /// and `left` slots remain. `weight` is the worth of one device of a gang.
+    /// and `left` slots remain. `weight` is the value of one device of a gang.
     pub(crate) fn prices(&self, free_milli: u64, left: &[i64; GANG_CLASSES], weight: i64) -> [i64; GANG_CLASSES] {
         let mut prices = [0; GANG_CLASSES];
         for ((price, left), class) in prices.iter_mut().zip(left).zip(&self.classes) {
@@ -103,8 +103,8 @@ impl Gangs {
 
     /// The price of a slot of `class`. A class seen `n` times is expected `n · rate_per_known_task` times. Arrivals
     /// vary by the mean (Poisson); the estimate of their rate varies by `(n + 1) · rate_per_known_task²` (the posterior
-    /// of the rate), times [`UNCERTAINTY_FACTOR`]. One more task of variance keeps the last slot worth something even
-    /// when hardly any demand is expected.
+    /// of the rate), times [`UNCERTAINTY_FACTOR`]. One more task of variance keeps the price of the last slot above
+    /// zero even when hardly any demand is expected.
     fn price(&self, class: &GangClass, free_milli: u64, left: u64, weight: i64) -> i64 {
         let (mean, rate_per_known_task) =
             (expected(class.rate, free_milli), expected(self.rate_per_known_task, free_milli));
@@ -112,8 +112,8 @@ impl Gangs {
             + (mean * rate_per_known_task + rate_per_known_task * rate_per_known_task) * UNCERTAINTY_FACTOR
             + ONE_TASK * ONE_TASK;
         let ahead = (u128::from(left) * ONE_TASK).saturating_sub(mean).min(MAX_EXPECTED);
-        let worth = u128::from(class.devices) * u128::try_from(weight).unwrap_or(0);
-        i64::try_from(worth * variance / (variance + ahead * ahead)).unwrap_or(i64::MAX)
+        let value = u128::from(class.devices) * u128::try_from(weight).unwrap_or(0);
+        i64::try_from(value * variance / (variance + ahead * ahead)).unwrap_or(i64::MAX)
     }
 }
 

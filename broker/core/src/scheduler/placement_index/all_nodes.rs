@@ -26,7 +26,7 @@ const PART_WEIGHT: u64 = 4;
 /// Kind of nodes without devices.
 const NO_DEVICES: u32 = u32::MAX;
 
-/// The nodes of all donors that packing indexes, in one state index.
+/// The nodes of all donors that the placement index holds, in one state index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllNodes {
     pub(crate) states: StateIndex,

@@ -12,7 +12,7 @@ use crate::model::lease::Lease;
 pub(crate) struct Holdings {
     pub(crate) tenants: BTreeMap<TenantId, Amounts>,
     pub(crate) institutions: BTreeMap<InstitutionId, Amounts>,
-    /// What each donor institution lends to other institutions.
+    /// Amounts that each donor institution lends to other institutions.
     pub(crate) lenders: BTreeMap<InstitutionId, Amounts>,
 }
 

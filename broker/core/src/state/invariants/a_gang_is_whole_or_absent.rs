@@ -8,18 +8,16 @@ use crate::state::State;
 use crate::state::gang::{members_of, parts};
 use crate::state::invariants::Invariant;
 
-pub(crate) const A_GANG_IS_WHOLE_OR_ABSENT: Invariant = Invariant {
-    sentence: "a matched gang holds at least its minimum and at most its desired number of members",
-    check,
-};
+pub(crate) const A_GANG_IS_WHOLE_OR_ABSENT: Invariant =
+    Invariant { sentence: "a placed gang holds at least its minimum and at most its desired number of members", check };
 
 fn check(state: &State) -> Vec<String> {
     state.requests.iter().filter_map(|(id, request)| Some(format!("{id} {}", violation_of(state, request)?))).collect()
 }
 
 fn violation_of(state: &State, request: &Request) -> Option<String> {
-    if request.state != RequestState::Matched {
-        return (!request.parts.is_empty()).then(|| "is not matched but has parts".to_owned());
+    if request.state != RequestState::Placed {
+        return (!request.parts.is_empty()).then(|| "is not placed but has parts".to_owned());
     }
     let Some(members) = request.spec.members else {
         return (!request.parts.is_empty()).then(|| "is not a gang but has parts".to_owned());
@@ -27,7 +25,7 @@ fn violation_of(state: &State, request: &Request) -> Option<String> {
     let (mut working, mut all, mut many, mut donors) = (0_u32, 0_u32, 0, BTreeSet::new());
     for (id, lease) in parts(state, request) {
         if matches!(lease.state, LeaseState::Ending | LeaseState::Ended) {
-            return Some(format!("is matched although its part {id} ends"));
+            return Some(format!("is placed although its part {id} ends"));
         }
         let here = members_of(&request.spec, lease);
         all += here;

@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const A_REQUEST_HAS_ONE_OWNER: Invariant = Invariant {
-    sentence: "a matched request holds exactly the leases that it names and their replacements; others hold none",
+    sentence: "a placed request holds exactly the leases that it names and their replacements; others hold none",
     check,
 };
 
@@ -22,7 +22,7 @@ fn check(state: &State) -> Vec<String> {
     for (id, request) in &state.requests {
         let leases: Vec<LeaseId> = held.remove(id).unwrap_or_default();
         let right = match request.state {
-            RequestState::Matched => request.lease.is_some() && are_its_chains(state, request, &leases),
+            RequestState::Placed => request.lease.is_some() && are_its_chains(state, request, &leases),
             _ => leases.is_empty(),
         };
         if !right {

@@ -6,7 +6,7 @@ use comity_core::Refusal;
 use comity_core::inventory::{Device, MigInstance, MigLayout, Sharing};
 use comity_proto::v1;
 
-/// MIG instances of one device, and so profiles: the largest geometry that exists has seven.
+/// Maximum MIG instances of one device, and so profiles: no geometry has more than seven.
 const MAX_INSTANCES: usize = 8;
 
 /// Parses instance counts and the layout, if given; slots are validated later.

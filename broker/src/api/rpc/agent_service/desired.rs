@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Writes the next state, which must say what the messages say; how many leases it has.
+    /// Writes the next state, asserts that it equals the encoded messages, and returns its number of leases.
     fn next(writer: &mut DesiredWriter, records: &mut Records) -> usize {
         records.revision += 1;
         let state = &State::from(records.clone());

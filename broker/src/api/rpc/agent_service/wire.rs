@@ -38,7 +38,7 @@ pub struct AgentServer {
 }
 
 impl AgentServer {
-    /// For tonic's router.
+    /// Required by tonic's router.
     #[must_use]
     pub fn new(agents: AgentHandlers) -> Self {
         Self { agents: Arc::new(agents) }

@@ -1,6 +1,6 @@
 //! The network of the two Liqos: its state is sent, and leases wait for it.
 
-use comity_agent_liqo::network::{NetworkSeen, NetworkStanding};
+use comity_agent_liqo::network::{NetworkStatus, ObservedNetwork};
 
 use super::*;
 
@@ -25,13 +25,13 @@ fn side_name(side: Side) -> &'static str {
     if side == Side::Donor { "donor" } else { "origin" }
 }
 
-fn see(sim: &mut Sim, local: Option<NetworkState>, standing: NetworkStanding) {
-    sim.live.networks.insert(PEERING, NetworkSeen { local, standing });
+fn see(sim: &mut Sim, local: Option<NetworkState>, status: NetworkStatus) {
+    sim.live.networks.insert(PEERING, ObservedNetwork { local, status });
 }
 
 #[test]
-fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
-    let waits = || NetworkStanding::Waits("the gateway has no endpoint".into());
+fn the_observed_network_is_sent_and_leases_wait_until_it_is_ready() {
+    let waits = || NetworkStatus::Pending("the gateway has no endpoint".into());
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     assert_eq!(sim.settle(), ["admit-lease", "liqo-challenge"]);
     sim.acknowledged();
@@ -41,7 +41,7 @@ fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
     sim.desired.envelopes = vec![envelope("liqo-tenant", "")];
     let done = sim.settle();
     assert!(done.contains(&"liqo-admit") && !done.contains(&"prepare-lease"), "{done:?}");
-    // The other side tells its network: it is kept, and the message acknowledged.
+    // The other side sends its network: it is stored, and the message acknowledged.
     sim.desired.envelopes = vec![envelope("liqo-client", "")];
     sim.acknowledged();
     assert_eq!(sim.settle(), ["liqo-network"]);
@@ -55,16 +55,16 @@ fn what_is_seen_of_liqos_network_is_told_and_leases_wait_until_it_stands() {
     assert_eq!(sim.settle(), ["liqo-network"]);
     sim.acknowledged();
     assert_eq!(sim.settle(), [""; 0]);
-    let told = sim.liqo().network.unwrap();
-    see(&mut sim, told.told, NetworkStanding::Ready { connected: false });
+    let record = sim.liqo().network.unwrap();
+    see(&mut sim, record.sent, NetworkStatus::Ready { connected: false });
     assert!(sim.settle().contains(&"prepare-lease"));
 }
 
 #[test]
-fn a_message_that_may_be_lost_is_told_again_while_a_lease_waits() {
+fn a_message_that_may_be_lost_is_sent_again_while_a_lease_waits() {
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     sim.settle();
-    see(&mut sim, Some(network_state(1)), NetworkStanding::Waits("more".into()));
+    see(&mut sim, Some(network_state(1)), NetworkStatus::Pending("more".into()));
     sim.settle();
     sim.acknowledged();
     sim.now_ms += HOUR;
@@ -95,12 +95,12 @@ fn both_sides_choose_the_same_network_or_say_what_to_set() {
     refused.desired.envelopes = vec![envelope("liqo-identity", "")];
     refused.settle();
     refused.desired.envelopes.clear();
-    see(&mut refused, None, NetworkStanding::Refused("liqo-network-by-hand: it is there".into()));
+    see(&mut refused, None, NetworkStatus::Refused("liqo-network-by-hand: it is there".into()));
     assert!(code(&refused).starts_with("liqo-refused: liqo-network-by-hand"), "{}", code(&refused));
 }
 
 #[test]
-fn pods_that_are_to_go_another_way_begin_again() {
+fn pods_with_another_class_get_another_request() {
     let mut sim = with_liqo_network(connected_donor()).with_node_lease();
     sim.settle();
     sim.change_liqo(|record| record.network = None);

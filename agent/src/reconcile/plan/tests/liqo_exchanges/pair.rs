@@ -1,4 +1,4 @@
-//! Property test: both sides finish the exchange after any mishaps.
+//! Property test: both sides finish the exchange after any faults.
 
 use proptest::prelude::*;
 
@@ -6,13 +6,13 @@ use super::*;
 
 /// Faults between two steps.
 #[derive(Clone, Copy, Debug)]
-enum Mishap {
+enum InjectedFault {
     None,
     /// The process restarts and loses its memory.
     Restart,
-    /// The tunnel's keys are made again: what travels is void.
+    /// The tunnel's keys are replaced: messages in flight are void.
     NewEpoch,
-    /// The broker refuses what waits.
+    /// The broker refuses all waiting messages.
     Refused,
     /// Envelopes in flight are deleted unread.
     Lost,
@@ -41,7 +41,7 @@ impl Pair {
         true
     }
 
-    /// The broker takes what each side sent, and shows it to the other.
+    /// The broker takes each side's messages and delivers them to the other.
     fn relay(&mut self) {
         for side in 0..2 {
             self.sides[side].acknowledged();
@@ -55,12 +55,12 @@ impl Pair {
         }
     }
 
-    fn suffer(&mut self, mishap: Mishap, side: usize) {
-        match mishap {
-            Mishap::None => self.relay(),
-            Mishap::Restart => self.sides[side].restart(),
-            Mishap::NewEpoch => self.new_epoch(),
-            Mishap::Refused => {
+    fn inject(&mut self, fault: InjectedFault, side: usize) {
+        match fault {
+            InjectedFault::None => self.relay(),
+            InjectedFault::Restart => self.sides[side].restart(),
+            InjectedFault::NewEpoch => self.new_epoch(),
+            InjectedFault::Refused => {
                 let sim = &mut self.sides[side];
                 if !sim.sealed.is_empty() {
                     sim.change_liqo(|record| {
@@ -72,8 +72,8 @@ impl Pair {
                 }
                 sim.acknowledged();
             }
-            Mishap::Lost => self.sides[side].desired.envelopes.clear(),
-            Mishap::Forgotten => {
+            InjectedFault::Lost => self.sides[side].desired.envelopes.clear(),
+            InjectedFault::Forgotten => {
                 self.sides[side].records.liqo.clear();
                 self.new_epoch();
             }
@@ -88,18 +88,24 @@ impl Pair {
 }
 
 proptest! {
-    /// Whatever goes wrong, and whenever: once it stops, both sides come to their end, and then nothing is left to do.
+    /// After any faults at any time, both sides complete the exchange, and then nothing is left to do.
     #[test]
-    fn the_exchange_always_comes_about(
+    fn the_exchange_always_completes(
         events in prop::collection::vec((0_usize..2, 0_usize..6), 0..24),
         by_token in any::<bool>(),
     ) {
-        let mishaps =
-            [Mishap::None, Mishap::Restart, Mishap::NewEpoch, Mishap::Refused, Mishap::Lost, Mishap::Forgotten];
+        let faults = [
+            InjectedFault::None,
+            InjectedFault::Restart,
+            InjectedFault::NewEpoch,
+            InjectedFault::Refused,
+            InjectedFault::Lost,
+            InjectedFault::Forgotten,
+        ];
         let mut pair = Pair::new(by_token);
-        for (side, mishap) in events {
+        for (side, fault) in events {
             pair.advance(side);
-            pair.suffer(mishaps[mishap], side);
+            pair.inject(faults[fault], side);
         }
         for round in 0..40 {
             pair.relay();

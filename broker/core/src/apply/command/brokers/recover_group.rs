@@ -6,7 +6,8 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 
 /// The backup may lack the last entries of the old group, and with them ids and fencing tokens that agents and users
-/// have seen. All counters skip ahead by [`RECOVERY_GAP`](crate::model::limits::RECOVERY_GAP), so the new group does not reuse any of them.
+/// have seen. All counters skip ahead by [`RECOVERY_GAP`](crate::model::limits::RECOVERY_GAP), so the new group
+/// reuses none of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoverGroup {
     /// The broker whose backup was restored.

@@ -10,7 +10,7 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 
-/// What one side reports.
+/// One side's report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseOutcome {
@@ -43,7 +43,7 @@ pub struct ReportLease {
     pub lease: LeaseId,
     /// The lease's fencing token.
     pub fencing_token: u64,
-    /// What the cluster reports.
+    /// The report.
     pub outcome: LeaseOutcome,
 }
 

@@ -8,7 +8,7 @@ use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 
-/// What one side reports.
+/// One side's report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeeringOutcome {
@@ -39,7 +39,7 @@ pub struct ReportPeering {
     pub peering: PeeringId,
     /// The peering's epoch.
     pub epoch: u32,
-    /// What the cluster reports.
+    /// The report.
     pub outcome: PeeringOutcome,
 }
 

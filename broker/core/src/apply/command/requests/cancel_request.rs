@@ -28,7 +28,7 @@ impl CancelRequest {
                 request.state = RequestState::Cancelled;
                 "cancelled by its owner".clone_into(&mut request.message);
             }),
-            RequestState::Matched => {
+            RequestState::Placed => {
                 if let Some(lease) = lease {
                     transition.end_lease(lease, EndReason::Cancelled, "cancelled by its owner");
                 }

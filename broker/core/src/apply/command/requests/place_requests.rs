@@ -159,10 +159,10 @@ fn link_leases(transition: &mut Transition<'_>, id: RequestId, role: Role, made:
         match role {
             Role::Starts => {
                 request.attempts = request.attempts.saturating_add(1);
-                request.state = RequestState::Matched;
+                request.state = RequestState::Placed;
                 request.lease = made.first().copied();
                 request.parts = made.iter().skip(1).copied().collect();
-                request.message = format!("placed as {names}");
+                request.message = format!("served by {names}");
             }
             Role::Replaces(old) => {
                 request.attempts = request.attempts.saturating_add(1);

@@ -25,7 +25,7 @@ impl NodeWiring {
             };
             if *count == 0 || !gbits.is_multiple_of(*count) {
                 let problem = format!("do not carry {gbits} Gbit/s in equal whole parts");
-                let remedy = "give the Gbit/s of one function, times so many";
+                let remedy = "use a bandwidth that is a multiple of the number of functions";
                 return Err(Refusal::invalid(&of_network(network, "functions"), count, &problem, remedy));
             }
             if local > count {

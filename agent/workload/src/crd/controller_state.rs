@@ -11,32 +11,32 @@ use super::remarks::Remarks;
 use super::{GpuLease, GpuRequest};
 
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct ControllerState {
     pub(super) requests: WatchCache<GpuRequest>,
     pub(super) leases: WatchCache<GpuLease>,
     /// Leases as they were written last, until they have settled: each change of a lease is written once.
     pub(super) written_leases: BTreeMap<String, GpuLease>,
     /// When requests without an object were first seen.
     pub(super) orphans: BTreeMap<String, u64>,
-    /// Requests that were written and whose watch has not told yet.
+    /// Written requests that no watch has shown yet.
     copies: Copies,
-    /// Events that were told.
+    /// Events that were written.
     pub(super) remarks: Remarks,
-    /// When the broker is asked again for objects that it refused, by UID.
-    asked_again_ms: BTreeMap<String, u64>,
+    /// When refused submissions are retried, by UID.
+    retry_refused_ms: BTreeMap<String, u64>,
     /// Why objects wait, and when the broker was asked that, by UID.
     why: BTreeMap<String, (String, u64)>,
-    /// What keeps objects, leases and requests from being brought on.
+    /// Failures of objects, leases and requests.
     pub(super) failures: FailureLog,
-    /// A watch that fails is said once, not each time: the definitions may not be installed.
-    said: bool,
+    /// Whether a failing watch was logged: once, because the definitions may not be installed.
+    is_failure_logged: bool,
 }
 
-impl Seen {
-    pub(super) fn taken<K>(&mut self, what: &str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
+impl ControllerState {
+    pub(super) fn ok_or_log<K>(&mut self, what: &str, event: watcher::Result<Event<K>>) -> Option<Event<K>> {
         event
             .inspect_err(|error| {
-                if !std::mem::replace(&mut self.said, true) {
+                if !std::mem::replace(&mut self.is_failure_logged, true) {
                     tracing::warn!(what, %error, "cannot be watched and is tried again; apply deploy/crds and \
                         deploy/agent/burst.yaml");
                 }
@@ -44,27 +44,27 @@ impl Seen {
             .ok()
     }
 
-    pub(super) fn forget_what_is_gone(&mut self) {
+    pub(super) fn forget_deleted(&mut self) {
         self.copies.forget(self.requests.facts());
         let there: BTreeSet<&str> = self.requests.facts().filter_map(|object| object.metadata.uid.as_deref()).collect();
         self.remarks.forget(|uid| there.contains(uid));
-        self.asked_again_ms.retain(|uid, _| there.contains(uid.as_str()));
+        self.retry_refused_ms.retain(|uid, _| there.contains(uid.as_str()));
         self.why.retain(|uid, _| there.contains(uid.as_str()));
     }
 
-    /// Begins to work on an object.
+    /// Starts work on an object.
     pub(super) fn begin(&self, object: &GpuRequest) -> Work {
         let mut work = self.copies.begin(object);
         let uid = work.uid();
-        work.asked_again_ms = self.asked_again_ms.get(&uid).copied().unwrap_or(0);
+        work.retry_refused_ms = self.retry_refused_ms.get(&uid).copied().unwrap_or(0);
         work.why = self.why.get(&uid).cloned();
         work
     }
 
-    /// Takes in how an object was left.
+    /// Records the state after work on an object.
     pub(super) fn end(&mut self, work: Work) {
         let uid = work.uid();
-        self.asked_again_ms.insert(uid.clone(), work.asked_again_ms);
+        self.retry_refused_ms.insert(uid.clone(), work.retry_refused_ms);
         if let Some(why) = &work.why {
             self.why.insert(uid, why.clone());
         }
