@@ -19,14 +19,22 @@ fn maintained_by(ids: &[&str]) -> BundleSource {
     terms(MAINTAINERS, &format!("maintainers: {ids:?}"))
 }
 
-fn apply_as(state: &mut State, user: &str, source: BundleSource, force: bool) -> Reply {
+fn unforced(source: BundleSource) -> ApplyPolicy {
+    ApplyPolicy { source, force: false }
+}
+
+fn forced(source: BundleSource) -> ApplyPolicy {
+    ApplyPolicy { source, force: true }
+}
+
+fn apply_as(state: &mut State, user: &str, command: ApplyPolicy) -> Reply {
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor: Actor::User(user.into()),
         time: Timestamp(2_000_000),
         traceparent: String::new(),
         idempotency: None,
-        command: Command::ApplyPolicy(ApplyPolicy { source, force }),
+        command: Command::ApplyPolicy(command),
     };
     state.apply(&entry).unwrap().reply
 }
@@ -41,33 +49,32 @@ fn assert_names_maintainers(refusal: &Refusal, value: &str, reason: &str) {
 fn a_bundle_without_a_maintainer_who_can_get_a_certificate_takes_force() {
     let mut state = Federation::with_policy().state;
     let nobody = maintained_by(&["spiffe://test.example/user/_ops"]);
-    let refusal = apply_as(&mut state, ADMIN, nobody.clone(), false).unwrap_err();
+    let refusal = apply_as(&mut state, ADMIN, unforced(nobody.clone())).unwrap_err();
     assert_names_maintainers(&refusal, "spiffe://test.example/user/_ops", "nobody could apply another bundle");
-    assert_eq!(apply_as(&mut state, ADMIN, nobody, true), Ok(ReplyBody::Policy { changed: true }));
+    assert_eq!(apply_as(&mut state, ADMIN, forced(nobody)), Ok(ReplyBody::Policy { changed: true }));
 }
 
 #[test]
 fn a_maintainer_who_removes_himself_takes_force() {
     let mut state = Federation::with_policy().state;
-    let refusal = apply_as(&mut state, ADMIN, maintained_by(&[OTHER]), false).unwrap_err();
+    let refusal = apply_as(&mut state, ADMIN, unforced(maintained_by(&[OTHER]))).unwrap_err();
     assert_names_maintainers(&refusal, ADMIN, &format!("does not name {ADMIN} as a maintainer"));
     // Others may remove him.
-    assert!(apply_as(&mut state, ADMIN, maintained_by(&[ADMIN, OTHER]), false).is_ok());
-    assert!(apply_as(&mut state, OTHER, maintained_by(&[OTHER]), false).is_ok());
-    assert!(apply_as(&mut state, OTHER, maintained_by(&[ADMIN]), true).is_ok());
+    assert!(apply_as(&mut state, ADMIN, unforced(maintained_by(&[ADMIN, OTHER]))).is_ok());
+    assert!(apply_as(&mut state, OTHER, unforced(maintained_by(&[OTHER]))).is_ok());
+    assert!(apply_as(&mut state, OTHER, forced(maintained_by(&[ADMIN]))).is_ok());
 }
 
 #[test]
 fn the_first_bundle_names_its_applier() {
     let mut state = State::default();
-    let refusal = apply_as(&mut state, OTHER, maintained_by(&[ADMIN]), false).unwrap_err();
+    let refusal = apply_as(&mut state, OTHER, unforced(maintained_by(&[ADMIN]))).unwrap_err();
     assert_names_maintainers(&refusal, OTHER, "you could not apply another bundle");
-    assert!(apply_as(&mut state, ADMIN, maintained_by(&[ADMIN]), false).is_ok());
+    assert!(apply_as(&mut state, ADMIN, unforced(maintained_by(&[ADMIN]))).is_ok());
 }
 
 fn effects(state: &State, source: BundleSource) -> Result<PolicyEffects, Refusal> {
-    let command = ApplyPolicy { source, force: false };
-    policy_effects(snapshot::copy(state), command, Actor::User(ADMIN.into()), state.log_time).unwrap()
+    policy_effects(snapshot::copy(state), unforced(source), Actor::User(ADMIN.into()), state.log_time).unwrap()
 }
 
 #[test]
@@ -94,7 +101,7 @@ fn a_dry_run_names_leases_requests_and_capacities() {
     assert!(*of == request && reason.contains("big"), "{reason}");
     assert_eq!((found.leases.count, found.requests.count, found.capacities.count), (1, 1, 2));
 
-    assert!(apply_as(&mut federation.state, ADMIN, none_big.clone(), false).is_ok());
+    assert!(apply_as(&mut federation.state, ADMIN, unforced(none_big.clone())).is_ok());
     assert_eq!(effects(&federation.state, none_big), Ok(PolicyEffects::default()), "in force already");
     let back = effects(&federation.state, terms("---", "---")).unwrap();
     assert_eq!(back.requests.named, [RequestEffect { request, tenant, denied: None }]);
