@@ -19,11 +19,13 @@ pub enum Exit {
     Unavailable,
     /// The configuration cannot be used: identity, broker addresses, kubeconfig.
     Configuration,
+    /// Ctrl-C; by convention of shells, 128 and the number of SIGINT.
+    Interrupted,
 }
 
 impl Exit {
     /// All exit codes, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Ok,
         Self::Refused,
         Self::Usage,
@@ -31,6 +33,7 @@ impl Exit {
         Self::Permission,
         Self::Unavailable,
         Self::Configuration,
+        Self::Interrupted,
     ];
 
     /// The process's exit code.
@@ -44,6 +47,7 @@ impl Exit {
             Self::Permission => 4,
             Self::Unavailable => 5,
             Self::Configuration => 64,
+            Self::Interrupted => 130,
         }
     }
 
@@ -58,6 +62,7 @@ impl Exit {
             Self::Permission => "not permitted, or no valid certificate",
             Self::Unavailable => "no broker, agent or cluster answered in time; a retry may help",
             Self::Configuration => "bad configuration: identity, broker addresses or kubeconfig",
+            Self::Interrupted => "interrupted by Ctrl-C; a submitted request continues",
         }
     }
 }
@@ -84,7 +89,7 @@ mod tests {
 
     #[test]
     fn numbers_are_stable_and_each_is_in_the_help() {
-        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 64]);
+        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 64, 130]);
         for exit in Exit::ALL {
             assert!(help().contains(&format!("{:>3}  {}", exit.number(), exit.meaning())), "{exit:?}");
         }

@@ -31,6 +31,8 @@ mod mig;
 mod migration;
 #[path = "core/near.rs"]
 mod near;
+#[path = "core/policy_changes.rs"]
+mod policy_changes;
 #[path = "core/queue.rs"]
 mod queue;
 #[path = "core/reasons.rs"]

@@ -194,7 +194,11 @@ async fn a_bundle_with_errors_in_five_files_lists_them_all_and_changes_nothing()
         file.text = file.text.replace("spec:", "spec:\n  motto: none");
     }
     let mut policies = PolicyServiceClient::new(federation.user("admin"));
-    let request = v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key: "bad".into() };
+    let request = v1::ApplyPolicyRequest {
+        bundle: Some(bundle),
+        idempotency_key: "bad".into(),
+        ..v1::ApplyPolicyRequest::default()
+    };
     let reply = policies.apply_policy(request).await.unwrap().into_inner();
     let files: std::collections::BTreeSet<&str> = reply.problems.iter().map(|problem| problem.file.as_str()).collect();
     assert_eq!(files.len(), 5, "{files:?}");

@@ -116,8 +116,12 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     // Clusters may not call what only users and maintainers may.
     let quote = v1::QuoteRequestRequest { spec: Some(burst()) };
     assert_refused(requests.quote_request(Request::new(quote)).await, Code::PermissionDenied, "", "");
-    let renew =
-        v1::RenewLeaseRequest { lease: "lease-1".to_owned(), duration_ms: 0, idempotency_key: "renew".to_owned() };
+    let renew = v1::RenewLeaseRequest {
+        lease: "lease-1".to_owned(),
+        duration_ms: 0,
+        idempotency_key: "renew".to_owned(),
+        may_shorten: false,
+    };
     let reply = LeaseServiceClient::new(federation.channel(&campus.pem)).renew_lease(renew).await;
     assert_refused(reply, Code::PermissionDenied, "", "");
 }

@@ -92,8 +92,12 @@ async fn a_lease_becomes_active_survives_a_restart_and_ends() {
     let unseen = LeaseServiceClient::new(federation.user("ivan")).release_lease(release.clone()).await.unwrap_err();
     assert_eq!((unseen.code(), detail(&unseen).value.as_str()), (Code::NotFound, "lease-1"));
 
-    let renew =
-        v1::RenewLeaseRequest { lease: lease.id.clone(), duration_ms: 7_200_000, idempotency_key: "renew".to_owned() };
+    let renew = v1::RenewLeaseRequest {
+        lease: lease.id.clone(),
+        duration_ms: 7_200_000,
+        idempotency_key: "renew".to_owned(),
+        may_shorten: false,
+    };
     let renewed = leases.renew_lease(renew).await.unwrap().into_inner().lease.unwrap();
     assert_eq!(renewed.term_ms, 7_200_000);
     let released = leases.release_lease(release).await.unwrap().into_inner().lease.unwrap();

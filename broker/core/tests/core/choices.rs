@@ -242,7 +242,7 @@ fn an_ill_donor_keeps_the_leases_it_serves() {
     federation.shake_hands(peering, 1);
     federation.activate(lease);
     federation.offer("north", by_namespace_only(2));
-    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     assert!(federation.state.leases[&lease].state.is_in_force());
 }
 
