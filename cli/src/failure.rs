@@ -184,6 +184,7 @@ fn exit_of(grpc: Code, code: &str) -> Exit {
     match (code, grpc) {
         ("policy-denied", _) => Exit::Refused,
         ("invalid-token", _) => Exit::Permission,
+        ("unservable", _) => Exit::Unservable,
         (_, Code::InvalidArgument | Code::OutOfRange) => Exit::Usage,
         (_, Code::NotFound) => Exit::NotFound,
         (_, Code::PermissionDenied | Code::Unauthenticated) => Exit::Permission,
@@ -235,6 +236,7 @@ mod tests {
             (Code::PermissionDenied, "policy-denied", 1),
             (Code::Unauthenticated, "unauthenticated", 4),
             (Code::FailedPrecondition, "wrong-state", 1),
+            (Code::FailedPrecondition, "unservable", 6),
             (Code::AlreadyExists, "idempotency-conflict", 1),
             (Code::ResourceExhausted, "limit-reached", 1),
             (Code::Unavailable, "unavailable", 5),

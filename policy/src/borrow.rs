@@ -160,7 +160,8 @@ pub enum DenyCode {
     UnknownClass,
     /// The tenant may not request this class.
     ClassNotAllowed,
-    /// More GPUs than the federation, or a quota, allows in one request.
+    /// More GPUs than the federation, or a quota, allows in one request, or than an agreement, a quota or the donor
+    /// ever allows.
     RequestTooLarge,
     /// Longer than the federation, a quota or the donor allows.
     LeaseTooLong,

@@ -7,6 +7,7 @@ pub(crate) mod pending;
 pub(crate) mod queue_position;
 pub(crate) mod quote;
 pub(crate) mod reclaims;
+pub(crate) mod unservable;
 
 pub use answer::Explanation;
 pub use explanation::{Waiting, explain, explain_waiting};
@@ -14,3 +15,4 @@ pub use pending::explain_pending;
 pub use queue_position::QueuePosition;
 pub use quote::{Quote, quote};
 pub use reclaims::{ReclaimedLease, Reclaims};
+pub use unservable::unservable;

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use comity_core::command::{self, CancelRequest, SubmitRequest};
 use comity_types::{LeaseId, RequestId, TenantId};
 
+use comity_core::demand::RequestSpec;
 use comity_core::request::Request as HeldRequest;
 use comity_core::{Command, Refusal, ReplyBody, State, explain};
 use comity_proto::v1;
@@ -44,21 +45,34 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::SubmitRequest, &request).await?;
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
+        let queue_anyway = std::mem::take(&mut message.queue_anyway);
         let idempotency = idempotency::of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
-            let now = self.context.now();
-            let read = |state: &State| command::check_submission(state, &spec, now.max(state.log_time));
-            let checked = self.context.group.read(Consistency::Linearizable, read).await??;
+            let (checked, unservable) = self.checked(&spec).await?;
+            let message = match unservable {
+                Some(refusal) if !queue_anyway => return Err(refusal.into()),
+                Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
+                None => "the request is good; nothing was submitted".to_owned(),
+            };
             let request = v1::Request {
                 spec: Some(convert::spec_to_proto(&checked)),
                 submitted_by: caller.name(),
-                message: "the request is good; nothing was submitted".to_owned(),
+                message,
                 ..v1::Request::default()
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
+        }
+        if !queue_anyway {
+            // A repeated call must get its request, whatever has changed since.
+            let repeated = |state: &State| comity_core::idempotency::seen(&state.idempotency, &idempotency).is_some();
+            if !self.context.group.read(Consistency::Linearizable, repeated).await?
+                && let (_, Some(refusal)) = self.checked(&spec).await?
+            {
+                return Err(refusal.into());
+            }
         }
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
@@ -179,11 +193,15 @@ impl RequestHandlers {
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = self.context.admit(Rpc::QuoteRequest, &request).await?;
         let viewer = self.context.viewer(&caller);
-        let spec = convert::spec(request.into_inner().spec)?;
+        let message = request.into_inner();
+        let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_view_tenant(&caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
+            if let Some(refusal) = explain::unservable(state, &spec).filter(|_| !message.queue_anyway) {
+                return Err(refusal);
+            }
             let quote = explain::quote(state, &spec);
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
@@ -199,6 +217,17 @@ impl RequestHandlers {
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
+    }
+
+    /// The request as a submission makes it now, and its refusal if no donor could ever serve it.
+    async fn checked(&self, spec: &RequestSpec) -> Result<(RequestSpec, Option<Refusal>), RpcError> {
+        let now = self.context.now();
+        let read = |state: &State| {
+            let checked = command::check_submission(state, spec, now.max(state.log_time))?;
+            let refusal = explain::unservable(state, &checked);
+            Ok::<_, Refusal>((checked, refusal))
+        };
+        Ok(self.context.group.read(Consistency::Linearizable, read).await??)
     }
 
     async fn held(&self, id: RequestId) -> Result<Option<HeldRequest>, RpcError> {

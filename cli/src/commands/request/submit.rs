@@ -59,6 +59,9 @@ pub struct SubmitArgs {
     /// Validate the request, but do not submit it
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
+    /// Queue the request even if no donor could ever serve it as things are (otherwise exit code 6)
+    #[arg(long)]
+    queue_anyway: bool,
     /// Wait until the lease is active or the request ends
     #[arg(long)]
     wait: bool,
@@ -78,8 +81,12 @@ impl SubmitArgs {
         let channel = session.channel()?;
         let mut client = RequestServiceClient::new(channel.clone());
         let key = idempotency_key(self.idempotency_key.as_deref());
-        let request =
-            v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.clone(), dry_run: self.dry_run };
+        let request = v1::SubmitRequestRequest {
+            spec: Some(spec),
+            idempotency_key: key.clone(),
+            dry_run: self.dry_run,
+            queue_anyway: self.queue_anyway,
+        };
         let submitted = call(client.submit_request(request)).await.map_err(|failure| with_retry_key(failure, &key))?;
         let request = Request::from(submitted.request.unwrap_or_default());
         let (true, Some(id)) = (self.wait, request.id.clone()) else {

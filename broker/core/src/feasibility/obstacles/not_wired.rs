@@ -6,7 +6,7 @@ use comity_types::{ClassName, ClusterId};
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::wired::clique;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Obstacle, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink, Topology};
 use crate::model::inventory::{Device, Node};
@@ -44,10 +44,10 @@ pub(crate) fn wiring_obstacle(
         if together < least {
             let reason = format!("{reason}: so it has room for {together} of {least} shares even when idle");
             let fewer = if together == 0 { String::new() } else { format!(", or ask for at most {together}") };
-            return Some(obstacle("wiring-together", reason, format!("leave one of them out{fewer}")));
+            return Some(obstacle(Cure::Change, "wiring-together", reason, format!("leave one of them out{fewer}")));
         }
         let unblock = "leave one of them out, or wait until more is free";
-        return (!waits).then(|| obstacle("wiring-together", format!("{reason} now"), unblock));
+        return (!waits).then(|| obstacle(Cure::Waiting, "wiring-together", format!("{reason} now"), unblock));
     };
     let known = |knows: fn(&Node, &Device) -> bool| {
         let of_class = |(_, node, classes): (_, &Node, &[Option<ClassName>])| {
@@ -73,6 +73,7 @@ pub(crate) fn wiring_obstacle(
         (false, false) => String::new(),
         (_, true) => format!(", and, with all that is asked for together, for {together} when idle"),
     };
+    let cure = if ever.min(together) < least { Cure::Change } else { Cure::Waiting };
     Some(if wish.nvlink == NvLink::Required {
         let whole = wanted.under_terms(snapshot, donor).topology.whole_node && !wanted.topology.whole_node;
         let (reason, unblock) = if !known(|_, device| clique(device).is_some()) {
@@ -95,7 +96,7 @@ pub(crate) fn wiring_obstacle(
                 wait("ask for fewer that are joined, or only prefer NVLink"),
             )
         };
-        obstacle("no-nvlink", reason, unblock)
+        obstacle(cure, "no-nvlink", reason, unblock)
     } else if wish.numa == Numa::Aligned {
         let knows = |node: &Node, device: &Device| device.wiring.numa.is_some() && !node.wiring.numa.is_empty();
         let (reason, unblock) = if known(knows) {
@@ -112,7 +113,7 @@ pub(crate) fn wiring_obstacle(
                 "ask without alignment, or ask its owner to say so in the inventory".to_owned(),
             )
         };
-        obstacle("no-numa-alignment", reason, unblock)
+        obstacle(cure, "no-numa-alignment", reason, unblock)
     } else {
         let gbits = wish.rdma_gbits;
         let (reason, unblock) = if known(|node, _| !node.wiring.rdma_gbits.is_empty()) {
@@ -132,7 +133,7 @@ pub(crate) fn wiring_obstacle(
                     .to_owned(),
             )
         };
-        obstacle("no-rdma", reason, unblock)
+        obstacle(cure, "no-rdma", reason, unblock)
     })
 }
 
