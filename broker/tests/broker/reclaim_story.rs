@@ -47,7 +47,12 @@ async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again(
     let alice = federation.user("alice");
     let mut requests = RequestServiceClient::new(alice.clone());
     let asked = v1::RequestSpec { preemptible: Some(v1::Preemptible { grace_ms: 60_000, checkpoint: true }), ..spec() };
-    let submit = v1::SubmitRequestRequest { spec: Some(asked), idempotency_key: "one".to_owned(), dry_run: false };
+    let submit = v1::SubmitRequestRequest {
+        spec: Some(asked),
+        idempotency_key: "one".to_owned(),
+        queue_anyway: false,
+        dry_run: false,
+    };
     let submitted = requests.submit_request(submit).await.unwrap().into_inner().request.unwrap();
     assert_eq!(
         submitted.spec.and_then(|spec| spec.preemptible).map(|it| (it.grace_ms, it.checkpoint)),

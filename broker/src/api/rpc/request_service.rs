@@ -6,15 +6,16 @@ use comity_core::command::{self, CancelRequest, SubmitRequest};
 use comity_types::{LeaseId, RequestId, TenantId};
 
 use comity_core::demand::RequestSpec;
+use comity_core::idempotency;
 use comity_core::request::Request as HeldRequest;
-use comity_core::{Command, Refusal, ReplyBody, State, explain};
+use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, explain};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
 use crate::api::authorize::{Rpc, Viewer, may_change, may_submit, may_view_tenant};
 use crate::api::convert::{answer, lease, request as convert};
-use crate::api::idempotency;
+use crate::api::idempotency::of_call;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
@@ -46,12 +47,18 @@ impl RequestHandlers {
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
         let queue_anyway = std::mem::take(&mut message.queue_anyway);
-        let idempotency = idempotency::of_call(&caller.name(), &key, "SubmitRequest", &message)?;
+        let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
-            let (checked, unservable) = self.checked(&spec).await?;
+            let now = self.context.now();
+            let read = |state: &State| {
+                let checked = command::check_submission(state, &spec, now.max(state.log_time))?;
+                let unservable = explain::unservable(state, &checked);
+                Ok::<_, Refusal>((checked, unservable))
+            };
+            let (checked, unservable) = self.context.group.read(Consistency::Linearizable, read).await??;
             let message = match unservable {
                 Some(refusal) if !queue_anyway => return Err(refusal.into()),
                 Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
@@ -66,13 +73,7 @@ impl RequestHandlers {
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
         }
         if !queue_anyway {
-            // A repeated call must get its request, whatever has changed since.
-            let repeated = |state: &State| comity_core::idempotency::seen(&state.idempotency, &idempotency).is_some();
-            if !self.context.group.read(Consistency::Linearizable, repeated).await?
-                && let (_, Some(refusal)) = self.checked(&spec).await?
-            {
-                return Err(refusal.into());
-            }
+            self.refuse_unservable(&spec, &idempotency).await?;
         }
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
@@ -131,7 +132,7 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::CancelRequest, &request).await?;
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
-        let idempotency = idempotency::of_call(&caller.name(), &key, "CancelRequest", &message)?;
+        let idempotency = of_call(&caller.name(), &key, "CancelRequest", &message)?;
         let id = RequestId::parse(&message.request, "request")?;
         let held = self.held(id).await?;
         let viewer = self.context.viewer(&caller);
@@ -219,15 +220,24 @@ impl RequestHandlers {
         self.context.read(v1::Consistency::Linearizable.into(), read).await
     }
 
-    /// The request as a submission makes it now, and its refusal if no donor could ever serve it.
-    async fn checked(&self, spec: &RequestSpec) -> Result<(RequestSpec, Option<Refusal>), RpcError> {
+    /// Refuses a request that no donor could ever serve. Other refusals are the command's.
+    async fn refuse_unservable(&self, spec: &RequestSpec, idempotency: &Idempotency) -> Result<(), RpcError> {
         let now = self.context.now();
-        let read = |state: &State| {
-            let checked = command::check_submission(state, spec, now.max(state.log_time))?;
-            let refusal = explain::unservable(state, &checked);
-            Ok::<_, Refusal>((checked, refusal))
+        let refusal = |state: &State| {
+            // A repeated call gets its request, whatever has changed since.
+            if idempotency::seen(&state.idempotency, idempotency).is_some() {
+                return None;
+            }
+            let checked = command::check_submission(state, spec, now.max(state.log_time)).ok()?;
+            explain::unservable(state, &checked)
         };
-        Ok(self.context.group.read(Consistency::Linearizable, read).await??)
+        // Most requests can be served: only a refusal is worth asking a majority.
+        if self.context.group.read(Consistency::Stale, refusal).await?.is_some()
+            && let Some(refusal) = self.context.group.read(Consistency::Linearizable, refusal).await?
+        {
+            return Err(refusal.into());
+        }
+        Ok(())
     }
 
     async fn held(&self, id: RequestId) -> Result<Option<HeldRequest>, RpcError> {
