@@ -31,7 +31,7 @@ impl IdleNodes {
     }
 
     /// The same snapshot, with these nodes.
-    pub(crate) fn snapshot<'s>(&'s self, snapshot: &Snapshot<'s>) -> Snapshot<'s> {
+    pub(crate) fn snapshot<'s, 'a: 's>(&'s self, snapshot: &Snapshot<'a>) -> Snapshot<'s> {
         snapshot.clone().when_idle(&self.nodes, &self.no_leases)
     }
 }
