@@ -98,13 +98,13 @@ fn ask_selector(
     let facts = snapshot.state.derived.device_counts.get(donor).into_iter().flat_map(BTreeMap::keys);
     let classes: BTreeSet<&ClassName> =
         facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
-    let mut first = None;
+    let mut first: Option<Box<Obstacle>> = None;
     for class in classes {
         match ask_class(snapshot, spec, donor, class, Some(selector), fitter) {
             Ok(candidate) => return Ok(candidate),
             // One class whose obstacle passes is enough.
             Err(obstacle) => {
-                let helps = first.as_ref().is_none_or(|first: &Box<Obstacle>| obstacle.cure < first.cure);
+                let helps = first.as_ref().is_none_or(|first| obstacle.cure < first.cure);
                 first = if helps { Some(obstacle) } else { first };
             }
         }
