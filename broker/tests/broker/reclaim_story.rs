@@ -40,7 +40,7 @@ async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again(
         devices.take(local).for_each(|device| device.local_use_milli = 1_000);
         Body::Offer(offer)
     };
-    let (free, used, free_again) = (offers(0, 1), offers(6, 2), offers(0, 3));
+    let (free, used, free_again) = (offers(0, 1), offers(12, 2), offers(0, 3));
     assert_eq!(at_donor.report(free).await.unwrap(), None);
     let says = at_donor.voice();
     let _agents = (tokio::spawn(at_origin.obey()), tokio::spawn(at_donor.obey()));
@@ -60,7 +60,7 @@ async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again(
     );
     lease(&alice, "lease-1", v1::LeaseState::Active).await;
 
-    // Sixteen, six of them in local use: seven would be free beside the lease, and eight are reserved.
+    // Sixteen, twelve of them in local use: one is free beside the lease, and two are reserved.
     says.send(message(1_000, used)).await.unwrap();
     let reclaimed = lease(&alice, "lease-1", v1::LeaseState::Reclaiming).await;
     let reclaim = reclaimed.reclaim.unwrap();
