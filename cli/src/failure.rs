@@ -228,6 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_nobody_can_serve_names_the_flag_that_queues_it() {
+        let mut failure = Failure::from(status(Code::FailedPrecondition, "unservable"));
+        failure.field.clear();
+        failure.remedy = "ask for 8; or set queue_anyway, and the request waits for such a change".to_owned();
+        let remedy = "remedy: ask for 8; or add --queue-anyway, and the request waits for such a change\n";
+        assert_eq!(failure.text(), format!("error: no quota is left\n{remedy}"));
+        assert_eq!(failure.exit.number(), 6);
+    }
+
+    #[test]
     fn each_kind_has_its_exit_code() {
         for (grpc, stable, exit) in [
             (Code::InvalidArgument, "invalid-field", 2),

@@ -127,10 +127,10 @@ async fn explain_names_each_donor_and_what_would_unblock_it() {
     let offer = at_donor.offer(1, 1);
     at_donor.report(Body::Offer(offer)).await.unwrap();
     let mut requests = RequestServiceClient::new(federation.user("alice"));
-    // Nine of a donor's eight devices: nobody can ever serve that.
-    let mut nine = spec();
-    nine.gpus.as_mut().unwrap().count = 9;
-    let spec = Some(nine);
+    // The donor's devices are exclusive: nobody can ever serve a part of one.
+    let mut half = spec();
+    half.gpus.as_mut().unwrap().share = Some(v1::Share { kind: Some(v1::share::Kind::Milli(500)) });
+    let spec = Some(half);
     let key = "one".to_owned();
     let submit = v1::SubmitRequestRequest { spec, idempotency_key: key, queue_anyway: false, dry_run: false };
     let dry_run = v1::SubmitRequestRequest { dry_run: true, ..submit.clone() };

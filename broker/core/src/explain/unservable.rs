@@ -84,7 +84,7 @@ fn refusal(mut obstacles: Vec<Obstacle>) -> Refusal {
 /// The reason, with the place in the policy documents if it has not named it.
 fn reason_of(obstacle: &Obstacle) -> String {
     match obstacle.by.first().filter(|by| !obstacle.reason.contains(by.as_str())) {
-        Some(by) => format!("{} ({by})", obstacle.reason),
+        Some(by) => format!("{}, see {by}", obstacle.reason),
         None => obstacle.reason.clone(),
     }
 }

@@ -83,7 +83,10 @@ fn a_limit_of_policy_that_is_smaller_than_the_request() {
     let mut federation = Federation::ready();
     federation.with_terms("lends:", "maxLentGpus: 2, lends:");
     let (reason, remedy) = unservable(&federation, &of_north(3)).unwrap();
-    assert!(reason.contains("allows 2 GPUs at a time, and the request needs 3 (Cluster north (all.yaml:"), "{reason}");
+    assert!(
+        reason.contains("allows 2 GPUs at a time, and the request needs 3, see Cluster north (all.yaml:"),
+        "{reason}"
+    );
     assert!(remedy.starts_with("ask for at most 2 GPUs"), "{remedy}");
     federation.submit(of_north(2));
     assert_eq!(federation.place().len(), 1);
