@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_types::{ClusterId, NodeId};
+use comity_types::{ClassName, ClusterId, NodeId};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
@@ -71,12 +71,9 @@ pub(crate) fn ask_idle_donor(
     donor: &ClusterId,
 ) -> Result<(), Box<Obstacle>> {
     let state = snapshot.state;
-    // Policy denies most donors, and needs none of their nodes.
-    if let DeviceChoice::Class(class) = &spec.gpus.devices
-        && spec.allows(donor)
-    {
-        let none = IdleNodes::of(state, std::iter::empty());
-        permitted(none.snapshot(snapshot).may_borrow(donor, PolicyQuery::of(spec, class, spec.least_milli())))?;
+    if spec.allows(donor) {
+        // Policy denies most donors, and needs none of their nodes.
+        allowed_when_idle(snapshot, spec, donor)?;
         let offer = state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
         if offer.is_none_or(|offer| offer.nodes.is_empty()) {
             return Err(Box::new(no_offer(donor)));
@@ -86,6 +83,29 @@ pub(crate) fn ask_idle_donor(
     let idle = nodes.snapshot(snapshot);
     let mut mig_values = MigValues::default();
     ask_donor(&idle, spec, donor, &mut |idle, donor, wanted| fit(idle, donor, wanted, &mut mig_values)).map(|_| ())
+}
+
+/// Whether policy allows a loan of any class that the request accepts; a selector may accept all of the tenant's.
+fn allowed_when_idle(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
+    let classes: Vec<ClassName> = match &spec.gpus.devices {
+        DeviceChoice::Class(class) => vec![class.clone()],
+        DeviceChoice::Selector(_) => {
+            let tenant = snapshot.bundle.tenants.get(spec.tenant.as_str());
+            let classes = tenant.into_iter().flat_map(|tenant| &tenant.spec.classes);
+            classes.filter_map(|class| ClassName::parse(class, "class").ok()).collect()
+        }
+    };
+    let nodes = IdleNodes::of(snapshot.state, std::iter::empty());
+    let idle = nodes.snapshot(snapshot);
+    let mut denials = Vec::new();
+    for class in &classes {
+        match permitted(idle.may_borrow(donor, PolicyQuery::of(spec, class, spec.least_milli()))) {
+            Ok(_) => return Ok(()),
+            Err(denial) => denials.push(denial),
+        }
+    }
+    // A denial that passes is enough.
+    denials.into_iter().min_by_key(|denial| denial.cure).map_or(Ok(()), Err)
 }
 
 /// The obstacle at `donor` that waiting cannot cure, if there is one.

@@ -1,7 +1,7 @@
 //! Requests that no donor could ever serve are refused, and those that need only wait are not.
 
 use comity_core::command::MarkClusters;
-use comity_core::demand::{Members, RequestSpec, Share};
+use comity_core::demand::{DeviceChoice, Members, RequestSpec, Share};
 use comity_core::inventory::{Device, Fault, FaultClass, Sharing};
 use comity_core::refusal::Code;
 use comity_core::{Command, explain};
@@ -159,6 +159,21 @@ fn donors_that_offer_nothing_yet_or_have_yet_to_join_may_serve() {
     assert!(unservable(&federation, &spec(5, Share::Whole, "big")).is_some());
     federation.join("north");
     assert_eq!(unservable(&federation, &spec(5, Share::Whole, "big")), None, "it has yet to offer");
+}
+
+#[test]
+fn a_selector_accepts_all_classes_of_the_tenant() {
+    let mut federation = Federation::ready();
+    let selected = |count, selector: &str| {
+        let mut wanted = spec(count, Share::Whole, "big");
+        wanted.gpus.devices = DeviceChoice::Selector(selector.to_owned());
+        wanted
+    };
+    in_use(&mut federation);
+    assert_eq!(unservable(&federation, &selected(16, "device.memoryMiB > 1")), None);
+    assert!(unservable(&federation, &selected(17, "device.memoryMiB > 1")).is_some());
+    let (reason, _) = unservable(&federation, &selected(1, "device.memoryMiB > 100000")).unwrap();
+    assert!(reason.contains("no device of north that belongs to a class is selected"), "{reason}");
 }
 
 #[test]
