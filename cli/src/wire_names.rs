@@ -39,6 +39,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("spec.purpose", "--purpose"),
     ("spec.tenant", "--tenant"),
     ("spec.origin", "--origin"),
+    ("set queue_anyway", "add --queue-anyway"),
 ];
 /// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;

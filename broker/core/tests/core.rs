@@ -51,3 +51,5 @@ mod spread;
 mod time;
 #[path = "core/topology.rs"]
 mod topology;
+#[path = "core/unservable.rs"]
+mod unservable;

@@ -40,11 +40,20 @@ async fn bad_requests_name_field_value_and_remedy_and_change_nothing() {
         (gpus(|g| g.share = None), "spec.gpus.share", ""),
         (gpus(|g| g.class = String::new()), "spec.gpus.class", ""),
     ] {
-        let call = v1::SubmitRequestRequest { spec: Some(bad), idempotency_key: "bad".into(), dry_run: false };
+        let call = v1::SubmitRequestRequest {
+            spec: Some(bad),
+            idempotency_key: "bad".into(),
+            queue_anyway: true,
+            dry_run: false,
+        };
         assert_refused(requests.submit_request(call).await, Code::InvalidArgument, field, value);
     }
-    let call =
-        |spec, key: &str| v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.into(), dry_run: false };
+    let call = |spec, key: &str| v1::SubmitRequestRequest {
+        spec: Some(spec),
+        idempotency_key: key.into(),
+        queue_anyway: true,
+        dry_run: false,
+    };
     assert_refused(requests.submit_request(call(spec(), "")).await, Code::InvalidArgument, "idempotency_key", "");
     let long = "k".repeat(129);
     let shown = format!("{}…", "k".repeat(80));

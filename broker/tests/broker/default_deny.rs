@@ -67,6 +67,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                         spec: Some(spec()),
                         idempotency_key: key(),
                         dry_run: true,
+                        queue_anyway: true,
                     })
                     .await,
             ),
@@ -85,7 +86,10 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             ),
         ),
         ("ExplainRequest", gate(requests.explain_request(v1::ExplainRequestRequest { request: "req-9".into() }).await)),
-        ("QuoteRequest", gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()) }).await)),
+        (
+            "QuoteRequest",
+            gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()), queue_anyway: true }).await),
+        ),
         ("GetLease", gate(leases.get_lease(v1::GetLeaseRequest { lease: "lease-9".into(), consistency: 0 }).await)),
         ("ListLeases", gate(leases.list_leases(v1::ListLeasesRequest::default()).await)),
         (

@@ -45,6 +45,7 @@ impl Borrower {
             spec: Some(demand::spec(usize::try_from(number)?, self.origins)),
             idempotency_key: format!("submit-{number}"),
             dry_run: false,
+            queue_anyway: true,
         };
         let reply =
             repeated(async || RequestServiceClient::new(self.alice.clone()).submit_request(request.clone()).await)

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use comity_policy::{BorrowFacts, Bundle, DenyCode, InUse, compile_selector};
+use comity_policy::{BorrowFacts, Bundle, InUse, compile_selector};
 use comity_types::{ClassName, ClusterId, LeaseId, RequestId, TenantId};
 
 use crate::apply::command::{ApplyPolicy, Command};
 use crate::apply::entry::{LOG_FORMAT, LogEnvelope};
+use crate::explain::explanation::for_one_donor;
 use crate::feasibility::check::check_terms;
 use crate::feasibility::donors::promise::donors;
-use crate::model::demand::{DeviceChoice, Members, RequestSpec};
+use crate::model::demand::{DeviceChoice, RequestSpec};
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::Refusal;
@@ -184,8 +185,7 @@ fn denied_everywhere(state: &State, spec: &RequestSpec) -> Option<String> {
     if let Err(refusal) = check_terms(&record.bundle, spec) {
         return Some(refusal.reason);
     }
-    let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
-    let asked = spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part);
+    let asked = for_one_donor(spec);
     let mut first = None;
     for donor in donors(state, spec).filter(|donor| spec.allows(donor)) {
         for class in classes(state, donor, spec) {
@@ -229,7 +229,7 @@ fn denial(state: &State, bundle: &Bundle, spec: &RequestSpec, donor: &ClusterId,
         now_ms: state.log_time.0,
         in_use: InUse::default(),
     });
-    let denial = decision.denial().filter(|denial| denial.code != DenyCode::AgreementNotBegun)?;
+    let denial = decision.denial().filter(|denial| !denial.code.may_pass())?;
     Some(denial.message.clone())
 }
 

@@ -162,14 +162,7 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
             placement.resource_count
         )));
     }
-    let ask = PolicyQuery {
-        tenant: spec.tenant.as_str(),
-        origin: &spec.origin,
-        class: &class,
-        milli: placement.milli(),
-        delivery: spec.delivery,
-        duration: spec.duration,
-    };
+    let ask = PolicyQuery::of(spec, &class, placement.milli());
     let agreement = permitted(snapshot.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
     check_reserve(snapshot, donor, placement).map_err(|obstacle| denied(&obstacle))?;
     check_pools(snapshot, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;

@@ -60,6 +60,9 @@ pub struct SubmitArgs {
     /// Validate the request, but do not submit it
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
+    /// Queue the request even if no donor could ever serve it as things are (otherwise exit code 6)
+    #[arg(long)]
+    queue_anyway: bool,
     /// Wait until the lease is active or the request ends
     #[arg(long)]
     wait: bool,
@@ -79,8 +82,12 @@ impl SubmitArgs {
         let channel = session.channel()?;
         let mut client = RequestServiceClient::new(channel.clone());
         let key = idempotency_key(self.idempotency_key.as_deref());
-        let request =
-            v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.clone(), dry_run: self.dry_run };
+        let request = v1::SubmitRequestRequest {
+            spec: Some(spec),
+            idempotency_key: key.clone(),
+            dry_run: self.dry_run,
+            queue_anyway: self.queue_anyway,
+        };
         let mut ctrl_c = CtrlC::listen()?;
         let submitted = ctrl_c
             .run_until(call(client.submit_request(request)), || stopped_submitting(&key))
