@@ -32,6 +32,10 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Attempts to bind a port in use, and the pause between them: 2 s in all.
 const BIND_TRIES: u32 = 40;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
+/// Flags of `comity-broker run` for the three ports.
+const CLIENT_LISTEN: &str = "--client-listen";
+const RAFT_LISTEN: &str = "--raft-listen";
+const ADMIN_LISTEN: &str = "--admin-listen";
 /// Maximum age of a connection, so that none outlives its certificate for long.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(3600);
 
@@ -48,17 +52,36 @@ pub enum StartError {
     #[error(transparent)]
     Group(#[from] GroupError),
     /// A port cannot be bound.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}; {}give another address with {flag}", free(.source))]
     Listen {
         /// Where.
         address: SocketAddr,
+        /// The flag of `comity-broker run` that sets the address.
+        flag: &'static str,
         /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// The port for metrics.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
+}
+
+impl StartError {
+    /// The address that another process listens on, if that is why the broker does not start.
+    #[must_use]
+    pub fn taken(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Listen { address, source, .. } => is_taken(source).then_some(*address),
+            Self::Ca(_) | Self::Identity(_) | Self::Group(_) => None,
+        }
+    }
+}
+
+fn is_taken(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::AddrInUse
+}
+
+/// The remedy that only a taken port has.
+fn free(error: &std::io::Error) -> &'static str {
+    if is_taken(error) { "stop the process that uses this port (`ss -ltnp` lists it), or " } else { "" }
 }
 
 /// Bound ports: their numbers are known before the broker starts.
@@ -76,18 +99,21 @@ impl Listeners {
     /// # Errors
     /// [`StartError::Listen`].
     pub async fn bind(config: &Config) -> Result<Self, StartError> {
-        Ok(Self { client: bind(config.client_listen).await?, raft: bind(config.raft_listen).await? })
+        Ok(Self {
+            client: bind(config.client_listen, CLIENT_LISTEN).await?,
+            raft: bind(config.raft_listen, RAFT_LISTEN).await?,
+        })
     }
 }
 
 /// Retries while the port is in use: a previous broker may still be releasing it.
-async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, StartError> {
     let mut tried = 1;
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == ErrorKind::AddrInUse && tried < BIND_TRIES => tried += 1,
-            Err(source) => return Err(StartError::Listen { address, source }),
+            Err(error) if is_taken(&error) && tried < BIND_TRIES => tried += 1,
+            Err(source) => return Err(StartError::Listen { address, flag, source }),
         }
         tokio::time::sleep(BIND_PAUSE).await;
     }
@@ -122,11 +148,11 @@ impl Broker {
     /// [`StartError`].
     pub async fn start_on(config: Config, listeners: Listeners) -> Result<Self, StartError> {
         comity_runtime::install_crypto_provider();
-        let local = |listener: &TcpListener, address| {
-            listener.local_addr().map_err(|source| StartError::Listen { address, source })
+        let local = |listener: &TcpListener, address, flag| {
+            listener.local_addr().map_err(|source| StartError::Listen { address, flag, source })
         };
-        let client = local(&listeners.client, config.client_listen)?;
-        let raft = local(&listeners.raft, config.raft_listen)?;
+        let client = local(&listeners.client, config.client_listen, CLIENT_LISTEN)?;
+        let raft = local(&listeners.raft, config.raft_listen, RAFT_LISTEN)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let ca = Arc::new(CertificateAuthority::load(&config.ca_dir())?);
         let renewal = renewal(&config, &ca, &clock);
@@ -143,7 +169,12 @@ impl Broker {
             BuildInfo::of("comity-broker"),
             below.token(),
         )
-        .await?;
+        .await
+        .map_err(|AdminError { address, source }| StartError::Listen {
+            address,
+            flag: ADMIN_LISTEN,
+            source,
+        })?;
 
         let hub = Arc::new(WatchHub::new(metrics.clone()));
         let deps = GroupDeps {
@@ -291,5 +322,29 @@ async fn follow_readiness(
             changed = leadership.changed() => if changed.is_err() { return },
             () = stop.cancelled() => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_has_a_remedy() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 7480));
+        let error = |kind: ErrorKind| StartError::Listen { address, flag: ADMIN_LISTEN, source: kind.into() };
+        let taken = error(ErrorKind::AddrInUse);
+        assert_eq!(
+            taken.to_string(),
+            "cannot listen on 127.0.0.1:7480: address in use; stop the process that uses this port (`ss -ltnp` lists it), \
+             or give another address with --admin-listen"
+        );
+        assert_eq!(taken.taken(), Some(address));
+        let forbidden = error(ErrorKind::PermissionDenied);
+        assert_eq!(
+            forbidden.to_string(),
+            "cannot listen on 127.0.0.1:7480: permission denied; give another address with --admin-listen"
+        );
+        assert_eq!(forbidden.taken(), None);
     }
 }

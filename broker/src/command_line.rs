@@ -242,13 +242,16 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
         Action::Run(args) => run(args).await,
         Action::AddIdentity(args) => {
             let out = args.out.display();
+            if args.once && !provision::add_identity_once(&args.data, args.id, &args.out)? {
+                say!("broker {} was in {out} already", args.id);
+                return Ok(());
+            }
             if !args.once {
                 provision::add_identity(&args.data, args.id, &args.out)?;
-                say!("broker {} is in {out}; carry it to its machine and run it there", args.id);
-            } else if provision::add_identity_once(&args.data, args.id, &args.out)? {
-                say!("broker {} is in {out}", args.id);
-            } else {
-                say!("broker {} was in {out} already", args.id);
+            }
+            say!("broker {} is in {out}", args.id);
+            for step in provision::next_steps(&Settings::load(&args.out)?, &args.out) {
+                say!("next: {step}");
             }
             Ok(())
         }

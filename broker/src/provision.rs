@@ -127,6 +127,22 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
     Ok(true)
 }
 
+/// What is left to do after [`add_identity`], one step a line. A broker that is not among the members gets the log only
+/// after a maintainer adds it.
+#[must_use]
+pub fn next_steps(settings: &Settings, out: &Path) -> Vec<String> {
+    let (id, out) = (settings.id, out.display());
+    let mut steps =
+        vec![format!("carry {out} to the machine of broker {id}, and there: comity-broker run --data {out}")];
+    if !settings.members.contains_key(&id) {
+        steps.push(format!(
+            "broker {id} is no member yet; once it runs, as a maintainer: comity raft add-learner {id} --raft-address \
+             HOST:7444 --client-address HOST:7443 && comity raft promote {id}"
+        ));
+    }
+    steps
+}
+
 /// Makes a user's key and certificate.
 ///
 /// # Errors
@@ -218,6 +234,8 @@ mod tests {
         let certificate = || std::fs::read(identity_dir(&out).join("cert.pem")).unwrap();
         let made = certificate();
         assert_eq!(Settings::load(&out).unwrap().id, 2);
+        let steps = next_steps(&Settings::load(&out).unwrap(), &out);
+        assert_eq!(steps.len(), 1, "{steps:?}");
         assert!(!add_identity_once(&first, 2, &out).unwrap());
         assert_eq!(certificate(), made);
         assert!(matches!(add_identity_once(&first, 3, &out), Err(ProvisionError::Exists { .. })));
@@ -226,6 +244,11 @@ mod tests {
         std::fs::remove_file(out.join("broker.json")).unwrap();
         assert!(add_identity_once(&first, 2, &out).unwrap());
         assert_ne!(certificate(), made);
+        let fourth = home.path().join("fourth");
+        add_identity(&first, 4, &fourth).unwrap();
+        let steps = next_steps(&Settings::load(&fourth).unwrap(), &fourth);
+        assert!(steps[1].contains("comity raft add-learner 4 --raft-address HOST:7444"), "{steps:?}");
+        assert!(steps[1].contains("comity raft promote 4"), "{steps:?}");
         let ca = |data: &Path| std::fs::read(ca_dir(data).join("ca.pem")).unwrap();
         assert_eq!(ca(&out), ca(&first));
     }

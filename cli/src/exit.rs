@@ -17,20 +17,26 @@ pub enum Exit {
     Permission,
     /// No broker (or agent, or cluster) answered in time.
     Unavailable,
+    /// No donor could ever serve the request as things are.
+    Unservable,
     /// The configuration cannot be used: identity, broker addresses, kubeconfig.
     Configuration,
+    /// Ctrl-C; by convention of shells, 128 and the number of SIGINT.
+    Interrupted,
 }
 
 impl Exit {
     /// All exit codes, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Ok,
         Self::Refused,
         Self::Usage,
         Self::NotFound,
         Self::Permission,
         Self::Unavailable,
+        Self::Unservable,
         Self::Configuration,
+        Self::Interrupted,
     ];
 
     /// The process's exit code.
@@ -43,7 +49,9 @@ impl Exit {
             Self::NotFound => 3,
             Self::Permission => 4,
             Self::Unavailable => 5,
+            Self::Unservable => 6,
             Self::Configuration => 64,
+            Self::Interrupted => 130,
         }
     }
 
@@ -57,7 +65,9 @@ impl Exit {
             Self::NotFound => "the named object does not exist",
             Self::Permission => "not permitted, or no valid certificate",
             Self::Unavailable => "no broker, agent or cluster answered in time; a retry may help",
+            Self::Unservable => "no donor could ever serve the request as things are; --queue-anyway queues it",
             Self::Configuration => "bad configuration: identity, broker addresses or kubeconfig",
+            Self::Interrupted => "interrupted by Ctrl-C; a submitted request continues",
         }
     }
 }
@@ -84,7 +94,7 @@ mod tests {
 
     #[test]
     fn numbers_are_stable_and_each_is_in_the_help() {
-        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 64]);
+        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 6, 64, 130]);
         for exit in Exit::ALL {
             assert!(help().contains(&format!("{:>3}  {}", exit.number(), exit.meaning())), "{exit:?}");
         }

@@ -184,6 +184,7 @@ fn exit_of(grpc: Code, code: &str) -> Exit {
     match (code, grpc) {
         ("policy-denied", _) => Exit::Refused,
         ("invalid-token", _) => Exit::Permission,
+        ("unservable", _) => Exit::Unservable,
         (_, Code::InvalidArgument | Code::OutOfRange) => Exit::Usage,
         (_, Code::NotFound) => Exit::NotFound,
         (_, Code::PermissionDenied | Code::Unauthenticated) => Exit::Permission,
@@ -227,6 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_nobody_can_serve_names_the_flag_that_queues_it() {
+        let mut failure = Failure::from(status(Code::FailedPrecondition, "unservable"));
+        failure.field.clear();
+        failure.remedy = "ask for 8; or set queue_anyway, and the request waits for such a change".to_owned();
+        let remedy = "remedy: ask for 8; or add --queue-anyway, and the request waits for such a change\n";
+        assert_eq!(failure.text(), format!("error: no quota is left\n{remedy}"));
+        assert_eq!(failure.exit.number(), 6);
+    }
+
+    #[test]
     fn each_kind_has_its_exit_code() {
         for (grpc, stable, exit) in [
             (Code::InvalidArgument, "invalid-field", 2),
@@ -235,6 +246,7 @@ mod tests {
             (Code::PermissionDenied, "policy-denied", 1),
             (Code::Unauthenticated, "unauthenticated", 4),
             (Code::FailedPrecondition, "wrong-state", 1),
+            (Code::FailedPrecondition, "unservable", 6),
             (Code::AlreadyExists, "idempotency-conflict", 1),
             (Code::ResourceExhausted, "limit-reached", 1),
             (Code::Unavailable, "unavailable", 5),

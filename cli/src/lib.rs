@@ -14,6 +14,7 @@
 pub mod args;
 pub mod clock;
 pub mod commands;
+pub mod confirm;
 pub mod dev;
 pub mod exit;
 pub mod failure;

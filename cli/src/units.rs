@@ -12,4 +12,4 @@ pub use comity_policy::show_gpus as format_milli;
 pub use data::{DataAmount, parse_data};
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};
-pub use time::{age, format_duration, parse_duration_ms, parse_time_ms};
+pub use time::{age, format_duration, format_time, parse_duration_ms, parse_time_ms};

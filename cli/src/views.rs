@@ -39,7 +39,10 @@ pub use list::{List, Row};
 pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
 pub use peering_view::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
-pub use policy_view::{FileDetail, PolicyApplied, PolicyChecked, PolicyFile, PolicyProblem, PolicyShown};
+pub use policy_view::{
+    CapacityEffect, FileDetail, LeaseEffect, PolicyApplied, PolicyChecked, PolicyEffects, PolicyFile, PolicyProblem,
+    PolicyShown, RequestEffect,
+};
 pub use quote_view::Quote;
 pub use raft_view::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 pub use request_view::{Request, RequestState};

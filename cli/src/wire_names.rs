@@ -1,7 +1,7 @@
 //! Rewrites the wire fields in a broker's refusal as flags and their units, for people. Scripts (`-o json`) get the
 //! broker's text unchanged.
 
-use crate::units::format_duration;
+use crate::units::{format_duration, format_time};
 
 /// Each field and its flag. A field must precede every field whose name is its prefix.
 const FLAGS: &[(&str, &str)] = &[
@@ -31,6 +31,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("spec.start_by_ms", "--start-by"),
     ("spec.duration_ms", "--duration"),
     ("duration_ms", "--duration"),
+    ("may_shorten", "--shorten"),
     ("spec.allow_donors", "--donor"),
     ("spec.deny_donors", "--not-donor"),
     ("spec.delivery", "--delivery"),
@@ -38,6 +39,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("spec.purpose", "--purpose"),
     ("spec.tenant", "--tenant"),
     ("spec.origin", "--origin"),
+    ("set queue_anyway", "add --queue-anyway"),
 ];
 /// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;
@@ -69,8 +71,7 @@ fn in_units(field: &str, text: &str) -> String {
 }
 
 fn moment(ms: u64) -> Option<String> {
-    let ms = i64::try_from(ms).ok().filter(|_| ms >= FIRST_TIME_MS)?;
-    Some(jiff::Timestamp::from_millisecond(ms).ok()?.round(jiff::Unit::Second).ok()?.to_string())
+    if ms >= FIRST_TIME_MS { format_time(ms) } else { None }
 }
 
 /// Applies `change` to each whole number that is a word of its own.
@@ -124,6 +125,11 @@ mod tests {
                 "spec.spread_donors",
                 "spec.spread_donors \"true\" is asked for without spec.members",
                 "--spread-donors \"true\" is asked for without --members",
+            ),
+            (
+                "may_shorten",
+                "renew it with a longer duration_ms, or set may_shorten to let it end earlier",
+                "renew it with a longer --duration, or set --shorten to let it end earlier",
             ),
             ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
         ] {

@@ -8,6 +8,13 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
+#[path = "cli/ctrl_c.rs"]
+mod ctrl_c;
+#[path = "cli/kept.rs"]
+mod kept;
+#[path = "cli/policy_changes.rs"]
+mod policy_changes;
+
 /// `comity`, with nothing of the caller's environment that it reads.
 fn comity() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
@@ -81,6 +88,7 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (submit(&["--duration", "-2h"]), 2, "'--duration <DURATION>': \"-2h\" is not a duration; write a duration as"),
         (submit(&["--wait", "--timeout", "-5m"]), 2, "'--timeout <DURATION>': \"-5m\""),
         (run(&["lease", "renew", "lease-1", "--duration", "-1"]), 2, "\"-1\" is not a duration"),
+        (run(&["lease", "renew", "lease-1", "--duration", "10s", "--shorten"]), 2, "remedy: add --yes to confirm"),
         (run(&["cluster", "invite", "x", "--ttl", "-1h"]), 2, "\"-1h\" is not a duration"),
         (run(&["raft", "add-learner", "0", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
         (run(&["raft", "add-learner", "-1", "--raft-address", "a:1", "--client-address", "a:2"]), 2, "'<NUMBER>'"),
@@ -390,6 +398,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(shown.contains("virtual-node (pods of the namespace below"), "{shown}");
     let cancelled = as_alice(&["request", "cancel", id]);
     assert!(cancelled.status.success() && stderr(&cancelled).is_empty(), "{}", stderr(&cancelled));
+    ctrl_c::ctrl_c_ends_the_wait_and_not_the_request(&as_alice, &text, &by_node[1..]);
     // By the time it is looked up, the lease may be over.
     let said = stderr(&as_alice(&["request", "cancel", "req-2"]));
     let ends = said.starts_with("lease-2 ends with it: ");
@@ -411,6 +420,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let maintainer = text.lines().find(|line| line.ends_with("raft status")).unwrap();
     let maintainer = maintainer.split_whitespace().nth(2).unwrap().trim_matches('"').to_owned();
+    policy_changes::are_named_before_they_happen(&as_alice, &maintainer, temp.path());
     let members = json(&["--identity", &maintainer, "raft", "status"])["members"].clone();
     let address = |index: usize, which: &str| members[index][which].as_str().unwrap().to_owned();
     let add = |client: &str| {
@@ -439,6 +449,13 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
         stderr(&other)
     );
 
+    let sooner = as_alice(&["lease", "renew", "lease-1", "--duration", "10s"]);
+    assert_eq!(sooner.status.code(), Some(1), "{}", stderr(&sooner));
+    assert!(
+        stderr(&sooner).contains("lease-1 would end at ") && stderr(&sooner).contains("set --shorten"),
+        "{sooner:?}"
+    );
+
     let kubeconfig = as_alice(&["lease", "kubeconfig", "lease-1"]);
     assert!(stdout(&kubeconfig).contains("tls-server-name"), "{}", stderr(&kubeconfig));
     assert_eq!(json(&["lease", "release", "lease-1"])["endReason"], "released");
@@ -461,22 +478,4 @@ fn dev_ends_at_once_by_a_second_ctrl_c_and_leaves_nothing() {
     let code = process.wait().code();
     assert!(matches!(code, Some(0 | 130)), "{code:?}");
     assert!(is_empty(temp.path()), "something was left in the temporary directory");
-}
-
-#[test]
-fn a_kept_federation_goes_on_where_it_was() {
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path().join("state");
-    let start = || {
-        let mut process = Running::start(dev(dir.path()).arg("--state").arg(&state));
-        let text = until_ready(&mut process);
-        signal(process.id(), "TERM");
-        assert!(process.wait().success());
-        text
-    };
-    let first = start();
-    assert!(first.contains("request-submitted"), "{first}");
-    let second = start();
-    assert!(second.contains("lease-1 of the previous run is still active"), "{second}");
-    assert_eq!(exported(&first, "COMITY_BROKER"), exported(&second, "COMITY_BROKER"));
 }

@@ -154,7 +154,8 @@ pub enum DenyCode {
     UnknownClass,
     /// The tenant may not request this class.
     ClassNotAllowed,
-    /// More GPUs than the federation, or a quota, allows in one request.
+    /// More GPUs than the federation, or a quota, allows in one request, or than an agreement, a quota or the donor
+    /// ever allows.
     RequestTooLarge,
     /// Longer than the federation, a quota or the donor allows.
     LeaseTooLong,
@@ -213,6 +214,12 @@ impl DenyCode {
             Self::QuotaExhausted => "quota-exhausted",
             Self::DonorExhausted => "donor-exhausted",
         }
+    }
+
+    /// Whether the denial can go away without a change of policy, because leases end and agreements begin.
+    #[must_use]
+    pub const fn may_pass(self) -> bool {
+        matches!(self, Self::AgreementNotBegun | Self::AgreementExhausted | Self::QuotaExhausted | Self::DonorExhausted)
     }
 }
 

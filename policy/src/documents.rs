@@ -100,7 +100,7 @@ impl<T> Document<T> {
     /// Cites the line of a field, or of the document if it lacks the field. `path` is the path within `spec`, such as
     /// `lends[0].maxGpus`.
     #[must_use]
-    pub(crate) fn cite(&self, path: &str) -> DocRef {
+    pub fn cite(&self, path: &str) -> DocRef {
         DocRef {
             kind: self.kind,
             name: self.name.clone(),

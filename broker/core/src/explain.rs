@@ -4,13 +4,17 @@ pub(crate) mod answer;
 pub(crate) mod explanation;
 pub(crate) mod outlook;
 pub(crate) mod pending;
+pub(crate) mod policy_effects;
 pub(crate) mod queue_position;
 pub(crate) mod quote;
 pub(crate) mod reclaims;
+pub(crate) mod unservable;
 
 pub use answer::Explanation;
 pub use explanation::{Waiting, explain, explain_waiting};
 pub use pending::explain_pending;
+pub use policy_effects::{CapacityEffect, Effects, LeaseEffect, PolicyEffects, RequestEffect, policy_effects};
 pub use queue_position::QueuePosition;
 pub use quote::{Quote, quote};
 pub use reclaims::{ReclaimedLease, Reclaims};
+pub use unservable::unservable;

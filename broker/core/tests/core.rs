@@ -31,6 +31,8 @@ mod mig;
 mod migration;
 #[path = "core/near.rs"]
 mod near;
+#[path = "core/policy_changes.rs"]
+mod policy_changes;
 #[path = "core/queue.rs"]
 mod queue;
 #[path = "core/reasons.rs"]
@@ -49,3 +51,5 @@ mod spread;
 mod time;
 #[path = "core/topology.rs"]
 mod topology;
+#[path = "core/unservable.rs"]
+mod unservable;

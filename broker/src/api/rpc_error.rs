@@ -159,6 +159,7 @@ fn grpc_code(code: RefusalCode) -> Code {
         RefusalCode::NoCapacity | RefusalCode::LimitReached => Code::ResourceExhausted,
         RefusalCode::WrongState
         | RefusalCode::NoPolicy
+        | RefusalCode::Unservable
         | RefusalCode::StaleGeneration
         | RefusalCode::StaleFencingToken
         | RefusalCode::StaleEpoch => Code::FailedPrecondition,

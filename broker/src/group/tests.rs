@@ -246,6 +246,7 @@ fn policy(commit: u64) -> Proposal {
         actor: Actor::User("spiffe://group.test/user/admin".into()),
         command: Command::ApplyPolicy(ApplyPolicy {
             source: BundleSource { files: vec![file], commit: Some(format!("{commit:040}")) },
+            force: false,
         }),
         idempotency: None,
         traceparent: String::new(),

@@ -40,11 +40,20 @@ async fn bad_requests_name_field_value_and_remedy_and_change_nothing() {
         (gpus(|g| g.share = None), "spec.gpus.share", ""),
         (gpus(|g| g.class = String::new()), "spec.gpus.class", ""),
     ] {
-        let call = v1::SubmitRequestRequest { spec: Some(bad), idempotency_key: "bad".into(), dry_run: false };
+        let call = v1::SubmitRequestRequest {
+            spec: Some(bad),
+            idempotency_key: "bad".into(),
+            queue_anyway: true,
+            dry_run: false,
+        };
         assert_refused(requests.submit_request(call).await, Code::InvalidArgument, field, value);
     }
-    let call =
-        |spec, key: &str| v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.into(), dry_run: false };
+    let call = |spec, key: &str| v1::SubmitRequestRequest {
+        spec: Some(spec),
+        idempotency_key: key.into(),
+        queue_anyway: true,
+        dry_run: false,
+    };
     assert_refused(requests.submit_request(call(spec(), "")).await, Code::InvalidArgument, "idempotency_key", "");
     let long = "k".repeat(129);
     let shown = format!("{}…", "k".repeat(80));
@@ -194,7 +203,11 @@ async fn a_bundle_with_errors_in_five_files_lists_them_all_and_changes_nothing()
         file.text = file.text.replace("spec:", "spec:\n  motto: none");
     }
     let mut policies = PolicyServiceClient::new(federation.user("admin"));
-    let request = v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key: "bad".into() };
+    let request = v1::ApplyPolicyRequest {
+        bundle: Some(bundle),
+        idempotency_key: "bad".into(),
+        ..v1::ApplyPolicyRequest::default()
+    };
     let reply = policies.apply_policy(request).await.unwrap().into_inner();
     let files: std::collections::BTreeSet<&str> = reply.problems.iter().map(|problem| problem.file.as_str()).collect();
     assert_eq!(files.len(), 5, "{files:?}");

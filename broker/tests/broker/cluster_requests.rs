@@ -22,7 +22,7 @@ fn burst() -> v1::RequestSpec {
 }
 
 fn submission(spec: v1::RequestSpec, key: &str) -> v1::SubmitRequestRequest {
-    v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.to_owned(), dry_run: false }
+    v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.to_owned(), queue_anyway: true, dry_run: false }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,10 +114,14 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     assert_eq!(cancelled.state(), v1::RequestState::Cancelled);
 
     // Clusters may not call what only users and maintainers may.
-    let quote = v1::QuoteRequestRequest { spec: Some(burst()) };
+    let quote = v1::QuoteRequestRequest { spec: Some(burst()), queue_anyway: true };
     assert_refused(requests.quote_request(Request::new(quote)).await, Code::PermissionDenied, "", "");
-    let renew =
-        v1::RenewLeaseRequest { lease: "lease-1".to_owned(), duration_ms: 0, idempotency_key: "renew".to_owned() };
+    let renew = v1::RenewLeaseRequest {
+        lease: "lease-1".to_owned(),
+        duration_ms: 0,
+        idempotency_key: "renew".to_owned(),
+        may_shorten: false,
+    };
     let reply = LeaseServiceClient::new(federation.channel(&campus.pem)).renew_lease(renew).await;
     assert_refused(reply, Code::PermissionDenied, "", "");
 }

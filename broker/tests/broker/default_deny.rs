@@ -67,6 +67,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                         spec: Some(spec()),
                         idempotency_key: key(),
                         dry_run: true,
+                        queue_anyway: true,
                     })
                     .await,
             ),
@@ -85,7 +86,10 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             ),
         ),
         ("ExplainRequest", gate(requests.explain_request(v1::ExplainRequestRequest { request: "req-9".into() }).await)),
-        ("QuoteRequest", gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()) }).await)),
+        (
+            "QuoteRequest",
+            gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()), queue_anyway: true }).await),
+        ),
         ("GetLease", gate(leases.get_lease(v1::GetLeaseRequest { lease: "lease-9".into(), consistency: 0 }).await)),
         ("ListLeases", gate(leases.list_leases(v1::ListLeasesRequest::default()).await)),
         (
@@ -102,6 +106,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                         lease: "lease-9".into(),
                         duration_ms: 0,
                         idempotency_key: key(),
+                        may_shorten: false,
                     })
                     .await,
             ),
@@ -124,7 +129,11 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             "ApplyPolicy",
             gate(
                 policies
-                    .apply_policy(v1::ApplyPolicyRequest { bundle: Some(examples()), idempotency_key: key() })
+                    .apply_policy(v1::ApplyPolicyRequest {
+                        bundle: Some(examples()),
+                        idempotency_key: key(),
+                        ..v1::ApplyPolicyRequest::default()
+                    })
                     .await,
             ),
         ),
@@ -247,7 +256,11 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
 async fn before_a_bundle_only_the_bootstrap_admin_may_apply_one() {
     let federation = Federation::bare().await;
     assert_eq!(let_through(&federation.user("alice")).await, expected(&[]));
-    let request = v1::ApplyPolicyRequest { bundle: Some(examples()), idempotency_key: "k".to_owned() };
+    let request = v1::ApplyPolicyRequest {
+        bundle: Some(examples()),
+        idempotency_key: "k".to_owned(),
+        ..v1::ApplyPolicyRequest::default()
+    };
     let denied = PolicyServiceClient::new(federation.user("ingrid")).apply_policy(request.clone()).await;
     assert_refused(denied, Code::PermissionDenied, "", "");
     let invite = federation.invite("ncc-main", "too-early").await;

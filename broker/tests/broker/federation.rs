@@ -75,7 +75,11 @@ impl Federation {
     }
 
     pub(crate) async fn apply_examples(&self, key: &str) -> Result<v1::ApplyPolicyResponse, Status> {
-        let request = v1::ApplyPolicyRequest { bundle: Some(examples()), idempotency_key: key.to_owned() };
+        let request = v1::ApplyPolicyRequest {
+            bundle: Some(examples()),
+            idempotency_key: key.to_owned(),
+            ..v1::ApplyPolicyRequest::default()
+        };
         let reply = PolicyServiceClient::new(self.user("admin")).apply_policy(request).await?;
         Ok(reply.into_inner())
     }

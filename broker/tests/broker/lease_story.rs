@@ -38,7 +38,12 @@ async fn a_lease_becomes_active_survives_a_restart_and_ends() {
 
     let alice = federation.user("alice");
     let mut requests = RequestServiceClient::new(alice.clone());
-    let submit = v1::SubmitRequestRequest { spec: Some(spec()), idempotency_key: "one".to_owned(), dry_run: false };
+    let submit = v1::SubmitRequestRequest {
+        spec: Some(spec()),
+        idempotency_key: "one".to_owned(),
+        queue_anyway: false,
+        dry_run: false,
+    };
     let dry = v1::SubmitRequestRequest { dry_run: true, idempotency_key: "dry".to_owned(), ..submit.clone() };
     let dry = requests.submit_request(dry).await.unwrap().into_inner().request.unwrap();
     assert_eq!(dry.id, "");
@@ -92,8 +97,12 @@ async fn a_lease_becomes_active_survives_a_restart_and_ends() {
     let unseen = LeaseServiceClient::new(federation.user("ivan")).release_lease(release.clone()).await.unwrap_err();
     assert_eq!((unseen.code(), detail(&unseen).value.as_str()), (Code::NotFound, "lease-1"));
 
-    let renew =
-        v1::RenewLeaseRequest { lease: lease.id.clone(), duration_ms: 7_200_000, idempotency_key: "renew".to_owned() };
+    let renew = v1::RenewLeaseRequest {
+        lease: lease.id.clone(),
+        duration_ms: 7_200_000,
+        idempotency_key: "renew".to_owned(),
+        may_shorten: false,
+    };
     let renewed = leases.renew_lease(renew).await.unwrap().into_inner().lease.unwrap();
     assert_eq!(renewed.term_ms, 7_200_000);
     let released = leases.release_lease(release).await.unwrap().into_inner().lease.unwrap();
@@ -122,9 +131,30 @@ async fn explain_names_each_donor_and_what_would_unblock_it() {
     let offer = at_donor.offer(1, 1);
     at_donor.report(Body::Offer(offer)).await.unwrap();
     let mut requests = RequestServiceClient::new(federation.user("alice"));
-    // Eight devices, all of them kept back for the centre's own users.
-    let submit = v1::SubmitRequestRequest { spec: Some(spec()), idempotency_key: "one".to_owned(), dry_run: false };
-    requests.submit_request(submit).await.unwrap();
+    // The donor's devices are exclusive: nobody can ever serve a part of one.
+    let mut half = spec();
+    half.gpus.as_mut().unwrap().share = Some(v1::Share { kind: Some(v1::share::Kind::Milli(500)) });
+    let spec = Some(half);
+    let key = "one".to_owned();
+    let submit = v1::SubmitRequestRequest { spec, idempotency_key: key, queue_anyway: false, dry_run: false };
+    let dry_run = v1::SubmitRequestRequest { dry_run: true, ..submit.clone() };
+    let quote = v1::QuoteRequestRequest { spec: submit.spec.clone(), queue_anyway: false };
+    for status in [
+        requests.submit_request(submit.clone()).await.unwrap_err(),
+        requests.submit_request(dry_run.clone()).await.unwrap_err(),
+        requests.quote_request(quote.clone()).await.unwrap_err(),
+    ] {
+        assert_eq!((status.code(), detail(&status).code.as_str()), (Code::FailedPrecondition, "unservable"));
+        assert!(status.message().contains("ncc-main") && status.message().contains("queue_anyway"), "{status}");
+    }
+    let dry_run = v1::SubmitRequestRequest { queue_anyway: true, ..dry_run };
+    let dry_run = requests.submit_request(dry_run).await.unwrap().into_inner().request.unwrap();
+    assert!(dry_run.message.contains("no donor could ever serve"), "{}", dry_run.message);
+    let submit = v1::SubmitRequestRequest { queue_anyway: true, ..submit };
+    requests.submit_request(submit.clone()).await.unwrap();
+    // The key stands for the request, and a repeated call gets it.
+    let repeated = v1::SubmitRequestRequest { queue_anyway: false, ..submit };
+    assert_eq!(requests.submit_request(repeated).await.unwrap().into_inner().request.unwrap().id, "req-1");
     let explain = v1::ExplainRequestRequest { request: "req-1".to_owned() };
     let reply = requests.explain_request(explain).await.unwrap().into_inner();
     let verdict = reply.donors.iter().find(|verdict| verdict.donor == "ncc-main").unwrap();
@@ -133,7 +163,7 @@ async fn explain_names_each_donor_and_what_would_unblock_it() {
         "{verdict:?}"
     );
     assert!(reply.summary.starts_with("not placed"), "{}", reply.summary);
-    let quote = v1::QuoteRequestRequest { spec: Some(spec()) };
+    let quote = v1::QuoteRequestRequest { queue_anyway: true, ..quote };
     let quote = requests.quote_request(quote).await.unwrap().into_inner();
     assert_eq!(quote.placement, None);
 }

@@ -13,7 +13,12 @@ async fn next(events: &mut Streaming<v1::WatchEvent>) -> v1::WatchEvent {
 }
 
 async fn submit(federation: &Federation, user: &str, key: &str) -> String {
-    let call = v1::SubmitRequestRequest { spec: Some(spec()), idempotency_key: key.to_owned(), dry_run: false };
+    let call = v1::SubmitRequestRequest {
+        spec: Some(spec()),
+        idempotency_key: key.to_owned(),
+        queue_anyway: true,
+        dry_run: false,
+    };
     let reply = RequestServiceClient::new(federation.user(user)).submit_request(call).await.unwrap();
     reply.into_inner().request.unwrap().id
 }

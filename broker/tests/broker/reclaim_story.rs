@@ -40,14 +40,19 @@ async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again(
         devices.take(local).for_each(|device| device.local_use_milli = 1_000);
         Body::Offer(offer)
     };
-    let (free, used, free_again) = (offers(0, 1), offers(6, 2), offers(0, 3));
+    let (free, used, free_again) = (offers(0, 1), offers(12, 2), offers(0, 3));
     assert_eq!(at_donor.report(free).await.unwrap(), None);
     let says = at_donor.voice();
     let _agents = (tokio::spawn(at_origin.obey()), tokio::spawn(at_donor.obey()));
     let alice = federation.user("alice");
     let mut requests = RequestServiceClient::new(alice.clone());
     let asked = v1::RequestSpec { preemptible: Some(v1::Preemptible { grace_ms: 60_000, checkpoint: true }), ..spec() };
-    let submit = v1::SubmitRequestRequest { spec: Some(asked), idempotency_key: "one".to_owned(), dry_run: false };
+    let submit = v1::SubmitRequestRequest {
+        spec: Some(asked),
+        idempotency_key: "one".to_owned(),
+        queue_anyway: false,
+        dry_run: false,
+    };
     let submitted = requests.submit_request(submit).await.unwrap().into_inner().request.unwrap();
     assert_eq!(
         submitted.spec.and_then(|spec| spec.preemptible).map(|it| (it.grace_ms, it.checkpoint)),
@@ -55,7 +60,7 @@ async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again(
     );
     lease(&alice, "lease-1", v1::LeaseState::Active).await;
 
-    // Sixteen, six of them in local use: seven would be free beside the lease, and eight are reserved.
+    // Sixteen, twelve of them in local use: one is free beside the lease, and two are reserved.
     says.send(message(1_000, used)).await.unwrap();
     let reclaimed = lease(&alice, "lease-1", v1::LeaseState::Reclaiming).await;
     let reclaim = reclaimed.reclaim.unwrap();

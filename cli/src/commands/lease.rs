@@ -4,17 +4,20 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 
+mod get_lease;
 mod kubeconfig;
 mod local_api;
+mod renew;
 mod secret;
 
+pub(crate) use get_lease::get_lease;
 pub use kubeconfig::KubeconfigArgs;
 pub(crate) use local_api::fetch_kubeconfig;
+pub use renew::LeaseRenewArgs;
 pub(crate) use secret::kube_client;
 
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::units::parse_duration_ms;
 use crate::views::{Lease, List};
 
 const LEASE_LIST_EXAMPLES: &str = "\
@@ -31,12 +34,6 @@ const RELEASE_EXAMPLES: &str = "\
 Examples:
   comity lease release lease-7         also deletes everything in its namespace on the donor
 ";
-const RENEW_EXAMPLES: &str = "\
-Examples:
-  comity lease renew lease-7                    start a new term of the same length
-  comity lease renew lease-7 --duration 8h
-";
-
 const CHECKPOINTED_EXAMPLES: &str = "\
 Examples:
   comity lease show lease-7            see whether it is being reclaimed, and its deadline
@@ -59,7 +56,6 @@ pub enum LeaseCommand {
     #[command(after_help = RELEASE_EXAMPLES)]
     Release(LeaseReleaseArgs),
     /// Start a new term now
-    #[command(after_help = RENEW_EXAMPLES)]
     Renew(LeaseRenewArgs),
     /// Report that the work of a lease is saved; a lease that is being reclaimed then ends
     #[command(after_help = CHECKPOINTED_EXAMPLES)]
@@ -109,19 +105,6 @@ pub struct CheckpointedArgs {
     idempotency_key: Option<String>,
 }
 
-/// `comity lease renew`.
-#[derive(Debug, Args)]
-pub struct LeaseRenewArgs {
-    /// Lease, as in lease-7
-    lease: String,
-    /// Length of the new term [default: as before]
-    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true)]
-    duration: Option<u64>,
-    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
-}
-
 impl LeaseCommand {
     /// Runs the subcommand.
     ///
@@ -148,15 +131,7 @@ impl LeaseCommand {
                 let mut client = LeaseServiceClient::new(session.channel()?);
                 call(client.checkpoint_lease(request)).await?.lease.unwrap_or_default().into()
             }
-            Self::Renew(args) => {
-                let request = v1::RenewLeaseRequest {
-                    lease: args.lease.clone(),
-                    duration_ms: args.duration.unwrap_or(0),
-                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
-                };
-                let mut client = LeaseServiceClient::new(session.channel()?);
-                call(client.renew_lease(request)).await?.lease.unwrap_or_default().into()
-            }
+            Self::Renew(args) => args.run(session).await?,
         };
         session.print(&lease)
     }
@@ -182,14 +157,4 @@ impl LeaseListArgs {
         .await?;
         session.print(&List { items: items.into_iter().map(Lease::from).collect(), revision })
     }
-}
-
-/// Gets one lease from the brokers.
-///
-/// # Errors
-/// [`Failure`] of the call.
-pub(crate) async fn get_lease(session: &Session, lease: &str) -> Result<Lease, Failure> {
-    let mut client = LeaseServiceClient::new(session.channel()?);
-    let request = v1::GetLeaseRequest { lease: lease.to_owned(), consistency: session.consistency() };
-    Ok(call(client.get_lease(request)).await?.lease.unwrap_or_default().into())
 }

@@ -1,17 +1,23 @@
 //! `comity policy`: check, apply and show policy bundles.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use comity_policy::{BundleSource, ReadError, Scan, SourceFile, read_directory, scan_directory};
+use comity_policy::{BundleSource, Scan, scan_directory};
 use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 
+mod apply;
+mod bad_bundle;
 mod git;
 
+pub use apply::PolicyApplyArgs;
+pub(crate) use apply::{BundleToApply, apply};
+
+use self::bad_bundle::{bad_bundle, unreadable};
 use crate::failure::Failure;
-use crate::session::{Session, call, idempotency_key};
-use crate::views::{FileDetail, PolicyApplied, PolicyChecked, PolicyProblem, PolicyShown};
+use crate::session::{Session, call};
+use crate::views::{FileDetail, PolicyChecked, PolicyProblem, PolicyShown};
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -21,14 +27,6 @@ Examples:
 
 Needs no broker. Shows all problems of all files, and warnings about valid policy that is surely a
 mistake, such as a tenant that no cluster lends to.
-";
-const APPLY_EXAMPLES: &str = "\
-Examples:
-  comity policy apply policy/
-  comity policy apply policy/ --commit 4f5e6d7
-
-The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
-the broker records the commit with it.
 ";
 const POLICY_SHOW_EXAMPLES: &str = "\
 Examples:
@@ -45,7 +43,6 @@ pub enum PolicyCommand {
     #[command(after_help = CHECK_EXAMPLES)]
     Check(PolicyCheckArgs),
     /// Apply a directory of policy documents
-    #[command(after_help = APPLY_EXAMPLES)]
     Apply(PolicyApplyArgs),
     /// Show the bundle in force
     #[command(after_help = POLICY_SHOW_EXAMPLES)]
@@ -60,19 +57,6 @@ pub struct PolicyCheckArgs {
     /// Fail if there are warnings
     #[arg(long)]
     deny_warnings: bool,
-}
-
-/// `comity policy apply`.
-#[derive(Debug, Args)]
-pub struct PolicyApplyArgs {
-    /// Directory with the documents
-    dir: PathBuf,
-    /// Git commit to record [default: the directory's, in a work tree without changes]
-    #[arg(long, value_name = "SHA")]
-    commit: Option<String>,
-    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
 }
 
 /// `comity policy show`.
@@ -120,50 +104,6 @@ impl PolicyCheckArgs {
     }
 }
 
-impl PolicyApplyArgs {
-    async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let files = read_directory(&self.dir).map_err(|error| unreadable(&self.dir, &error))?;
-        let commit = match &self.commit {
-            Some(commit) => Some(commit.clone()),
-            None => git::clean_commit(&self.dir).await,
-        };
-        let mut client = PolicyServiceClient::new(session.channel()?);
-        let key = idempotency_key(self.idempotency_key.as_deref());
-        let applied = apply(&mut client, files, commit, key).await?;
-        session.print(&applied)?;
-        if applied.ok { Ok(()) } else { Err(bad_bundle(applied.problems.len())) }
-    }
-}
-
-/// Applies a bundle; the answer lists its problems.
-///
-/// # Errors
-/// [`Failure`] of the call.
-pub(crate) async fn apply(
-    client: &mut PolicyServiceClient<comity_runtime::BrokerChannel>,
-    files: Vec<SourceFile>,
-    commit: Option<String>,
-    idempotency_key: String,
-) -> Result<PolicyApplied, Failure> {
-    let files = files.into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text }).collect();
-    let bundle = v1::PolicyBundle { files, commit: commit.clone().unwrap_or_default() };
-    let response = call(client.apply_policy(v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key })).await?;
-    Ok(PolicyApplied {
-        ok: response.problems.is_empty(),
-        changed: response.changed,
-        problems: response.problems.into_iter().map(PolicyProblem::from).collect(),
-        hash: Some(response.hash).filter(|hash| !hash.is_empty()),
-        documents: response.documents,
-        commit,
-    })
-}
-
-fn unreadable(dir: &Path, error: &ReadError) -> Failure {
-    Failure::usage(error.to_string())
-        .field("DIR", dir.display())
-        .remedy("give the directory that has the Federation document")
-}
-
 /// Compiles the scanned files and reports all problems, or the warnings if there are none.
 fn check(scan: Scan, on_warnings: Warnings) -> PolicyChecked {
     let (count, mut problems) = (scan.files.len(), scan.problems);
@@ -204,9 +144,4 @@ fn check_outcome(checked: &PolicyChecked) -> Result<(), Failure> {
     let found = checked.warnings.len();
     Err(Failure::refused("policy-warnings", format!("--deny-warnings refuses the bundle; warnings found: {found}"))
         .remedy("fix the warnings listed, or leave out --deny-warnings"))
-}
-
-fn bad_bundle(problems: usize) -> Failure {
-    Failure::refused("bad-policy", format!("the bundle is invalid; problems found: {problems}"))
-        .remedy("fix the problems listed; nothing was applied")
 }

@@ -21,6 +21,9 @@ Examples:
 pub struct QuoteArgs {
     #[command(flatten)]
     spec: SpecArgs,
+    /// Show each donor's reason even if no donor could ever serve the request (otherwise exit code 6)
+    #[arg(long)]
+    queue_anyway: bool,
 }
 
 impl QuoteArgs {
@@ -31,7 +34,8 @@ impl QuoteArgs {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let spec = read_spec(&self.spec)?;
         let mut client = RequestServiceClient::new(session.channel()?);
-        let response = call(client.quote_request(v1::QuoteRequestRequest { spec: Some(spec) })).await?;
+        let request = v1::QuoteRequestRequest { spec: Some(spec), queue_anyway: self.queue_anyway };
+        let response = call(client.quote_request(request)).await?;
         session.print(&Quote::from(response))
     }
 }

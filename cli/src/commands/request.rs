@@ -7,6 +7,7 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_types::LeaseState;
 
+mod ctrl_c;
 mod follow;
 mod read_spec;
 mod spec_args;
@@ -19,6 +20,7 @@ pub use read_spec::read_spec;
 pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 
+use self::ctrl_c::{CtrlC, stopped_waiting};
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::session::{Session, all_pages, call, idempotency_key};
@@ -135,7 +137,8 @@ impl RequestCommand {
             Self::Watch(args) => {
                 let follower = Follower::new(session.channel()?, &args.request);
                 let limit = args.timeout.map(Duration::from_millis);
-                let followed = follower.until_active(limit, |change| session.print_event(change)).await?;
+                let followed = follower.until_active(limit, |change| session.print_event(change));
+                let followed = CtrlC::listen()?.run_until(followed, || stopped_waiting(&args.request)).await?;
                 followed.into_result()
             }
             Self::Cancel(args) => args.run(session).await,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use comity_broker::app::{Broker, Listeners};
+use comity_broker::app::{Broker, Listeners, StartError};
 use comity_broker::config::{Config, Settings};
 use comity_broker::group::MemberAddress;
 use comity_broker::provision::{self, Init};
@@ -26,6 +26,13 @@ pub(super) struct Brokers {
     running: Vec<Broker>,
     /// Addresses for clients.
     pub(super) endpoints: BrokerEndpoints,
+}
+
+/// The log holds the addresses of a kept federation, so it can have no other ports.
+fn broker_failure(error: &StartError) -> Failure {
+    let Some(address) = error.taken() else { return start_failure(error) };
+    Failure::refused("port-in-use", format!("another process listens on {address}, which a kept broker needs"))
+        .remedy("stop that process ('ss -ltnp' lists it), or start with another --state directory")
 }
 
 fn start_failure(error: &dyn std::fmt::Display) -> Failure {
@@ -74,9 +81,9 @@ impl Brokers {
                 let listeners = match bound {
                     Some(listeners) => listeners,
                     // The log holds the addresses, so a kept federation needs the same ports again.
-                    None => Listeners::bind(&config).await.map_err(|error| start_failure(&error))?,
+                    None => Listeners::bind(&config).await.map_err(|error| broker_failure(&error))?,
                 };
-                Broker::start_on(config, listeners).await.map_err(|error| start_failure(&error))
+                Broker::start_on(config, listeners).await.map_err(|error| broker_failure(&error))
             });
         }
         let running = futures::future::try_join_all(starting).await?;

@@ -118,7 +118,12 @@ async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failu
     };
     let channel = alice.channel()?;
     let mut client = RequestServiceClient::new(channel.clone());
-    let submit = v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: idempotency_key(None), dry_run: false };
+    let submit = v1::SubmitRequestRequest {
+        spec: Some(spec),
+        idempotency_key: idempotency_key(None),
+        queue_anyway: false,
+        dry_run: false,
+    };
     let request = call(client.submit_request(submit)).await?.request.unwrap_or_default();
     let detail = format!("{}: alice of {TENANT} requests {GPUS} frontier GPUs for {ORIGIN}", request.id);
     timeline.complete(Step::RequestSubmitted, &detail);

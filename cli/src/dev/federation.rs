@@ -77,7 +77,8 @@ impl Federation {
         let maintainer = self.session(&self.maintainer);
         let leader = self.wait_for_leader(&maintainer).await?;
         let mut client = PolicyServiceClient::new(maintainer.channel()?);
-        let applied = policy::apply(&mut client, institutions.files.clone(), None, idempotency_key(None)).await?;
+        let bundle = policy::BundleToApply { files: institutions.files.clone(), commit: None, force: false };
+        let applied = policy::apply(&mut client, bundle, idempotency_key(None)).await?;
         if !applied.ok {
             return Err(Failure::refused(
                 "bad-policy",

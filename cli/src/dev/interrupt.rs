@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use comity_runtime::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::exit::Exit;
 use crate::failure::Failure;
-
-/// Exit code of a process that SIGINT ends, by convention of shells.
-const INTERRUPTED_EXIT_CODE: i32 = 130;
 
 /// Tells when to stop.
 #[derive(Clone, Debug)]
@@ -32,7 +30,7 @@ impl Interrupt {
                     if let Some(path) = &remove {
                         let _ = std::fs::remove_dir_all(path);
                     }
-                    std::process::exit(INTERRUPTED_EXIT_CODE);
+                    std::process::exit(i32::from(Exit::Interrupted.number()));
                 }
                 trigger.trigger();
             }

@@ -72,6 +72,13 @@ pub fn format_duration(ms: u64) -> String {
     if text.is_empty() { format!("{ms}ms") } else { text }
 }
 
+/// A point in time to the second, as `2026-11-23T08:00:00Z`; none for one that no calendar has.
+#[must_use]
+pub fn format_time(ms: u64) -> Option<String> {
+    let moment = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+    Some(moment.round(jiff::Unit::Second).ok()?.to_string())
+}
+
 /// A time relative to now, for people: `5m ago`, `in 2h`; `-` for no time (0).
 #[must_use]
 pub fn age(at_ms: u64, now_ms: u64) -> String {

@@ -1,11 +1,15 @@
 //! Policy bundles: checked, applied, in force.
 
+mod policy_effects;
+
 use comity_proto::v1;
 use serde::Serialize;
 
 use super::value::{non_empty, non_zero};
 use crate::output::{Answer, columns, fields};
 use crate::units::age;
+
+pub use policy_effects::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect};
 
 /// One problem or warning of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,8 +109,10 @@ fn problems_text(problems: &[PolicyProblem], word: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyApplied {
-    /// Whether the bundle is in force now.
+    /// Whether it has no problems. The bundle is in force now, but for a dry run.
     pub ok: bool,
+    /// Whether nothing was applied because the caller only asked for the effects.
+    pub dry_run: bool,
     /// False if it was already in force.
     pub changed: bool,
     /// All problems; with any, nothing was applied.
@@ -117,6 +123,8 @@ pub struct PolicyApplied {
     pub documents: u32,
     /// Git commit recorded with it.
     pub commit: Option<String>,
+    /// What it changes; none if the broker did not say.
+    pub effects: Option<PolicyEffects>,
 }
 
 impl Answer for PolicyApplied {
@@ -124,10 +132,16 @@ impl Answer for PolicyApplied {
         if !self.ok {
             return problems_text(&self.problems, "problem");
         }
-        let outcome = if self.changed { "applied" } else { "already in force" };
+        let outcome = match (self.changed, self.dry_run) {
+            (false, _) => "already in force",
+            (true, false) => "applied",
+            (true, true) => "not applied (dry run)",
+        };
         let commit = self.commit.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let hash = self.hash.as_deref().unwrap_or_default();
-        format!("{outcome}: {} documents, hash {hash}{commit}\n", self.documents)
+        let effects = self.effects.as_ref().filter(|_| self.dry_run && self.changed);
+        let effects = effects.map(PolicyEffects::text).unwrap_or_default();
+        format!("{effects}{outcome}: {} documents, hash {hash}{commit}\n", self.documents)
     }
 }
 

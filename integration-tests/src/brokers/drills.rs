@@ -72,7 +72,8 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
     let began = Instant::now();
     let (purpose, tenant) = ((MEANWHILE + 1).to_string(), permanent_tenant());
     let submitted = ["request", "submit", "--tenant", &tenant, "--origin", SILENT_ORIGIN, "--class", CLASS];
-    command.json("alice", &[&submitted[..], &["--gpus", "1", "--purpose", &purpose]].concat()).await?;
+    let more = ["--gpus", "1", "--purpose", &purpose, "--queue-anyway"];
+    command.json("alice", &[&submitted[..], &more].concat()).await?;
     let took = began.elapsed();
     let alone = submit(&group.channel_to("alice", group.member(leader)?)?, MEANWHILE + 2).await;
     let alone = alone.map_err(|status| status.code());

@@ -88,7 +88,7 @@ impl Tenant {
         let key = format!("tenant-{}-{round}", self.number);
         let ask = ["request", "submit", "--tenant", TENANT, "--origin", &origin, "--class", CLASS, "--gpus", gpus];
         let rest = ["--cpu-per-gpu", "1", "--memory-per-gpu", "1Gi", "--duration", &term, "--idempotency-key", &key];
-        let ask = [&ask[..], &rest].concat();
+        let ask = [&ask[..], &rest, &["--queue-anyway"]].concat();
         let request = self.id_of(&self.call(&ask).await?)?;
         self.note(|submissions| {
             submissions.accepted.insert(request.clone());

@@ -38,12 +38,13 @@ impl Federation {
         self.comity_as("alice", args).await
     }
 
-    /// Submits a request for `gpus` whole GPUs of `class` for poly-ml; returns its id.
+    /// Submits a request for `gpus` whole GPUs of `class` for poly-ml, even if nobody can serve it; returns its id.
     pub async fn submit(&self, gpus: u32, class: &str) -> Result<String> {
         let gpus = gpus.to_string();
         let args = [
             "request",
             "submit",
+            "--queue-anyway",
             "--tenant",
             "poly-ml",
             "--origin",

@@ -45,6 +45,7 @@ impl Borrower {
             spec: Some(demand::spec(usize::try_from(number)?, self.origins)),
             idempotency_key: format!("submit-{number}"),
             dry_run: false,
+            queue_anyway: true,
         };
         let reply =
             repeated(async || RequestServiceClient::new(self.alice.clone()).submit_request(request.clone()).await)
@@ -111,8 +112,12 @@ impl Borrower {
     }
 
     async fn renew_one(&self, lease: &str, key: &str) -> Result<()> {
-        let request =
-            v1::RenewLeaseRequest { lease: lease.to_owned(), duration_ms: 0, idempotency_key: key.to_owned() };
+        let request = v1::RenewLeaseRequest {
+            lease: lease.to_owned(),
+            duration_ms: 0,
+            idempotency_key: key.to_owned(),
+            may_shorten: false,
+        };
         let call = async || LeaseServiceClient::new(self.alice.clone()).renew_lease(request.clone()).await;
         let reply = repeated(call).await;
         reply.map(drop).with_context(|| format!("renew {lease}"))

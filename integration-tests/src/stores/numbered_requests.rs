@@ -55,7 +55,12 @@ pub(crate) fn request_of(tenant: &str, number: u64, start_by_ms: u64) -> v1::Sub
         start_by_ms,
         ..v1::RequestSpec::default()
     };
-    v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: format!("write-{number}"), dry_run: false }
+    v1::SubmitRequestRequest {
+        spec: Some(spec),
+        idempotency_key: format!("write-{number}"),
+        queue_anyway: true,
+        dry_run: false,
+    }
 }
 
 /// The number that a client gave a request.

@@ -1,4 +1,4 @@
-//! A request that cannot be placed is explained donor by donor.
+//! A request that nobody can serve is refused at once, or explained donor by donor.
 
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource};
 
@@ -36,7 +36,13 @@ async fn each_donor_is_named_with_its_first_reason_and_what_would_unblock_it() {
     assert_eq!(code("ncc-main"), "no-such-devices", "it has two, three are asked for");
     assert_eq!(code("physics-farm"), "class-not-lent");
     assert_eq!(code("startup-pc"), "class-not-lent");
-    // Exit codes: not found, refused by policy, wrong use.
+    // Exit codes: nobody can ever serve it, not found, refused by policy, wrong use.
+    let who = ["--tenant", "poly-ml", "--origin", "polytech-campus", "--class", "frontier", "--gpus", "3"];
+    for command in [&["quote"][..], &["request", "submit"], &["request", "submit", "--dry-run"]] {
+        let args = [command, &who].concat();
+        let (code, _, err) = federation.run_comity("alice", &args).await.unwrap();
+        assert!(code == 6 && err.contains("--queue-anyway"), "{code}: {err}");
+    }
     let (code, _, err) = federation.run_comity("alice", &["request", "show", "req-999"]).await.unwrap();
     assert_eq!(code, 3, "{err}");
     let (code, _, err) = federation.run_comity("alice", &["cluster", "invite", "ncc-main"]).await.unwrap();

@@ -104,7 +104,7 @@ fn lend_no_midrange(policy: &Path) -> Result<()> {
 
 async fn apply(burst: &Burst, policy: &Path) -> Result<()> {
     let policy = policy.to_str().context("paths of tests are text")?;
-    burst.federation().comity_as("admin", &["policy", "apply", policy]).await.map(drop)
+    burst.federation().comity_as("admin", &["policy", "apply", "--yes", policy]).await.map(drop)
 }
 
 async fn pods(burst: &Burst) -> Result<Vec<Value>> {

@@ -289,7 +289,7 @@ fn check_donor_limits(
         });
         Some(Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli })
     };
-    let mut first_exhausted = None;
+    let mut exhausted: Option<(usize, Headroom)> = None;
     let mut term_with_headroom = None;
     for (index, term) in donor.spec.lends.iter().enumerate() {
         if !term.classes.contains(facts.class) || !term.covers(&tenant.name, &tenant.spec.institution) {
@@ -297,7 +297,10 @@ fn check_donor_limits(
         }
         match headroom_of(term) {
             Some(headroom) if !headroom.fits() => {
-                first_exhausted.get_or_insert((index, headroom));
+                // A term that is in use now says more than one that is too small.
+                if exhausted.is_none_or(|(_, first)| first.never_fits() && !headroom.never_fits()) {
+                    exhausted = Some((index, headroom));
+                }
             }
             _ => {
                 term_with_headroom = Some(index);
@@ -306,7 +309,7 @@ fn check_donor_limits(
         }
     }
     // `check_terms_cover` found a term, so one of the two is set.
-    match (term_with_headroom, first_exhausted) {
+    match (term_with_headroom, exhausted) {
         (Some(index), _) => citations.push(|| donor.cite(&format!("lends[{index}]"))),
         (None, Some((index, headroom))) => {
             let by = donor.cite(&format!("lends[{index}].maxGpus"));

@@ -41,21 +41,29 @@ impl Headroom {
         self.used_milli.saturating_add(self.requested_milli) <= self.max_milli
     }
 
-    /// Denies a lease that does not fit. `limit` is the limit in the message: ``quota `q` for tenant `t` ``.
+    /// Whether the lease would not fit even beside none.
+    pub(super) const fn never_fits(self) -> bool {
+        self.requested_milli > self.max_milli
+    }
+
+    /// Denies a lease that does not fit: with `code` if it would beside fewer GPUs. `limit` is the limit in the
+    /// message: ``quota `q` for tenant `t` ``.
     pub(super) fn deny<T>(self, code: DenyCode, limit: &str, by: DocRef) -> CheckResult<T> {
         let Self { max_milli, used_milli, requested_milli } = self;
+        if self.never_fits() {
+            let (max, requested) = (show_gpus(max_milli), show_gpus(requested_milli));
+            let message = format!("{limit} allows {max} GPUs at a time, and the request needs {requested}");
+            let unblock = format!("ask for at most {max} GPUs, or raise the limit in {by}");
+            return deny(DenyCode::RequestTooLarge, message, unblock, vec![by]);
+        }
         let message = format!(
             "{limit} allows {} GPUs at a time; {} are in use and the request needs {} more",
             show_gpus(max_milli),
             show_gpus(used_milli),
             show_gpus(requested_milli)
         );
-        let unblock = if requested_milli > max_milli {
-            format!("ask for at most {} GPUs, or raise the limit in {by}", show_gpus(max_milli))
-        } else {
-            let excess_milli = used_milli.saturating_add(requested_milli) - max_milli;
-            format!("wait until {} of them are free, or raise the limit in {by}", show_gpus(excess_milli))
-        };
+        let excess_milli = used_milli.saturating_add(requested_milli) - max_milli;
+        let unblock = format!("wait until {} of them are free, or raise the limit in {by}", show_gpus(excess_milli));
         deny(code, message, unblock, vec![by])
     }
 }

@@ -49,12 +49,13 @@ pub(super) fn find_agreement<'b>(
     deny(DenyCode::NoAgreement, message, unblock, other_classes)
 }
 
-/// Orders denials by how close the agreement came to permitting the lease.
+/// Orders denials by how close the agreement came to permitting the lease; those that pass by themselves come first.
 const fn usefulness(code: DenyCode) -> u8 {
     match code {
-        DenyCode::AgreementExhausted => 4,
-        DenyCode::AgreementEndsTooSoon => 3,
-        DenyCode::AgreementNotBegun => 2,
+        DenyCode::AgreementExhausted => 5,
+        DenyCode::AgreementNotBegun => 4,
+        DenyCode::RequestTooLarge => 3,
+        DenyCode::AgreementEndsTooSoon => 2,
         _ => 1,
     }
 }

@@ -167,6 +167,7 @@ fn gpus_in_use_count_against_every_limit() {
     let decision = decide(&held, ask("ncc-main", "frontier", 4));
     assert_eq!(code(&decision), Some(DenyCode::QuotaExhausted));
     assert!(decision.denial().unwrap().unblock.starts_with("wait until 1 of them"), "{decision:?}");
+    assert!(DenyCode::QuotaExhausted.may_pass());
     let held = [lease("poly-courses", "polytechnic", "startup-pc", "teaching", "startup-lends-to-polytechnic", 15)];
     assert_eq!(code(&decide(&held, ask("ncc-main", "frontier", 6))), Some(DenyCode::QuotaExhausted));
 

@@ -49,7 +49,9 @@ impl Requests for BrokerRequests {
     fn submit(&self, spec: v1::RequestSpec, key: String) -> BoxFuture<'_, Result<v1::Request, RequestError>> {
         let mut client = self.requests.clone();
         Box::pin(async move {
-            let call = v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key, dry_run: false };
+            // A pod stays pending, whatever the broker says: its events tell why.
+            let call =
+                v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key, queue_anyway: true, dry_run: false };
             present(limited(client.submit_request(call)).await.map_err(not_taken)?.request)
         })
     }

@@ -12,6 +12,8 @@ use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{gather, members_in};
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Wanted, fit};
+use crate::feasibility::idle::lasting_obstacle;
+use crate::feasibility::obstacle::Cure;
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::{DonorVerdict, FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
@@ -47,14 +49,15 @@ pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Exp
     let mut mig_values = MigValues::default();
     let mut fitter =
         |snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(snapshot, donor, wanted, &mut mig_values);
-    // A donor may serve part of a gang that may be spread.
-    let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
-    let asked = spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part);
+    let asked = for_one_donor(spec);
+    let mut first_obstacle = |donor: &ClusterId| {
+        let now = *ask_donor(snapshot, &asked, donor, &mut fitter).err()?;
+        // Nobody should wait in vain.
+        let lasting = if now.cure == Cure::Waiting { lasting_obstacle(snapshot, &asked, donor) } else { None };
+        Some(lasting.unwrap_or(now))
+    };
     let donors: Vec<DonorVerdict> = donors(snapshot.state, spec)
-        .map(|donor| DonorVerdict {
-            donor: donor.clone(),
-            obstacle: ask_donor(snapshot, &asked, donor, &mut fitter).err().map(|obstacle| *obstacle),
-        })
+        .map(|donor| DonorVerdict { donor: donor.clone(), obstacle: first_obstacle(donor) })
         .collect();
     let fits: Vec<&str> = donors.iter().filter(|d| d.obstacle.is_none()).map(|d| d.donor.as_str()).collect();
     let summary = match (fits.as_slice(), donors.as_slice()) {
@@ -62,11 +65,20 @@ pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Exp
         ([], [only]) => {
             only.obstacle.as_ref().map_or_else(String::new, |obstacle| format!("not placed: {}", obstacle.reason))
         }
+        ([], all) if all.iter().all(DonorVerdict::lasts) => {
+            format!("not placed: none of {} donors could ever serve it", all.len())
+        }
         ([], all) => format!("not placed: none of {} donors can serve it now", all.len()),
         (fits, _) if !spec.spread_donors => format!("fits on {}", fits.join(", ")),
         (_, _) => explain_spread(snapshot, spec),
     };
     Explanation { donors, summary }
+}
+
+/// The part of a request that one donor must serve: one member of a gang that may be spread, or all.
+pub(crate) fn for_one_donor(spec: &RequestSpec) -> RequestSpec {
+    let part = |members: Members| spec.for_members(Members { min: 1, ..members }, Vec::new());
+    spec.members.filter(|_| spec.spread_donors).map_or_else(|| spec.clone(), part)
 }
 
 /// Explains why request `id` waits; `None` if it does not.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_policy::{compile_selector, show_duration, show_gpus};
+use comity_policy::{Bundle, compile_selector, show_duration, show_gpus};
 use comity_types::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
@@ -162,14 +162,7 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
             placement.resource_count
         )));
     }
-    let ask = PolicyQuery {
-        tenant: spec.tenant.as_str(),
-        origin: &spec.origin,
-        class: &class,
-        milli: placement.milli(),
-        delivery: spec.delivery,
-        duration: spec.duration,
-    };
+    let ask = PolicyQuery::of(spec, &class, placement.milli());
     let agreement = permitted(snapshot.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
     check_reserve(snapshot, donor, placement).map_err(|obstacle| denied(&obstacle))?;
     check_pools(snapshot, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
@@ -274,6 +267,12 @@ fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
 /// Checks whether policy could ever serve the request; obstacles that may pass are left to the scheduler.
 pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
     let bundle = &state.policy.as_ref().ok_or_else(Refusal::no_policy)?.bundle;
+    check_terms(bundle, spec)?;
+    check_queue(state, spec, &bundle.federation.spec.limits)
+}
+
+/// Checks a request against the parts of `bundle` that do not depend on the donor.
+pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Refusal> {
     let tenant = bundle
         .tenants
         .get(spec.tenant.as_str())
@@ -337,7 +336,7 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
         );
         return denied("spec.duration_ms", &spec.duration.0.to_string(), reason, "ask for less, and renew the lease");
     }
-    check_queue(state, spec, limits)
+    Ok(())
 }
 
 fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits) -> Result<(), Refusal> {

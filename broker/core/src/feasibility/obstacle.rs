@@ -5,9 +5,12 @@ use comity_types::{ClusterId, Delivery};
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::snapshot::Snapshot;
+use crate::model::limits::WHOLE_MILLI;
 use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::lendable;
+
+const LOCAL_RESERVE: &str = "local-reserve";
 
 /// A reason why a donor cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,10 +27,22 @@ pub struct Obstacle {
     pub by: Vec<String>,
     /// When it passes by itself, if known.
     pub until: Option<Timestamp>,
+    /// The kind of event that removes it.
+    pub cure: Cure,
 }
 
-pub(crate) fn obstacle(code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
-    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None }
+/// The kind of event that removes an obstacle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cure {
+    /// Leases and local work end, nodes recover, agents return.
+    Waiting,
+    /// Somebody changes the request, the offer or policy.
+    Change,
+}
+
+pub(crate) fn obstacle(cure: Cure, code: &str, reason: String, unblock: impl Into<String>) -> Obstacle {
+    Obstacle { code: code.to_owned(), reason, unblock: unblock.into(), by: Vec::new(), until: None, cure }
 }
 
 /// Checks that the donor's agent can serve this delivery now.
@@ -49,6 +64,7 @@ pub(crate) fn delivery_offered(
     let instead =
         if others.is_empty() { String::new() } else { format!(", or ask for delivery {}", others.join(" or ")) };
     Err(Box::new(obstacle(
+        Cure::Waiting,
         "delivery-not-offered",
         format!("the agent of {donor} does not offer delivery {wanted} now"),
         format!("wait until it does{needs}{instead}"),
@@ -63,6 +79,7 @@ pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Opt
             reason: denial.message,
             unblock: denial.unblock,
             until: None,
+            cure: if denial.code.may_pass() { Cure::Waiting } else { Cure::Change },
         })
     })
 }
@@ -81,7 +98,8 @@ pub(crate) fn check_reserve(
     donor: &ClusterId,
     placement: &Placement,
 ) -> Result<(), Box<Obstacle>> {
-    let reserve = snapshot.bundle.clusters.get(donor.as_str()).map_or(0, |terms| terms.spec.local_reserve_gpus_milli);
+    let Some(terms) = snapshot.bundle.clusters.get(donor.as_str()) else { return Ok(()) };
+    let reserve = terms.spec.local_reserve_gpus_milli;
     if reserve == 0 {
         return Ok(());
     }
@@ -89,9 +107,28 @@ pub(crate) fn check_reserve(
     if free >= placement.milli().saturating_add(reserve) {
         return Ok(());
     }
-    Err(Box::new(obstacle(
-        "local-reserve",
-        format!("{donor} keeps {} GPUs free for local work; {} are free", show_gpus(reserve), show_gpus(free)),
-        "wait until more is free there, or ask for less",
-    )))
+    let by = terms.cite("localReserveGpus");
+    let all = u64::from(WHOLE_MILLI) * u64::try_from(snapshot.state.devices_offered(donor)).unwrap_or(u64::MAX);
+    let most = all.saturating_sub(reserve);
+    let found = if most < placement.milli() {
+        let fewer = if most == 0 { String::new() } else { format!("ask for at most {} GPUs, or ", show_gpus(most)) };
+        obstacle(
+            Cure::Change,
+            LOCAL_RESERVE,
+            format!(
+                "`localReserveGpus` of {by} keeps {} GPUs free for local work, and {donor} offers {} in all",
+                show_gpus(reserve),
+                show_gpus(all)
+            ),
+            format!("{fewer}lower `localReserveGpus` there"),
+        )
+    } else {
+        obstacle(
+            Cure::Waiting,
+            LOCAL_RESERVE,
+            format!("{donor} keeps {} GPUs free for local work; {} are free", show_gpus(reserve), show_gpus(free)),
+            "wait until more is free there, or ask for less",
+        )
+    };
+    Err(Box::new(Obstacle { by: vec![by.to_string()], ..found }))
 }

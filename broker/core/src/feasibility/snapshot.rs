@@ -26,6 +26,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) lookahead: Vec<&'a RequestSpec>,
     /// Whether to compute detailed reasons, which is costly.
     pub(crate) explains: bool,
+    /// Whether this is the state [when idle](Self::when_idle).
+    pub(crate) when_idle: bool,
     /// Thousandths of devices that the current request holds elsewhere or held earlier: limits per request count these
     /// too.
     pub(crate) beside_milli: u64,
@@ -76,6 +78,19 @@ pub(crate) struct PolicyQuery<'a> {
     pub(crate) duration: Millis,
 }
 
+impl<'a> PolicyQuery<'a> {
+    pub(crate) fn of(spec: &'a RequestSpec, class: &'a ClassName, milli: u64) -> Self {
+        Self {
+            tenant: spec.tenant.as_str(),
+            origin: &spec.origin,
+            class,
+            milli,
+            delivery: spec.delivery,
+            duration: spec.duration,
+        }
+    }
+}
+
 impl<'a> Snapshot<'a> {
     /// `None` while no policy bundle is in force, since then nothing may be lent.
     pub(crate) fn new(state: &'a State) -> Option<Self> {
@@ -86,6 +101,7 @@ impl<'a> Snapshot<'a> {
             bundle,
             lookahead: Vec::new(),
             explains: false,
+            when_idle: false,
             beside_milli: 0,
             usable: &state.derived.usable,
             occupancy,
@@ -107,6 +123,7 @@ impl<'a> Snapshot<'a> {
             bundle: self.bundle,
             lookahead: self.lookahead,
             explains: self.explains,
+            when_idle: self.when_idle,
             beside_milli: self.beside_milli,
             usable,
             occupancy: self.occupancy,
@@ -116,6 +133,20 @@ impl<'a> Snapshot<'a> {
             links: self.links,
             last_node: Cell::new(None),
         }
+    }
+
+    /// The same snapshot without any lease, with `nodes` in place of the nodes offered, and as if every agent answered.
+    pub(crate) fn when_idle<'b>(self, nodes: &'b Usable, no_leases: &'b Occupancy) -> Snapshot<'b>
+    where
+        'a: 'b,
+    {
+        let mut idle = self.with_usable(nodes);
+        idle.when_idle = true;
+        idle.occupancy = no_leases;
+        idle.usage = Cow::Owned(UsageTable::default());
+        idle.taken.clear();
+        idle.changed_milli.clear();
+        idle
     }
 
     /// Whether node replacements are those of the state.

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, obstacle, permitted};
+use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, delivery_offered, obstacle, permitted};
 use crate::feasibility::obstacles::never_fits::never_fits;
 use crate::feasibility::obstacles::no_start::no_start;
 use crate::feasibility::obstacles::not_wired::wiring_obstacle;
 use crate::feasibility::obstacles::unhealthy::unhealthy;
 use crate::feasibility::reclaim_checks::pool::{check_pools, without_double_counted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
+use crate::model::cluster::Cluster;
 use crate::model::demand::{DeviceChoice, Members, RequestSpec};
 use crate::model::placement::Placement;
 
@@ -25,6 +26,13 @@ pub struct DonorVerdict {
     pub donor: ClusterId,
     /// The first reason against the donor; `None` if the request fits.
     pub obstacle: Option<Obstacle>,
+}
+
+impl DonorVerdict {
+    /// Whether waiting cannot cure the obstacle.
+    pub(crate) fn lasts(&self) -> bool {
+        self.obstacle.as_ref().is_some_and(|obstacle| obstacle.cure == Cure::Change)
+    }
 }
 
 /// A placement that policy and capacity allow.
@@ -47,28 +55,28 @@ pub(crate) fn ask_donor(
     donor: &ClusterId,
     fitter: Fitter<'_>,
 ) -> Result<FeasiblePlacement, Box<Obstacle>> {
-    if !spec.allow_donors.is_empty() && !spec.allow_donors.contains(donor) || spec.deny_donors.contains(donor) {
+    if !spec.allows(donor) {
         return Err(Box::new(obstacle(
+            Cure::Change,
             "donor-excluded",
             format!("the request excludes {donor}"),
             "submit it without that restriction",
         )));
     }
-    let cluster = snapshot.state.clusters.get(donor).filter(|cluster| cluster.connected).ok_or_else(|| {
-        Box::new(obstacle("donor-silent", format!("the agent of {donor} is not connected"), "wait until it is back"))
+    let answers = |cluster: &&Cluster| cluster.connected || snapshot.when_idle;
+    let cluster = snapshot.state.clusters.get(donor).filter(answers).ok_or_else(|| {
+        let reason = format!("the agent of {donor} is not connected");
+        Box::new(obstacle(Cure::Waiting, "donor-silent", reason, "wait until it is back"))
     })?;
     if cluster.offer.is_none() {
-        return Err(Box::new(obstacle(
-            "no-offer",
-            format!("{donor} offers nothing"),
-            "wait until its agent advertises",
-        )));
+        return Err(Box::new(no_offer(donor)));
     }
     match &spec.gpus.devices {
         DeviceChoice::Class(class) => ask_class(snapshot, spec, donor, class, None, fitter),
         DeviceChoice::Selector(source) => {
             let selector = compile_selector(source).map_err(|problem| {
                 Box::new(obstacle(
+                    Cure::Change,
                     "invalid-selector",
                     problem.message,
                     "submit the request with a selector that compiles",
@@ -90,15 +98,20 @@ fn ask_selector(
     let facts = snapshot.state.derived.device_counts.get(donor).into_iter().flat_map(BTreeMap::keys);
     let classes: BTreeSet<&ClassName> =
         facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
-    let mut first = None;
+    let mut first: Option<Box<Obstacle>> = None;
     for class in classes {
         match ask_class(snapshot, spec, donor, class, Some(selector), fitter) {
             Ok(candidate) => return Ok(candidate),
-            Err(obstacle) => first = first.or(Some(obstacle)),
+            // One class whose obstacle passes is enough.
+            Err(obstacle) => {
+                let helps = first.as_ref().is_none_or(|first| obstacle.cure < first.cure);
+                first = if helps { Some(obstacle) } else { first };
+            }
         }
     }
     Err(first.unwrap_or_else(|| {
         Box::new(obstacle(
+            Cure::Change,
             "no-such-devices",
             format!("no device of {donor} that belongs to a class is selected"),
             "widen the selector",
@@ -115,8 +128,11 @@ fn ask_class(
     fitter: Fitter<'_>,
 ) -> Result<FeasiblePlacement, Box<Obstacle>> {
     // Policy comes first, with the nominal amount: its reasons hold whatever is free.
-    let nominal = permitted(snapshot.may_borrow(donor, policy_query(spec, class, spec.least_milli())))?;
-    delivery_offered(snapshot, spec.delivery, donor)?;
+    let nominal = permitted(snapshot.may_borrow(donor, PolicyQuery::of(spec, class, spec.least_milli())))?;
+    // Deliveries come back as agents and Liqo do.
+    if !snapshot.when_idle {
+        delivery_offered(snapshot, spec.delivery, donor)?;
+    }
     let wanted =
         Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
     let query = ClassQuery { snapshot, spec, donor, wanted, nominal };
@@ -130,17 +146,6 @@ fn ask_class(
             query.grant_most_members(members, units, denied, fitter)
         }
         (granted, _) => granted,
-    }
-}
-
-fn policy_query<'a>(spec: &'a RequestSpec, class: &'a ClassName, milli: u64) -> PolicyQuery<'a> {
-    PolicyQuery {
-        tenant: spec.tenant.as_str(),
-        origin: &spec.origin,
-        class,
-        milli,
-        delivery: spec.delivery,
-        duration: spec.duration,
     }
 }
 
@@ -169,7 +174,7 @@ impl ClassQuery<'_, '_> {
         let agreement = if placement.milli() == spec.least_milli() {
             *nominal
         } else {
-            permitted(snapshot.may_borrow(donor, policy_query(spec, wanted.class, placement.milli())))?
+            permitted(snapshot.may_borrow(donor, PolicyQuery::of(spec, wanted.class, placement.milli())))?
         };
         check_reserve(snapshot, donor, &placement)?;
         match pools {
@@ -260,11 +265,16 @@ fn fit_checking_pools(
     }
 }
 
+pub(crate) fn no_offer(donor: &ClusterId) -> Obstacle {
+    obstacle(Cure::Waiting, "no-offer", format!("{donor} offers nothing"), "wait until its agent advertises")
+}
+
 fn lack_obstacle(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: u64, ever: u64) -> Obstacle {
     let count = spec.least_shares();
     let place = if spec.topology.same_node { "on one node" } else { "in all" };
     if ever == 0 {
         return obstacle(
+            Cure::Change,
             "no-such-devices",
             format!("{donor} has no device of class {class} that can serve such a share"),
             "ask for another class or share",
@@ -272,6 +282,7 @@ fn lack_obstacle(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: 
     }
     if ever < count {
         return obstacle(
+            Cure::Change,
             "no-such-devices",
             format!("{donor} has room for {ever} such shares {place} even when idle; {count} are asked for"),
             "ask for fewer, or for another topology",
@@ -281,6 +292,7 @@ fn lack_obstacle(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: 
         let each = spec.gpus.count;
         let together = if spec.topology.same_node { ", all on one node" } else { "" };
         return obstacle(
+            Cure::Waiting,
             "no-capacity",
             format!(
                 "{donor} has room for {} of {} members now, with {each} shares of class {class} each{together}",
@@ -292,6 +304,7 @@ fn lack_obstacle(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: 
     }
     if spec.topology.whole_node {
         return obstacle(
+            Cure::Waiting,
             "no-capacity",
             format!("{donor} has no whole nodes free that {count} shares of class {class} fill now"),
             "wait until such nodes are free, or ask for nodes that are not taken whole",
@@ -302,6 +315,7 @@ fn lack_obstacle(spec: &RequestSpec, donor: &ClusterId, class: &ClassName, now: 
         missing => format!("wait until {missing} more are free"),
     };
     obstacle(
+        Cure::Waiting,
         "no-capacity",
         format!("{donor} has room for {now} of {count} shares of class {class} {place} now"),
         unblock,

@@ -31,6 +31,8 @@ pub enum Code {
     InvalidToken,
     /// The capacity is no longer available.
     NoCapacity,
+    /// No donor could ever serve the request as things are.
+    Unservable,
     /// A hard limit was reached.
     LimitReached,
     /// The message belongs to another epoch or step.
@@ -53,6 +55,7 @@ impl Code {
             Self::StaleFencingToken => "stale-fencing-token",
             Self::InvalidToken => "invalid-token",
             Self::NoCapacity => "no-capacity",
+            Self::Unservable => "unservable",
             Self::LimitReached => "limit-reached",
             Self::StaleEpoch => "stale-epoch",
         }

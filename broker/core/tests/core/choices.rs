@@ -94,6 +94,7 @@ fn fractions_fill_devices_that_are_in_use_already() {
 #[test]
 fn each_donor_says_what_is_in_the_way_and_what_would_help() {
     let mut federation = Federation::ready();
+    federation.offer("south", offer(2, &[("s1", 4, device(40_960, Sharing::Exclusive))]));
     let south = vec![cluster("south")];
     federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: south }));
     let mut wanted = spec(1, Share::Whole, "small");
@@ -108,6 +109,10 @@ fn each_donor_says_what_is_in_the_way_and_what_would_help() {
         .collect();
     assert_eq!(by_donor, [("north", "no-such-devices", true), ("south", "donor-silent", true)]);
     assert_eq!(explanation.summary, "not placed: none of 2 donors can serve it now");
+    // Waiting for a donor that has no such device is in vain.
+    federation.offer("south", offer(3, &[("s1", 4, device(81_559, Sharing::Exclusive))]));
+    let explanation = explain::explain(&federation.state, &federation.state.requests[&request].spec);
+    assert_eq!(explanation.summary, "not placed: none of 2 donors could ever serve it");
 }
 
 #[test]
@@ -242,7 +247,7 @@ fn an_ill_donor_keeps_the_leases_it_serves() {
     federation.shake_hands(peering, 1);
     federation.activate(lease);
     federation.offer("north", by_namespace_only(2));
-    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     assert!(federation.state.leases[&lease].state.is_in_force());
 }
 

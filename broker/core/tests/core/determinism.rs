@@ -107,7 +107,7 @@ fn command_for(state: &State, event: &Event) -> Command {
         Event::Cancel(n) => Command::CancelRequest(CancelRequest { request: RequestId(*n) }),
         Event::Release(n) => Command::ReleaseLease(ReleaseLease { lease: LeaseId(*n) }),
         Event::Renew(n, duration) => {
-            Command::RenewLease(RenewLease { lease: LeaseId(*n), duration: Millis(*duration) })
+            Command::RenewLease(RenewLease { lease: LeaseId(*n), duration: Millis(*duration), may_shorten: true })
         }
         Event::Lease { lease, side, outcome } => {
             let lease = LeaseId(*lease);

@@ -279,7 +279,7 @@ fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
          lends: [{classes: [big, small]}], delivery: [namespace, virtual-node], localReserveGpus: 3}\n",
     );
     // Were device 7 well, six would be free, and none left for local work.
-    assert_eq!(obstacle(&story.it, &six).0, "no-capacity");
+    assert_eq!(obstacle(&story.it, &six).0, "local-reserve");
     // Two of those that are well would leave three.
     let two = RequestSpec { gpus: spec(2, Share::Whole, "big").gpus, ..six.clone() };
     assert!(explain::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));

@@ -131,6 +131,12 @@ pub(crate) struct Federation {
     pub(crate) now: u64,
 }
 
+/// The test federation's documents with `to` in place of each `from`.
+pub(crate) fn terms(from: &str, to: &str) -> BundleSource {
+    let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replace(from, to) }];
+    BundleSource { files, commit: None }
+}
+
 pub(crate) fn cluster(name: &str) -> ClusterId {
     ClusterId::parse(name, "cluster").unwrap()
 }
@@ -211,7 +217,7 @@ impl Federation {
     pub(crate) fn with_policy() -> Self {
         let mut federation = Self { state: State::default(), log: Vec::new(), now: 1_000_000 };
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.into() }];
-        federation.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+        federation.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
         federation
     }
 
@@ -219,13 +225,13 @@ impl Federation {
     pub(crate) fn also(&mut self, documents: &str) {
         let files = [("all.yaml", POLICY), ("more.yaml", documents)];
         let files = files.map(|(path, text)| SourceFile { path: path.into(), text: text.into() }).to_vec();
-        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
     }
 
     /// Puts the test federation's documents into force with other terms: `to` in place of the first `from`.
     pub(crate) fn with_terms(&mut self, from: &str, to: &str) {
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replacen(from, to, 1) }];
-        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
     }
 
     /// Puts these in the place of the terms on which `north` lends.
@@ -234,7 +240,7 @@ impl Federation {
         let text = POLICY
             .replace(&format!("---{north}"), &if terms.is_empty() { String::new() } else { format!("---{terms}") });
         let files = vec![SourceFile { path: "all.yaml".into(), text }];
-        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None } }));
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
     }
 
     /// As [`Self::ready`], with [`RIVALS`]: `east` joined and heard, offering nothing.

@@ -245,7 +245,7 @@ fn a_term_ends_unless_it_is_renewed() {
     federation.shake_hands(peering, 1);
     federation.activate(lease);
     federation.now += 29 * 60 * 1_000;
-    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     federation.now += 29 * 60 * 1_000;
     federation.ok(Command::Expire(Expire {}));
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
@@ -253,8 +253,26 @@ fn a_term_ends_unless_it_is_renewed() {
     federation.ok(Command::Expire(Expire {}));
     assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Expired));
     assert_eq!(federation.state.requests[&request].state, RequestState::Completed);
-    let refusal = federation.refused(Command::RenewLease(RenewLease { lease, duration: Millis(0) }));
+    let refusal =
+        federation.refused(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     assert_eq!(refusal.code, Code::WrongState);
+}
+
+#[test]
+fn a_renewal_shortens_a_lease_only_if_it_says_so() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    let end = federation.state.leases[&lease].expires_at.unwrap();
+    let renewal = |may_shorten| Command::RenewLease(RenewLease { lease, duration: Millis(10_000), may_shorten });
+    let refusal = federation.refused(renewal(false));
+    let sooner = federation.state.log_time.after(Millis(10_000));
+    assert_eq!(refusal.reason, format!("{lease} would end at {} instead of {}", sooner.to_second(), end.to_second()));
+    assert_eq!((refusal.code, refusal.field.as_str()), (Code::WrongState, "may_shorten"));
+    assert!(refusal.remedy.contains("may_shorten"), "{}", refusal.remedy);
+    assert_eq!(federation.state.leases[&lease].expires_at, Some(end));
+    federation.ok(renewal(true));
+    assert!(federation.state.leases[&lease].expires_at.unwrap() < end);
 }
 
 #[test]

@@ -261,8 +261,11 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     federation.ok(Command::Expire(Expire {}));
     let leases: Vec<LeaseId> = federation.state.live_leases().map(|(id, _)| id).collect();
     leases.iter().for_each(|lease| {
-        federation
-            .ok(Command::RenewLease(comity_core::command::RenewLease { lease: *lease, duration: Millis(3 * HOUR) }));
+        federation.ok(Command::RenewLease(comity_core::command::RenewLease {
+            lease: *lease,
+            duration: Millis(3 * HOUR),
+            may_shorten: true,
+        }));
     });
     federation.now += HOUR;
     federation.submit(of("team", 1));

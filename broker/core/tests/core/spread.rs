@@ -87,7 +87,7 @@ fn a_gang_that_no_donor_can_start_lies_on_several_and_stands_or_falls_with_each_
     assert_eq!(ends(&federation).len(), 1);
     let before = ends(&federation);
     federation.now += 60_000;
-    federation.ok(Command::RenewLease(RenewLease { lease: parts[1], duration: Millis(0) }));
+    federation.ok(Command::RenewLease(RenewLease { lease: parts[1], duration: Millis(0), may_shorten: false }));
     assert!(ends(&federation).len() == 1 && ends(&federation) > before);
     federation.ok(Command::ReleaseLease(ReleaseLease { lease: parts[1] }));
     let ended: Vec<_> = parts.iter().map(|part| federation.state.leases[part].end_reason.unwrap()).collect();

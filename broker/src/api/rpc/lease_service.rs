@@ -96,7 +96,11 @@ impl LeaseHandlers {
         let idempotency = idempotency::of_call(&caller.name(), &key, "RenewLease", &message)?;
         let id = LeaseId::parse(&message.lease, "lease")?;
         self.owned(&caller, id).await?;
-        let command = Command::RenewLease(RenewLease { lease: id, duration: Millis(message.duration_ms) });
+        let command = Command::RenewLease(RenewLease {
+            lease: id,
+            duration: Millis(message.duration_ms),
+            may_shorten: message.may_shorten,
+        });
         let lease = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
         Ok(v1::RenewLeaseResponse { lease: Some(lease) })
     }

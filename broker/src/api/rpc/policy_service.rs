@@ -1,8 +1,9 @@
 //! PolicyService: checks, applies and shows policy bundles.
 
 use comity_core::command::ApplyPolicy;
+use comity_core::explain::PolicyEffects;
 use comity_core::refusal::Code;
-use comity_core::{Command, Refusal, ReplyBody, State};
+use comity_core::{Actor, Command, Refusal, ReplyBody, State, explain, snapshot};
 use comity_policy::{Bundle, BundleSource, Problem};
 use comity_proto::v1;
 use comity_proto::v1::policy_service_server::PolicyService;
@@ -14,6 +15,7 @@ use crate::api::idempotency;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
+use crate::group::Consistency;
 
 /// Checks, applies and shows bundles.
 #[derive(Debug, Clone)]
@@ -68,7 +70,18 @@ impl PolicyHandlers {
             }
         };
         self.own_trust_domain(&bundle)?;
-        let command = Command::ApplyPolicy(ApplyPolicy { source });
+        let command = ApplyPolicy { source, force: message.force };
+        if message.dry_run {
+            let effects = self.effects(command, caller.actor()).await?;
+            return Ok(v1::ApplyPolicyResponse {
+                problems: Vec::new(),
+                hash: bundle.hash.clone(),
+                documents: convert::count(bundle.document_count()),
+                changed: effects.changed,
+                effects: Some(policy::effects_to_proto(effects)),
+            });
+        }
+        let command = Command::ApplyPolicy(command);
         self.context
             .mutate(&caller, command, Some(idempotency), |state, reply| {
                 let record = state.policy.as_ref().ok_or_else(none_in_force)?;
@@ -77,6 +90,7 @@ impl PolicyHandlers {
                     hash: record.bundle.hash.clone(),
                     documents: convert::count(record.bundle.document_count()),
                     changed: reply == ReplyBody::Policy { changed: true },
+                    effects: None,
                 })
             })
             .await
@@ -94,6 +108,16 @@ impl PolicyHandlers {
             })
         };
         self.context.read(request.into_inner().consistency, read).await
+    }
+
+    /// What a bundle would change, computed on a copy of the state, so that apply does not wait.
+    async fn effects(&self, command: ApplyPolicy, actor: Actor) -> Result<PolicyEffects, RpcError> {
+        let copy = self.context.group.read(Consistency::Linearizable, snapshot::copy).await?;
+        let now = self.context.now().max(copy.log_time);
+        let compute = move || explain::policy_effects(copy, command, actor, now);
+        let effects = tokio::task::spawn_blocking(compute).await.ok().and_then(Result::ok);
+        let effects = effects.ok_or(RpcError::Internal { what: "computing the effects of the bundle" })?;
+        Ok(effects?)
     }
 
     /// Refuses a bundle of another trust domain: it would leave no user with a role.

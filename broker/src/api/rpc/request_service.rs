@@ -5,15 +5,17 @@ use std::ops::Bound;
 use comity_core::command::{self, CancelRequest, SubmitRequest};
 use comity_types::{LeaseId, RequestId, TenantId};
 
+use comity_core::demand::RequestSpec;
+use comity_core::idempotency;
 use comity_core::request::Request as HeldRequest;
-use comity_core::{Command, Refusal, ReplyBody, State, explain};
+use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, explain};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
 use crate::api::authorize::{Rpc, Viewer, may_change, may_submit, may_view_tenant};
 use crate::api::convert::{answer, lease, request as convert};
-use crate::api::idempotency;
+use crate::api::idempotency::of_call;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
@@ -44,21 +46,34 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::SubmitRequest, &request).await?;
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
-        let idempotency = idempotency::of_call(&caller.name(), &key, "SubmitRequest", &message)?;
+        let queue_anyway = std::mem::take(&mut message.queue_anyway);
+        let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
-            let read = |state: &State| command::check_submission(state, &spec, now.max(state.log_time));
-            let checked = self.context.group.read(Consistency::Linearizable, read).await??;
+            let read = |state: &State| {
+                let checked = command::check_submission(state, &spec, now.max(state.log_time))?;
+                let unservable = explain::unservable(state, &checked);
+                Ok::<_, Refusal>((checked, unservable))
+            };
+            let (checked, unservable) = self.context.group.read(Consistency::Linearizable, read).await??;
+            let message = match unservable {
+                Some(refusal) if !queue_anyway => return Err(refusal.into()),
+                Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
+                None => "the request is good; nothing was submitted".to_owned(),
+            };
             let request = v1::Request {
                 spec: Some(convert::spec_to_proto(&checked)),
                 submitted_by: caller.name(),
-                message: "the request is good; nothing was submitted".to_owned(),
+                message,
                 ..v1::Request::default()
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
+        }
+        if !queue_anyway {
+            self.refuse_unservable(&spec, &idempotency).await?;
         }
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
@@ -117,7 +132,7 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::CancelRequest, &request).await?;
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
-        let idempotency = idempotency::of_call(&caller.name(), &key, "CancelRequest", &message)?;
+        let idempotency = of_call(&caller.name(), &key, "CancelRequest", &message)?;
         let id = RequestId::parse(&message.request, "request")?;
         let held = self.held(id).await?;
         let viewer = self.context.viewer(&caller);
@@ -179,11 +194,15 @@ impl RequestHandlers {
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = self.context.admit(Rpc::QuoteRequest, &request).await?;
         let viewer = self.context.viewer(&caller);
-        let spec = convert::spec(request.into_inner().spec)?;
+        let message = request.into_inner();
+        let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_view_tenant(&caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
+            if let Some(refusal) = explain::unservable(state, &spec).filter(|_| !message.queue_anyway) {
+                return Err(refusal);
+            }
             let quote = explain::quote(state, &spec);
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
@@ -199,6 +218,26 @@ impl RequestHandlers {
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
+    }
+
+    /// Refuses a request that no donor could ever serve. Other refusals are the command's.
+    async fn refuse_unservable(&self, spec: &RequestSpec, idempotency: &Idempotency) -> Result<(), RpcError> {
+        let now = self.context.now();
+        let refusal = |state: &State| {
+            // A repeated call gets its request, whatever has changed since.
+            if idempotency::seen(&state.idempotency, idempotency).is_some() {
+                return None;
+            }
+            let checked = command::check_submission(state, spec, now.max(state.log_time)).ok()?;
+            explain::unservable(state, &checked)
+        };
+        // Most requests can be served: only a refusal is worth asking a majority.
+        if self.context.group.read(Consistency::Stale, refusal).await?.is_some()
+            && let Some(refusal) = self.context.group.read(Consistency::Linearizable, refusal).await?
+        {
+            return Err(refusal.into());
+        }
+        Ok(())
     }
 
     async fn held(&self, id: RequestId) -> Result<Option<HeldRequest>, RpcError> {

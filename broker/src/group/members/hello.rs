@@ -128,7 +128,9 @@ impl Inner {
                 info!(broker = me, incarnation = %eligibility.incarnation(), "this broker has its place in the group");
             } else if !search.said {
                 search.said = true;
-                info!(broker = me, admitted, "this broker does not vote yet: it looks for the others");
+                let is_member = self.config.members.contains_key(&me) || membership.get_node(&me).is_some();
+                let next = if is_member { "it looks for the others" } else { "add it by `comity raft add-learner`" };
+                info!(broker = me, admitted, "this broker does not vote yet: {next}");
             }
         }
         self.elections.set(Reason::MayNotVote, !eligibility.may_vote());

@@ -6,6 +6,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
+use super::ctrl_c::{CtrlC, stopped_submitting, stopped_waiting};
 use super::follow::Follower;
 use super::read_spec::read_spec;
 use super::spec_args::SpecArgs;
@@ -45,7 +46,7 @@ what pods of that namespace need to run there.
 A request file has the same fields as the flags:
 {FILE_EXAMPLE}
 With --wait, standard error shows the progress (placed, connecting, active), standard output the
-lease.
+lease. Ctrl-C ends the wait (exit code 130), not the request.
 "
     )
 }
@@ -59,6 +60,9 @@ pub struct SubmitArgs {
     /// Validate the request, but do not submit it
     #[arg(long, conflicts_with = "wait")]
     dry_run: bool,
+    /// Queue the request even if no donor could ever serve it as things are (otherwise exit code 6)
+    #[arg(long)]
+    queue_anyway: bool,
     /// Wait until the lease is active or the request ends
     #[arg(long)]
     wait: bool,
@@ -78,9 +82,17 @@ impl SubmitArgs {
         let channel = session.channel()?;
         let mut client = RequestServiceClient::new(channel.clone());
         let key = idempotency_key(self.idempotency_key.as_deref());
-        let request =
-            v1::SubmitRequestRequest { spec: Some(spec), idempotency_key: key.clone(), dry_run: self.dry_run };
-        let submitted = call(client.submit_request(request)).await.map_err(|failure| with_retry_key(failure, &key))?;
+        let request = v1::SubmitRequestRequest {
+            spec: Some(spec),
+            idempotency_key: key.clone(),
+            dry_run: self.dry_run,
+            queue_anyway: self.queue_anyway,
+        };
+        let mut ctrl_c = CtrlC::listen()?;
+        let submitted = ctrl_c
+            .run_until(call(client.submit_request(request)), || stopped_submitting(&key))
+            .await
+            .map_err(|failure| with_retry_key(failure, &key))?;
         let request = Request::from(submitted.request.unwrap_or_default());
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);
@@ -91,7 +103,8 @@ impl SubmitArgs {
             eprint!("{}", Format::Table.render_event(change, crate::clock::now_ms())?);
             Ok(())
         };
-        let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), report).await?;
+        let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), report);
+        let followed = ctrl_c.run_until(followed, || stopped_waiting(&id)).await?;
         match &followed.lease {
             // A gang over several donors: print its leases one after another.
             Some(lease) if !followed.other_leases.is_empty() => {

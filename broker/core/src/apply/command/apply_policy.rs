@@ -5,6 +5,7 @@ use std::sync::Arc;
 use comity_policy::{Bundle, BundleSource};
 use serde::{Deserialize, Serialize};
 
+use crate::apply::unchecked;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Actor, Reply, ReplyBody};
@@ -16,6 +17,9 @@ use crate::state::transition::Transition;
 pub struct ApplyPolicy {
     /// All source files of the bundle.
     pub source: BundleSource,
+    /// Whether the bundle may leave the federation, or the caller, without a maintainer.
+    #[serde(default = "unchecked::yes", skip_serializing_if = "unchecked::is_yes")]
+    pub force: bool,
 }
 
 impl ApplyPolicy {
@@ -45,6 +49,9 @@ impl ApplyPolicy {
                 ));
             }
         }
+        if !self.force {
+            check_maintainers(transition, &bundle)?;
+        }
         let applied_by = match transition.actor() {
             Actor::User(id) => id.clone(),
             Actor::Cluster(id) => id.to_string(),
@@ -58,4 +65,29 @@ impl ApplyPolicy {
         });
         Ok(ReplyBody::Policy { changed: true })
     }
+}
+
+/// Refuses a bundle after which nobody, or not its applier, could apply another one.
+fn check_maintainers(transition: &Transition<'_>, bundle: &Bundle) -> Result<(), Refusal> {
+    let refused = |reason: String, remedy: &str, value: &str| {
+        Err(Refusal::new(Code::InvalidField, reason, remedy).at("Federation.spec.maintainers", value))
+    };
+    if bundle.usable_maintainers().next().is_none() {
+        return refused(
+            "no maintainer of the bundle can get a certificate, so nobody could apply another bundle".to_owned(),
+            "name a maintainer whose name begins and ends with a letter or digit, or apply it with --force",
+            bundle.federation.spec.maintainers.first().map_or("", String::as_str),
+        );
+    }
+    let Actor::User(caller) = transition.actor() else { return Ok(()) };
+    let was_maintainer =
+        transition.state().policy.as_ref().is_none_or(|record| record.bundle.roles_of(caller).federation_admin);
+    if was_maintainer && !bundle.roles_of(caller).federation_admin {
+        return refused(
+            format!("the bundle does not name {caller} as a maintainer, so you could not apply another bundle"),
+            "add the id to the maintainers, ask another maintainer to apply the bundle, or apply it with --force",
+            caller,
+        );
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use comity_types::ClusterId;
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit, idle_units};
-use crate::feasibility::obstacle::{Obstacle, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{GpuDemand, Topology};
 
@@ -50,6 +50,7 @@ fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wan
     let class = wanted.class;
     Some(if by_terms {
         obstacle(
+            Cure::Change,
             "no-nvlink",
             format!(
                 "{donor} lends GPUs that NVLink joins by whole nodes only, and {least} shares fill none of class \
@@ -59,6 +60,7 @@ fn fills_no_whole_nodes(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wan
         )
     } else {
         obstacle(
+            Cure::Change,
             NO_SUCH_DEVICES,
             format!("{least} shares fill no whole nodes of {donor} with devices of class {class}"),
             format!("ask for {would}, which do, or for nodes that are not taken whole"),
@@ -91,6 +93,7 @@ fn no_node_holds_a_member(
         return None;
     }
     Some(obstacle(
+        Cure::Change,
         NO_SUCH_DEVICES,
         format!(
             "a member lies on one node, and no node of {donor} has {count} such shares of class {}; the most is {most}",
@@ -126,6 +129,7 @@ fn no_cpu_or_memory(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<
     let members = wanted.members.map_or_else(String::new, |_| format!(", in members of {}", wanted.gpus.count));
     let fewer = if most == 0 { String::new() } else { format!(", or for at most {most} shares") };
     Some(obstacle(
+        Cure::Change,
         NO_SUCH_DEVICES,
         format!(
             "{donor} has room for {most} of {least} shares with {asked} each{members} even when idle; the most that \

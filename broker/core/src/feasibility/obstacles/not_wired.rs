@@ -6,7 +6,7 @@ use comity_types::{ClassName, ClusterId};
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::wired::clique;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Obstacle, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink, Topology};
 use crate::model::inventory::{Device, Node};
@@ -57,9 +57,10 @@ fn only_together(donor: &ClusterId, least: u64, together: u64) -> Obstacle {
     if together < least {
         let reason = format!("{reason}: so it has room for {together} of {least} shares even when idle");
         let fewer = if together == 0 { String::new() } else { format!(", or ask for at most {together}") };
-        return obstacle("wiring-together", reason, format!("leave one of them out{fewer}"));
+        return obstacle(Cure::Change, "wiring-together", reason, format!("leave one of them out{fewer}"));
     }
-    obstacle("wiring-together", format!("{reason} now"), "leave one of them out, or wait until more is free")
+    let unblock = "leave one of them out, or wait until more is free";
+    obstacle(Cure::Waiting, "wiring-together", format!("{reason} now"), unblock)
 }
 
 /// Shares that fit at a donor under one topology.
@@ -108,7 +109,7 @@ impl Lack<'_, '_> {
                 self.wait_or("ask for fewer that are joined, or only prefer NVLink"),
             )
         };
-        obstacle("no-nvlink", reason, unblock)
+        obstacle(self.cure(), "no-nvlink", reason, unblock)
     }
 
     fn of_numa_alignment(&self) -> Obstacle {
@@ -129,7 +130,7 @@ impl Lack<'_, '_> {
                 "ask without alignment, or ask its owner to say so in the inventory".to_owned(),
             )
         };
-        obstacle("no-numa-alignment", reason, unblock)
+        obstacle(self.cure(), "no-numa-alignment", reason, unblock)
     }
 
     fn of_rdma(&self, gbits: u32) -> Obstacle {
@@ -152,7 +153,7 @@ impl Lack<'_, '_> {
                     .to_owned(),
             )
         };
-        obstacle("no-rdma", reason, unblock)
+        obstacle(self.cure(), "no-rdma", reason, unblock)
     }
 
     /// Whether the donor has a device of the class for which `test` holds.
@@ -162,6 +163,11 @@ impl Lack<'_, '_> {
             devices.any(|(device, class)| class.as_ref() == Some(self.wanted.class) && test(node, device))
         };
         self.snapshot.nodes(self.donor).any(|(_, node, classes)| any_on_node(node, classes))
+    }
+
+    /// Waiting helps if the idle donor has room.
+    fn cure(&self) -> Cure {
+        if self.room.ever.min(self.together) < self.least { Cure::Change } else { Cure::Waiting }
     }
 
     /// The remedy: to wait, if that can help, or `instead`.

@@ -6,7 +6,7 @@ use comity_types::{ClusterId, NodeId};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Obstacle, check_reserve, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
 use crate::model::inventory::Node;
@@ -56,10 +56,11 @@ pub(crate) fn unhealthy(
     Some(match parts.iter().map(|(_, until)| *until).collect::<Option<Vec<_>>>() {
         Some(until) => {
             let last = until.into_iter().max().unwrap_or_default();
-            let quarantined = obstacle("quarantined", reason, format!("wait until {}", last.to_minute()));
+            let quarantined =
+                obstacle(Cure::Waiting, "quarantined", reason, format!("wait until {}", last.to_minute()));
             Obstacle { until: Some(last), ..quarantined }
         }
-        None => obstacle("unhealthy", reason, "wait until its owner has reset, repaired or replaced it"),
+        None => obstacle(Cure::Waiting, "unhealthy", reason, "wait until its owner has reset, repaired or replaced it"),
     })
 }
 

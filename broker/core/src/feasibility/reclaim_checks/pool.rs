@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use comity_types::ClusterId;
 
-use crate::feasibility::obstacle::{Obstacle, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
@@ -46,6 +46,7 @@ pub(crate) fn check_pools(snapshot: &Snapshot<'_>, placement: &Placement) -> Res
         let wanted: u64 = part.devices.values().map(|share| u64::from(share.milli)).sum();
         if twice > 0 && free < wanted.saturating_add(twice) {
             return Err(Box::new(obstacle(
+                Cure::Waiting,
                 "no-capacity",
                 format!("local work of {donor} holds devices of node {id} that are counted as free"),
                 "wait until leases or local work there end",

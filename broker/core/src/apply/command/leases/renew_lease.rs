@@ -3,21 +3,26 @@
 use comity_types::LeaseId;
 use serde::{Deserialize, Serialize};
 
+use crate::apply::unchecked;
 use crate::feasibility::check_renewal;
 use crate::model::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::time::Millis;
+use crate::model::time::{Millis, Timestamp};
 use crate::state::transition::Transition;
 use crate::state::{State, gang};
 
-/// Starts a new term now, if policy allows its length; for a gang, on all its leases.
+/// Starts a new term now, if policy allows its length; for a gang, on all its leases. A lease ends earlier than before
+/// only if the renewal says so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewLease {
     /// The lease.
     pub lease: LeaseId,
     /// Length of the new term; zero keeps the current length.
     pub duration: Millis,
+    /// Whether the lease may end earlier than before.
+    #[serde(default = "unchecked::yes", skip_serializing_if = "unchecked::is_yes")]
+    pub may_shorten: bool,
 }
 
 impl RenewLease {
@@ -46,16 +51,32 @@ impl RenewLease {
         }
         let now = transition.now();
         let all = leases_of_gang(transition.state(), self.lease);
+        let end = now.after(term);
         for id in &all {
             check_renewal(transition.state(), *id, term)?;
+            self.check_end(transition.state(), *id, end)?;
         }
         for id in all {
             transition.change_lease(id, |lease| {
                 lease.term = term;
-                lease.expires_at = Some(now.after(term));
+                lease.expires_at = Some(end);
             });
         }
         Ok(ReplyBody::Lease(self.lease))
+    }
+
+    /// Refuses an end before the present one unless the renewal may shorten the lease.
+    fn check_end(&self, state: &State, id: LeaseId, end: Timestamp) -> Result<(), Refusal> {
+        let present = state.leases.get(&id).and_then(|lease| lease.expires_at);
+        match present {
+            Some(present) if end < present && !self.may_shorten => Err(Refusal::new(
+                Code::WrongState,
+                format!("{id} would end at {} instead of {}", end.to_second(), present.to_second()),
+                "renew it with a longer duration_ms, or set may_shorten to let it end earlier",
+            )
+            .at("may_shorten", self.may_shorten)),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,135 @@
+//! Bundles that would lock out their applier are refused, and what a bundle would change is known before.
+
+use comity_core::command::ApplyPolicy;
+use comity_core::demand::Share;
+use comity_core::explain::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect, policy_effects};
+use comity_core::log::LOG_FORMAT;
+use comity_core::refusal::Code;
+use comity_core::{Actor, Command, LogEnvelope, Refusal, Reply, ReplyBody, State, Timestamp, snapshot};
+use comity_policy::BundleSource;
+use comity_types::TenantId;
+
+use super::federation::{Federation, cluster, spec, terms};
+
+const ADMIN: &str = "spiffe://test.example/user/admin";
+const OTHER: &str = "spiffe://test.example/user/other";
+const MAINTAINERS: &str = "maintainers: [\"spiffe://test.example/user/admin\"]";
+
+fn maintained_by(ids: &[&str]) -> BundleSource {
+    terms(MAINTAINERS, &format!("maintainers: {ids:?}"))
+}
+
+fn unforced(source: BundleSource) -> ApplyPolicy {
+    ApplyPolicy { source, force: false }
+}
+
+fn forced(source: BundleSource) -> ApplyPolicy {
+    ApplyPolicy { source, force: true }
+}
+
+fn apply_as(state: &mut State, user: &str, command: ApplyPolicy) -> Reply {
+    let entry = LogEnvelope {
+        format: LOG_FORMAT,
+        actor: Actor::User(user.into()),
+        time: Timestamp(2_000_000),
+        traceparent: String::new(),
+        idempotency: None,
+        command: Command::ApplyPolicy(command),
+    };
+    state.apply(&entry).unwrap().reply
+}
+
+fn assert_names_maintainers(refusal: &Refusal, value: &str, reason: &str) {
+    assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, "Federation.spec.maintainers"));
+    assert_eq!(refusal.value, value);
+    assert!(refusal.reason.contains(reason) && refusal.remedy.contains("--force"), "{refusal}");
+}
+
+#[test]
+fn a_bundle_without_a_maintainer_who_can_get_a_certificate_takes_force() {
+    let mut state = Federation::with_policy().state;
+    let nobody = maintained_by(&["spiffe://test.example/user/_ops"]);
+    let refusal = apply_as(&mut state, ADMIN, unforced(nobody.clone())).unwrap_err();
+    assert_names_maintainers(&refusal, "spiffe://test.example/user/_ops", "nobody could apply another bundle");
+    assert_eq!(apply_as(&mut state, ADMIN, forced(nobody)), Ok(ReplyBody::Policy { changed: true }));
+}
+
+#[test]
+fn a_maintainer_who_removes_himself_takes_force() {
+    let mut state = Federation::with_policy().state;
+    let refusal = apply_as(&mut state, ADMIN, unforced(maintained_by(&[OTHER]))).unwrap_err();
+    assert_names_maintainers(&refusal, ADMIN, &format!("does not name {ADMIN} as a maintainer"));
+    // Others may remove him.
+    assert!(apply_as(&mut state, ADMIN, unforced(maintained_by(&[ADMIN, OTHER]))).is_ok());
+    assert!(apply_as(&mut state, OTHER, unforced(maintained_by(&[OTHER]))).is_ok());
+    assert!(apply_as(&mut state, OTHER, forced(maintained_by(&[ADMIN]))).is_ok());
+}
+
+#[test]
+fn the_first_bundle_names_its_applier() {
+    let mut state = State::default();
+    let refusal = apply_as(&mut state, OTHER, unforced(maintained_by(&[ADMIN]))).unwrap_err();
+    assert_names_maintainers(&refusal, OTHER, "you could not apply another bundle");
+    assert!(apply_as(&mut state, ADMIN, unforced(maintained_by(&[ADMIN]))).is_ok());
+}
+
+fn effects(state: &State, source: BundleSource) -> Result<PolicyEffects, Refusal> {
+    policy_effects(snapshot::copy(state), unforced(source), Actor::User(ADMIN.into()), state.log_time).unwrap()
+}
+
+#[test]
+fn a_dry_run_names_leases_requests_and_capacities() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    let request = federation.submit(spec(1, Share::Whole, "big"));
+    let tenant = TenantId::parse("team", "tenant").unwrap();
+    let held = &federation.state.leases[&lease];
+    let (donor, gpu_milli) = (held.placement.donor.clone(), held.placement.milli());
+
+    let none_big = terms("lends: [{classes: [big, small]}]", "lends: [{classes: [small]}]");
+    let revision = federation.state.revision;
+    let found = effects(&federation.state, none_big.clone()).unwrap();
+    assert_eq!(federation.state.revision, revision);
+    let code = "class-not-lent".to_owned();
+    assert_eq!(found.leases.named, [LeaseEffect { lease, tenant: tenant.clone(), donor, gpu_milli, code }]);
+    let loses = |name, before_milli| CapacityEffect { cluster: cluster(name), before_milli, after_milli: 0 };
+    assert_eq!(found.capacities.named, [loses("north", 16_000), loses("south", 4_000)]);
+    let [RequestEffect { request: of, denied: Some(reason), .. }] = &found.requests.named[..] else {
+        panic!("{:?}", found.requests)
+    };
+    assert!(*of == request && reason.contains("big"), "{reason}");
+    assert_eq!((found.leases.count, found.requests.count, found.capacities.count), (1, 1, 2));
+
+    assert!(apply_as(&mut federation.state, ADMIN, unforced(none_big.clone())).is_ok());
+    assert_eq!(effects(&federation.state, none_big), Ok(PolicyEffects::default()), "in force already");
+    let back = effects(&federation.state, terms("---", "---")).unwrap();
+    assert_eq!(back.requests.named, [RequestEffect { request, tenant, denied: None }]);
+    assert_eq!((back.leases.count, back.capacities.count), (0, 2));
+}
+
+#[test]
+fn a_dry_run_refuses_what_applying_would() {
+    let federation = Federation::with_policy();
+    let refusal = effects(&federation.state, maintained_by(&[OTHER])).unwrap_err();
+    assert_names_maintainers(&refusal, ADMIN, "as a maintainer");
+}
+
+#[test]
+fn limits_of_terms_count_as_capacity() {
+    let federation = Federation::ready();
+    let to = |terms_of_north: &str| {
+        terms("{name: north}\nspec: {institution: lenders, lends: [{classes: [big, small]}]", terms_of_north)
+    };
+    for (limits, after_milli) in [
+        ("lends: [{classes: [big, small], maxGpus: 5}]", 5_000),
+        ("lends: [{classes: [big, small]}], maxLentGpus: 3", 3_000),
+        ("lends: [{classes: [big, small]}], localReserveGpus: 2", 14_000),
+        ("lends: [{classes: [big, small]}], accepting: false", 0),
+    ] {
+        let source = to(&format!("{{name: north}}\nspec: {{institution: lenders, {limits}"));
+        let found = effects(&federation.state, source).unwrap();
+        let before_milli = 16_000;
+        assert_eq!(found.capacities.named, [CapacityEffect { cluster: cluster("north"), before_milli, after_milli }]);
+    }
+}

@@ -1,0 +1,144 @@
+//! `comity policy apply`: says what a bundle changes, asks, and applies it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comity_policy::{SourceFile, read_directory};
+use comity_proto::v1;
+use comity_proto::v1::policy_service_client::PolicyServiceClient;
+use comity_runtime::BrokerChannel;
+
+use super::bad_bundle::{bad_bundle, unreadable};
+use super::git;
+use crate::confirm::ConfirmArgs;
+use crate::failure::Failure;
+use crate::output::Format;
+use crate::session::{Session, call, idempotency_key};
+use crate::views::{PolicyApplied, PolicyEffects, PolicyProblem};
+
+const APPLY_EXAMPLES: &str = "\
+Examples:
+  comity policy apply policy/
+  comity policy apply policy/ --dry-run         see what would change
+  comity policy apply policy/ --yes             in a pipeline: do not ask
+  comity policy apply policy/ --commit 4f5e6d7
+
+The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
+the broker records the commit with it. The command names the leases that are reclaimed, the waiting
+requests that policy now denies or allows, and the clusters that lend more or less. It asks if there
+are any.
+";
+
+/// `comity policy apply`.
+#[derive(Debug, Args)]
+#[command(after_help = APPLY_EXAMPLES)]
+pub struct PolicyApplyArgs {
+    /// Directory with the documents
+    dir: PathBuf,
+    /// Git commit to record [default: the directory's, in a work tree without changes]
+    #[arg(long, value_name = "SHA")]
+    commit: Option<String>,
+    /// Only say what the bundle would change
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+    /// Apply it even if nobody, or not you, can apply another bundle after that
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// A bundle, and how to apply it.
+#[derive(Clone)]
+pub(crate) struct BundleToApply {
+    /// Its files.
+    pub(crate) files: Vec<SourceFile>,
+    /// Git commit to record.
+    pub(crate) commit: Option<String>,
+    /// Whether it may leave the federation or the caller without a maintainer.
+    pub(crate) force: bool,
+}
+
+impl PolicyApplyArgs {
+    pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let files = read_directory(&self.dir).map_err(|error| unreadable(&self.dir, &error))?;
+        let commit = match &self.commit {
+            Some(commit) => Some(commit.clone()),
+            None => git::clean_commit(&self.dir).await,
+        };
+        let bundle = BundleToApply { files, commit, force: self.force };
+        let mut client = PolicyServiceClient::new(session.channel()?);
+        let asked = send(&mut client, bundle.clone(), idempotency_key(None), ApplyMode::DryRun).await?;
+        if self.dry_run || !asked.ok {
+            session.print(&asked)?;
+            return if asked.ok { Ok(()) } else { Err(bad_bundle(asked.problems.len())) };
+        }
+        let effects = asked.effects.clone().unwrap_or_default();
+        if asked.changed {
+            self.ask(&effects, session.format)?;
+        }
+        let key = idempotency_key(self.idempotency_key.as_deref());
+        let applied = apply(&mut client, bundle, key).await?;
+        let applied = PolicyApplied { effects: Some(effects), ..applied };
+        session.print(&applied)?;
+        if applied.ok { Ok(()) } else { Err(bad_bundle(applied.problems.len())) }
+    }
+
+    /// Shows the effects, and asks unless there are none.
+    fn ask(&self, effects: &PolicyEffects, format: Format) -> Result<(), Failure> {
+        let asks = self.confirm.asks() && !effects.is_empty();
+        // Scripts get the effects with the answer.
+        if asks || format == Format::Table {
+            eprint!("{}", effects.text());
+        }
+        if asks { self.confirm.ask("The bundle takes effect at once.") } else { Ok(()) }
+    }
+}
+
+/// Applies a bundle; the answer lists its problems.
+///
+/// # Errors
+/// [`Failure`] of the call.
+pub(crate) async fn apply(
+    client: &mut PolicyServiceClient<BrokerChannel>,
+    bundle: BundleToApply,
+    idempotency_key: String,
+) -> Result<PolicyApplied, Failure> {
+    send(client, bundle, idempotency_key, ApplyMode::Apply).await
+}
+
+/// What a call does with the bundle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ApplyMode {
+    /// Puts it into force.
+    Apply,
+    /// Asks what it would change.
+    DryRun,
+}
+
+async fn send(
+    client: &mut PolicyServiceClient<BrokerChannel>,
+    bundle: BundleToApply,
+    idempotency_key: String,
+    mode: ApplyMode,
+) -> Result<PolicyApplied, Failure> {
+    let BundleToApply { files, commit, force } = bundle;
+    let files = files.into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text }).collect();
+    let bundle = v1::PolicyBundle { files, commit: commit.clone().unwrap_or_default() };
+    let dry_run = mode == ApplyMode::DryRun;
+    let request = v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key, force, dry_run };
+    let response = call(client.apply_policy(request)).await?;
+    Ok(PolicyApplied {
+        ok: response.problems.is_empty(),
+        dry_run,
+        changed: response.changed,
+        problems: response.problems.into_iter().map(PolicyProblem::from).collect(),
+        hash: Some(response.hash).filter(|hash| !hash.is_empty()),
+        documents: response.documents,
+        commit,
+        effects: response.effects.map(PolicyEffects::from),
+    })
+}

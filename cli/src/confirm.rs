@@ -1,0 +1,74 @@
+//! Asks before a command takes something away.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use clap::Args;
+
+use crate::failure::Failure;
+
+/// `--yes` of commands that ask.
+#[derive(Debug, Args)]
+pub struct ConfirmArgs {
+    /// Do not ask; required where standard input is not a terminal
+    #[arg(long)]
+    yes: bool,
+}
+
+impl ConfirmArgs {
+    /// Whether the caller is asked, on the terminal.
+    #[must_use]
+    pub const fn asks(&self) -> bool {
+        !self.yes
+    }
+
+    /// Fails if the caller would have to be asked, but nobody can answer.
+    ///
+    /// # Errors
+    /// [`Failure`] with exit code 2.
+    pub fn check_terminal(&self) -> Result<(), Failure> {
+        if self.yes || std::io::stdin().is_terminal() {
+            return Ok(());
+        }
+        Err(Failure::usage("this command asks for confirmation, and standard input is not a terminal")
+            .remedy("add --yes to confirm"))
+    }
+
+    /// Asks `question` unless `--yes` is given; the answer is no unless it is `y` or `yes`.
+    ///
+    /// # Errors
+    /// [`Failure`]: the answer is no (exit code 1), or there is no terminal (exit code 2).
+    pub fn ask(&self, question: &str) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        self.check_terminal()?;
+        eprint!("{question} Continue? [y/N] ");
+        // The answer counts even if standard error is closed.
+        let _ = std::io::stderr().flush();
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        if read.is_ok() && is_yes(&line) {
+            return Ok(());
+        }
+        Err(Failure::refused("not-confirmed", "nothing was changed").remedy("answer y to confirm, or add --yes"))
+    }
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_yes;
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        for yes in ["y\n", "Yes\n", " YES "] {
+            assert!(is_yes(yes), "{yes:?}");
+        }
+        for no in ["", "\n", "n\n", "yess", "no"] {
+            assert!(!is_yes(no), "{no:?}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! `comity dev --state`.
+
+use super::{Running, dev, exported, signal, stderr, until_ready};
+
+#[test]
+fn a_kept_federation_continues_from_its_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let start = || {
+        let mut process = Running::start(dev(dir.path()).arg("--state").arg(&state));
+        let text = until_ready(&mut process);
+        signal(process.id(), "TERM");
+        assert!(process.wait().success());
+        text
+    };
+    let first = start();
+    assert!(first.contains("request-submitted"), "{first}");
+    let taken = exported(&first, "COMITY_BROKER").split(',').next().unwrap().to_owned();
+    let other = std::net::TcpListener::bind(&taken).unwrap();
+    let refused = dev(dir.path()).arg("--state").arg(&state).output().unwrap();
+    drop(other);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    let said = format!("another process listens on {taken}, which a kept broker needs");
+    assert!(stderr(&refused).contains(&said), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("another --state directory"), "{}", stderr(&refused));
+    let second = start();
+    assert!(second.contains("lease-1 of the previous run is still active"), "{second}");
+    assert_eq!(exported(&first, "COMITY_BROKER"), exported(&second, "COMITY_BROKER"));
+}
