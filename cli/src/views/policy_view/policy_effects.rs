@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::output::columns;
 use crate::units::format_milli;
-use crate::views::absent::non_empty;
+use crate::views::value::non_empty;
 
 /// What a bundle would change. Lists name the first effects, counts have them all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
