@@ -343,8 +343,8 @@ impl Agent {
         shutdown.spawn(renewal.run(shutdown.token()));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
-        let socket = config.state_dir.join(local_api::SOCKET);
-        Ok(Self { parts, desired, readiness, admin, socket, shutdown, _inventory: platform.inventory })
+        let (socket, _inventory) = (config.state_dir.join(local_api::SOCKET), platform.inventory);
+        Ok(Self { parts, desired, readiness, admin, socket, shutdown, _inventory })
     }
 
     /// This cluster's id.

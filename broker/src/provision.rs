@@ -127,7 +127,7 @@ pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, Provi
     Ok(true)
 }
 
-/// What is left to do after [`add_identity`], one step a line. A broker that is not among the members gets the log only
+/// The steps that follow [`add_identity`], one a line. A broker that is not among the members gets the log only
 /// after a maintainer adds it.
 #[must_use]
 pub fn next_steps(settings: &Settings, out: &Path) -> Vec<String> {

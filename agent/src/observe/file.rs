@@ -331,8 +331,7 @@ fn device(given: &FileGpus) -> Result<v1::Device, Problem> {
     })
 }
 
-/// What is wrong with devices: the file knows which ones they are, so those that are not healthy have a fault in any
-/// case.
+/// The fault of devices; those that are not healthy always have one.
 fn fault(given: &FileGpus) -> Result<Option<v1::DeviceFault>, Problem> {
     match &given.fault {
         Some(fault) => {

@@ -39,6 +39,8 @@ mod queue;
 mod reasons;
 #[path = "core/reclaim.rs"]
 mod reclaim;
+#[path = "core/reclaim_minimum.rs"]
+mod reclaim_minimum;
 #[path = "core/reclaims.rs"]
 mod reclaims;
 #[path = "core/refusals.rs"]

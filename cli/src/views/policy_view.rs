@@ -123,7 +123,7 @@ pub struct PolicyApplied {
     pub documents: u32,
     /// Git commit recorded with it.
     pub commit: Option<String>,
-    /// What it changes; none if the broker did not say.
+    /// Its effects; none if the broker did not say.
     pub effects: Option<PolicyEffects>,
 }
 

@@ -15,7 +15,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The side across.
+    /// The peer's side.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! What a policy bundle would change for leases, waiting requests and clusters.
+//! Effects of a policy bundle on leases, waiting requests and clusters.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ const MAX_EFFECTS_NAMED: usize = 100;
 /// Most waiting requests that are examined, in the order of submission: each may ask every donor.
 const MAX_REQUESTS_EXAMINED: usize = 5_000;
 
-/// What a bundle would change.
+/// Effects of a bundle that is not in force yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyEffects {
     /// Whether the bundle differs from the one in force.

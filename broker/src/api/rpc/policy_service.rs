@@ -110,7 +110,7 @@ impl PolicyHandlers {
         self.context.read(request.into_inner().consistency, read).await
     }
 
-    /// What a bundle would change, computed on a copy of the state, so that apply does not wait.
+    /// The effects of a bundle, computed on a copy of the state, so that apply does not wait.
     async fn effects(&self, command: ApplyPolicy, actor: Actor) -> Result<PolicyEffects, RpcError> {
         let copy = self.context.group.read(Consistency::Linearizable, snapshot::copy).await?;
         let now = self.context.now().max(copy.log_time);

@@ -59,7 +59,7 @@ impl LeaseRenewArgs {
         Ok(call(client.renew_lease(request)).await?.lease.unwrap_or_default().into())
     }
 
-    /// What to ask before a renewal at `now_ms`; none if it would not shorten the lease.
+    /// The question before a renewal at `now_ms`; none if it would not shorten the lease.
     fn question(&self, lease: &Lease, now_ms: u64) -> Option<String> {
         let present = lease.expires_at_ms?;
         let end = now_ms.saturating_add(self.duration.unwrap_or(lease.term_ms));

@@ -110,7 +110,7 @@ pub(crate) async fn apply(
     send(client, bundle, idempotency_key, ApplyMode::Apply).await
 }
 
-/// What a call does with the bundle.
+/// Whether a call applies the bundle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApplyMode {
     /// Puts it into force.

@@ -1,4 +1,4 @@
-//! What a policy bundle would change.
+//! Effects of a policy bundle.
 
 use comity_proto::v1;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use crate::output::columns;
 use crate::units::format_milli;
 use crate::views::value::non_empty;
 
-/// What a bundle would change. Lists name the first effects, counts have them all.
+/// Effects of a bundle. Lists name the first, counts have them all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyEffects {

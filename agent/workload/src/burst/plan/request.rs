@@ -14,7 +14,7 @@ use crate::burst::snapshot::PodView;
 /// A group that still grows is gathered for at most this many debounce times.
 const MOST_DEBOUNCES: u64 = 4;
 
-/// What a namespace may still request.
+/// The rest of a namespace's limits.
 struct Room {
     gpus: u32,
     requests: u32,
@@ -236,7 +236,7 @@ impl<'a> Planner<'a> {
         self.actions.push(BurstAction::Submit(Box::new(Submission { key, pods, request })));
     }
 
-    /// What the namespace may still request, beyond its requests, submissions in flight and this plan.
+    /// The rest of the namespace's limits after its requests, submissions in flight and this plan.
     fn room(&self, namespace: &str, rules: &Rules) -> Room {
         let (mut gpus, mut requests) = (0_u32, 0_u32);
         let mut count = |more: u32| {
