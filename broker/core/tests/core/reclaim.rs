@@ -101,7 +101,7 @@ impl Federation {
         self.state.leases[&lease].state
     }
 
-    fn needs(&self, donor: &str) -> Vec<ProposedReclaim> {
+    pub(crate) fn needs(&self, donor: &str) -> Vec<ProposedReclaim> {
         reclaims_at(&self.state, &cluster(donor), self.state.log_time)
     }
 
