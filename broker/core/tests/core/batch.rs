@@ -27,8 +27,7 @@ fn together(count: u32) -> RequestSpec {
     RequestSpec { topology, ..spec(count, Share::Whole, "big") }
 }
 
-/// Places the same requests one at a time, and in one plan: all requests, those placed each way, and GPUs lent each
-/// way.
+/// Places the same requests one at a time, and in one plan. Returns all, those placed each way, and GPUs lent each way.
 fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<RequestId>; 2], [u64; 2]) {
     let mut federation = donor(nodes);
     let ids: Vec<RequestId> = asked.iter().map(|count| federation.submit(together(*count))).collect();

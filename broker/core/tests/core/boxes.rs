@@ -37,8 +37,7 @@ pub(crate) fn box_of_eight(sockets: &[(u64, u64)], gpus: [(u32, Option<&str>); 8
     }
 }
 
-/// HGX H100: NVSwitch joins all eight GPUs; four on each of two sockets of 56 cores and 1 TiB; eight ports of 400
-/// Gbit/s.
+/// HGX H100: NVSwitch joins all eight GPUs; four on each socket of 56 cores and 1 TiB; 8 × 400 Gbit/s.
 pub(crate) fn hgx_h100() -> Node {
     let at = |numa| (numa, Some("nvswitch"));
     box_of_eight(&[(56, 1_024); 2], [at(0), at(0), at(0), at(0), at(1), at(1), at(1), at(1)], 3_200)

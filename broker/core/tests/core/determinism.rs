@@ -263,8 +263,7 @@ proptest! {
         for (index, cut) in cuts.iter().enumerate() {
             let mut restored = snapshot::decode(cut).unwrap();
             prop_assert_eq!(&snapshot::encode(&restored).unwrap(), cut, "encode∘decode at {}", index);
-            // Replays the whole rest from every fifth cut, and one entry from the others; the rest follows by
-            // induction.
+            // Every fifth cut replays to the end, the others one entry: the rest follows by induction.
             let end = if index % 5 == 0 { log.len() } else { (index + 1).min(log.len()) };
             for entry in &log[index..end] {
                 restored.apply(entry).unwrap();

@@ -1,5 +1,4 @@
-//! Devices, nodes and donors that fail: affected leases are reclaimed or end, by severity, and their work continues
-//! elsewhere.
+//! Devices, nodes and donors that fail: affected leases are reclaimed or end, by severity, and move elsewhere.
 
 use comity_core::command::{Expire, LeaseOutcome, MarkClusters, ReclaimLeases, ReviseOffer};
 use comity_core::demand::{NvLink, RequestSpec, Share, Topology};

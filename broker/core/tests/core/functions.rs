@@ -123,9 +123,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The plan does what the quote said. Each node gives the fewest whole functions that carry the requested
-    /// bandwidth, and no more than it lends. The state's invariants, checked after each step, say that none is lent
-    /// twice.
+    /// The plan does what the quote said. Each node gives the fewest whole functions that carry the bandwidth, and no
+    /// more than it lends. The state's invariants, checked after each step, say that none is lent twice.
     #[test]
     fn functions_are_whole_and_quotes_are_kept(
         nodes in prop::collection::vec(any_node(), 2..5),

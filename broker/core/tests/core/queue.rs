@@ -164,8 +164,7 @@ fn weights_and_lending_determine_shares() {
         });
     }
     let placed = federation.placed_for();
-    // Western holds 6 already; weights alone would give 13 to each. Eastern lends all that is lent, so shares are 4 to
-    // 1.
+    // Western holds 6 already; weights alone would give 13 to each. All lent GPUs are eastern's, so shares are 4 to 1.
     assert!(count(&placed, "rivals") > 17, "{placed:?}");
 }
 

@@ -217,8 +217,7 @@ proptest! {
         }
     }
 
-    /// Without others a request starts when its quote says: not before, and then as soon as donors have cleared ended
-    /// leases.
+    /// Alone, a request starts when its quote says: not before, and then as soon as donors have cleared ended leases.
     #[test]
     fn a_request_starts_when_its_quote_says(running in running(), wanted in asked(6)) {
         let mut federation = with_running(&running);

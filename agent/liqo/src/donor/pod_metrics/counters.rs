@@ -1,7 +1,7 @@
 //! Converts the rates of a metrics-server to the counters that one reads from kubelets. Pure.
 //!
-//! A rate is the mean over an interval that ends at its timestamp. Adding the rate times the time since the last one gives
-//! a counter from which the other side's metrics-server computes the same rates.
+//! A rate is the mean over an interval that ends at its timestamp. Adding the rate times the time since the last one
+//! gives a counter from which the other side's metrics-server computes the same rates.
 
 use std::collections::BTreeMap;
 
