@@ -110,7 +110,8 @@ impl ReclaimLoop {
             loop {
                 let changed = tokio::select! {
                     () = stop.cancelled() => return,
-                    Some((node, event)) = self.events.next(), if !self.events.is_empty() => self.handle_event(&node, event),
+                    Some((node, event)) = self.events.next(), if !self.events.is_empty() =>
+                        self.handle_event(&node, event),
                     Ok(()) = self.desired.changed() => true,
                     Ok(()) = self.records.changed() => true,
                     () = self.clock.sleep(sleep) => true,
