@@ -22,9 +22,9 @@ const MAX_DATAGRAM_BYTES: usize = MAX_MTU as usize + SEAL_BYTES;
 /// Bytes that WireGuard adds to a packet: its header and its tag.
 pub(super) const SEAL_BYTES: usize = 32;
 /// How often boringtun's timers are checked; they last seconds.
-const TICK: Duration = Duration::from_millis(200);
+const TIMER_INTERVAL: Duration = Duration::from_millis(200);
 /// Most packets that boringtun queues while it has no session.
-const HELD_BACK: usize = 256;
+const MAX_HELD_BACK_PACKETS: usize = 256;
 
 /// A completed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) struct NextService {
     pub(super) blocked: bool,
 }
 
-/// The parameters of a tunnel.
+/// The keys of a tunnel: this side's, the other side's, and the pre-shared one.
 pub(super) struct TunnelKeys<'a> {
     pub(super) local: &'a WireguardKey,
     pub(super) remote: WireguardPublicKey,
@@ -264,7 +264,7 @@ impl Tunnel {
 
     /// Sends the keepalives that boringtun queued before there was a session.
     fn send_held_back(&mut self, to: SocketAddr, wire: &impl Wire) {
-        for _ in 0..HELD_BACK {
+        for _ in 0..MAX_HELD_BACK_PACKETS {
             match self.tunn.decapsulate(None, &[], &mut self.opened) {
                 TunnResult::WriteToNetwork(datagram) => wire.send(to, datagram),
                 _ => break,
@@ -275,7 +275,7 @@ impl Tunnel {
     /// Handles timers and handshakes, and sends the stack's data.
     pub(super) fn service(&mut self, now: Instant, wire: &impl Wire) -> NextService {
         if now >= self.next_tick {
-            self.next_tick = now + TICK;
+            self.next_tick = now + TIMER_INTERVAL;
             self.tick(now, wire);
         }
         if !self.closed {

@@ -25,7 +25,7 @@ pub(crate) fn version_of(deployment: &Deployment) -> Option<String> {
 pub(crate) struct Version(u32, u32, u32);
 
 impl Version {
-    /// From "1.2.0" or "v1.2.0", with or without a suffix such as "-rc.1"; `None` for what is no version.
+    /// From "1.2.0" or "v1.2.0", with or without a suffix such as "-rc.1"; `None` for any other text.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let mut parts = text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
@@ -43,8 +43,8 @@ impl Version {
         self >= Self(1, 2, 0)
     }
 
-    /// Whether the controller manager begins to use a new token that comes with a new certificate; before 1.2 it stays
-    /// with what it began with.
+    /// Whether the controller manager begins to use a new token that comes with a new certificate; before 1.2 it keeps
+    /// the first one.
     pub(crate) fn takes_new_tokens(self) -> bool {
         self >= Self(1, 2, 0)
     }

@@ -73,7 +73,7 @@ pub struct LiqoSettings {
     /// Whether an offloaded namespace keeps its name on the donor, so that all Service names work; the donor must have
     /// no namespace of that name.
     pub same_namespace_names: bool,
-    /// Serves metrics of offloaded pods to their home clusters; absent: off. For donors with a metrics-server.
+    /// Serves metrics of offloaded pods to their origins; absent: off. For donors with a metrics-server.
     pub pod_metrics: Option<PodMetricsSettings>,
 }
 

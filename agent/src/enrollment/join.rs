@@ -17,10 +17,10 @@ use comity_runtime::{
 };
 use zeroize::Zeroizing;
 
-/// Domain of the identity key's signature over the CSR.
+/// Purpose of the identity key's signature over the CSR.
 const JOIN_DOMAIN: &str = "join-csr";
 /// How long joining is retried while no broker answers; a starting group takes seconds.
-const TRY_FOR: Duration = Duration::from_secs(60);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between tries.
 const JOIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 const TOKEN_FILE_MAX_BYTES: u64 = 16 << 10;
@@ -78,7 +78,7 @@ pub enum JoinError {
         reason: String,
     },
     /// No broker answered.
-    #[error("no broker answered within {}s: {reason}", TRY_FOR.as_secs())]
+    #[error("no broker answered within {}s: {reason}", JOIN_TIMEOUT.as_secs())]
     Unreachable {
         /// The last failure.
         reason: String,
@@ -172,12 +172,12 @@ async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, J
                 reason: reason.to_owned(),
             });
         }
-        if !is_passing(&status) {
+        if !is_temporary(&status) {
             let reason = status.message().to_owned();
             return Err(JoinError::Refused { cluster: token.cluster.to_string(), reason });
         }
         let reason = status.message().to_owned();
-        if clock.elapsed().saturating_sub(start) >= TRY_FOR {
+        if clock.elapsed().saturating_sub(start) >= JOIN_TIMEOUT {
             return Err(JoinError::Unreachable { reason });
         }
         if reason != logged {
@@ -191,6 +191,6 @@ async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, J
     Ok(pem)
 }
 
-fn is_passing(status: &tonic::Status) -> bool {
+fn is_temporary(status: &tonic::Status) -> bool {
     matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown | tonic::Code::DeadlineExceeded)
 }

@@ -33,11 +33,11 @@ const STEP_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration
 /// A plan is made at least this often: certificates, leases and pauses end without an event.
 const MAX_PLAN_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the deliveries list their leases.
-const LIST_EVERY: Duration = Duration::from_secs(60);
+const LIST_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest pause between removals of unwanted objects.
-const GARBAGE_EVERY: Duration = Duration::from_secs(2);
+const UNWANTED_REMOVAL_INTERVAL: Duration = Duration::from_secs(2);
 /// A fresh desired state is requested at most this often.
-const RESYNC_EVERY: Duration = Duration::from_secs(30);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// Key of the desired state in the store.
 const DESIRED_STATE_KEY: &str = "desired";
 
@@ -65,13 +65,14 @@ struct Pause {
     until: Duration,
 }
 
+/// State of the loop: objects with a running step, paused steps, and the next times of periodic work.
 #[derive(Default)]
 struct Loop {
     busy: BTreeSet<String>,
     pauses: BTreeMap<String, Pause>,
     listed: BTreeSet<LeaseId>,
     next_list: Duration,
-    next_garbage: Duration,
+    next_removal: Duration,
     next_resync: Duration,
 }
 
@@ -118,7 +119,7 @@ impl Executor {
             self.keep(desired).await;
         }
         if desired.needs_resync(now) && now >= state.next_resync {
-            state.next_resync = now + RESYNC_EVERY;
+            state.next_resync = now + RESYNC_INTERVAL;
             self.resync.notify_one();
         }
         let steps = self.plan(desired, state, now);
@@ -139,7 +140,7 @@ impl Executor {
     fn plan(&self, desired: &Desired, state: &Loop, now: Duration) -> Vec<Step> {
         let records = self.parts.store.records();
         let mut live = self.live();
-        if now >= state.next_garbage && !desired.unwanted().is_empty() {
+        if now >= state.next_removal && !desired.unwanted().is_empty() {
             // Without objects removed since the last desired state.
             live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).copied().collect();
         }
@@ -174,7 +175,7 @@ impl Executor {
 
     async fn start(&self, step: Step, state: &mut Loop, tasks: &mut JoinSet<Ended>, now: Duration) {
         if step.removes_unwanted() {
-            state.next_garbage = now + GARBAGE_EVERY;
+            state.next_removal = now + UNWANTED_REMOVAL_INTERVAL;
             self.metrics.garbage.inc();
         }
         let work = StepRun {
@@ -240,7 +241,7 @@ impl Executor {
         if now < state.next_list {
             return;
         }
-        state.next_list = now + LIST_EVERY;
+        state.next_list = now + LIST_INTERVAL;
         match self.delivered_leases().await {
             Ok(made) => state.listed = made,
             Err(error) => tracing::warn!(%error, "cannot list the objects of deliveries"),

@@ -37,7 +37,7 @@ use crate::reconcile::steps::peering::ForgetPeering;
 use crate::reconcile::steps::{DiscardEnvelope, Step};
 
 /// Unwanted objects that one plan removes, at most.
-const GARBAGE_PER_PLAN: usize = 1;
+const UNWANTED_REMOVALS_PER_PLAN: usize = 1;
 
 /// Input of a plan.
 #[derive(Clone, Copy)]
@@ -113,7 +113,7 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
         }
     }
     discard_useless_envelopes(snapshot, &mut steps);
-    garbage(snapshot, &mut steps);
+    remove_unwanted(snapshot, &mut steps);
     let mut objects = BTreeSet::new();
     steps.retain(|step| objects.insert(step.object()));
     steps
@@ -144,8 +144,9 @@ fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     }
 }
 
-/// Removes objects that are confirmed as unwanted, a few at a time; never while no broker is connected.
-fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
+/// Forgets finished leases and peerings, and removes one object that is confirmed as unwanted; only while a broker is
+/// connected.
+fn remove_unwanted(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     let is_desired_lease = |id: LeaseId| snapshot.desired.leases.iter().any(|lease| lease.id == id);
     for &lease in snapshot.records.donors.keys().chain(snapshot.records.origins.keys()) {
         let done = snapshot.records.donors.get(&lease).is_some_and(|record| record.clean_acked)
@@ -170,7 +171,7 @@ fn garbage(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
         ObjectId::Peering(peering) => snapshot.directive(peering).is_some(),
     };
     let unwanted = snapshot.live.unwanted.iter().copied().filter(|object| !is_desired(*object));
-    for object in unwanted.take(GARBAGE_PER_PLAN) {
+    for object in unwanted.take(UNWANTED_REMOVALS_PER_PLAN) {
         steps.push(match object {
             ObjectId::Peering(peering) if snapshot.records.liqo.contains_key(&peering) => LiqoRemove { peering }.into(),
             ObjectId::Peering(peering) => forget_peering(peering),

@@ -1,4 +1,4 @@
-//! Allows traffic through the tunnels: only between offloaded pods and their home cluster.
+//! Allows traffic through the tunnels: only between offloaded pods and their origin.
 //!
 //! ```text
 //! donor:  pods in the namespaces that Liqo made for an origin ─▶ with all pods of that origin

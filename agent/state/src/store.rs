@@ -74,17 +74,24 @@ pub enum StoreError {
     Task(String),
 }
 
+/// Ids of messages; those from `next` up to `reserved_until`, exclusive, are reserved on disk.
+struct MessageIds {
+    next: u64,
+    reserved_until: u64,
+}
+
 struct Inner {
     path: PathBuf,
     database: Database,
-    /// Next message id, and the first one that is not reserved on disk. Held while writing: one writer at a time.
-    ids: Mutex<(u64, u64)>,
+    /// Held while writing: one writer at a time.
+    ids: Mutex<MessageIds>,
     records: watch::Sender<Arc<Records>>,
 }
 
 /// The agent's store. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
+
 impl Store {
     /// Opens or makes the store in a directory that only the owner can enter.
     ///
@@ -97,9 +104,14 @@ impl Store {
         options.read(true).write(true).create(true).truncate(false).mode(atomic_file::PRIVATE);
         let file = options.open(&path).map_err(|error| database("open", &path, redb::Error::Io(error)))?;
         let database = redb::Builder::new().create_file(file).map_err(|error| database("open", &path, error))?;
-        let (records, ids) = tables::load(&path, &database)?;
+        let (records, next) = tables::load(&path, &database)?;
         let records = watch::Sender::new(Arc::new(records));
-        let store = Self(Arc::new(Inner { path, database, ids: Mutex::new((ids, ids)), records }));
+        let store = Self(Arc::new(Inner {
+            path,
+            database,
+            ids: Mutex::new(MessageIds { next, reserved_until: next }),
+            records,
+        }));
         Ok(store)
     }
 
@@ -137,11 +149,11 @@ impl Store {
         let inner = Arc::clone(&self.0);
         let task = tokio::task::spawn_blocking(move || {
             let mut ids = inner.ids.lock().unwrap_or_else(PoisonError::into_inner);
-            if ids.0 >= ids.1 {
+            if ids.next >= ids.reserved_until {
                 inner.reserve(&mut ids)?;
             }
-            ids.0 += 1;
-            Ok(ids.0 - 1)
+            ids.next += 1;
+            Ok(ids.next - 1)
         });
         task.await.map_err(|error| StoreError::Task(error.to_string()))?
     }
@@ -182,10 +194,11 @@ impl Store {
         read().map_err(fail)
     }
 }
+
 impl Inner {
     fn update<T>(&self, change: impl FnOnce(&mut Change<'_>) -> T) -> Result<T, StoreError> {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next_id = ids.0;
+        let mut next_id = ids.next;
         let records = Records::clone(&self.records.borrow());
         let mut pending = Change { records, dirty: BTreeSet::new(), next_id: &mut next_id, full: false };
         let answer = change(&mut pending);
@@ -196,17 +209,17 @@ impl Inner {
         if dirty.is_empty() {
             return Ok(answer);
         }
-        if next_id > ids.1 {
+        if next_id > ids.reserved_until {
             self.reserve(&mut ids)?;
         }
         tables::write(&self.database, &records, &dirty).map_err(|error| database("write", &self.path, error))?;
-        ids.0 = next_id;
+        ids.next = next_id;
         self.records.send_replace(Arc::new(records));
         Ok(answer)
     }
 
-    fn reserve(&self, ids: &mut (u64, u64)) -> Result<(), StoreError> {
-        let reserved = ids.1 + ID_BLOCK;
+    fn reserve(&self, ids: &mut MessageIds) -> Result<(), StoreError> {
+        let reserved = ids.reserved_until + ID_BLOCK;
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
             transaction.open_table(META)?.insert("next-message-id", reserved)?;
@@ -214,7 +227,7 @@ impl Inner {
             Ok(())
         };
         write().map_err(|error| database("write", &self.path, error))?;
-        ids.1 = reserved;
+        ids.reserved_until = reserved;
         Ok(())
     }
 

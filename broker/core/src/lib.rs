@@ -13,7 +13,7 @@
 //! ```
 //!
 //! - [`inventory`], [`demand`], [`placement`]: capacity, requests, and the chosen nodes and devices
-//! - [`request`], [`lease`], [`peering`]: what goes through the states of `comity-types`
+//! - [`request`], [`lease`], [`peering`]: records with the states of `comity-types`
 //! - [`reclaim`]: leases under reclaim, and what happens to their requests
 //! - [`command`]: one file per command
 //! - [`scheduler`]: order, filter, fit, score, reserve, explain
@@ -21,8 +21,8 @@
 //! - [`mig`]: the instances that a device can be partitioned into, and where each may lie
 //! - [`packing`]: the index of node states, and the value of each under the current mix of work
 //! - [`invariants`]: named invariants, one file each
-//! - [`cow_map`]: tables with cheap copies, for snapshots
-//! - [`snapshot`]: the format on disk
+//! - [`cow_map`]: tables with cheap copies
+//! - [`snapshot`]: the format of Raft snapshots on disk
 
 mod apply;
 mod collections;

@@ -1,4 +1,4 @@
-//! The pure heart from outside: whole stories, the scheduler's choices, determinism.
+//! The core through its public interface: whole scenarios, the scheduler's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 #[path = "core/batch.rs"]

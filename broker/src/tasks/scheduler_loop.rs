@@ -17,7 +17,7 @@ use crate::tasks::{MAX_POLICY_CHECK_INTERVAL, RETRY_INTERVAL};
 /// plans take at most 1/4 of the time.
 const PLAN_PAUSE_FACTOR: u32 = 3;
 /// Shorter plans need no pause.
-const SHORT: Duration = Duration::from_micros(200);
+const MAX_PLAN_WITHOUT_PAUSE: Duration = Duration::from_micros(200);
 
 /// Plans on each change of the state while requests wait, leases are being reclaimed, or gangs lack members.
 pub(super) async fn run(context: &Context) {
@@ -55,12 +55,12 @@ enum Next {
 
 impl Next {
     fn wait_after(took: Duration, placed: usize) -> Self {
-        let fruitless_and_long = placed == 0 && took > SHORT;
+        let fruitless_and_long = placed == 0 && took > MAX_PLAN_WITHOUT_PAUSE;
         Self::Wait { pause: if fruitless_and_long { took * PLAN_PAUSE_FACTOR } else { Duration::ZERO } }
     }
 }
 
-/// One plan.
+/// Plans once and proposes the plan.
 async fn place(context: &Context, planner: &mut Planner) -> Result<Next, Unavailable> {
     let began = context.clock.elapsed();
     let plan = plan(context, planner).await?;
@@ -71,6 +71,7 @@ async fn place(context: &Context, planner: &mut Planner) -> Result<Next, Unavail
     Ok(if again { Next::Plan } else { Next::wait_after(took, placed) })
 }
 
+/// Proposes placements; returns whether to plan again at once.
 async fn carry_out(
     context: &Context,
     planner: &mut Planner,
@@ -130,7 +131,7 @@ mod tests {
     fn fruitless_long_plans_leave_three_quarters_of_the_time() {
         let ms = Duration::from_millis;
         assert_eq!(Next::wait_after(ms(40), 0), Next::Wait { pause: ms(120) });
-        assert_eq!(Next::wait_after(SHORT, 0), Next::Wait { pause: Duration::ZERO });
+        assert_eq!(Next::wait_after(MAX_PLAN_WITHOUT_PAUSE, 0), Next::Wait { pause: Duration::ZERO });
         assert_eq!(Next::wait_after(ms(40), 7), Next::Wait { pause: Duration::ZERO });
     }
 }

@@ -55,7 +55,7 @@ fn check_federation(draft: &Draft, problems: &mut Problems<'_>) {
                 federation.place_of("defaults.leaseTerm"),
                 ProblemCode::Contradiction,
                 message,
-                "shorten the one or lengthen the other",
+                "shorten the first or lengthen the second",
             );
         }
     }

@@ -1,9 +1,9 @@
-//! Texts that are no id.
+//! The error for a malformed id.
 
 /// Characters of a refused value that an error repeats.
 const MAX_SHOWN: usize = 80;
 
-/// A text that is not the id it should be.
+/// A text is not a valid id of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {value:?} {reason}; {remedy}")]
 pub struct InvalidId {

@@ -57,7 +57,7 @@ macro_rules! number_id {
 }
 
 number_id!(
-    /// An offloading request, "req-N".
+    /// A request, "req-N".
     RequestId, "req-", "request");
 number_id!(
     /// A lease, "lease-N".

@@ -1,4 +1,4 @@
-//! States of an offloading request and their legal transitions.
+//! States of a request and their legal transitions.
 
 use std::fmt;
 

@@ -20,7 +20,7 @@ const FLOOR_MEMORY_MIB: u64 = 256;
 /// Smallest container: a limit of zero would mean no limit.
 const MIN_CPU_MILLI: u64 = 10;
 const MIN_MEMORY_MIB: u64 = 4;
-/// Node disk in GiB: for the first pod, and for each share.
+/// Node disk in GiB for each share, and once more for the lease.
 const DISK_GIB: u64 = 16;
 const CONTAINER_DISK_GIB: u64 = 8;
 

@@ -105,10 +105,10 @@ impl LeaseNodes {
         let label = lease_label(lease.lease_id);
         for (name, labels) in &nodes {
             let wanted = selection.to_label.contains(name);
-            let is = labels.get(&label).map(String::as_str);
-            if wanted && is != Some("true") {
+            let current = labels.get(&label).map(String::as_str);
+            if wanted && current != Some("true") {
                 self.set(name, &label, Some("true")).await?;
-            } else if !wanted && is.is_some() {
+            } else if !wanted && current.is_some() {
                 self.set(name, &label, None).await?;
             }
         }

@@ -19,11 +19,11 @@ use tokio::sync::{Semaphore, watch};
 
 /// Most concurrent connections: each API server keeps a few.
 const MAX_CONNECTIONS: usize = 64;
-const HANDSHAKE: Duration = Duration::from_secs(2);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest life of a connection: certificates change.
-const CONNECTION: Duration = Duration::from_secs(600);
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Pause between two attempts to bind the port.
-const RETRY: Duration = Duration::from_secs(2);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Pause after `accept` fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -52,12 +52,12 @@ pub async fn listen(address: SocketAddr, field: &str, clock: &dyn Clock) -> TcpL
                     {field}");
             }
         }
-        clock.sleep(RETRY).await;
+        clock.sleep(BIND_RETRY_INTERVAL).await;
     }
 }
 
-/// Serves forever, each connection by the current value of `shown`; without one, connections are closed.
-pub async fn serve<T: HttpsService>(listener: TcpListener, shown: watch::Receiver<Option<Arc<T>>>) {
+/// Serves forever. Each connection gets the current service; while there is none, connections are closed.
+pub async fn serve<T: HttpsService>(listener: TcpListener, service: watch::Receiver<Option<Arc<T>>>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // The semaphore is never closed.
@@ -70,7 +70,7 @@ pub async fn serve<T: HttpsService>(listener: TcpListener, shown: watch::Receive
                 continue;
             }
         };
-        let service = shown.borrow().clone();
+        let service = service.borrow().clone();
         tokio::spawn(async move {
             if let Some(service) = service
                 && let Err(error) = connection(stream, service).await
@@ -84,7 +84,7 @@ pub async fn serve<T: HttpsService>(listener: TcpListener, shown: watch::Receive
 
 async fn connection<T: HttpsService>(stream: TcpStream, service: Arc<T>) -> Result<(), String> {
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::clone(service.tls()));
-    let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream))
+    let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream))
         .await
         .map_err(|_| "no handshake".to_owned())?
         .map_err(|error| error.to_string())?;
@@ -97,7 +97,9 @@ async fn connection<T: HttpsService>(stream: TcpStream, service: Arc<T>) -> Resu
     });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(CONNECTION)
+        .header_read_timeout(MAX_CONNECTION_AGE)
         .serve_connection(TokioIo::new(stream), respond);
-    tokio::time::timeout(CONNECTION, serving).await.map_or(Ok(()), |ended| ended.map_err(|error| error.to_string()))
+    tokio::time::timeout(MAX_CONNECTION_AGE, serving)
+        .await
+        .map_or(Ok(()), |ended| ended.map_err(|error| error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Serves metrics of offloaded pods to their home cluster: the API `metrics.liqo.io`, which Liqo's virtual-kubelets
+//! Serves metrics of offloaded pods to their origin: the API `metrics.liqo.io`, which Liqo's virtual-kubelets
 //! call.
 //!
 //! Replaces Liqo's metric-agent, which shows any cluster's pods to every slice and to anybody who reaches its Service,

@@ -8,7 +8,7 @@ use comity_agent_fabric::{Exposure, Fabric, FabricError, PeerConfig, PeerHandle}
 use comity_types::PeeringId;
 use tokio::sync::Notify;
 
-/// The fabric, and what a restart loses of it.
+/// The fabric, and its state that a restart loses.
 pub struct Tunnels {
     /// The fabric itself.
     pub fabric: Fabric,

@@ -193,7 +193,7 @@ impl BurstLoop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = self.cluster.changed() => dirty |= changed,
-                answer = self.worker.answer() => { self.take(answer).await; dirty = true; }
+                answer = self.worker.answer() => { self.handle_answer(answer).await; dirty = true; }
                 Ok(()) = self.desired.changed() => dirty = true,
                 Ok(()) = self.nodes.changed() => dirty = true,
                 () = self.clock.sleep(pause) => dirty = true,

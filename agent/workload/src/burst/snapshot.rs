@@ -99,7 +99,7 @@ pub struct LeaseFacts {
     pub class: String,
     /// Kubernetes resource that counts its GPUs.
     pub resource: String,
-    /// How many.
+    /// Number of GPUs.
     pub gpus: u32,
     /// CPU for each, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,

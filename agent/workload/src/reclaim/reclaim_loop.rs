@@ -110,7 +110,8 @@ impl ReclaimLoop {
             loop {
                 let changed = tokio::select! {
                     () = stop.cancelled() => return,
-                    Some((node, event)) = self.events.next(), if !self.events.is_empty() => self.take(&node, event),
+                    Some((node, event)) = self.events.next(), if !self.events.is_empty() =>
+                        self.handle_event(&node, event),
                     Ok(()) = self.desired.changed() => true,
                     Ok(()) = self.records.changed() => true,
                     () = self.clock.sleep(sleep) => true,
@@ -122,7 +123,7 @@ impl ReclaimLoop {
         }
     }
 
-    fn take(&mut self, node: &str, event: watcher::Result<Event<Pod>>) -> bool {
+    fn handle_event(&mut self, node: &str, event: watcher::Result<Event<Pod>>) -> bool {
         match event {
             Ok(event) => {
                 let key = |pod: &Pod| Some((pod.metadata.uid.clone()?, BoundPod::of(pod)));

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
 
-/// One donor with nodes of these numbers of GPUs.
+/// One donor whose nodes have these numbers of GPUs.
 fn donor(nodes: &[usize]) -> Federation {
     let mut federation = Federation::ready();
     let big = device(81_559, Sharing::Exclusive);
@@ -21,13 +21,13 @@ fn donor(nodes: &[usize]) -> Federation {
     federation
 }
 
-/// GPUs of one node, with memory of their own so that no two are alike in all.
+/// A request for GPUs of one node.
 fn together(count: u32) -> RequestSpec {
     let topology = Topology { same_node: true, ..Topology::default() };
     RequestSpec { topology, ..spec(count, Share::Whole, "big") }
 }
 
-/// Which are placed one at a time, and in one plan; and GPUs lent by each.
+/// Places the same requests one at a time, and in one plan. Returns all, those placed each way, and GPUs lent each way.
 fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<RequestId>; 2], [u64; 2]) {
     let mut federation = donor(nodes);
     let ids: Vec<RequestId> = asked.iter().map(|count| federation.submit(together(*count))).collect();
@@ -49,7 +49,7 @@ fn both_ways(nodes: &[usize], asked: &[u32]) -> (Vec<RequestId>, [BTreeSet<Reque
     (ids, found, gpus)
 }
 
-/// A number of nodes with four GPUs, and waiting requests for GPUs of one node.
+/// A donor with `nodes` nodes of four GPUs, and waiting requests for GPUs of one node.
 fn long_queue(nodes: usize, asked: impl Iterator<Item = u32>) -> (Federation, Vec<RequestId>) {
     let mut federation = Federation::ready();
     let (big, names) = (device(81_559, Sharing::Exclusive), (0..nodes).map(|node| format!("n{node:03}")));
@@ -61,29 +61,29 @@ fn long_queue(nodes: usize, asked: impl Iterator<Item = u32>) -> (Federation, Ve
     (federation, ids)
 }
 
-/// Those that a plan places, in its order.
+/// Requests that a plan places, in its order.
 fn order_of(plan: &scheduler::Plan) -> Vec<RequestId> {
     plan.placements.iter().map(|placed| placed.request).collect()
 }
 
 #[test]
-fn a_long_queue_that_fits_is_placed_the_largest_first() {
+fn a_long_queue_that_fits_is_placed_largest_first() {
     let (mut federation, ids) = long_queue(40, (0..90).map(|number| if number < 70 { 1 } else { 4 }));
     let (small, large) = ids.split_at(70);
     let plan = scheduler::plan(&federation.state, 100);
     assert_eq!(order_of(&plan), [large, small].concat());
-    // Those whose turn it is, and no others, though the first of them are the smallest.
+    // A plan of 68 placements takes the next 68 in the order of the queue, and all of these are small.
     assert_eq!(order_of(&scheduler::plan(&federation.state, 68)), small[..68]);
     assert_eq!(federation.place().len(), ids.len());
 }
 
 #[test]
-fn where_one_of_a_long_queue_does_not_fit_who_came_first_is_served_first() {
+fn a_long_queue_that_does_not_fit_is_served_in_order() {
     let (mut federation, ids) = long_queue(20, (0..90).map(|number| if number == 65 { 4 } else { 1 }));
     let plan = scheduler::plan(&federation.state, 100);
     let served: Vec<RequestId> = ids.iter().copied().filter(|id| *id != ids[65]).take(80).collect();
     assert_eq!(order_of(&plan)[..65], served[..65]);
-    // Nothing is left of what was given up: every GPU is lent, and the next plan finds the same.
+    // The abandoned attempt, largest first, leaves no trace: every GPU is lent, and the next plan is the same.
     let gpus: u64 = plan.placements.iter().map(|placed| placed.placement.milli()).sum();
     assert_eq!(gpus, 80_000);
     let mut kept = scheduler::Planner::default();
@@ -93,14 +93,14 @@ fn where_one_of_a_long_queue_does_not_fit_who_came_first_is_served_first() {
     assert_eq!(federation.place().len(), plan.placements.len());
 }
 
-/// A number from another one, so that the measure is the same each time (Knuth's multiplicative generator).
+/// Next pseudo-random number, by a linear congruential generator: each run measures the same cases.
 fn next(number: &mut u64) -> u64 {
     *number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *number >> 33
 }
 
 #[test]
-fn placed_together_more_of_the_same_requests_fit() {
+fn more_requests_fit_when_placed_together() {
     let (mut number, mut one_by_one, mut in_one_plan, mut better) = (7, 0, 0, 0);
     for _ in 0..60 {
         let nodes: Vec<usize> = (0..3).map(|_| 4 + next(&mut number) as usize % 5).collect();
@@ -116,9 +116,9 @@ fn placed_together_more_of_the_same_requests_fit() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whoever is first in the order among those for whom it makes a difference is better off.
+    /// If placing together changes who is placed, then the first affected request in order is placed.
     #[test]
-    fn placing_together_leaves_nobody_out_for_the_sake_of_those_behind(
+    fn placing_together_drops_no_request_for_later_ones(
         nodes in proptest::collection::vec(2..9_usize, 1..5),
         asked in proptest::collection::vec(1..7_u32, 1..14),
     ) {

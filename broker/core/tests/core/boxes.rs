@@ -1,4 +1,4 @@
-//! Nodes of eight GPUs as they are sold, and a federation in which one cluster has them.
+//! Commercial nodes of eight GPUs, and a federation in which one cluster has them.
 
 use comity_core::command::{LeaseOutcome, PlaceRequests, ReleaseLease, ReportLease};
 use comity_core::demand::{Numa, NvLink, RequestSpec, Share, Topology};
@@ -13,7 +13,7 @@ use super::federation::{Federation, cluster, device, node, offer, spec};
 
 pub(crate) const GIB: u64 = 1_024;
 
-/// A node of eight GPUs: for each of them its NUMA node and its NVLink clique.
+/// A node of eight GPUs; `gpus` has the NUMA node and the NVLink clique of each.
 pub(crate) fn box_of_eight(sockets: &[(u64, u64)], gpus: [(u32, Option<&str>); 8], gbits: u32) -> Node {
     let like = device(81_559, Sharing::Exclusive);
     let numa = (0..)
@@ -37,13 +37,13 @@ pub(crate) fn box_of_eight(sockets: &[(u64, u64)], gpus: [(u32, Option<&str>); 8
     }
 }
 
-/// HGX H100: NVSwitch joins all eight, four at each of two sockets of 56 cores and 1 TiB; eight ports of 400 Gbit/s.
+/// HGX H100: NVSwitch joins all eight GPUs; four on each socket of 56 cores and 1 TiB; 8 × 400 Gbit/s.
 pub(crate) fn hgx_h100() -> Node {
     let at = |numa| (numa, Some("nvswitch"));
     box_of_eight(&[(56, 1_024); 2], [at(0), at(0), at(0), at(0), at(1), at(1), at(1), at(1)], 3_200)
 }
 
-/// DGX A100: NVSwitch joins all eight; two processors cut in four NUMA nodes each, with GPUs at four of the eight.
+/// DGX A100: NVSwitch joins all eight GPUs; two processors of four NUMA nodes each, with GPUs at four of the eight.
 pub(crate) fn dgx_a100() -> Node {
     let at = |numa| (numa, Some("nvswitch"));
     box_of_eight(&[(16, 128); 8], [at(3), at(3), at(1), at(1), at(7), at(7), at(5), at(5)], 1_600)
@@ -66,7 +66,7 @@ pub(crate) fn offering(generation: u64, nodes: &[Node]) -> Offer {
     Offer { nodes: nodes.collect(), ..offer(generation, &[]) }
 }
 
-/// Only `north` has anything.
+/// Only `north` offers nodes.
 pub(crate) fn federation(nodes: &[Node]) -> Federation {
     let mut federation = Federation::ready();
     federation.offer("south", offer(2, &[]));
@@ -93,7 +93,7 @@ pub(crate) fn devices(federation: &Federation, lease: LeaseId) -> Vec<u32> {
     federation.state.leases[&lease].placement.nodes.values().flat_map(|part| part.devices.keys().copied()).collect()
 }
 
-/// Code, reason and remedy of `north`, which does not serve this.
+/// Code, reason and remedy of the obstacle of `north` to this request.
 pub(crate) fn obstacle(federation: &Federation, spec: &RequestSpec) -> (String, String, String) {
     let explanation = explain::explain(&federation.state, spec);
     let verdict = explanation.donors.into_iter().find(|verdict| verdict.donor == cluster("north")).unwrap();
@@ -114,7 +114,7 @@ pub(crate) fn waits(federation: &mut Federation, spec: RequestSpec) -> RequestId
     request
 }
 
-/// Releases a lease; its donor takes everything down.
+/// Releases a lease, and its donor reports that it is clean.
 pub(crate) fn end(federation: &mut Federation, lease: LeaseId) {
     federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
     let fencing_token = federation.state.leases[&lease].fencing_token;

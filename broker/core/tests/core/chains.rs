@@ -1,4 +1,4 @@
-//! Leases that replace one another, of requests that have one and of gangs; and parts of gangs that fail.
+//! Chains of leases that replace one another, of single leases and of gangs; and parts of gangs that fail.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use comity_types::{EndReason, LeaseId, LeaseState, NodeId, RequestId, RequestSta
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
-/// A federation whose nodes of four GPUs fail.
+/// A federation with nodes of four GPUs, which tests let fail.
 struct Failing {
     it: Federation,
     generation: u64,
@@ -35,7 +35,7 @@ impl Failing {
         failing
     }
 
-    /// From now on donors have these nodes.
+    /// Gives the donors these nodes.
     fn have(&mut self, offers: &[(&'static str, &[&'static str])]) {
         self.offers = offers.iter().map(|(donor, nodes)| (*donor, nodes.to_vec())).collect();
         self.advertise();
@@ -61,7 +61,7 @@ impl Failing {
         &self.it.state.leases[&id]
     }
 
-    /// One of the nodes of a lease.
+    /// First node of a lease.
     fn node_of(&self, id: LeaseId) -> NodeId {
         self.lease(id).placement.nodes.keys().next().unwrap().clone()
     }
@@ -73,7 +73,7 @@ impl Failing {
         }
     }
 
-    /// A node of this lease does not answer; what the leader reclaims for it.
+    /// Makes a node of this lease unready, for which the leader reclaims the lease.
     fn fails(&mut self, id: LeaseId) {
         let node = self.node_of(id);
         self.silent.insert(node);
@@ -82,7 +82,7 @@ impl Failing {
         assert_eq!(self.lease(id).state, LeaseState::Reclaiming);
     }
 
-    /// A device of this lease is gone, and with it the lease.
+    /// Makes a device of this lease lost, which ends the lease.
     fn loses(&mut self, id: LeaseId) {
         let node = self.node_of(id);
         self.lost.insert(node);
@@ -91,7 +91,7 @@ impl Failing {
         assert_eq!(self.lease(id).end_reason, Some(EndReason::DeviceLost));
     }
 
-    /// Places what the planner finds, and runs it.
+    /// Places the requests that the planner chooses, and makes their leases active.
     fn place(&mut self) -> Vec<LeaseId> {
         let placed = self.it.place();
         placed.iter().for_each(|lease| self.it.run(*lease));
@@ -113,8 +113,8 @@ impl Failing {
         self.it.state.requests[&request].chains(&self.it.state).collect()
     }
 
-    /// Lets the notice of a lease be over.
-    fn is_over(&mut self, id: LeaseId) {
+    /// Advances time to the end of a lease's notice.
+    fn end_notice(&mut self, id: LeaseId) {
         self.it.now = self.lease(id).due().unwrap().0;
         self.it.ok(Command::Expire(Expire {}));
     }
@@ -126,7 +126,7 @@ fn gang(min: u32, desired: u32) -> RequestSpec {
 }
 
 #[test]
-fn what_replaces_a_lease_and_is_reclaimed_is_replaced_in_turn_up_to_a_bound() {
+fn a_replacement_that_is_reclaimed_is_replaced_up_to_a_bound() {
     let names = ["n1", "n2", "n3", "n4", "n5"];
     let mut failing = Failing::with(&[("north", &names)]);
     let (request, first) = failing.runs(spec(4, Share::Whole, "big"));
@@ -139,12 +139,12 @@ fn what_replaces_a_lease_and_is_reclaimed_is_replaced_in_turn_up_to_a_bound() {
     assert_eq!((chain.len(), failing.chains_of(request)), (MAX_REPLACED + 1, vec![chain.clone()]));
     failing.fails(chain[MAX_REPLACED]);
     assert!(failing.place().is_empty(), "though one node is left");
-    // The first one ends, and there is room in the chain.
-    failing.is_over(chain[0]);
+    // Once the first lease has ended, the chain has room for another one.
+    failing.end_notice(chain[0]);
     assert_eq!(failing.leases_of(request), [chain[1]]);
     chain.extend(failing.place());
     assert_eq!(failing.chains_of(request), [chain[1..].to_vec()]);
-    // One in the middle is well again: it stays, and what was to replace it ends.
+    // A lease in the middle recovers: it stays, and the leases that were to replace it end.
     let node = failing.node_of(chain[2]);
     failing.silent.remove(&node);
     failing.advertise();
@@ -152,12 +152,12 @@ fn what_replaces_a_lease_and_is_reclaimed_is_replaced_in_turn_up_to_a_bound() {
     assert_eq!(failing.lease(chain[2]).state, LeaseState::Active);
     assert_eq!(failing.chains_of(request), [chain[1..3].to_vec()]);
     assert!(chain[3..].iter().all(|left| failing.lease(*left).end_reason == Some(EndReason::NotNeeded)));
-    failing.is_over(chain[1]);
+    failing.end_notice(chain[1]);
     assert_eq!(failing.chains_of(request), [vec![chain[2]]]);
 }
 
 #[test]
-fn one_that_is_lost_in_the_middle_leaves_the_others_to_replace_one_another() {
+fn a_chain_closes_when_a_middle_lease_is_lost() {
     let mut failing = Failing::with(&[("north", &["n1", "n2", "n3"])]);
     let (request, first) = failing.runs(spec(4, Share::Whole, "big"));
     failing.fails(first[0]);
@@ -167,7 +167,7 @@ fn one_that_is_lost_in_the_middle_leaves_the_others_to_replace_one_another() {
     failing.loses(second);
     assert_eq!(failing.chains_of(request), [vec![first[0], third]]);
     assert_eq!(failing.lease(third).moved_from, Some(first[0]));
-    failing.is_over(first[0]);
+    failing.end_notice(first[0]);
     assert_eq!(failing.chains_of(request), [vec![third]]);
 }
 
@@ -182,7 +182,7 @@ fn each_part_of_a_gang_has_a_chain_of_its_own() {
     failing.fails(second);
     let third = failing.place()[0];
     assert_eq!(failing.chains_of(request), [vec![parts[0], second, third], vec![parts[1]]]);
-    failing.is_over(parts[0]);
+    failing.end_notice(parts[0]);
     assert_eq!(failing.chains_of(request), [vec![second, third], vec![parts[1]]]);
     failing.loses(second);
     assert_eq!(failing.chains_of(request), [vec![third], vec![parts[1]]]);
@@ -190,7 +190,7 @@ fn each_part_of_a_gang_has_a_chain_of_its_own() {
 }
 
 #[test]
-fn a_gang_goes_on_without_a_part_that_is_lost_as_long_as_enough_are_left() {
+fn a_gang_survives_a_lost_part_while_enough_members_are_left() {
     let mut failing = Failing::with(&[("north", &["n1", "n2"]), ("south", &["s1"])]);
     let (request, first) = failing.runs(gang(2, 3));
     let at = |failing: &Failing, id: LeaseId| failing.lease(id).placement.donor.to_string();
@@ -202,7 +202,7 @@ fn a_gang_goes_on_without_a_part_that_is_lost_as_long_as_enough_are_left() {
     failing.have(&[("north", &["n1", "n2"]), ("south", &["s1", "s2"])]);
     let joined = failing.place();
     assert_eq!(joined.iter().map(|id| at(&failing, *id)).collect::<Vec<_>>(), ["south"], "it is not to blame");
-    // Of the three members two are lost with one device: one is too few.
+    // One lost device takes two of the three members, and one is too few.
     failing.loses(big);
     assert_eq!(failing.lease(joined[0]).end_reason, Some(EndReason::PartFailed));
     let waiting = &failing.it.state.requests[&request];
@@ -210,7 +210,7 @@ fn a_gang_goes_on_without_a_part_that_is_lost_as_long_as_enough_are_left() {
 }
 
 #[test]
-fn a_gang_that_moves_whole_does_not_move_back_to_where_its_parts_are() {
+fn a_gang_that_moved_as_a_whole_returns_only_after_its_old_parts_end() {
     let mut failing = Failing::with(&[("north", &["n1", "n2"])]);
     let (request, first) = failing.runs(RequestSpec { spread_donors: false, ..gang(2, 4) });
     failing.have(&[("north", &["n1", "n2", "n3"])]);
@@ -221,12 +221,12 @@ fn a_gang_that_moves_whole_does_not_move_back_to_where_its_parts_are() {
     failing.fails(first[0]);
     let whole = failing.place()[0];
     assert_eq!((failing.lease(whole).placement.donor.clone(), failing.lease(whole).gpus.count), (cluster("south"), 16));
-    // There is room for two or for all members at north now, and none elsewhere.
+    // North now has room for two or for all four members, and no other donor has any.
     let many = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"];
     failing.have(&[("north", &many), ("south", &["s1", "s2", "s3", "s4"])]);
     failing.fails(whole);
     assert!(failing.place().is_empty(), "there it would be one part more");
-    failing.is_over(first[0]);
+    failing.end_notice(first[0]);
     assert_eq!(failing.chains_of(request), [vec![whole]]);
     assert_eq!(failing.lease(joined[0]).end_reason, Some(EndReason::NotNeeded));
     let back = failing.place();

@@ -16,7 +16,7 @@ use comity_types::Delivery;
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
 #[test]
-fn a_gang_lands_on_the_node_that_is_left_with_least() {
+fn a_gang_takes_the_node_that_it_fits_best() {
     let mut federation = Federation::ready();
     federation.submit(spec(3, Share::Whole, "big"));
     let lease = federation.place()[0];
@@ -29,7 +29,7 @@ fn a_gang_lands_on_the_node_that_is_left_with_least() {
 }
 
 #[test]
-fn all_that_is_free_can_be_lent_and_not_one_more() {
+fn exactly_the_free_capacity_can_be_lent() {
     let mut federation = Federation::ready();
     for _ in 0..21 {
         federation.submit(spec(1, Share::Whole, "big"));
@@ -70,7 +70,7 @@ fn whole_nodes_are_taken_whole() {
     let lease = federation.place()[0];
     let placement = &federation.state.leases[&lease].placement;
     assert_eq!((placement.nodes.len(), placement.units()), (1, 8));
-    // The other node of eight is broken into, south has four: seven cannot be had as whole nodes.
+    // The other node of eight is partly lent, and south's node has four GPUs: seven fill no whole nodes.
     federation.submit(whole(7));
     assert!(federation.place().is_empty());
     federation.submit(whole(4));
@@ -92,7 +92,7 @@ fn fractions_fill_devices_that_are_in_use_already() {
 }
 
 #[test]
-fn each_donor_says_what_is_in_the_way_and_what_would_help() {
+fn explanations_name_the_obstacle_and_remedy_of_each_donor() {
     let mut federation = Federation::ready();
     federation.offer("south", offer(2, &[("s1", 4, device(40_960, Sharing::Exclusive))]));
     let south = vec![cluster("south")];
@@ -109,7 +109,7 @@ fn each_donor_says_what_is_in_the_way_and_what_would_help() {
         .collect();
     assert_eq!(by_donor, [("north", "no-such-devices", true), ("south", "donor-silent", true)]);
     assert_eq!(explanation.summary, "not placed: none of 2 donors can serve it now");
-    // Waiting for a donor that has no such device is in vain.
+    // Waiting does not help at a donor that has no such device.
     federation.offer("south", offer(3, &[("s1", 4, device(81_559, Sharing::Exclusive))]));
     let explanation = explain::explain(&federation.state, &federation.state.requests[&request].spec);
     assert_eq!(explanation.summary, "not placed: none of 2 donors could ever serve it");
@@ -146,7 +146,7 @@ fn a_forged_or_stale_placement_is_refused() {
         let refusal = feasibility::check(&federation.state, request, &forged.placement).unwrap_err();
         assert_eq!(refusal.code, Code::NoCapacity, "{forged:?}");
     }
-    // The offer shrinks after the plan was made: apply looks again.
+    // The offer shrinks after the plan: `apply` checks again.
     let none = offer(2, &[("n1", 0, device(81_559, Sharing::Exclusive))]);
     federation.ok(Command::AdvertiseOffer(AdvertiseOffer { cluster: cluster("north"), offer: none }));
     let reply = federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![good] })).reply.unwrap();
@@ -180,9 +180,9 @@ fn by_namespace_only(generation: u64) -> Offer {
 }
 
 #[test]
-fn a_virtual_node_comes_from_a_donor_whose_terms_and_agent_have_it() {
+fn a_virtual_node_needs_a_donor_whose_terms_and_agent_allow_it() {
     let mut federation = Federation::ready();
-    // South would be left with less, and its agent could; its terms do not allow it.
+    // South is the better fit, and its agent supports the delivery, but its terms do not allow it.
     let request = federation.submit(by_virtual_node(4));
     let explanation = explain::explain(&federation.state, &federation.state.requests[&request].spec);
     let south = explanation.donors.iter().find(|d| d.donor == cluster("south")).unwrap().obstacle.as_ref().unwrap();
@@ -198,7 +198,7 @@ fn a_virtual_node_comes_from_a_donor_whose_terms_and_agent_have_it() {
 }
 
 #[test]
-fn a_donor_whose_agent_cannot_deliver_now_says_so_and_is_not_chosen() {
+fn a_donor_whose_agent_cannot_deliver_now_is_explained_and_not_chosen() {
     let mut federation = Federation::ready();
     federation.offer("north", by_namespace_only(2));
     let quote = explain::quote(&federation.state, &by_virtual_node(1));
@@ -217,11 +217,11 @@ fn a_donor_whose_agent_cannot_deliver_now_says_so_and_is_not_chosen() {
 }
 
 #[test]
-fn apply_asks_again_whether_the_delivery_is_offered() {
+fn apply_checks_again_that_the_delivery_is_offered() {
     let mut federation = Federation::ready();
     let request = federation.submit(by_virtual_node(1));
     let planned = scheduler::plan(&federation.state, 1).placements.remove(0);
-    // Between the plan and its commit the donor's Liqo falls ill.
+    // The donor's Liqo fails between the plan and its commit.
     federation.offer("north", by_namespace_only(2));
     let refusal = feasibility::check(&federation.state, request, &planned.placement).unwrap_err();
     assert_eq!(refusal.code, Code::NoCapacity);
@@ -230,7 +230,7 @@ fn apply_asks_again_whether_the_delivery_is_offered() {
         ReplyBody::Placed { leases, refused } => assert_eq!((leases.len(), refused.len()), (0, 1)),
         other => panic!("{other:?}"),
     }
-    // A forged one at a donor whose terms forbid it is refused by policy.
+    // Policy refuses a forged placement at a donor whose terms forbid the delivery.
     federation.offer("south", offer(2, &[("n1", 8, device(81_559, Sharing::Exclusive))]));
     federation.offer("north", offer(3, &[("n1", 8, device(81_559, Sharing::Exclusive))]));
     let mut forged = scheduler::plan(&federation.state, 1).placements.remove(0).placement;
@@ -251,9 +251,9 @@ fn an_ill_donor_keeps_the_leases_it_serves() {
     assert!(federation.state.leases[&lease].state.is_in_force());
 }
 
-/// Somebody may ask for it by name yet.
+/// A later request may name the rare product.
 #[test]
-fn where_several_kinds_would_do_the_rarest_is_not_taken_first() {
+fn the_rarest_suitable_product_is_not_taken_first() {
     for [rare, common] in [["NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe"], ["NVIDIA-H100-PCIe", "NVIDIA-H100-80GB-HBM3"]]
     {
         let mut federation = Federation::ready();
@@ -272,7 +272,7 @@ fn where_several_kinds_would_do_the_rarest_is_not_taken_first() {
     }
 }
 
-/// A kept planner's memory of failed plans, releases and offers does not delay requests.
+/// State that a planner keeps between plans delays no request.
 #[test]
 fn a_kept_planner_finds_what_a_fresh_one_finds() {
     let mut federation = Federation::ready();
@@ -282,11 +282,11 @@ fn a_kept_planner_finds_what_a_fresh_one_finds() {
         let share = if round % 3 == 0 { Share::Milli(250) } else { Share::Whole };
         federation.submit(spec(if round % 3 == 0 { 1 } else { 1 + round % 4 }, share, "big"));
         if round == 5 {
-            // From here on devices of one donor can be shared.
+            // From here on the devices of `south` can be shared.
             let shared = device(81_559, Sharing::Fractional { step_milli: 50 });
             federation.offer("south", offer(2, &[("s1", 4, shared.clone()), ("s2", 2, shared)]));
         }
-        // A plan that nobody carries out.
+        // This plan is never applied.
         let lost = planner.plan(&federation.state, 8);
         let plan = planner.plan(&federation.state, 8);
         assert_eq!(lost, plan, "round {round}");
@@ -307,9 +307,9 @@ fn a_kept_planner_finds_what_a_fresh_one_finds() {
     assert!(leases.len() > 4);
 }
 
-/// Packing decides which node: a share joins the device that is in part use, and leaves the empty node for gangs.
+/// Packing chooses the node: shares fill devices that are partly in use, and leave the empty node for the gang.
 #[test]
-fn shares_keep_out_of_the_way_of_the_gangs_that_are_asked_for() {
+fn shares_leave_nodes_free_for_queued_gangs() {
     let mut federation = Federation::ready();
     let shared = device(81_559, Sharing::Fractional { step_milli: 50 });
     federation.offer("south", offer(2, &[("s1", 4, shared.clone()), ("s2", 2, shared)]));
@@ -325,10 +325,10 @@ fn shares_keep_out_of_the_way_of_the_gangs_that_are_asked_for() {
     assert_eq!(federation.place().len(), 5, "four halves fill the small node, and the gang has the other");
 }
 
-/// A twentieth is a tenth of a device that MPS shares in ten, and a twentieth of one that is shared as asked: that one
-/// serves, on a node of its own, on the same node, and under another resource name.
+/// A request for 1/20 takes 1/10 of a device that MPS shares in ten, and 1/20 of one with fractional sharing. The
+/// latter serves it: on another node, on the same node, and under another resource name.
 #[test]
-fn a_share_is_had_where_it_takes_least_above_what_is_asked() {
+fn a_share_is_placed_where_it_wastes_least() {
     let mps = device(81_559, Sharing::Mps { shares: 10 });
     let any = device(81_559, Sharing::Fractional { step_milli: 50 });
     let shared = Device { resource_name: "nvidia.com/gpu.shared".into(), ..mps.clone() };
@@ -350,7 +350,7 @@ fn a_share_is_had_where_it_takes_least_above_what_is_asked() {
             };
             let quote = explain::quote(&federation.state, &asked);
             assert_eq!(quote.placements[0].milli(), 50 * u64::from(count), "{quote:?}");
-            // Where that is full, the dearer way serves.
+            // When that device is full, the costlier one serves.
             federation.submit(spec(1, Share::Whole, "big"));
             federation.submit(spec(1, Share::Milli(50), "big"));
             assert_eq!(federation.place().len(), 2);

@@ -1,4 +1,4 @@
-//! Copies of the state: they share what did not change since, and stay as they were.
+//! Copies of the state share unchanged values and do not follow later changes.
 
 use std::sync::Arc;
 

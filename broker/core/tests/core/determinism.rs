@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use super::federation::{Federation, cluster, device, offer, spec};
 use super::handshake::{Ends, envelope, keys};
 
-/// Something that may happen; numbers are reduced to what exists, or just beyond it.
+/// A random event; its numbers select existing objects, or the next one beyond them.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Submit { count: u32, milli: Option<u32>, virtual_node: bool, key: u8, window: u8 },
@@ -88,7 +88,7 @@ fn command_for(state: &State, event: &Event) -> Command {
     match event {
         Event::Submit { count, milli, virtual_node, window, .. } => {
             let (share, class) = match milli {
-                // Names that A100 boards of 40 GB have: those of class "small" below may be cut.
+                // Profiles of A100 boards of 40 GB: devices of class "small" below may be MIG devices of this kind.
                 Some(milli) if milli % 3 == 0 => {
                     let profiles = ["1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb"];
                     (Share::MigProfile(profiles[*milli as usize / 3 % 6].into()), "small")
@@ -214,7 +214,7 @@ fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_cor
     envelope(peering, epoch, Ends { from: from.as_str(), to: to.as_str() }, lease, step)
 }
 
-/// Lets the events happen, with steps of time between them; the log that came of it.
+/// Applies the events with pauses between them; returns the federation with its log.
 pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
     let mut federation = Federation::ready();
     for (event, pause) in events {
@@ -251,7 +251,7 @@ proptest! {
     ) {
         let federation = happen(&events);
         let wanted = snapshot::encode(&federation.state).unwrap();
-        // Through JSON, as the log on disk has it.
+        // Through JSON, the format of the log on disk.
         let log: Vec<LogEnvelope> = serde_json::from_slice(&serde_json::to_vec(&federation.log).unwrap()).unwrap();
         let mut state = State::default();
         let mut cuts = vec![snapshot::encode(&state).unwrap()];
@@ -263,7 +263,7 @@ proptest! {
         for (index, cut) in cuts.iter().enumerate() {
             let mut restored = snapshot::decode(cut).unwrap();
             prop_assert_eq!(&snapshot::encode(&restored).unwrap(), cut, "encode∘decode at {}", index);
-            // All the way from every fifth cut, one entry from the others: the rest follows by induction.
+            // Every fifth cut replays to the end, the others one entry: the rest follows by induction.
             let end = if index % 5 == 0 { log.len() } else { (index + 1).min(log.len()) };
             for entry in &log[index..end] {
                 restored.apply(entry).unwrap();

@@ -1,4 +1,4 @@
-//! Devices, nodes and donors that fail: what they hit is being reclaimed or ends, by severity, and goes on elsewhere.
+//! Devices, nodes and donors that fail: affected leases are reclaimed or end, by severity, and move elsewhere.
 
 use comity_core::command::{Expire, LeaseOutcome, MarkClusters, ReclaimLeases, ReviseOffer};
 use comity_core::demand::{NvLink, RequestSpec, Share, Topology};
@@ -44,7 +44,7 @@ struct Story {
 }
 
 impl Story {
-    /// Two GPUs run on devices 0 and 1 of `n1` at `north`; `south` has four free.
+    /// `wanted` runs on devices 0 and 1 of `n1` at `north`; `south` has four free GPUs.
     fn begin(wanted: RequestSpec) -> (Self, RequestId, LeaseId) {
         let mut it = Federation::ready();
         it.offer("south", Offer { generation: 2, ..offer(2, &[]) });
@@ -71,7 +71,7 @@ impl Story {
         self.both(lease, &LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() });
     }
 
-    /// `north` offers this from now on.
+    /// Makes `north` advertise this offer.
     fn offers(&mut self, made: impl Fn(u64) -> Offer) {
         self.generation += 1;
         self.it.offer("north", made(self.generation));
@@ -82,7 +82,7 @@ impl Story {
         reclaims_at(&self.it.state, &cluster("north"), at).into_iter().map(|found| found.reason).collect()
     }
 
-    /// As the leader does.
+    /// Spares and reclaims leases as the leader does.
     fn reclaim(&mut self) {
         let state = &self.it.state;
         let (spare, reclaims) = (spared(state), Reclaimer::default().due_reclaims(state, state.log_time));
@@ -107,7 +107,7 @@ fn two() -> RequestSpec {
 }
 
 #[test]
-fn what_is_degraded_is_reclaimed_with_notice_and_moves() {
+fn a_lease_on_a_degraded_device_is_reclaimed_with_notice_and_moves() {
     let (mut story, request, lease) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 1, with_fault(FaultClass::Degraded)));
     assert_eq!(story.found(), [device_failed(1, FaultClass::Degraded)]);
@@ -124,7 +124,7 @@ fn what_is_degraded_is_reclaimed_with_notice_and_moves() {
 }
 
 #[test]
-fn what_is_well_again_before_its_deadline_stays() {
+fn a_lease_stays_if_its_device_recovers_before_the_deadline() {
     let (mut story, _, lease) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 0, with_fault(FaultClass::Degraded)));
     story.reclaim();
@@ -134,7 +134,7 @@ fn what_is_well_again_before_its_deadline_stays() {
 }
 
 #[test]
-fn what_is_gone_ends_at_once_and_its_request_goes_elsewhere() {
+fn a_lease_on_a_lost_device_ends_at_once_and_its_request_is_placed_again() {
     let (mut story, request, lease) = Story::begin(two());
     let submitted = story.state().requests[&request].submitted_at;
     story.offers(|generation| one_of_eight(generation, 0, with_fault(FaultClass::Lost)));
@@ -149,7 +149,7 @@ fn what_is_gone_ends_at_once_and_its_request_goes_elsewhere() {
 }
 
 #[test]
-fn what_is_reclaimed_and_then_gone_ends_with_what_replaces_it_in_its_place() {
+fn a_reclaimed_lease_whose_device_is_lost_yields_to_its_replacement_at_once() {
     let (mut story, request, lease) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 0, with_fault(FaultClass::Degraded)));
     story.reclaim();
@@ -161,7 +161,7 @@ fn what_is_reclaimed_and_then_gone_ends_with_what_replaces_it_in_its_place() {
 }
 
 #[test]
-fn what_is_not_in_force_yet_ends_at_once_and_is_tried_again() {
+fn a_lease_that_is_not_active_yet_ends_at_once_and_its_request_is_placed_again() {
     let mut it = Federation::ready();
     it.offer("south", offer(2, &[]));
     let request = it.submit(two());
@@ -181,14 +181,14 @@ fn what_is_not_in_force_yet_ends_at_once_and_is_tried_again() {
 }
 
 #[test]
-fn a_program_that_failed_calls_nothing_back() {
+fn an_application_fault_reclaims_nothing() {
     let (mut story, _, _) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 0, with_fault(FaultClass::Application)));
     assert!(story.found().is_empty());
 }
 
 #[test]
-fn nvlink_that_failed_hits_only_who_asked_for_it() {
+fn an_nvlink_fault_affects_only_leases_that_require_nvlink() {
     let clique = |class: Option<FaultClass>| {
         let device = class.map_or_else(big, with_fault);
         device.wired(None, Some("a"))
@@ -204,13 +204,13 @@ fn nvlink_that_failed_hits_only_who_asked_for_it() {
         story.ready(lease);
         story.offers(|generation| {
             let mut offer = offer(generation, &[("n1", 4, clique(None))]);
-            // Not even one of its own: which pairs can still reach one another nobody says.
+            // The failed device is not leased, but nobody knows which pairs are still joined.
             offer.nodes.get_mut(&node("n1")).unwrap().devices[3] = clique(Some(FaultClass::Link));
             offer
         });
         let expected: &[ReclaimReason] = if hit { &[device_failed(0, FaultClass::Link)] } else { &[] };
         assert_eq!(story.found(), expected);
-        // Two are free: for who does not ask that they are joined.
+        // Two are free for a request without NVLink.
         let fits =
             |spec| explain::explain(story.state(), &spec).donors.into_iter().find(|d| d.donor == cluster("north"));
         assert!(fits(two()).unwrap().obstacle.is_none());
@@ -223,7 +223,7 @@ fn nvlink_that_failed_hits_only_who_asked_for_it() {
 }
 
 #[test]
-fn devices_that_are_only_counted_call_nobody_back_while_there_are_enough() {
+fn unhealthy_devices_without_a_fault_reclaim_leases_only_if_too_few_are_left() {
     let sick = Device { healthy: false, ..big() };
     let (mut story, _, _) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 1, sick.clone()));
@@ -238,7 +238,7 @@ fn devices_that_are_only_counted_call_nobody_back_while_there_are_enough() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_gives_notice_and_one_that_is_gone_does_not() {
+fn leases_on_an_unready_node_get_notice_and_on_a_removed_node_none() {
     let (mut story, request, lease) = Story::begin(two());
     let both = |generation| offer(generation, &[("n1", 8, big()), ("n2", 8, big())]);
     story.offers(|generation| {
@@ -261,7 +261,7 @@ fn a_node_that_does_not_answer_gives_notice_and_one_that_is_gone_does_not() {
 }
 
 #[test]
-fn an_agent_that_sees_no_nodes_or_few_of_many_loses_none() {
+fn an_offer_without_nodes_reclaims_nothing() {
     let (mut story, _, _) = Story::begin(two());
     story.offers(|generation| offer(generation, &[]));
     story.pass(10 * GONE_AFTER.0);
@@ -269,7 +269,7 @@ fn an_agent_that_sees_no_nodes_or_few_of_many_loses_none() {
 }
 
 #[test]
-fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
+fn an_unhealthy_device_is_not_the_reason_if_the_reserve_is_one_anyway() {
     let (mut story, _, _) = Story::begin(two());
     story.offers(|generation| one_of_eight(generation, 7, with_fault(FaultClass::Degraded)));
     let six = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
@@ -278,9 +278,9 @@ fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
         "\napiVersion: policy.comity.dev/v1\nkind: Cluster\nmetadata: {name: north}\nspec: {institution: lenders, \
          lends: [{classes: [big, small]}], delivery: [namespace, virtual-node], localReserveGpus: 3}\n",
     );
-    // Were device 7 well, six would be free, and none left for local work.
+    // With device 7 healthy six would be free, and lending them would leave none for local work.
     assert_eq!(obstacle(&story.it, &six).0, "local-reserve");
-    // Two of those that are well would leave three.
+    // Five free devices are healthy: lending two leaves three.
     let two = RequestSpec { gpus: spec(2, Share::Whole, "big").gpus, ..six.clone() };
     assert!(explain::explain(story.state(), &two).donors.iter().any(|donor| donor.obstacle.is_none()));
     let (code, reason, _) = obstacle(&story.it, &RequestSpec { gpus: spec(3, Share::Whole, "big").gpus, ..six });
@@ -291,7 +291,7 @@ fn what_is_not_well_is_no_reason_where_the_reserve_is_one_anyhow() {
 }
 
 #[test]
-fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
+fn each_repeated_failure_doubles_the_quarantine() {
     let (mut story, _, _) = Story::begin(two());
     let ill = |generation| one_of_eight(generation, 7, with_fault(FaultClass::Degraded));
     let well = |generation| offer(generation, &[("n1", 8, big())]);
@@ -307,7 +307,7 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
         let kept_out = until(&story).unwrap().since(story.state().log_time).0;
         assert_eq!(kept_out, expected.min(LONGEST_QUARANTINE.0));
         story.offers(well);
-        // All of the node but that device.
+        // All devices that are not leased, that one included.
         let all = RequestSpec { allow_donors: vec![cluster("north")], ..spec(6, Share::Whole, "big") };
         let obstacle =
             explain::explain(story.state(), &all).donors.into_iter().find_map(|donor| donor.obstacle).unwrap();
@@ -336,7 +336,7 @@ fn a_device_that_fails_again_and_again_is_kept_out_twice_as_long_each_time() {
 }
 
 #[test]
-fn what_is_remembered_of_failures_is_in_snapshots_and_revisions_count_as_offers_do() {
+fn snapshots_hold_the_failure_history_and_revisions_count_like_offers() {
     let flap = |revise: bool| {
         let (mut story, _, _) = Story::begin(two());
         for round in 0..8_u64 {
@@ -371,7 +371,7 @@ fn what_is_remembered_of_failures_is_in_snapshots_and_revisions_count_as_offers_
 }
 
 #[test]
-fn a_silent_donor_is_given_up_after_a_while_and_its_requests_go_on_elsewhere() {
+fn requests_of_a_donor_that_stays_silent_are_placed_elsewhere() {
     let (mut story, request, lease) = Story::begin(RequestSpec { duration: Millis::from_hours(8), ..two() });
     story.it.ok(Command::MarkClusters(MarkClusters { heard: vec![], silent: vec![cluster("north")] }));
     assert_eq!(story.state().leases[&lease].state, LeaseState::Suspect);
@@ -393,7 +393,7 @@ fn a_silent_donor_is_given_up_after_a_while_and_its_requests_go_on_elsewhere() {
 }
 
 #[test]
-fn a_proposal_is_checked_against_what_is_offered_now() {
+fn a_proposed_reclaim_is_checked_against_the_current_offer() {
     let (mut story, _, lease) = Story::begin(two());
     for reason in [
         device_failed(0, FaultClass::Lost),

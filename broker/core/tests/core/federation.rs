@@ -1,4 +1,4 @@
-//! A small federation to test with: `west` borrows, `north` and `south` lend.
+//! A small federation for tests: `west` borrows, `north` and `south` lend.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use comity_core::{Actor, Applied, Blob, Command, LogEnvelope, Millis, State, Tim
 use comity_policy::{BundleSource, SourceFile};
 use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId, RequestId, TenantId};
 
-/// Terms of the test federation; `EXTRA` is where tests put documents of their own.
+/// Policy of the test federation.
 const POLICY: &str = r#"
 apiVersion: policy.comity.dev/v1
 kind: Federation
@@ -161,7 +161,7 @@ pub(crate) fn device(memory_mib: u64, sharing: Sharing) -> Device {
     }
 }
 
-/// Nodes with `gpus` devices each, and CPU and memory to spare.
+/// An offer of nodes with these numbers of devices, and ample CPU and memory.
 pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
     let nodes = nodes.iter().map(|(name, gpus, like)| {
         let has = Node {
@@ -213,7 +213,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
 }
 
 impl Federation {
-    /// Policy in force, nobody joined.
+    /// With policy in force, and no cluster joined.
     pub(crate) fn with_policy() -> Self {
         let mut federation = Self { state: State::default(), log: Vec::new(), now: 1_000_000 };
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.into() }];
@@ -234,7 +234,7 @@ impl Federation {
         self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
     }
 
-    /// Puts these in the place of the terms on which `north` lends.
+    /// Replaces the Cluster document of `north`, or removes it if `terms` is empty.
     pub(crate) fn with_terms_of_north(&mut self, terms: &str) {
         let north = POLICY.split("---").find(|document| document.contains("{name: north}")).unwrap();
         let text = POLICY
@@ -243,7 +243,7 @@ impl Federation {
         self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
     }
 
-    /// As [`Self::ready`], with [`RIVALS`]: `east` joined and heard, offering nothing.
+    /// [`Self::ready`] with [`RIVALS`]: `east` has joined, is connected, and offers nothing.
     pub(crate) fn with_rivals() -> Self {
         let mut federation = Self::ready();
         federation.also(RIVALS);
@@ -252,7 +252,7 @@ impl Federation {
         federation
     }
 
-    /// All three joined and heard; `north` offers two nodes of eight big devices, `south` one of four.
+    /// All three have joined and are connected; `north` offers two nodes of eight big devices, `south` one of four.
     pub(crate) fn ready() -> Self {
         let mut federation = Self::with_policy();
         for name in ["west", "north", "south"] {
@@ -294,7 +294,7 @@ impl Federation {
         }
     }
 
-    /// Plans once and proposes the plan; the leases that came of it.
+    /// Plans once and proposes the plan; returns the new leases.
     pub(crate) fn place(&mut self) -> Vec<LeaseId> {
         let placements = scheduler::plan(&self.state, 100).placements;
         match self.ok(Command::PlaceRequests(PlaceRequests { placements })).reply {

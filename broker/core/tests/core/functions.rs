@@ -32,7 +32,7 @@ fn over_nodes(count: u32, rdma_gbits: u32) -> RequestSpec {
     spec
 }
 
-/// Gbit/s and functions that a lease takes of each node.
+/// Gbit/s and functions that a lease takes from each node.
 fn taken(federation: &Federation, lease: LeaseId) -> Vec<(u32, Option<u32>)> {
     let parts = federation.state.leases[&lease].placement.nodes.values();
     parts
@@ -41,7 +41,7 @@ fn taken(federation: &Federation, lease: LeaseId) -> Vec<(u32, Option<u32>)> {
 }
 
 #[test]
-fn what_is_asked_for_is_rounded_up_to_whole_functions() {
+fn requested_bandwidth_is_rounded_up_to_whole_functions() {
     let plain =
         Node { wiring: NodeWiring { rdma_gbits: BTreeMap::from([("ib".to_owned(), 400)]), ..l40s().wiring }, ..l40s() };
     let mut federation = federation(&[with_functions(8, 50, 2), with_functions(4, 100, 0), plain]);
@@ -58,7 +58,7 @@ fn what_is_asked_for_is_rounded_up_to_whole_functions() {
 #[test]
 fn local_functions_are_not_lent_and_a_reason_says_when_waiting_helps() {
     let mut federation = federation(&[with_functions(4, 50, 2), with_functions(4, 50, 2)]);
-    // Three functions are there, two are free; 200 Gbit/s will come when local work has ended, 201 never.
+    // 120 Gbit/s need three functions, and two are free. Once local work ends, a node has 200 Gbit/s, but never 201.
     let (code, reason, remedy) = obstacle(&federation, &over_nodes(10, 120));
     assert_eq!(code, "no-rdma");
     assert!(reason.contains("on nodes with 120 Gbit/s free on one network, in whole virtual functions"), "{reason}");
@@ -71,7 +71,7 @@ fn local_functions_are_not_lent_and_a_reason_says_when_waiting_helps() {
 }
 
 #[test]
-fn apply_believes_no_functions_that_are_not_so() {
+fn apply_refuses_forged_functions() {
     let mut federation = federation(&[with_functions(4, 50, 0), with_functions(4, 50, 0)]);
     let request = federation.submit(over_nodes(10, 120));
     let good = scheduler::plan(&federation.state, 1).placements.remove(0);
@@ -123,8 +123,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A quote is what is then done; each node gives as many whole functions as carry what is asked for, and no more of
-    /// them than it lends. That none is lent twice is the state's own invariant, checked after each step.
+    /// The plan does what the quote said. Each node gives the fewest whole functions that carry the bandwidth, and no
+    /// more than it lends. The state's invariants, checked after each step, say that none is lent twice.
     #[test]
     fn functions_are_whole_and_quotes_are_kept(
         nodes in prop::collection::vec(any_node(), 2..5),

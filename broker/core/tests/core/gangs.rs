@@ -12,13 +12,13 @@ use super::boxes::{
 use super::federation::{Federation, cluster, device};
 
 #[test]
-fn members_start_together_from_the_least_to_as_many_as_fit() {
+fn a_gang_starts_with_as_many_members_as_fit() {
     let mut federation = federation(&[hgx_h100(), pcie_in_pairs()]);
     let gang = |count, min, desired, topology| RequestSpec {
         members: Some(Members { min, desired }),
         ..asking(count, topology)
     };
-    // Members of three: two on each node, whatever is left beside them.
+    // Members of three GPUs: two on each node of eight; the remaining GPUs stay free.
     let lease = placed(&mut federation, gang(3, 2, 9, Topology::default()));
     let units: Vec<u32> = federation.state.leases[&lease]
         .placement
@@ -28,7 +28,7 @@ fn members_start_together_from_the_least_to_as_many_as_fit() {
         .collect();
     assert_eq!((units, federation.state.leases[&lease].gpus.count), (vec![6, 6], 12));
     end(&mut federation, lease);
-    // Of three that NVLink joins: two on the one, none on pairs.
+    // Members of three GPUs that NVLink joins: two on the HGX node, none on the node with pairs.
     let lease = placed(&mut federation, gang(3, 1, 9, nvlink()));
     assert_eq!(federation.state.leases[&lease].placement.units(), 6);
     waits(&mut federation, gang(3, 1, 9, nvlink()));
@@ -46,8 +46,8 @@ fn campus() -> Federation {
 }
 
 #[test]
-fn a_campus_of_64_gpus_is_lent_without_a_rest() {
-    // All at once; by nodes; by sockets; in pairs, fours and eights of what NVLink joins; each to the last GPU.
+fn all_64_gpus_of_a_campus_are_lent() {
+    // In one request, by nodes, by sockets, and in a mix with NVLink groups: each time to the last GPU.
     let both = Topology { nvlink: NvLink::Required, ..aligned() };
     let all = Topology { rdma_gbits: 3_200, whole_node: true, ..both };
     let mixes: [&[(u32, Topology)]; 4] = [
@@ -81,7 +81,7 @@ fn a_campus_of_64_gpus_is_lent_without_a_rest() {
 }
 
 #[test]
-fn from_a_twentieth_to_many_servers_nothing_is_stranded() {
+fn requests_from_a_twentieth_to_four_servers_strand_no_gpu() {
     let shared = |has: Node| {
         let like = device(81_559, Sharing::Fractional { step_milli: 50 });
         let devices = has.devices.iter().map(|at| Device { wiring: at.wiring.clone(), ..like.clone() });
@@ -163,7 +163,7 @@ proptest! {
         let mut waiting: Vec<RequestId> = specs.iter().map(|spec| federation.submit(spec.clone())).collect();
         let mut rounds = 0;
         loop {
-            // Placing asserts that apply refuses nothing of the plan.
+            // `place` asserts that `apply` refuses nothing in the plan.
             let leases = federation.place();
             for (spec, lease) in leases.iter().map(|lease| &federation.state.leases[lease]).map(|lease| {
                 (&federation.state.requests[&lease.request].spec, lease)
@@ -184,7 +184,7 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds <= specs.len());
         }
-        // Nothing is lent any more: who waits still fits nowhere even so, and is told why.
+        // Nothing is lent any more: the waiting requests fit nowhere, and their explanations say why.
         for id in waiting {
             let spec = &federation.state.requests[&id].spec;
             let explanation = explain::explain(&federation.state, spec);

@@ -61,7 +61,7 @@ impl Federation {
         self.ok(Command::ReportLease(ReportLease { cluster: cluster(name), lease, fencing_token, outcome }));
     }
 
-    /// Request of three GPUs, placed on north while nobody heard of south, where it would fit as well.
+    /// A request for three GPUs, placed at north while south, where it fits too, is silent.
     pub(crate) fn placed() -> (Self, RequestId, LeaseId, PeeringId) {
         let mut federation = Self::ready();
         let south = || vec![cluster("south")];
@@ -79,7 +79,7 @@ impl Federation {
         self.shake_hands_with("north", peering, epoch, 410);
     }
 
-    /// With a donor at a round trip of `rtt_us` microseconds.
+    /// Completes the handshake with a donor at a round trip of `rtt_us` microseconds.
     pub(crate) fn shake_hands_with(&mut self, donor: &str, peering: PeeringId, epoch: u32, rtt_us: u64) {
         for (name, side) in [("west", Side::Origin), (donor, Side::Donor)] {
             self.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, epoch, name, side) }));
@@ -195,7 +195,7 @@ fn a_handshake_that_stalls_is_tried_again_with_fresh_keys_and_old_messages_are_v
 }
 
 #[test]
-fn keys_once_shown_cannot_be_swapped() {
+fn keys_cannot_be_replaced_within_an_epoch() {
     let (mut federation, _, _, peering) = Federation::placed();
     let bundle = keys(peering, 1, "north", Side::Donor);
     federation.ok(Command::OfferKeys(OfferKeys { bundle: bundle.clone() }));
@@ -205,7 +205,7 @@ fn keys_once_shown_cannot_be_swapped() {
 }
 
 #[test]
-fn a_hold_that_runs_out_goes_to_another_donor() {
+fn a_request_whose_hold_expires_goes_to_another_donor() {
     let (mut federation, request, lease, _) = Federation::placed();
     federation.now += 120_000;
     federation.ok(Command::Expire(Expire {}));
@@ -319,7 +319,7 @@ fn a_join_token_is_good_once() {
 }
 
 #[test]
-fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
+fn liqo_envelopes_are_relayed_once_both_key_bundles_are_there() {
     let (mut federation, _, lease, peering) = Federation::placed();
     let relay = |ends, lease, step, sequence| {
         let mut envelope = envelope(peering, 1, ends, lease, step);
@@ -331,7 +331,7 @@ fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
     for (name, side) in [("west", Side::Origin), ("north", Side::Donor)] {
         federation.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, name, side) }));
     }
-    // Each step goes one way only, for the peering and not for a lease of it.
+    // Each step has one direction, and belongs to the peering and not to a lease.
     for (ends, step) in [
         (back, Step::LiqoChallenge),
         (out, Step::LiqoTenant),
@@ -360,7 +360,7 @@ fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
         federation.ok(Command::AckEnvelope(AckEnvelope { key: held[0].clone() }));
         assert!(federation.state.envelopes.is_empty());
     }
-    // Unread ones go after a day; those of a failed handshake at once.
+    // Unread envelopes expire after a day; a failed handshake deletes its own at once.
     federation.ok(relay(out, None, Step::LiqoChallenge, 4));
     let kept = federation.state.envelopes.values().next().unwrap().expires_at.0;
     assert_eq!(kept, federation.now + 24 * 3_600 * 1_000);
@@ -369,7 +369,7 @@ fn liqos_keys_are_exchanged_beside_the_tunnel_once_both_bundles_are_there() {
 }
 
 #[test]
-fn a_bundle_with_a_network_that_cannot_be_is_refused() {
+fn a_key_bundle_with_an_invalid_network_is_refused() {
     let (mut federation, _, _, peering) = Federation::placed();
     let network = ClusterNetwork { pod_cidrs: vec!["10.44.0.0/16".into()], tun: true, ..ClusterNetwork::default() };
     let bundle = KeyBundle { network: Some(network.clone()), ..keys(peering, 1, "north", Side::Donor) };
@@ -378,7 +378,7 @@ fn a_bundle_with_a_network_that_cannot_be_is_refused() {
     let refusal = federation.refused(Command::OfferKeys(OfferKeys { bundle: bad }));
     assert_eq!(refusal.field, "key_bundle.network.pod_cidrs[0]");
     federation.ok(Command::OfferKeys(OfferKeys { bundle: bundle.clone() }));
-    // Another network is another bundle, and those are refused within an epoch.
+    // A different network makes a different bundle, and a side offers only one in an epoch.
     let other = KeyBundle { network: Some(ClusterNetwork { tun: false, ..network }), ..bundle };
     assert_eq!(federation.refused(Command::OfferKeys(OfferKeys { bundle: other })).code, Code::WrongState);
 }

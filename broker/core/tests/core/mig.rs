@@ -1,4 +1,4 @@
-//! MIG devices by their slots: what is lent of them, and where.
+//! MIG devices: which slots are lent, and which donor lends them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +18,12 @@ use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, node, offer, spec};
 
-/// A device that may be re-cut, with instances as (profile, first slot, local).
+/// A device that may be repartitioned, with instances as (profile, first slot, local).
 fn mig(instances: &[(&str, u8, bool)]) -> Device {
     with_layout(MigLayout { repartition: true, instances: instances_of(instances) })
 }
 
-/// Like [`mig`], but the device stays as it is.
+/// Like [`mig`], but the device is never repartitioned.
 fn mig_as_it_is(instances: &[(&str, u8, bool)]) -> Device {
     with_layout(MigLayout { repartition: false, instances: instances_of(instances) })
 }
@@ -42,7 +42,7 @@ fn with_layout(layout: MigLayout) -> Device {
     Device { local_use_milli, resource_name: "nvidia.com/mig".into(), ..device(81_559, sharing) }
 }
 
-/// An A100 of 40 GB with an instance in local use, cut as leases need it.
+/// An A100 of 40 GB with an instance in local use, repartitioned as leases need it.
 pub(crate) fn a100_that_is_cut() -> Device {
     let local = MigInstance { profile: "1g.5gb".into(), local: true };
     let layout = MigLayout { repartition: true, instances: BTreeMap::from([(2, local)]) };
@@ -59,7 +59,7 @@ fn profile(name: &str) -> Share {
     Share::MigProfile(name.into())
 }
 
-/// Only `south` has anything: nodes of these devices.
+/// Only `south` offers nodes: these.
 fn donor(nodes: &[(&str, Vec<Device>)]) -> Federation {
     let mut federation = Federation::ready();
     federation.offer("north", offer(2, &[]));
@@ -92,7 +92,7 @@ fn end(federation: &mut Federation, lease: LeaseId) {
 }
 
 #[test]
-fn an_instance_has_slots_and_they_come_back() {
+fn a_lease_of_an_instance_holds_its_slots_until_it_ends() {
     let mut federation = donor(&[("s1", vec![mig(&[])])]);
     submit(&mut federation, 1, "3g.40gb");
     let lease = federation.place()[0];
@@ -109,7 +109,7 @@ fn an_instance_has_slots_and_they_come_back() {
 }
 
 #[test]
-fn a_device_that_stays_as_it_is_lends_the_instances_it_has() {
+fn a_device_without_repartitioning_lends_its_existing_instances() {
     let has = [("1g.10gb", 0, false), ("1g.10gb", 1, true), ("2g.20gb", 2, false), ("1g.10gb", 6, false)];
     let mut federation = donor(&[("s1", vec![mig_as_it_is(&has)])]);
     for _ in 0..3 {
@@ -148,7 +148,7 @@ fn devices_in_use_come_before_idle_ones_on_any_node() {
 }
 
 #[test]
-fn of_two_donors_the_one_whose_devices_lose_least_lends() {
+fn the_donor_whose_devices_lose_least_lends() {
     let mut federation = donor(&[("s1", vec![mig(&[("1g.10gb", 6, true)])])]);
     federation.offer("north", offer(3, &[("n1", 1, mig(&[]))]));
     for (name, lender) in [("1g.10gb", "south"), ("7g.80gb", "north"), ("4g.40gb", "south")] {
@@ -159,7 +159,7 @@ fn of_two_donors_the_one_whose_devices_lose_least_lends() {
 }
 
 #[test]
-fn an_instance_that_exists_is_taken_before_one_is_made() {
+fn an_existing_instance_is_leased_before_one_is_created() {
     let mut federation = donor(&[("s1", vec![mig(&[]), mig(&[("7g.80gb", 0, false)])])]);
     submit(&mut federation, 1, "7g.80gb");
     let lease = federation.place()[0];
@@ -180,7 +180,7 @@ fn shares_of_one_request_lie_on_one_node_if_they_can() {
 }
 
 #[test]
-fn memory_is_had_as_the_smallest_instance_that_has_it() {
+fn a_request_for_memory_takes_the_smallest_sufficient_instance() {
     let mut federation = donor(&[("s1", vec![device(81_559, Sharing::Exclusive)]), ("s2", vec![mig(&[])])]);
     for (memory, name) in [(9_000, "1g.10gb"), (18_000, "1g.20gb"), (36_000, "3g.40gb")] {
         federation.submit(spec(1, Share::MemoryMib(memory), "big"));
@@ -189,7 +189,8 @@ fn memory_is_had_as_the_smallest_instance_that_has_it() {
         assert_eq!(placement.profile.as_deref(), Some(name));
         assert_eq!(placement.resource_name, format!("nvidia.com/mig-{name}"));
     }
-    // More than an instance is sure to have takes the undivided device; whole devices and thousandths never take slots.
+    // A request for more memory than an instance guarantees takes the whole device; requests for whole devices and
+    // milli-GPUs take no slots.
     federation.submit(spec(1, Share::MemoryMib(80_000), "big"));
     let lease = federation.place()[0];
     assert_eq!(federation.state.leases[&lease].placement.profile, None);
@@ -200,7 +201,7 @@ fn memory_is_had_as_the_smallest_instance_that_has_it() {
 }
 
 #[test]
-fn apply_believes_no_slots_that_are_not_free() {
+fn apply_refuses_forged_slots() {
     let mut federation =
         donor(&[("s1", vec![mig(&[("1g.10gb", 0, true)])]), ("s2", vec![mig_as_it_is(&[("2g.20gb", 4, false)])])]);
     submit(&mut federation, 1, "1g.10gb");
@@ -234,7 +235,7 @@ fn apply_believes_no_slots_that_are_not_free() {
     for forged in &forgeries {
         assert!(feasibility::check(&federation.state, request, forged).is_err(), "{forged:?}");
     }
-    // The same place proposed for two requests in one command is given once.
+    // A place that one command proposes for two requests goes to one of them.
     let second = submit(&mut federation, 1, "2g.20gb");
     let twice = vec![good.clone(), ProposedPlacement { request: second, ..good }];
     match federation.ok(Command::PlaceRequests(PlaceRequests { placements: twice })).reply.unwrap() {
@@ -243,7 +244,7 @@ fn apply_believes_no_slots_that_are_not_free() {
     }
 }
 
-/// Reason and remedy that `south` gives where slots are what is short.
+/// Reason and remedy of `south` when it lacks free slots.
 fn words(federation: &Federation, name: &str) -> (String, String) {
     words_for("no-capacity", federation, name)
 }
@@ -257,7 +258,7 @@ fn words_for(code: &str, federation: &Federation, name: &str) -> (String, String
 }
 
 #[test]
-fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
+fn the_reason_names_the_nearest_start_and_its_holders() {
     let halved = mig(&[("2g.20gb", 0, true), ("2g.20gb", 2, true)]);
     let with_media = mig(&[("1g.10gb+me", 0, true), ("2g.20gb", 2, true)]);
     let mut federation = donor(&[("s1", vec![halved.clone()])]);
@@ -275,7 +276,7 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
          taken by 1g.20gb at 6 of a lease"
     );
     assert_eq!(remedy, "wait until that instance is given back");
-    // It is exact: once that one is back there is a start.
+    // The reason is exact: once that instance is released, there is a start.
     end(&mut federation, small);
     assert!(!explain::quote(&federation.state, &spec(1, profile("3g.40gb"), "big")).placements.is_empty());
 
@@ -301,7 +302,7 @@ fn the_reason_says_which_start_is_nearest_and_what_holds_it() {
 }
 
 #[test]
-fn what_was_lent_by_number_is_not_cut_over() {
+fn a_device_lent_by_instance_count_lends_no_slots() {
     let instances = BTreeMap::from([("1g.10gb".to_owned(), 7)]);
     let counted =
         Device { resource_name: "nvidia.com/mig".into(), ..device(81_559, Sharing::Mig { instances, layout: None }) };
@@ -315,7 +316,7 @@ fn what_was_lent_by_number_is_not_cut_over() {
     assert!(federation.place().is_empty(), "which slots that lease holds is not known");
     end(&mut federation, lease);
     assert_eq!(federation.place().len(), 1);
-    // An offer whose layout cannot be is refused as a whole.
+    // An offer with an impossible layout is refused as a whole.
     known.generation = 4;
     for device in known.nodes.iter_mut().flat_map(|(_, node)| &mut node.devices) {
         device.memory_mib = 46_068;
@@ -326,7 +327,7 @@ fn what_was_lent_by_number_is_not_cut_over() {
 }
 
 #[test]
-fn what_is_written_is_read_and_so_is_format_2() {
+fn mig_layouts_round_trip_and_format_2_stays_readable() {
     let sharing: Sharing = serde_json::from_str(r#"{"mode":"mig","instances":{"1g.10gb":7}}"#).unwrap();
     let instances = BTreeMap::from([("1g.10gb".to_owned(), 7)]);
     assert_eq!(sharing, Sharing::Mig { instances, layout: None });
@@ -340,8 +341,8 @@ fn what_is_written_is_read_and_so_is_format_2() {
     assert_eq!(serde_json::to_string(&share).unwrap(), r#"{"milli":142,"units":1}"#);
 }
 
-/// The requests that exhaustive search can serve: by age, each that fits together with all older ones that fit. It only
-/// knows that instances start at valid slots, do not overlap and share one media extension.
+/// Requests that exhaustive search can serve: in order of age, each that fits beside all older ones that fit. It knows
+/// only that instances start at valid slots, do not overlap and share one media extension.
 fn by_age(board: Board, devices: &[InUse], asked: &[(&str, u32)]) -> BTreeSet<usize> {
     let mut reached = BTreeSet::from([devices.to_vec()]);
     let mut served = BTreeSet::new();
@@ -373,7 +374,7 @@ fn by_age(board: Board, devices: &[InUse], asked: &[(&str, u32)]) -> BTreeSet<us
 
 const PROFILES: [&str; 7] = ["7g.80gb", "4g.40gb", "3g.40gb", "2g.20gb", "1g.20gb", "1g.10gb", "1g.10gb+me"];
 
-/// Small instances more often: large ones alone fill a device.
+/// Mostly small instances, because a large one fills a device alone.
 fn some_profile() -> impl Strategy<Value = &'static str> {
     prop_oneof![1 => Just(PROFILES[0]), 9 => proptest::sample::select(&PROFILES[1..])]
 }
@@ -395,9 +396,9 @@ fn in_use(device: &Device) -> InUse {
     })
 }
 
-/// A failure that was found at random: each of several shares was placed as if it were the last.
+/// A regression that random tests found: each of several shares was placed as if it were the last.
 #[test]
-fn the_shares_of_a_gang_leave_room_for_one_another_and_for_those_behind() {
+fn shares_of_a_gang_leave_room_for_each_other_and_for_later_requests() {
     let local = [("2g.20gb", 0, true), ("1g.10gb+me", 6, true)];
     let mut federation = donor(&[("s1", vec![mig(&[]), mig(&local)])]);
     for (name, count) in [("2g.20gb", 1), ("2g.20gb", 3), ("3g.40gb", 1)] {
@@ -407,7 +408,7 @@ fn the_shares_of_a_gang_leave_room_for_one_another_and_for_those_behind() {
 }
 
 #[test]
-fn limits_on_a_request_count_what_instances_take() {
+fn limits_per_request_count_the_fraction_of_each_instance() {
     let mut federation = Federation::ready();
     federation.also(
         "apiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: one}\nspec: {tenant: team, maxGpusPerRequest: 1}\n",
@@ -422,7 +423,7 @@ fn limits_on_a_request_count_what_instances_take() {
     assert!(said.contains("allows 1 GPUs in one request, not 1.125"), "{said}");
     let memory = spec(4, Share::MemoryMib(4_096), "big");
     assert!(explain::explain(&federation.state, &memory).summary.contains("fits on north"));
-    // The federation's own limit of 64, too.
+    // The federation's limit of 64 GPUs counts instances in the same way.
     assert!(of(65).check().is_ok());
     federation.submit(of(65));
 }
@@ -430,8 +431,8 @@ fn limits_on_a_request_count_what_instances_take() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Requests that wait together, of one share each: those are served which exhaustive search would serve by age. So
-    /// if all of them fit at all, all are placed, whatever their order.
+    /// Waiting requests of one share each: those are placed that exhaustive search would serve in order of age. So if
+    /// all of them fit, all are placed, whatever their order.
     #[test]
     fn waiting_requests_are_placed_as_exhaustive_search_would(
         devices in proptest::collection::vec(some_device(), 1..=3),

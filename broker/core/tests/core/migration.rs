@@ -1,4 +1,4 @@
-//! Leases that move aside so that a request fits which does not because free room lies in pieces.
+//! Leases migrate so that a request fits although free capacity is fragmented.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +27,12 @@ fn on_one_node(count: u32) -> RequestSpec {
     RequestSpec { topology, allow_donors: vec![cluster("north")], ..long }
 }
 
-/// One whose work may move.
+/// A request whose work may move.
 fn movable(count: u32) -> RequestSpec {
     RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: true }), ..on_one_node(count) }
 }
 
-/// `nodes` nodes at `north`, with these leases running for two hours.
+/// `nodes` nodes at `north`, on which these requests have run for two hours.
 fn with_leases(nodes: usize, specs: &[RequestSpec]) -> (Federation, Vec<RequestId>) {
     let mut federation = Federation::with_rivals();
     let names = ["n1", "n2", "n3", "n4"];
@@ -46,7 +46,7 @@ fn with_leases(nodes: usize, specs: &[RequestSpec]) -> (Federation, Vec<RequestI
 }
 
 impl Federation {
-    /// Gives a request's lease back.
+    /// Releases a request's lease.
     fn give_back(&mut self, request: RequestId) {
         if let Some(lease) = self.state.requests[&request].lease {
             self.ok(Command::ReleaseLease(ReleaseLease { lease }));
@@ -54,7 +54,7 @@ impl Federation {
         }
     }
 
-    /// Asks, and waits for as long as nobody moves for anybody.
+    /// Submits a request and lets it wait until migrations are allowed for it.
     fn waits_long(&mut self, spec: RequestSpec) -> RequestId {
         let request = self.submit(spec);
         assert!(self.place().is_empty());
@@ -78,7 +78,7 @@ impl Federation {
         nodes.map(|id| (id.clone(), GPUS - lent(id))).collect()
     }
 
-    /// Leases that let `count` GPUs of one node in by moving to another node, by trying them all.
+    /// Leases whose move to another node frees `count` GPUs of one node, found by trying each.
     fn one_move(&self, count: u64) -> Vec<LeaseId> {
         let free = self.free();
         let moves = self.state.live_leases().filter(|(_, lease)| {
@@ -97,7 +97,7 @@ impl Federation {
         let next = self.place();
         assert_eq!(next.len(), moved.len(), "each has its place at once");
         for old in &moved {
-            // Saved before the new place is usable, it waits for that; no lease stops for another one's sake.
+            // Although its work is saved, the lease continues until its new place is usable.
             self.ok(Command::CheckpointLease(CheckpointLease { lease: *old }));
             assert_eq!(self.state.leases[old].state, LeaseState::Reclaiming);
         }
@@ -112,8 +112,8 @@ impl Federation {
 }
 
 #[test]
-fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
-    // Two nodes with two GPUs free each; a lease of two moves from the one to the other.
+fn a_lease_moves_aside_for_a_request_that_has_waited_long() {
+    // Two nodes with two GPUs free each; a lease of two moves to the other node.
     let (mut federation, running) = with_leases(2, &[movable(2), movable(2), movable(2), movable(2)]);
     federation.give_back(running[1]);
     federation.give_back(running[2]);
@@ -129,7 +129,7 @@ fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
     assert_eq!(reclaims.len(), 1);
     assert_eq!(reclaims[0].reason, ReclaimReason::Migration { by: request });
     federation.carry_out(reclaims, request);
-    // A lease that has moved stays in its place for an hour.
+    // A lease that has moved does not move again for an hour.
     let moved = federation.state.live_leases().find(|(_, lease)| lease.moved_from.is_some()).unwrap().0;
     federation.ok(Command::ReleaseLease(ReleaseLease { lease: federation.state.requests[&request].lease.unwrap() }));
     let other = federation.submit(on_one_node(4));
@@ -139,7 +139,7 @@ fn a_lease_moves_aside_once_it_has_another_place_and_not_before() {
 }
 
 #[test]
-fn one_that_finds_no_place_after_all_stays() {
+fn a_lease_whose_new_place_fails_stays() {
     let (mut federation, running) = with_leases(2, &[movable(2), movable(2), movable(2), movable(2)]);
     federation.give_back(running[1]);
     federation.give_back(running[2]);
@@ -148,13 +148,13 @@ fn one_that_finds_no_place_after_all_stays() {
     let lease = reclaims[0].lease;
     federation.reclaim(reclaims);
     let next = federation.place()[0];
-    // The new place fails, and nothing else is free for long enough: at the deadline the lease is active as before.
+    // The new place fails, and nothing else is free for long enough: at the deadline the lease is active again.
     federation.report_lease("north", next, LeaseOutcome::Failed { code: "quota".into(), message: "no".into() });
     let deadline = federation.state.leases[&lease].reclaim.clone().unwrap().deadline.0;
     federation.expire_at(deadline);
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
     assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
-    // One whose request goes away meanwhile is spared.
+    // If the waiting request is cancelled meanwhile, the lease is spared.
     federation.stop(next);
     federation.now += 60_000;
     let again = federation.migrations();
@@ -166,7 +166,7 @@ fn one_that_finds_no_place_after_all_stays() {
 }
 
 #[test]
-fn nobody_moves_for_one_of_lower_standing_or_without_having_said_so() {
+fn only_leases_that_allow_it_move_and_not_for_lower_priorities() {
     let low = RequestSpec { priority: Some(PriorityName::parse("low", "priority").unwrap()), ..on_one_node(4) };
     let keeps = RequestSpec { preemptible: None, ..movable(2) };
     let blind = RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: false }), ..movable(2) };
@@ -176,7 +176,7 @@ fn nobody_moves_for_one_of_lower_standing_or_without_having_said_so() {
         federation.give_back(running[2]);
         let request = federation.waits_long(asked);
         assert!(federation.migrations().is_empty());
-        // Nor does apply believe who says otherwise.
+        // `apply` refuses such a migration too.
         let lease = federation.state.requests[&running[0]].lease.unwrap();
         let reclaims = vec![ProposedReclaim { lease, reason: ReclaimReason::Migration { by: request } }];
         let command = Command::ReclaimLeases(ReclaimLeases { spare: Vec::new(), reclaims });
@@ -192,10 +192,10 @@ fn any_lease() -> impl Strategy<Value = (RequestSpec, bool)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Where moving one lease lets a request in, found by trying all of them, one is moved; no more than two ever are;
-    /// and what is proposed is believed by `apply`, finds its place at once, and lets the request in.
+    /// If moving one lease lets a request fit, found by trying each, then the planner moves one; it never moves more
+    /// than two. `apply` accepts the proposal, the leases have their new places at once, and then the request fits.
     #[test]
-    fn a_migration_by_one_move_is_found_wherever_there_is_one(
+    fn a_migration_by_one_move_is_found_if_there_is_one(
         nodes in 2..5_usize,
         leases in proptest::collection::vec(any_lease(), 1..12),
         count in 2..5_u32,

@@ -1,4 +1,4 @@
-//! Near its data, near its origin, and far from itself: what a request may wish of where it lies.
+//! Placement near data, near the origin, and spread over nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use comity_types::{ClusterId, LeaseId};
 
 use super::federation::{Federation, cluster, device, offer, spec};
 
-/// `north` and `south` with as many nodes of eight devices.
+/// `north` and `south` with `nodes` nodes of eight devices each.
 fn alike(nodes: usize) -> Federation {
     let mut federation = Federation::ready();
     for name in ["north", "south"] {
@@ -35,7 +35,7 @@ impl Federation {
         self.state.leases[&lease].placement.donor.clone()
     }
 
-    /// Shares on each node that a request has, the most first.
+    /// Shares of a request on each of its nodes, the most first.
     fn lies(&mut self, spec: RequestSpec) -> Vec<u64> {
         let lease = self.lands(spec);
         let nodes = self.state.leases[&lease].placement.nodes.values();
@@ -57,22 +57,21 @@ fn reading(dataset: &str, gib: u64) -> RequestSpec {
 }
 
 #[test]
-fn work_goes_to_its_data_where_moving_them_takes_long() {
-    // North comes first where nothing tells the two apart.
+fn requests_go_to_their_data_if_moving_it_takes_long() {
+    // North wins a tie.
     let at_south = |data: DataSite, asked: RequestSpec| {
         let mut federation = alike(1);
         federation.offer("south", Offer { data, ..equal(3, "south", 1) });
         federation.lands_at(asked) == cluster("south")
     };
     assert!(!at_south(holding(&["laion"], 0), spec(1, Share::Whole, "big")));
-    // 200 GiB over a usual line take half an hour; 5 GiB less than a minute.
+    // Over a line of the default rate 200 GiB take half an hour, and 5 GiB less than a minute.
     assert!(at_south(holding(&["laion"], 0), reading("laion", 200)));
     assert!(!at_south(holding(&["laion"], 0), reading("laion", 5)));
-    // So do 200 GiB over a line of 100 Gbit/s, whatever the others of that cluster are.
+    // 200 GiB take less than a minute over a line of 100 Gbit/s, whatever rate that cluster has to others.
     let line = DataSite { egress_mbits_to: BTreeMap::from([(cluster("north"), 100_000)]), ..holding(&["laion"], 10) };
     assert!(!at_south(line, reading("laion", 200)));
-    // The same for a line without a stated rate, if this rate was measured. A stated rate above the measured one may
-    // still be true.
+    // The measured rate counts if none is stated, otherwise the higher of both: the stated rate may still be true.
     for (gib, said, seen, moves) in
         [(200, 0, 100_000, true), (200, 10, 100_000, true), (5, 0, 100, false), (5, 10_000, 100, true)]
     {
@@ -87,7 +86,7 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
     // A dataset that no donor holds comes from the origin, equally to both.
     assert!(!at_south(holding(&["laion"], 0), reading("own", 200)));
 
-    // Also where packing would have it otherwise, which fills up what is begun.
+    // Data outweighs packing, which prefers nodes in use.
     let mut federation = alike(1);
     federation.offer("south", Offer { data: holding(&["laion"], 0), ..equal(3, "south", 1) });
     let begun = [spec(1, Share::Whole, "big"), spec(1, Share::Whole, "big")].map(|spec| federation.lands_at(spec));
@@ -96,7 +95,7 @@ fn work_goes_to_its_data_where_moving_them_takes_long() {
 }
 
 #[test]
-fn of_two_that_are_warm_the_nearer_one_lends() {
+fn of_two_donors_with_warm_peerings_the_nearer_one_lends() {
     let mut federation = alike(1);
     for (donor, rtt_us) in [("north", 40_000), ("south", 3_000)] {
         let mut only = spec(1, Share::Whole, "big");
@@ -106,8 +105,7 @@ fn of_two_that_are_warm_the_nearer_one_lends() {
         federation.shake_hands_with(donor, peering, 1, rtt_us);
     }
     assert_eq!(federation.lands_at(spec(1, Share::Whole, "big")), cluster("south"));
-    // South is the busier one by now, so that it wins by nothing else; with less than a doubling between them it does
-    // not.
+    // South is busier now, so only its shorter round trip lets it win. A ratio below two does not suffice.
     let mut federation = alike(1);
     for (donor, rtt_us) in [("north", 3_900), ("south", 2_000)] {
         let mut only = spec(1, Share::Whole, "big");
@@ -120,7 +118,7 @@ fn of_two_that_are_warm_the_nearer_one_lends() {
 }
 
 #[test]
-fn what_is_to_be_spread_lies_on_as_many_nodes_as_can_be() {
+fn spread_requests_use_as_many_nodes_as_possible() {
     let spread = |count| RequestSpec {
         topology: Topology { spread_nodes: true, ..Topology::default() },
         allow_donors: vec![cluster("north")],
@@ -130,24 +128,24 @@ fn what_is_to_be_spread_lies_on_as_many_nodes_as_can_be() {
     assert_eq!(federation.lies(spread(3)), [1, 1, 1]);
     assert_eq!(federation.lies(spread(6)), [2, 2, 1, 1]);
     assert_eq!(federation.lies(spread(1)), [1]);
-    // Where room is uneven, too: 22 of 32 are free.
+    // With uneven free capacity too: 22 of 32 are free.
     assert_eq!(federation.lies(spread(22)).iter().sum::<u64>(), 22);
     assert_eq!(federation.state.queued_len(), 0);
 
-    // Members stay whole, and go apart.
+    // Each member stays on one node, and members spread over nodes.
     let mut federation = alike(4);
     let members = Some(Members { min: 3, desired: 3 });
     assert_eq!(federation.lies(RequestSpec { members, ..spread(2) }), [2, 2, 2]);
     let members = Some(Members { min: 6, desired: 6 });
     assert_eq!(federation.lies(RequestSpec { members, ..spread(2) }), [4, 4, 2, 2]);
-    // The donor where it is spread over more nodes comes first.
+    // The donor where the request spreads over more nodes wins.
     let mut federation = alike(2);
     federation.offer("south", equal(3, "south", 4));
     assert_eq!(federation.lands_at(RequestSpec { allow_donors: Vec::new(), ..spread(4) }), cluster("south"));
 }
 
 #[test]
-fn what_cannot_be_spread_says_so() {
+fn spread_nodes_contradicts_same_node() {
     let mut together = spec(4, Share::Whole, "big");
     together.topology = Topology { spread_nodes: true, same_node: true, ..Topology::default() };
     let refusal = together.check().unwrap_err();
@@ -156,7 +154,7 @@ fn what_cannot_be_spread_says_so() {
 }
 
 #[test]
-fn an_offer_whose_data_changed_is_said_whole() {
+fn an_offer_with_changed_data_is_advertised_as_a_whole() {
     let held = equal(1, "north", 4);
     let other = Offer { generation: 2, data: holding(&["laion"], 0), ..held.clone() };
     assert_eq!(comity_core::command::ReviseOffer::between(&cluster("north"), &held, &other), None);

@@ -1,4 +1,4 @@
-//! Bundles that would lock out their applier are refused, and what a bundle would change is known before.
+//! Bundles that would lock out their applier are refused, and a dry run shows a bundle's effects.
 
 use comity_core::command::ApplyPolicy;
 use comity_core::demand::Share;
@@ -46,7 +46,7 @@ fn assert_names_maintainers(refusal: &Refusal, value: &str, reason: &str) {
 }
 
 #[test]
-fn a_bundle_without_a_maintainer_who_can_get_a_certificate_takes_force() {
+fn a_bundle_without_a_maintainer_who_can_get_a_certificate_needs_force() {
     let mut state = Federation::with_policy().state;
     let nobody = maintained_by(&["spiffe://test.example/user/_ops"]);
     let refusal = apply_as(&mut state, ADMIN, unforced(nobody.clone())).unwrap_err();
@@ -55,11 +55,11 @@ fn a_bundle_without_a_maintainer_who_can_get_a_certificate_takes_force() {
 }
 
 #[test]
-fn a_maintainer_who_removes_himself_takes_force() {
+fn a_maintainer_who_removes_himself_needs_force() {
     let mut state = Federation::with_policy().state;
     let refusal = apply_as(&mut state, ADMIN, unforced(maintained_by(&[OTHER]))).unwrap_err();
     assert_names_maintainers(&refusal, ADMIN, &format!("does not name {ADMIN} as a maintainer"));
-    // Others may remove him.
+    // Another maintainer may remove him.
     assert!(apply_as(&mut state, ADMIN, unforced(maintained_by(&[ADMIN, OTHER]))).is_ok());
     assert!(apply_as(&mut state, OTHER, unforced(maintained_by(&[OTHER]))).is_ok());
     assert!(apply_as(&mut state, OTHER, forced(maintained_by(&[ADMIN]))).is_ok());

@@ -17,10 +17,10 @@ use super::federation::{Federation, cluster, device, offer, spec};
 
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
-/// `reserveAfter` where the Federation document does not say.
+/// Default of `reserveAfter`.
 const RESERVE_AFTER: u64 = HOUR;
 
-/// Whole big GPUs for a tenant, from where it asks.
+/// A tenant's request for whole big GPUs, from the tenant's own cluster.
 fn of(tenant: &str, count: u32) -> RequestSpec {
     let origin = if tenant == "rivals" { "east" } else { "west" };
     RequestSpec {
@@ -35,13 +35,13 @@ fn at_priority(class: &str, spec: RequestSpec) -> RequestSpec {
 }
 
 impl Federation {
-    /// Tenants of what is placed now, in order.
+    /// Places requests; returns their tenants, in order.
     fn placed_for(&mut self) -> Vec<String> {
         let leases = self.place();
         leases.iter().map(|lease| self.state.leases[lease].tenant.to_string()).collect()
     }
 
-    /// Both sides are ready: its term begins.
+    /// Both sides report that they are ready, so the term begins.
     fn start(&mut self, lease: LeaseId) {
         let (origin, donor) = self.ends(lease);
         for name in [donor, origin] {
@@ -49,7 +49,7 @@ impl Federation {
         }
     }
 
-    /// Both sides have taken everything down.
+    /// Both sides report that they are clean.
     fn clear(&mut self, lease: LeaseId) {
         let (origin, donor) = self.ends(lease);
         for name in [donor, origin] {
@@ -67,7 +67,7 @@ impl Federation {
         self.clear(lease);
     }
 
-    /// Lets what is due happen until `now`, with everybody doing at once what is asked, and places whatever can be.
+    /// Lets timers expire until `now`, with clusters that react at once, and places requests.
     fn run_until(&mut self, now: u64, planner: &mut Planner) -> Vec<LeaseId> {
         let mut placed = Vec::new();
         loop {
@@ -119,12 +119,12 @@ fn higher_priorities_first_then_the_lower_share_then_age() {
     }
     federation.submit(at_priority("low", of("rivals", 1)));
     federation.submit(at_priority("urgent", of("rivals", 4)));
-    // The urgent one counts: the team catches up before its rivals are served again.
+    // The urgent lease counts: the team catches up before its rivals are served again.
     assert_eq!(federation.placed_for(), ["rivals", "team", "team", "team", "rivals", "rivals", "rivals"]);
 }
 
 #[test]
-fn a_request_that_names_no_class_is_of_the_default_one() {
+fn a_request_without_a_priority_class_gets_the_default() {
     let mut federation = Federation::with_rivals();
     let plain = federation.submit(of("team", 1));
     assert_eq!(federation.state.requests[&plain].spec.priority.as_ref().map(PriorityName::as_str), Some("normal"));
@@ -132,15 +132,15 @@ fn a_request_that_names_no_class_is_of_the_default_one() {
     assert_eq!((refused.code, refused.field.as_str()), (Code::PolicyDenied, "spec.priority"));
     let unknown = feasibility::check_request(&federation.state, &at_priority("loud", of("team", 1))).unwrap_err();
     assert_eq!((unknown.code, unknown.value.as_str()), (Code::NotFound, "loud"));
-    // A class that is gone counts nothing; what waits stays and moves.
+    // A request whose priority class was deleted stays queued and loses its priority.
     federation.submit(at_priority("urgent", of("rivals", 20)));
     federation.also(&super::federation::RIVALS.replace("{name: urgent}", "{name: other}"));
     assert_eq!(federation.placed_for(), ["team"]);
 }
 
 #[test]
-fn weights_and_what_is_lent_say_how_much_everyone_gets() {
-    // Of 20 GPUs, a tenant of half the weight gets half as many as the other one of its institution.
+fn weights_and_lending_determine_shares() {
+    // Of 20 GPUs, a tenant with half the weight gets half as many as the other tenant of its institution.
     let mut federation = Federation::with_rivals();
     for tenant in ["team", "juniors", "rivals"] {
         (0..20).for_each(|_| {
@@ -152,7 +152,7 @@ fn weights_and_what_is_lent_say_how_much_everyone_gets() {
     let counts = ["rivals", "team", "juniors"].map(|tenant| count(&placed, tenant));
     assert_eq!(counts, [10, 7, 3], "institutions alike; within one, two to one");
 
-    // The same, while others hold six GPUs of eastern: nobody lends but lenders and eastern, who lends less.
+    // The same, while six GPUs of eastern are lent: lending raises its share.
     let mut federation = Federation::with_rivals();
     federation.offer("east", offer(1, &[("e1", 6, device(81_559, Sharing::Exclusive))]));
     let at_east = RequestSpec { allow_donors: vec![cluster("east")], ..of("team", 6) };
@@ -164,12 +164,12 @@ fn weights_and_what_is_lent_say_how_much_everyone_gets() {
         });
     }
     let placed = federation.placed_for();
-    // Western holds 6 already; by weight alone it would come to 13 and 13. Eastern lends all that is lent: 4 to 1.
+    // Western holds 6 already; weights alone would give 13 to each. All lent GPUs are eastern's, so shares are 4 to 1.
     assert!(count(&placed, "rivals") > 17, "{placed:?}");
 }
 
 #[test]
-fn what_was_held_counts_for_a_while() {
+fn past_use_counts_for_a_while() {
     let turn = |pause: u64| {
         let mut federation = Federation::with_rivals();
         federation.submit(of("team", 16));
@@ -177,7 +177,7 @@ fn what_was_held_counts_for_a_while() {
         federation.now += 6 * HOUR;
         federation.release(lease);
         federation.now += pause;
-        // One of the two fits, and the older one is the team's.
+        // Only one of the two fits, and the team's is older.
         federation.submit(of("team", 16));
         federation.submit(of("rivals", 16));
         federation.placed_for()
@@ -187,10 +187,10 @@ fn what_was_held_counts_for_a_while() {
 }
 
 #[test]
-fn a_gang_that_waited_long_gets_its_room_and_others_pass_only_in_time() {
+fn a_gang_that_waited_long_gets_a_reservation_and_others_backfill() {
     let mut federation = Federation::ready();
     let mut planner = Planner::default();
-    // All is taken: 16 at north until 2 h from now, 4 at south for 3 h.
+    // All GPUs are leased: 16 at north for 2 h, 4 at south for 3 h.
     let long = |hours| RequestSpec { duration: Millis::from_hours(hours), ..spec(4, Share::Whole, "big") };
     for hours in [2, 2, 2, 2, 3] {
         federation.submit(long(hours));
@@ -202,7 +202,7 @@ fn a_gang_that_waited_long_gets_its_room_and_others_pass_only_in_time() {
     let north = federation.state.live_leases().find(|(_, lease)| lease.placement.donor == cluster("north")).unwrap().0;
     let free = federation.state.leases[&north].placement.nodes.keys().next().unwrap().clone();
 
-    // Before it waited long, whoever fits passes; after, only who is gone in time or takes nothing of it.
+    // Until the gang has waited long, any request that fits passes it; then only those that do not delay it.
     federation.now += RESERVE_AFTER + MINUTE;
     federation.release(north);
     let left = federation.state.live_leases().find(|(_, lease)| lease.placement.nodes.contains_key(&free));
@@ -219,17 +219,17 @@ fn a_gang_that_waited_long_gets_its_room_and_others_pass_only_in_time() {
     let half_free = plan.placements[0].placement.nodes.contains_key(&free);
     let reserved_node = planner.plan(&federation.state, 10).reserved.is_some();
     assert!(reserved_node && half_free);
-    // The node that is half free is the one that empties first: the long one would sit in it.
+    // The half-free node is the one that empties first, and the long request would still run on it.
     assert_eq!((served.as_slice(), &plan.unplaced[..]), (&[passes][..], &[gang, stays][..]));
 
-    // When the time has come it starts, before all others.
+    // At that time the gang starts, before all others.
     federation.place_with(&mut planner);
     federation.run_until(end.0 + 1, &mut planner);
     assert_eq!(federation.state.requests[&gang].state, RequestState::Placed);
 }
 
 #[test]
-fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
+fn explanations_give_queue_position_share_and_earliest_start() {
     let mut federation = Federation::with_rivals();
     let mut planner = Planner::default();
     for (tenant, count, minutes) in [("team", 8, 40), ("team", 8, 50), ("rivals", 4, 55)] {
@@ -244,7 +244,7 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     assert_eq!(places, [2, 3, 1], "the rivals hold less, and stay below the team with two more");
 
     let position = waiting(second).position.unwrap();
-    // 16 of the 20 that are held are the team's, and lenders are nobody who waits: one to one.
+    // The team holds 16 of 20 GPUs. Lenders have no waiting requests, so both others are entitled to one half.
     assert_eq!((position.waiting, position.entitled_ppm), (3, 500_000));
     assert!(position.share_ppm.abs_diff(800_000) < 100, "{position:?}");
     let mut ends: Vec<Timestamp> = federation.state.leases.values().filter_map(|lease| lease.expires_at).collect();
@@ -257,7 +257,7 @@ fn a_waiting_request_knows_its_place_its_share_and_when_it_could_start() {
     let too_many = federation.submit(of("team", 17));
     assert_eq!(explain::explain_waiting(&federation.state, too_many).unwrap().position.unwrap().earliest, None);
 
-    // After an hour the first of the order is reserved for, and the others hear of it.
+    // After an hour the first request in order gets a reservation, and the explanations of others name it.
     federation.ok(Command::Expire(Expire {}));
     let leases: Vec<LeaseId> = federation.state.live_leases().map(|(id, _)| id).collect();
     leases.iter().for_each(|lease| {
@@ -319,7 +319,7 @@ fn windows_open_and_close_by_log_time() {
     let gone = RequestSpec { not_before: None, start_by: Some(Timestamp(5)), ..spec(1, Share::Whole, "big") };
     let far = RequestSpec { not_before: Some(Timestamp(u64::MAX)), ..spec(1, Share::Whole, "big") };
     let crossed = RequestSpec { start_by: Some(Timestamp(now + 3 * HOUR)), ..window(4 * HOUR, 0, 1) };
-    // Log time stands still where nothing happens: what is only looked at is judged by the clock.
+    // Log time stands still while nothing is applied: a dry run is checked against the clock.
     let log_time = federation.state.log_time;
     let soon = RequestSpec { start_by: Some(log_time.after(Millis(60_000))), ..spec(1, Share::Whole, "big") };
     let look = |now: Timestamp| check_submission(&federation.state, &soon, now);
@@ -331,7 +331,7 @@ fn windows_open_and_close_by_log_time() {
     }
 }
 
-/// Without reservations it would wait for as long as the others come.
+/// Without reservations it would wait as long as others arrive.
 #[test]
 fn a_large_request_of_low_priority_starts_while_others_never_end() {
     let mut federation = Federation::with_rivals();
@@ -343,7 +343,7 @@ fn a_large_request_of_low_priority_starts_while_others_never_end() {
     let bound = OVERDUE_AFTER * RESERVE_AFTER + term + 2 * MINUTE;
     let mut minute = 0;
     let started = loop {
-        // More than 20 GPUs are asked for all the time.
+        // Demand exceeds the 20 GPUs at all times.
         while federation.state.queued_len() < 6 {
             federation.submit(one("team"));
             federation.submit(at_priority("urgent", one("rivals")));
@@ -363,7 +363,7 @@ fn a_large_request_of_low_priority_starts_while_others_never_end() {
     assert!(started > RESERVE_AFTER, "others were first for a while: {started}");
 }
 
-/// An arrival: who, how many, on one node, for how many minutes, at what priority, after how many minutes.
+/// An arrival: tenant, GPUs, same node, minutes, priority, minutes since the previous arrival.
 type Arrival = (usize, u32, bool, u64, usize, u64);
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
@@ -373,7 +373,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The bound, for terms of at most L with their hold and `reserveAfter` A: a request that has waited 8 A is served
+    /// The bound, for terms (with hold) of at most L and `reserveAfter` A: a request that has waited 8 A is served
     /// after all older ones, and each of these takes at most 8 A for the pause and L until its capacity is free.
     #[test]
     fn every_request_starts_within_the_bound(arrivals in arrivals()) {

@@ -31,18 +31,18 @@ fn too_little_cpu_or_memory_of_any_node_is_named() {
     let (_, reason, remedy) = obstacle(&federation, &wanted);
     assert!(reason.contains("with 3000Gi memory each") && reason.ends_with("has is 2048Gi memory"), "{reason}");
     assert_eq!(remedy, "ask for less memory with each");
-    // Seven of 16 cores fit in 112, and three in 64.
+    // Seven shares with 16 cores each fit in 112 cores, and four in 64.
     let mut wanted = asking(12, Topology::default());
     wanted.gpus.cpu_milli_per_gpu = 16_000;
     let (_, reason, remedy) = obstacle(&federation, &wanted);
     assert!(reason.contains("room for 11 of 12 shares") || remedy.contains("at most 11 shares"), "{reason} {remedy}");
-    // Where the devices are too few, those are the reason.
+    // If there are too few devices, they are the reason.
     let (_, reason, _) = obstacle(&federation, &asking(17, Topology::default()));
     assert!(reason.contains("room for 16 such shares in all even when idle"), "{reason}");
 }
 
 #[test]
-fn too_many_members_are_about_members_and_too_many_gpus_about_gpus() {
+fn limits_on_members_and_gpus_name_their_own_field() {
     let mut federation = Federation::ready();
     let many = Some(Members { min: 1, desired: 65 });
     for (spec, field, value) in [
@@ -63,7 +63,7 @@ fn a_member_that_no_node_holds_is_named() {
     assert_eq!(code, "no-such-devices");
     assert!(reason.contains("no node of north has 9 such shares") && reason.contains("the most is 8"), "{reason}");
     assert_eq!(remedy, "ask for members of at most 8");
-    // Eight devices are there, 128 cores are not enough for them.
+    // There are eight devices, but 128 cores are too few for them.
     let mut wanted = members(8);
     wanted.gpus.cpu_milli_per_gpu = 20_000;
     let (_, reason, remedy) = obstacle(&federation, &wanted);
@@ -72,7 +72,7 @@ fn a_member_that_no_node_holds_is_named() {
 }
 
 #[test]
-fn a_number_that_fills_no_whole_nodes_is_told_which_would() {
+fn a_count_that_fills_no_whole_nodes_gets_the_counts_that_do() {
     let mut federation = federation(&[hgx_h100(), hgx_h100()]);
     let three = |federation: &Federation| obstacle(federation, &whole(3));
     let idle = three(&federation);
@@ -81,17 +81,17 @@ fn a_number_that_fills_no_whole_nodes_is_told_which_would() {
     assert!(idle.2.contains("ask for 8, which do"), "{}", idle.2);
     let (_, _, remedy) = obstacle(&federation, &whole(11));
     assert!(remedy.contains("ask for 8 or 16"), "{remedy}");
-    // Waiting never helps, whatever is in use.
+    // Waiting does not help, whatever is in use.
     placed(&mut federation, asking(4, Topology::default()));
     assert_eq!(three(&federation), idle);
-    // Of a number that fills whole nodes, waiting does.
+    // For a count that fills whole nodes, waiting helps.
     let (code, _, remedy) = obstacle(&federation, &whole(16));
     assert_eq!(code, "no-capacity");
     assert!(remedy.contains("wait until such nodes are free"), "{remedy}");
 }
 
 #[test]
-fn where_terms_lend_whole_nodes_the_remedy_is_a_number_that_fills_them() {
+fn if_terms_lend_whole_nodes_the_remedy_is_a_count_that_fills_them() {
     let mut federation = federation(&[hgx_h100(), hgx_h100()]);
     federation.with_terms("lends:", "nodeSharing: {nvlink: whole-nodes}, lends:");
     let (code, reason, remedy) = obstacle(&federation, &asking(2, nvlink()));
@@ -104,7 +104,7 @@ fn where_terms_lend_whole_nodes_the_remedy_is_a_number_that_fills_them() {
 }
 
 #[test]
-fn what_wishes_leave_together_is_said_where_it_is_less_than_what_each_leaves() {
+fn topology_wishes_that_fit_singly_but_not_together_are_named() {
     let federation = federation(&[hgx_h100(), hgx_h100()]);
     let wanted = |count| {
         let mut spec = asking(count, Topology { rdma_gbits: 4_000, nvlink: NvLink::None, ..aligned() });
@@ -123,7 +123,7 @@ fn what_wishes_leave_together_is_said_where_it_is_less_than_what_each_leaves() {
 }
 
 #[test]
-fn the_earliest_start_is_within_the_window_that_is_asked_for() {
+fn the_earliest_start_is_within_the_requested_window() {
     let mut federation = Federation::ready();
     let all = |count| RequestSpec { duration: Millis(2 * HOUR), ..spec(count, Share::Whole, "big") };
     let earliest = |federation: &Federation, after: u64| {
@@ -142,7 +142,7 @@ fn the_earliest_start_is_within_the_window_that_is_asked_for() {
     assert!(full > opens, "all is in use until then");
     let (at, opens) = earliest(&federation, 3 * HOUR);
     assert_eq!(at, opens, "never before its window");
-    // The same of a request that waits.
+    // The same holds for a waiting request.
     let wanted = RequestSpec { not_before: Some(opens), ..spec(1, Share::Whole, "big") };
     let id = federation.submit(wanted);
     let position = explain::explain_waiting(&federation.state, id).unwrap().position.unwrap();
@@ -150,7 +150,7 @@ fn the_earliest_start_is_within_the_window_that_is_asked_for() {
 }
 
 #[test]
-fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
+fn a_request_that_would_delay_a_reservation_starts_after_it() {
     let mut federation = Federation::ready();
     for hours in [2, 2, 2, 2, 3] {
         federation.submit(RequestSpec { duration: Millis(hours * HOUR), ..spec(4, Share::Whole, "big") });
@@ -161,14 +161,14 @@ fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
         duration: Millis(HOUR),
         ..spec(8, Share::Whole, "big")
     });
-    // Long after, one of the four that lie at north ends, and the room of its node is reserved for the gang.
+    // After 90 minutes one of the four leases at north ends, and the gang gets a reservation there.
     federation.now += 90 * 60_000;
     let at_north = federation.state.live_leases().find(|(_, lease)| lease.placement.donor == cluster("north"));
     let first = at_north.unwrap().0;
     super::boxes::end(&mut federation, first);
     let reserved = scheduler::plan(&federation.state, 10).reserved.unwrap();
     assert_eq!(reserved.request, gang);
-    // There is room for four now, and whoever stays that long would delay it.
+    // Four GPUs are free, but a long lease would delay the gang.
     let long = RequestSpec { duration: Millis(12 * HOUR), ..spec(4, Share::Whole, "big") };
     let quote = explain::quote(&federation.state, &long);
     assert!(quote.placements.is_empty(), "{quote:?}");
@@ -176,11 +176,11 @@ fn who_must_not_delay_a_reservation_is_told_so_and_starts_after_it() {
     assert!(summary.contains("fits on north; it must not delay") && summary.ends_with("reserved"), "{summary}");
     let (at, _) = quote.earliest.unwrap();
     assert!(at >= reserved.at, "{at:?} is before what is reserved");
-    // A request that waits hears the same.
+    // A waiting request gets the same answer.
     let id = federation.submit(long);
     let position = explain::explain_waiting(&federation.state, id).unwrap().position.unwrap();
     assert_eq!(position.earliest.unwrap().0, at);
-    // Who is gone before may pass.
+    // A request that ends before the reservation may pass.
     let short = RequestSpec { duration: Millis(60_000), ..spec(4, Share::Whole, "big") };
     let quote = explain::quote(&federation.state, &short);
     assert_eq!(quote.earliest.unwrap().0, federation.state.log_time);

@@ -1,4 +1,4 @@
-//! Leases that are being reclaimed: with notice, no more than needed, and moved where there is a place.
+//! Reclaims: with notice, no more than needed, and with a move if there is another place.
 
 use comity_core::command::{
     CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters, PlaceRequests, ReclaimLeases,
@@ -18,7 +18,7 @@ use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId, Requ
 use super::boxes::obstacle;
 use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
 
-/// `reclaimGrace` where no document says.
+/// Default of `reclaimGrace`.
 pub(crate) const GRACE: u64 = 5 * 60_000;
 pub(crate) const MINUTE: u64 = 60_000;
 
@@ -26,7 +26,7 @@ fn rivals() -> String {
     RIVALS.replace("{value: 1000, usedBy", "{value: 1000, mayPreempt: true, usedBy")
 }
 
-/// Preempts others.
+/// A request that may preempt others.
 pub(crate) fn urgent(count: u32) -> RequestSpec {
     RequestSpec {
         tenant: TenantId::parse("rivals", "tenant").unwrap(),
@@ -36,13 +36,13 @@ pub(crate) fn urgent(count: u32) -> RequestSpec {
     }
 }
 
-/// May be preempted.
+/// A request that others may preempt.
 pub(crate) fn yielding(count: u32, grace: u64) -> RequestSpec {
     let preemptible = Some(Preemptible { grace: Millis(grace), checkpoint: true });
     RequestSpec { preemptible, duration: Millis::from_hours(8), ..spec(count, Share::Whole, "big") }
 }
 
-/// Only from this donor.
+/// A request that only this donor may serve.
 pub(crate) fn at(donor: &str, spec: RequestSpec) -> RequestSpec {
     RequestSpec { allow_donors: vec![cluster(donor)], ..spec }
 }
@@ -66,7 +66,7 @@ impl Federation {
         federation
     }
 
-    /// Four GPUs that may be preempted run at `south`; `north` has room only later.
+    /// A preemptible lease of four GPUs runs at `south`; after that `north` offers room.
     fn with_work_at_south(&mut self) -> (RequestId, LeaseId) {
         self.offer("north", offer(2, &[]));
         let running = self.running(yielding(4, 0));
@@ -89,7 +89,7 @@ impl Federation {
         }
     }
 
-    /// Submits, places and runs.
+    /// Submits a request, places it and makes its lease active.
     pub(crate) fn running(&mut self, spec: RequestSpec) -> (RequestId, LeaseId) {
         let request = self.submit(spec);
         let leases = self.place();
@@ -194,7 +194,7 @@ fn a_lease_that_is_reclaimed_moves_and_its_request_keeps_its_id() {
 }
 
 #[test]
-fn why_what_is_reclaimed_has_no_other_place_is_said() {
+fn explanations_say_why_a_reclaimed_lease_has_no_other_place() {
     let mut federation = Federation::ready();
     let (request, lease) = federation.with_work_at_south();
     assert_eq!(explain::explain_pending(&federation.state, request), None);
@@ -210,7 +210,7 @@ fn why_what_is_reclaimed_has_no_other_place_is_said() {
     let north = sought.donors.iter().find(|donor| donor.donor == cluster("north")).unwrap();
     let reason = &north.obstacle.as_ref().unwrap().reason;
     assert!(reason.contains("room for 3 of 4 shares"), "{reason}");
-    // One more is free: it moves, and nothing is sought any more.
+    // One more GPU is free: the lease moves, and no other place is sought.
     federation.offer("north", Offer { generation: 5, ..used(5, &[("n1", 8, 6), ("n2", 8, 6)]) });
     assert!(explain::explain_pending(&federation.state, request).unwrap().summary.ends_with("fits on north"));
     assert_eq!(federation.place().len(), 1);
@@ -218,7 +218,7 @@ fn why_what_is_reclaimed_has_no_other_place_is_said() {
 }
 
 #[test]
-fn quotas_count_what_moves_only_once_for_whatever_is_asked_meanwhile() {
+fn quotas_count_a_moving_lease_once() {
     const QUOTA: &str = "\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: ten}\nspec: {tenant: team, maxConcurrentGpus: 10}\n";
     let mut federation = Federation::ready();
     federation.also(QUOTA);
@@ -233,19 +233,19 @@ fn quotas_count_what_moves_only_once_for_whatever_is_asked_meanwhile() {
     let next = federation.place()[0];
     assert_eq!(federation.state.leases[&next].moved_from, Some(lease));
     assert_eq!(in_use(&federation), 6_000, "both are there, and count once");
-    // Four more are allowed, though eight devices are held for what moves.
+    // Four more GPUs are allowed, although the moving lease holds eight devices.
     federation.running(yielding(4, 0));
     let (code, reason, _) = obstacle(&federation, &at("north", yielding(1, 0)));
     assert_eq!(code, "quota-exhausted");
     assert!(reason.contains("10 are in use"), "{reason}");
-    // Where what was to replace it fails, it counts itself again.
+    // If its replacement fails, the lease counts again.
     federation.report_lease("north", next, LeaseOutcome::Failed { code: "broken".into(), message: "no".into() });
     federation.stop(next);
     assert_eq!((federation.state.leases[&lease].moved_to, in_use(&federation)), (None, 10_000));
 }
 
 #[test]
-fn a_reason_that_goes_away_spares_the_lease_and_ends_what_was_to_replace_it() {
+fn if_the_reason_goes_away_the_lease_is_spared_and_its_replacement_ends() {
     let mut federation = Federation::ready();
     let (request, lease) = federation.with_work_at_south();
     federation.offer("south", used(2, &[("s1", 4, 1)]));
@@ -266,12 +266,12 @@ fn a_reason_that_goes_away_spares_the_lease_and_ends_what_was_to_replace_it() {
 }
 
 #[test]
-fn the_reserve_and_withdrawn_terms_reclaim_what_they_must_and_no_more() {
+fn a_reserve_and_withdrawn_terms_reclaim_no_more_than_needed() {
     let mut federation = Federation::ready();
     let (_, first) = federation.running(at("north", yielding(6, 0)));
     let (_, second) = federation.running(at("north", yielding(2, 0)));
     let (_, third) = federation.running(at("north", yielding(1, 0)));
-    // 16 − 9 lent − 6 local: one is free, and two are to be.
+    // 16 − 9 lent − 6 local: one is free, and the reserve is two.
     let terms = |extra: &str| {
         format!(
             "\napiVersion: policy.comity.dev/v1\nkind: Cluster\nmetadata: {{name: north}}\nspec: {{institution: lenders, lends: [{{classes: [big, small]}}], delivery: [namespace, virtual-node]{extra}}}\n"
@@ -280,11 +280,11 @@ fn the_reserve_and_withdrawn_terms_reclaim_what_they_must_and_no_more() {
     federation.with_terms_of_north(&terms(", localReserveGpus: 2"));
     federation.offer("north", used(2, &[("n1", 8, 0), ("n2", 8, 6)]));
     assert_eq!(federation.needs("north"), [ProposedReclaim { lease: third, reason: ReclaimReason::LocalNeed }]);
-    // At most seven may be lent: the smallest that is enough goes.
+    // At most seven may be lent: the smallest sufficient lease is reclaimed.
     federation.with_terms_of_north(&terms(", maxLentGpus: 7"));
     let over = ReclaimReason::PolicyChanged { code: "donor-exhausted".into() };
     assert_eq!(federation.needs("north"), [ProposedReclaim { lease: second, reason: over }]);
-    // Nothing new is a matter of new leases; no terms at all is one of all.
+    // "accepting: false" affects only new leases; without terms all leases are reclaimed.
     federation.with_terms_of_north(&terms(", accepting: false"));
     assert!(federation.needs("north").is_empty());
     federation.with_terms_of_north("");
@@ -296,13 +296,13 @@ fn the_reserve_and_withdrawn_terms_reclaim_what_they_must_and_no_more() {
 }
 
 #[test]
-fn where_local_work_is_counted_on_a_lent_device_the_next_node_serves() {
+fn if_local_work_is_counted_on_a_lent_device_the_next_node_serves() {
     let mut federation = Federation::ready();
     federation.offer("south", offer(2, &[]));
     federation.offer("north", used(2, &[("n1", 2, 0)]));
     let (_, lease) = federation.running(yielding(1, 0));
     let device = *federation.state.leases[&lease].placement.nodes[&node("n1")].devices.keys().next().unwrap();
-    // It has one of two: which one nobody says.
+    // The lease has one of two devices; Kubernetes does not tell which.
     let mut made = used(3, &[("n1", 2, 0), ("n2", 2, 0)]);
     made.nodes.get_mut(&node("n1")).unwrap().devices[device as usize].local_use_milli = 1_000;
     federation.offer("north", made);
@@ -314,7 +314,7 @@ fn where_local_work_is_counted_on_a_lent_device_the_next_node_serves() {
 }
 
 #[test]
-fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
+fn preemption_takes_the_place_that_costs_least() {
     let mut federation = Federation::with_preemption();
     let mut planner = Planner::default();
     let keeps = RequestSpec { duration: Millis::from_hours(2), ..spec(8, Share::Whole, "big") };
@@ -327,7 +327,7 @@ fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
     federation.now += 10 * MINUTE;
     assert!(planner.plan(&federation.state, 10).reclaims.is_empty(), "nobody asks");
 
-    // Six fit only where two leases of four are; of five, one of four does not do.
+    // Six GPUs of one node fit only in place of two leases of four.
     let mut wide = urgent(6);
     wide.topology.same_node = true;
     let wide = federation.submit(wide);
@@ -337,7 +337,7 @@ fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
     assert_eq!(taken, [old, young]);
     federation.ok(Command::CancelRequest(CancelRequest { request: wide }));
 
-    // Three fit in the place of any one of four: in that of the one that loses least, whose work was saved.
+    // Three GPUs fit in place of any lease of four: the one whose work was saved loses least.
     let narrow = federation.submit(urgent(3));
     let plan = planner.plan(&federation.state, 10);
     assert_eq!(plan.reclaims, lost(narrow, south));
@@ -345,7 +345,7 @@ fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
     assert_eq!(federation.state.requests[&narrow].room_at, Some(cluster("south")));
     let deadline = federation.state.leases[&south].reclaim.clone().unwrap().deadline;
     assert_eq!(deadline.0, federation.now + GRACE, "the donor's grace is longer than the request's");
-    // Nobody else is being reclaimed for it, and nobody passes it.
+    // No other lease is reclaimed for it, and no request passes it.
     let passer = federation.submit(at("south", spec(1, Share::Whole, "big")));
     let plan = planner.plan(&federation.state, 10);
     assert!(plan.reclaims.is_empty() && plan.placements.is_empty(), "{plan:?}");
@@ -362,7 +362,7 @@ fn a_request_that_may_preempt_takes_the_place_that_costs_least_and_gets_it() {
 }
 
 #[test]
-fn a_lease_that_is_still_set_up_is_waited_for_where_it_is_enough() {
+fn preemption_waits_for_a_connecting_lease_that_suffices() {
     let mut federation = Federation::with_preemption();
     let mut planner = Planner::default();
     federation.offer("north", offer(2, &[]));
@@ -372,14 +372,14 @@ fn a_lease_that_is_still_set_up_is_waited_for_where_it_is_enough() {
     let asked = federation.submit(at("south", urgent(1)));
     let plan = planner.plan(&federation.state, 10);
     assert!(plan.reclaims.is_empty(), "three are taken where one will do: {:?}", plan.reclaims);
-    // The request needs both leases: it reclaims the active one now, and the other one once that is active.
+    // Once the small lease is active, it is reclaimed, and the large one stays.
     federation.run(small);
     federation.now += MINUTE;
     federation.ok(Command::Expire(Expire {}));
     assert_eq!(planner.plan(&federation.state, 10).reclaims, lost(asked, small));
     assert_eq!(federation.state_of(large), LeaseState::Active);
 
-    // If it is of no use, nobody waits for it.
+    // If the small lease does not suffice, the request does not wait for it.
     let mut federation = Federation::with_preemption();
     federation.offer("north", offer(2, &[]));
     let (_, large) = federation.running(at("south", yielding(3, 0)));
@@ -390,7 +390,7 @@ fn a_lease_that_is_still_set_up_is_waited_for_where_it_is_enough() {
 }
 
 #[test]
-fn preemption_that_is_not_needed_any_more_spares_and_what_is_not_right_is_refused() {
+fn invalid_preemptions_are_refused_and_needless_ones_spare_the_lease() {
     let mut federation = Federation::with_preemption();
     for _ in 0..2 {
         federation.running(at("north", spec(8, Share::Whole, "big")));
@@ -425,7 +425,7 @@ fn preemption_that_is_not_needed_any_more_spares_and_what_is_not_right_is_refuse
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_checkpoints_and_reclaims_are_refused() {
     let mut federation = Federation::ready();
     let much = RequestSpec {
         preemptible: Some(Preemptible { grace: Millis(u64::MAX), checkpoint: false }),

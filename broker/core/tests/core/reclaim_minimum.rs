@@ -1,4 +1,4 @@
-//! No set of leases with fewer GPUs would do: all sets are tried.
+//! Reclaims take the fewest GPUs that suffice, compared with all sets of leases.
 
 use comity_core::command::CancelRequest;
 use comity_core::demand::RequestSpec;
@@ -20,7 +20,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_more_gpus_are_taken_back_than_needed(leases in leases(), local in 0_usize..=8, wants in 1_u32..=8) {
+    fn no_more_gpus_are_reclaimed_than_needed(leases in leases(), local in 0_usize..=8, wants in 1_u32..=8) {
         let mut federation = Federation::with_preemption();
         let (big, none) = (device(81_559, Sharing::Exclusive), 0);
         federation.offer("north", offer(2, &[("n1", 8, big)]));

@@ -1,4 +1,4 @@
-//! Explanations and quotes show the leases that are reclaimed for a request, as the plan does, before and after it.
+//! Explanations and quotes show the leases that the plan reclaims for a request, before and after the plan.
 
 use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests};
 use comity_core::demand::{RequestSpec, Share};
@@ -31,7 +31,7 @@ fn leases_of(reclaims: Option<&Reclaims>) -> Vec<LeaseId> {
     reclaims.into_iter().flat_map(|it| &it.leases).map(|it| it.lease).collect()
 }
 
-/// North is full of work that does not yield; at south two leases of two GPUs each do.
+/// North is full of leases that do not yield; south has two leases of two GPUs each that do.
 fn full() -> (Federation, LeaseId, LeaseId) {
     let mut federation = Federation::with_preemption();
     for _ in 0..2 {
@@ -44,7 +44,7 @@ fn full() -> (Federation, LeaseId, LeaseId) {
 }
 
 #[test]
-fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() {
+fn a_quote_names_leases_to_reclaim_their_notice_and_the_start() {
     let (mut federation, first, second) = full();
     let now = federation.state.log_time;
     let quote: Quote = explain::quote(&federation.state, &urgent(4));
@@ -52,7 +52,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     assert_eq!((&reclaims.donor, reclaims.given, reclaims.move_aside), (&cluster("south"), false, false));
     assert_eq!(leases_of(Some(&reclaims)), [first, second]);
     assert_eq!(reclaims.gpus_milli(), 4_000);
-    // The first asked for more notice than the donor gives, the second for less.
+    // The first lease asks for more notice than the donor gives, the second for less.
     let notices: Vec<u64> = reclaims.leases.iter().map(|lease| lease.notice.0).collect();
     assert_eq!(notices, [20 * MINUTE, GRACE]);
     assert!(reclaims.leases.iter().all(|lease| lease.priority.as_ref().unwrap().as_str() == "normal"));
@@ -76,10 +76,10 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
     assert!(plain.reclaims.is_none() && plain.earliest.unwrap().0 > end, "it waits for their terms");
     let later = RequestSpec { not_before: Some(Timestamp(now.0 + MINUTE)), ..urgent(4) };
     assert_eq!(explain::quote(&federation.state, &later).reclaims, None);
-    // Nobody yields who does not say so.
+    // Leases yield only if they allow it.
     assert_eq!(explain::quote(&federation.state, &at("north", urgent(1))).reclaims, None);
 
-    // The same is told of the one that waits, before and after notice is given.
+    // A waiting request gets the same answer, before and after notice is given.
     let request = federation.submit(urgent(4));
     let next = told(&federation, request);
     assert_eq!(leases_of(next.reclaims.as_ref()), [first, second]);
@@ -109,7 +109,7 @@ fn a_quote_says_which_leases_yield_after_which_notice_and_when_it_starts_then() 
         "it would start in what {request} gets: {starts:?}"
     );
 
-    // One says that its work is saved: the other one is what it waits for. Then its donor clears both.
+    // The first lease has saved its work, and the request waits for the second one. Then the donor clears both.
     federation.report_lease("west", first, LeaseOutcome::Checkpointed);
     assert_eq!(federation.state.leases[&first].state, LeaseState::Ending);
     let waiting = told(&federation, request);
@@ -130,19 +130,19 @@ fn a_quote_takes_its_turn_before_lower_priorities() {
     let (mut federation, first, second) = full();
     federation.ok(Command::CancelRequest(CancelRequest { request: federation.state.leases[&first].request }));
     federation.stop(first);
-    // Two are free at south, and wanted by somebody of a lower priority.
+    // Two GPUs are free at south, and a request of lower priority waits for them.
     let low = federation.submit(at("south", spec(2, Share::Whole, "big")));
     let quote = explain::quote(&federation.state, &urgent(2));
     assert_eq!(quote.placements.len(), 1, "{quote:?}");
     assert_eq!(quote.reclaims, None);
     let same = explain::quote(&federation.state, &at("south", spec(2, Share::Whole, "big")));
     assert!(same.placements.is_empty(), "{low} is served before it: {same:?}");
-    // Three need the place of one lease beside what is free.
+    // Three GPUs need the place of one lease beside the free ones.
     let quote = explain::quote(&federation.state, &urgent(3));
     assert_eq!(leases_of(quote.reclaims.as_ref()), [second]);
 }
 
-/// Leases that run, at one of two donors: GPUs, minutes ago, minutes of notice if they yield, at north.
+/// Running leases: GPUs, minutes since the start, minutes of notice if they yield, whether at north.
 type Running = Vec<(u32, u64, Option<u64>, bool)>;
 
 fn running() -> impl Strategy<Value = Running> {
@@ -154,12 +154,12 @@ fn asked(most: u32) -> impl Strategy<Value = RequestSpec> {
     (1..=most).prop_flat_map(|count| prop_oneof![Just(urgent(count)), Just(spec(count, Share::Whole, "big"))])
 }
 
-/// Requests that wait before.
+/// Requests that are queued before.
 fn waiting() -> impl Strategy<Value = Vec<RequestSpec>> {
     prop::collection::vec(asked(5), 0..=3)
 }
 
-/// Six GPUs at north and four at south, and what runs there.
+/// Six GPUs at north and four at south, with these running leases.
 fn with_running(leases: &Running) -> Federation {
     let mut federation = Federation::with_preemption();
     let big = device(81_559, Sharing::Exclusive);
@@ -185,17 +185,17 @@ fn with_running(leases: &Running) -> Federation {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A quote says "by calling back n leases at D" if and only if the next plan proposes just that once the request is
-    /// submitted; and "placed so" if and only if the plan does.
+    /// A quote shows reclaims if and only if the next plan proposes exactly those once the request is submitted; and it
+    /// shows a placement if and only if that plan makes it.
     #[test]
-    fn what_a_quote_says_is_what_the_plan_does(running in running(), waits in waiting(), wanted in asked(6)) {
+    fn the_plan_does_what_the_quote_says(running in running(), waits in waiting(), wanted in asked(6)) {
         let mut federation = with_running(&running);
         for before in waits {
             federation.submit(before);
         }
         let checked = comity_core::command::check_submission(&federation.state, &wanted, federation.state.log_time).unwrap();
         let quote = explain::quote(&federation.state, &checked);
-        // No time passes.
+        // Submits at the time of the quote.
         federation.now -= 1;
         let request = federation.submit(wanted);
         prop_assert_eq!(leases_of(quote.reclaims.as_ref()), proposed(&federation, request));
@@ -203,10 +203,10 @@ proptest! {
         let placed = plan.placements.iter().filter(|placed| placed.request == request);
         let placed: Vec<_> = placed.flat_map(|placed| std::iter::once(&placed.placement).chain(&placed.more)).collect();
         prop_assert_eq!(quote.placements.iter().collect::<Vec<_>>(), placed);
-        // One that waits is told what the plan does, too.
+        // The explanation of the waiting request agrees with the plan.
         let told = told(&federation, request);
         prop_assert_eq!(leases_of(told.reclaims.as_ref()), proposed(&federation, request));
-        // The deadlines are those that were told.
+        // The deadlines are those of the quote.
         if let Some(reclaims) = &quote.reclaims {
             federation.now -= 2;
             federation.ok(Command::PlaceRequests(PlaceRequests { placements: plan.placements }));
@@ -217,7 +217,7 @@ proptest! {
         }
     }
 
-    /// Alone, a request starts when its quote says: not before, and then as soon as donors have cleared what has ended.
+    /// Alone, a request starts when its quote says: not before, and then as soon as donors have cleared ended leases.
     #[test]
     fn a_request_starts_when_its_quote_says(running in running(), wanted in asked(6)) {
         let mut federation = with_running(&running);
@@ -238,7 +238,7 @@ proptest! {
                 break;
             }
             placed.iter().for_each(|lease| federation.run(*lease));
-            // Time goes on to the next end of a lease.
+            // Advances time to the next end of a lease.
             let ends = federation.state.live_leases().filter(|(_, lease)| lease.state.is_in_force());
             let next = ends.filter_map(|(_, lease)| lease.due()).min().unwrap();
             federation.now = federation.now.max(next.0 - 1);

@@ -79,7 +79,7 @@ fn an_idempotency_key_stands_for_one_body() {
     assert_eq!(first.reply, again.reply);
     assert!(again.changes.is_empty());
     assert_eq!(entry("k", "bb", 2).reply.unwrap_err().code, Code::IdempotencyConflict);
-    // A refusal is not remembered: the call may be mended, or its cause may pass.
+    // A refusal does not use up the key: the caller may correct the call, or the cause may pass.
     assert!(entry("bad", "cc", 0).reply.is_err());
     assert!(entry("bad", "dd", 1).reply.is_ok());
     assert_eq!(federation.state.queued_len(), 2);

@@ -1,4 +1,4 @@
-//! Offers that are revised node by node are as if the whole had been advertised, for the state and for planners.
+//! Revising an offer node by node equals advertising it as a whole, for the state and for planners.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ fn between(held: &Offer, offer: &Offer) -> ReviseOffer {
 }
 
 #[test]
-fn a_revised_offer_is_as_if_the_whole_was_advertised() {
+fn a_revised_offer_equals_the_whole_offer() {
     let (mut revised, mut whole) = (Federation::ready(), Federation::ready());
     for offer in steps() {
         let revision = between(&held(&revised), &offer);
@@ -86,7 +86,7 @@ fn a_planner_that_saw_revisions_plans_as_one_that_did_not() {
 }
 
 #[test]
-fn a_revision_of_what_is_not_held_is_refused() {
+fn a_revision_of_an_unknown_offer_is_refused() {
     let mut federation = Federation::ready();
     let refused = |federation: &mut Federation, revise| federation.refused(Command::ReviseOffer(revise));
     for (revises, generation) in [(2, 3), (0, 2), (1, 1)] {

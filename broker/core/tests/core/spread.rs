@@ -1,4 +1,4 @@
-//! Gangs that lie on several donors, and members that come later.
+//! Gangs on several donors, and members that join later.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use proptest::prelude::*;
 
 use super::federation::{Federation, RIVALS, cluster, device, offer, spec};
 
-/// Members of `count` GPUs each, on several donors if it must be.
+/// Members of `count` GPUs each, on several donors if needed.
 fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
     let members = Some(Members { min, desired });
     RequestSpec { members, spread_donors: true, ..spec(count, Share::Whole, "big") }
 }
 
 impl Federation {
-    /// Each donor has this number of nodes with four GPUs.
+    /// Gives each donor this number of nodes with four GPUs.
     fn nodes(&mut self, generation: u64, donors: &[(&str, usize)]) {
         let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
         for (donor, many) in donors {
@@ -45,7 +45,7 @@ impl Federation {
         self.report_lease(donor, lease, LeaseOutcome::Failed { code, message });
     }
 
-    /// Takes down all that ends.
+    /// Both sides of each ending lease report that they are clean.
     fn clean(&mut self) {
         let ending = self.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
         ending.map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|lease| self.stop(lease));
@@ -57,7 +57,7 @@ fn at(donor: &str, gpus: u32) -> (String, u32) {
 }
 
 #[test]
-fn a_gang_that_no_donor_can_start_lies_on_several_and_stands_or_falls_with_each_part() {
+fn a_gang_too_large_for_one_donor_uses_several_and_fails_with_any_part() {
     let mut federation = Federation::ready();
     federation.nodes(2, &[("north", 3), ("south", 2)]);
     let request = federation.submit(gang(4, 4, 6));
@@ -67,7 +67,7 @@ fn a_gang_that_no_donor_can_start_lies_on_several_and_stands_or_falls_with_each_
     let parts = federation.leases_of(request);
     federation.run(parts[0]);
     assert!(federation.place().is_empty(), "nobody joins what does not run yet");
-    // One part fails before all are active: all end, and the request waits again, as old as it was.
+    // One part fails before all are active: all end, and the request is queued again with its age.
     federation.fail("south", parts[1]);
     let ended: Vec<_> = parts.iter().map(|part| federation.state.leases[part].end_reason.unwrap()).collect();
     assert_eq!(ended, [EndReason::PartFailed, EndReason::DonorFailed]);
@@ -80,7 +80,7 @@ fn a_gang_that_no_donor_can_start_lies_on_several_and_stands_or_falls_with_each_
     federation.run(parts[0]);
     federation.now += 30_000;
     federation.run(parts[1]);
-    // The term of all begins when the last is there; they are renewed and released together.
+    // The term of all begins when the last part is active; they are renewed and released together.
     let ends = |federation: &Federation| -> BTreeSet<_> {
         federation.leases_of(request).iter().map(|part| federation.state.leases[part].expires_at).collect()
     };
@@ -104,17 +104,17 @@ spec: {tenant: team, maxGpusPerRequest: 8}
 ";
 
 #[test]
-fn what_one_request_may_have_counts_all_its_leases() {
+fn limits_per_request_count_all_its_leases() {
     let mut federation = Federation::ready();
     federation.also(EIGHT);
     federation.nodes(2, &[("north", 1), ("south", 3)]);
-    // More than that waits for ever, and says why.
+    // A larger gang waits for ever, and its explanation says why.
     let many = federation.submit(gang(1, 13, 13));
     assert!(federation.place().is_empty());
     let said = explain::explain(&federation.state, &gang(1, 13, 13)).summary;
     assert!(said.contains("room for 8 of the 13 members") && said.contains("quota `eight` allows 8 GPUs"), "{said}");
     federation.ok(Command::CancelRequest(CancelRequest { request: many }));
-    // As many as are allowed, at one donor or several, and no more join.
+    // The gang has as many members as the quota allows, at one donor or several, and no more join.
     for donors in [vec![], vec![cluster("south")]] {
         let spread = donors.is_empty();
         let asked = RequestSpec { spread_donors: spread, allow_donors: donors, ..gang(1, 4, 12) };
@@ -130,7 +130,7 @@ fn what_one_request_may_have_counts_all_its_leases() {
         });
         federation.clean();
     }
-    // Those that join count beside those that run.
+    // Joining members count together with running ones.
     federation.nodes(3, &[("north", 0), ("south", 1)]);
     let request = federation.submit(RequestSpec { spread_donors: false, ..gang(1, 4, 12) });
     federation.place();
@@ -143,7 +143,7 @@ fn what_one_request_may_have_counts_all_its_leases() {
 }
 
 #[test]
-fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
+fn missing_members_join_a_running_gang_and_end_with_it() {
     let mut federation = Federation::ready();
     federation.nodes(2, &[("north", 2), ("south", 0)]);
     let home = federation.submit(RequestSpec { spread_donors: false, ..gang(4, 2, 4) });
@@ -159,7 +159,7 @@ fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
     let joined = federation.place();
     assert_eq!(federation.lies_at(home), [at("north", 8), at("north", 4)], "at its own donor only");
     assert!(federation.place().is_empty(), "one lease at a time");
-    // Until it is active it is no part of what runs.
+    // A joining lease that fails before it is active does not affect the gang.
     federation.fail("north", joined[0]);
     assert_eq!(federation.lies_at(home), [at("north", 8)]);
     assert!(federation.state.leases[&first].state.is_in_force());
@@ -176,7 +176,7 @@ fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
     assert_eq!(federation.lies_at(spread), [at("south", 12), at("north", 4)]);
     federation.run(joined[0]);
     assert_eq!(federation.state.leases[&joined[0]].expires_at, federation.state.leases[&parts[0]].expires_at);
-    // A donor that takes its part away leaves the gang what it needs, and then the other one does not.
+    // The gang survives the loss of one part, but not of both.
     federation.fail("south", parts[0]);
     assert_eq!(federation.lies_at(spread), [at("north", 4)]);
     assert_eq!(federation.state.requests[&spread].state, RequestState::Placed);
@@ -187,7 +187,7 @@ fn members_that_were_missing_join_while_the_gang_runs_and_end_with_it() {
 }
 
 #[test]
-fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
+fn no_part_of_a_gang_is_placed_alone_and_each_donor_keeps_its_limits() {
     let mut federation = Federation::ready();
     federation.nodes(2, &[("north", 2), ("south", 2)]);
     let request = federation.submit(gang(4, 3, 3));
@@ -206,7 +206,7 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
         }
     }
     assert_eq!(federation.state.live_leases().count(), 0);
-    // Capacity that one donor does not lend limits only that donor's part.
+    // A donor's limit on lending affects only that donor's part.
     let quote = explain::quote(&federation.state, &gang(4, 3, 3));
     assert!(quote.placements.is_empty(), "{request} comes first and leaves too little");
     federation.with_terms(
@@ -220,7 +220,7 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_has_its_say() {
 }
 
 #[test]
-fn people_are_told_what_several_donors_have_together_and_from_when_on() {
+fn explanations_combine_the_capacity_of_several_donors() {
     let mut federation = Federation::ready();
     federation.nodes(2, &[("north", 2), ("south", 2)]);
     let hour = |hours| RequestSpec { duration: Millis::from_hours(hours), ..gang(4, 2, 2) };
@@ -245,7 +245,7 @@ fn people_are_told_what_several_donors_have_together_and_from_when_on() {
 }
 
 #[test]
-fn what_cannot_be_spread_is_refused() {
+fn spread_donors_with_contradicting_fields_is_refused() {
     let good = gang(2, 1, 4);
     assert!(good.check().is_ok());
     let mut same_node = good.clone();
@@ -263,7 +263,7 @@ fn what_cannot_be_spread_is_refused() {
 enum Event {
     Submit(Box<RequestSpec>),
     Place,
-    /// A lease becomes active; picked by number.
+    /// A lease, picked by number, becomes active.
     Run(usize),
     Fail(usize),
     Release(usize),
@@ -320,8 +320,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Gangs of random sizes, at random donors, with parts that fail: none is ever half placed (the invariants are
-    /// checked after each apply), none waits for another one with something in its hands, and in the end each is
-    /// served, or was refused, or could not be served by all donors together.
+    /// checked after each apply), none holds capacity while it waits for another one, and in the end each is served,
+    /// refused, or too large for all donors together.
     #[test]
     fn gangs_over_donors_are_never_half_placed_and_all_are_served(events in proptest::collection::vec(any_event(), 1..60)) {
         let mut federation = Federation::with_rivals();
@@ -330,7 +330,7 @@ proptest! {
         for event in events {
             federation.happen(event);
         }
-        // From now on nothing fails; what runs is released once nothing more can be placed.
+        // From now on nothing fails; running leases are released once nothing more can be placed.
         for round in 0_usize.. {
             prop_assert!(round < 200, "it does not come to an end");
             while let Some((lease, _)) = federation.pick(0, LeaseState::is_held) {

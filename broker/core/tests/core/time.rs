@@ -1,4 +1,4 @@
-//! Terms begin after outages, and log time is re-based.
+//! A new leader's term after an outage, and rebases of log time.
 
 use comity_core::command::{BeginTerm, Expire, InviteCluster, RebaseTime};
 use comity_core::demand::{RequestSpec, Share};
@@ -23,7 +23,7 @@ fn rebased(federation: &mut Federation, by_ms: i64) {
     federation.ok(Command::RebaseTime(RebaseTime { from_shift_ms, by_ms }));
 }
 
-/// A federation with a lease of half an hour that is active.
+/// A federation with an active lease of half an hour.
 fn active() -> (Federation, LeaseId) {
     let (mut federation, _, lease, peering) = Federation::placed();
     federation.shake_hands(peering, 1);
@@ -99,13 +99,13 @@ fn holds_and_handshake_steps_are_lengthened_and_ending_leases_are_not() {
 }
 
 #[test]
-fn log_time_moves_both_ways_and_leases_have_as_much_time_left() {
+fn a_rebase_moves_log_time_both_ways_and_keeps_remaining_times() {
     for by in [10 * 365 * 24 * HOUR as i64, -(15 * MINUTE as i64)] {
         let (mut federation, lease) = active();
         let left = end(&federation, lease).since(federation.state.log_time);
         let before = federation.state.log_time;
         rebased(&mut federation, by);
-        // The entry itself came a millisecond later.
+        // The entry itself comes a millisecond later.
         assert_eq!(federation.state.log_time, Timestamp(before.0 + 1).shifted(by));
         assert_eq!(end(&federation, lease).since(federation.state.log_time).0, left.0 - 1);
         federation.ok(Command::Expire(Expire {}));
@@ -127,7 +127,7 @@ fn an_entry_stamped_before_a_rebase_and_stored_after_it_moves_nothing() {
 }
 
 #[test]
-fn a_rebase_counts_once_and_never_leads_out_of_time() {
+fn a_rebase_counts_once_and_never_overflows() {
     let (mut federation, _) = active();
     let command = Command::RebaseTime(RebaseTime { from_shift_ms: 0, by_ms: 5_000 });
     federation.ok(command.clone());
@@ -162,7 +162,7 @@ fn start_windows_keep_their_meaning_over_a_rebase() {
     assert_eq!(federation.state.requests[&request].state, comity_types::RequestState::Failed);
 }
 
-/// Everything that the brokers stamped, by name.
+/// All times that brokers stamped, by object.
 fn stamps(state: &State) -> Vec<(String, Timestamp)> {
     let mut stamps = Vec::new();
     let mut note = |name: String, times: &[Option<Timestamp>]| {
@@ -205,7 +205,7 @@ proptest! {
         by in prop_oneof![-50_000..50_000_i64, Just(315_360_000_000_i64)],
     ) {
         let mut federation = happen(&events);
-        // The entry's own millisecond goes first.
+        // Makes up for the millisecond by which the next entry advances time.
         federation.ok(Command::Expire(Expire {}));
         federation.now -= 1;
         let before = (stamps(&federation.state), federation.state.next_due(), federation.state.log_time);

@@ -1,4 +1,4 @@
-//! NVLink, NUMA and RDMA on nodes as they are sold.
+//! NVLink, NUMA and RDMA on commercial nodes.
 
 use comity_core::Command;
 use comity_core::command::PlaceRequests;
@@ -25,7 +25,7 @@ fn nvlink_takes_pairs_that_bridges_join() {
     let single = placed(&mut federation, asking(1, Topology::default()));
     assert_eq!(devices(&federation, single), [6]);
     end(&mut federation, pairs[0]);
-    // A request without NVLink takes the rest of a broken pair, and breaks no other.
+    // A request without NVLink takes the rest of a split pair, and splits no other.
     let rest = placed(&mut federation, asking(1, Topology::default()));
     assert_eq!(devices(&federation, rest), [7]);
     let pair = placed(&mut federation, asking(2, nvlink()));
@@ -34,7 +34,7 @@ fn nvlink_takes_pairs_that_bridges_join() {
 }
 
 #[test]
-fn what_nvlink_does_not_join_says_so() {
+fn the_reason_names_missing_nvlink() {
     let mut federation = federation(&[pcie_in_pairs()]);
     let (code, reason, remedy) = obstacle(&federation, &asking(3, Topology { same_node: true, ..nvlink() }));
     assert_eq!(code, "no-nvlink");
@@ -43,7 +43,7 @@ fn what_nvlink_does_not_join_says_so() {
         "{reason}"
     );
     assert!(remedy.contains("only prefer NVLink"), "{remedy}");
-    // Preferred is had where it can be, and does without where it cannot.
+    // Preferred NVLink is granted if possible, and does not block a placement.
     let preferred = Topology { nvlink: NvLink::Preferred, same_node: true, ..Topology::default() };
     let single = placed(&mut federation, asking(1, Topology::default()));
     assert_eq!(devices(&federation, single), [0]);
@@ -56,14 +56,14 @@ fn what_nvlink_does_not_join_says_so() {
     let (code, reason, _) = obstacle(&federation, &asking(2, nvlink()));
     assert_eq!(code, "no-nvlink");
     assert!(reason.contains("does not say that NVLink joins any"), "{reason}");
-    // Nothing is free now, and it would be no use to wait.
+    // Nothing is free now, but the reason is NVLink: waiting would not help.
     placed(&mut federation, asking(2, Topology::default()));
     assert_eq!(obstacle(&federation, &asking(2, nvlink())).0, "no-nvlink");
     assert_eq!(obstacle(&federation, &asking(2, aligned())).0, "no-capacity");
 }
 
 #[test]
-fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
+fn a_donor_may_lend_nvlink_nodes_only_as_a_whole() {
     let mut federation = federation(&[hgx_h100(), hgx_h100()]);
     federation.with_terms("lends:", "nodeSharing: {nvlink: whole-nodes}, lends:");
     let (code, reason, remedy) = obstacle(&federation, &asking(4, nvlink()));
@@ -71,10 +71,10 @@ fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
     assert!(reason.contains("by whole nodes only") && remedy.contains("fill whole nodes"), "{reason} {remedy}");
     let whole = placed(&mut federation, asking(8, nvlink()));
     assert_eq!(devices(&federation, whole).len(), 8);
-    // A request without NVLink may take some of the others; then no whole node is left.
+    // A request without NVLink may take part of the other node; then no whole node is left.
     placed(&mut federation, asking(4, Topology::default()));
     waits(&mut federation, asking(8, nvlink()));
-    // `apply` refuses a placement of a part.
+    // `apply` refuses a placement on part of a node.
     let request = federation.submit(asking(4, nvlink()));
     let mut forged = ProposedPlacement {
         request,
@@ -92,13 +92,13 @@ fn a_donor_may_lend_what_nvlink_joins_by_whole_nodes_only() {
 #[test]
 fn cpu_and_memory_come_from_the_socket_of_the_gpu() {
     let mut federation = federation(&[hgx_h100()]);
-    // 57 cores are more than a socket has, though the node has 112.
+    // 57 cores are more than a socket has, although the node has 112.
     let mut greedy = asking(1, aligned());
     greedy.gpus.cpu_milli_per_gpu = 57_000;
     let (code, reason, _) = obstacle(&federation, &greedy);
     assert_eq!(code, "no-numa-alignment");
     assert!(reason.contains("room for 0 of 1 shares") && reason.contains("for 0 when idle"), "{reason}");
-    // Four GPUs with 14 cores each fill a socket; a fifth takes from the other.
+    // Four GPUs with 14 cores each fill a socket; a fifth uses the other one.
     let mut wide = asking(4, aligned());
     wide.gpus.cpu_milli_per_gpu = 14_000;
     let first = placed(&mut federation, wide.clone());
@@ -111,12 +111,12 @@ fn cpu_and_memory_come_from_the_socket_of_the_gpu() {
 }
 
 #[test]
-fn work_without_alignment_may_sit_on_any_socket() {
+fn work_without_alignment_may_use_any_socket() {
     let mut federation = federation(&[hgx_h100()]);
     let mut loose = asking(2, Topology::default());
     loose.gpus.cpu_milli_per_gpu = 10_000;
     placed(&mut federation, loose);
-    // 36 of 56 cores are left on each socket for who wants to be sure.
+    // Requests with alignment can rely on 36 of 56 cores of each socket.
     let mut sure = asking(1, aligned());
     sure.gpus.cpu_milli_per_gpu = 36_000;
     for _ in 0..2 {
@@ -130,14 +130,14 @@ fn work_without_alignment_may_sit_on_any_socket() {
     });
     assert_eq!(code, "no-numa-alignment");
     assert!(reason.contains("room for 0 of 1 shares with CPU and memory"), "{reason}");
-    // Without alignment 20 cores are there.
+    // Without alignment 20 cores are free.
     let mut rest = asking(1, Topology::default());
     rest.gpus.cpu_milli_per_gpu = 20_000;
     placed(&mut federation, rest);
 }
 
 #[test]
-fn local_work_may_sit_on_any_socket_and_unknown_sockets_serve_nobody_who_asks() {
+fn local_work_may_use_any_socket_and_unknown_sockets_serve_no_aligned_request() {
     let busy = Node { local_cpu_milli: 30_000, ..hgx_h100() };
     let mut federation = federation(&[busy]);
     let mut spec = asking(1, aligned());
@@ -157,7 +157,7 @@ fn local_work_may_sit_on_any_socket_and_unknown_sockets_serve_nobody_who_asks() 
 }
 
 #[test]
-fn a_part_of_a_dgx_keeps_to_as_few_numa_nodes_as_it_can() {
+fn part_of_a_dgx_uses_as_few_numa_nodes_as_possible() {
     let mut federation = federation(&[dgx_a100()]);
     let pair = placed(&mut federation, asking(2, aligned()));
     assert_eq!(devices(&federation, pair), [2, 3], "both at NUMA node 1");
@@ -172,7 +172,7 @@ fn a_part_of_a_dgx_keeps_to_as_few_numa_nodes_as_it_can() {
 }
 
 #[test]
-fn gangs_over_nodes_get_bandwidth_and_it_comes_back() {
+fn gangs_over_nodes_get_bandwidth_and_return_it() {
     let mut federation = federation(&[hgx_h100(), hgx_h100(), l40s()]);
     let fast = Topology { rdma_gbits: 2_000, ..Topology::default() };
     let one_node = placed(&mut federation, asking(2, fast));
@@ -182,7 +182,7 @@ fn gangs_over_nodes_get_bandwidth_and_it_comes_back() {
     let placement = &federation.state.leases[&two_nodes].placement;
     assert_eq!(placement.nodes.keys().map(|id| id.to_string()).collect::<Vec<_>>(), ["n0", "n1"]);
     assert!(placement.nodes.values().all(|part| part.rdma_gbits[&"ib".to_owned()] == 2_000));
-    // 1,200 of 3,200 are left, and eight GPUs without a network.
+    // 1,200 of 3,200 Gbit/s are free; the third node has eight GPUs and no network.
     let wanted = asking(12, Topology { rdma_gbits: 1_300, ..Topology::default() });
     let (code, reason, _) = obstacle(&federation, &wanted);
     assert_eq!(code, "no-rdma");
@@ -194,7 +194,7 @@ fn gangs_over_nodes_get_bandwidth_and_it_comes_back() {
 }
 
 #[test]
-fn apply_believes_no_wiring_that_is_not_so() {
+fn apply_refuses_forged_wiring() {
     let mut federation = federation(&[pcie_in_pairs(), pcie_in_pairs()]);
     let both = Topology { nvlink: NvLink::Required, ..aligned() };
     let request = federation.submit(RequestSpec {

@@ -28,7 +28,7 @@ fn of_north(count: u32) -> RequestSpec {
     RequestSpec { allow_donors: vec![cluster("north")], ..spec(count, Share::Whole, "big") }
 }
 
-/// Leases everything that is left.
+/// Leases all free GPUs.
 fn in_use(federation: &mut Federation) {
     federation.submit(of_north(16));
     federation.submit(spec(4, Share::Whole, "big"));
@@ -72,7 +72,7 @@ fn a_reserve_that_takes_all_names_its_field_and_line() {
     let field = "`localReserveGpus` of Cluster north (all.yaml:";
     assert!(reason.contains(field) && reason.contains("keeps 16 GPUs free for local work"), "{reason}");
     assert!(remedy.starts_with("lower `localReserveGpus` there"), "{remedy}");
-    // The explanation does not advise to wait, either.
+    // The explanation does not advise waiting either.
     let (code, reason, unblock) = obstacle(&federation, &of_north(1));
     assert_eq!(code, "local-reserve");
     assert!(reason.starts_with(field) && !unblock.contains("wait"), "{reason}; {unblock}");
@@ -110,7 +110,7 @@ fn a_gang_counts_the_room_of_all_donors() {
 }
 
 #[test]
-fn what_is_in_use_comes_back_and_hides_no_lasting_reason() {
+fn capacity_in_use_comes_back_and_hides_no_lasting_reason() {
     let mut federation = Federation::ready();
     in_use(&mut federation);
     assert_eq!(unservable(&federation, &of_north(16)), None);

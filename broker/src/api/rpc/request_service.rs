@@ -7,7 +7,7 @@ use comity_types::{LeaseId, RequestId, TenantId};
 
 use comity_core::demand::RequestSpec;
 use comity_core::idempotency;
-use comity_core::request::Request as HeldRequest;
+use comity_core::request::Request as RequestRecord;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, explain};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
@@ -79,7 +79,7 @@ impl RequestHandlers {
         let submitted = self
             .context
             .mutate(&caller, command, Some(idempotency), |state, reply| match reply {
-                ReplyBody::Request(id) => shown(state, id),
+                ReplyBody::Request(id) => request_message(state, id),
                 _ => Err(Refusal::not_found("request", "", "request")),
             })
             .await?;
@@ -93,9 +93,10 @@ impl RequestHandlers {
         let message = request.into_inner();
         let id = RequestId::parse(&message.request, "request")?;
         let read = |state: &State| {
-            let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
-            let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
-            Ok(v1::GetRequestResponse { request: Some(convert::to_proto(id, held)) })
+            let record =
+                state.requests.get(&id).filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
+            let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+            Ok(v1::GetRequestResponse { request: Some(convert::to_proto(id, record)) })
         };
         self.context.read(message.consistency, read).await
     }
@@ -113,12 +114,12 @@ impl RequestHandlers {
             Some(&message.tenant).filter(|t| !t.is_empty()).map(|t| TenantId::parse(t, "tenant")).transpose()?;
         let read = |state: &State| {
             let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            let wanted = state.requests.range(range).filter(|(_, held)| {
-                viewer.sees_request(&held.spec.tenant, &held.spec.origin)
-                    && tenant.as_ref().is_none_or(|tenant| *tenant == held.spec.tenant)
-                    && (message.include_ended || !held.state.is_final())
+            let wanted = state.requests.range(range).filter(|(_, record)| {
+                viewer.sees_request(&record.spec.tenant, &record.spec.origin)
+                    && tenant.as_ref().is_none_or(|tenant| *tenant == record.spec.tenant)
+                    && (message.include_ended || !record.state.is_final())
             });
-            let wanted = wanted.map(|(id, held)| (*id, convert::to_proto(*id, held)));
+            let wanted = wanted.map(|(id, record)| (*id, convert::to_proto(*id, record)));
             let (requests, page) = page.take(wanted, state.revision);
             Ok(v1::ListRequestsResponse { requests, page: Some(page) })
         };
@@ -134,18 +135,19 @@ impl RequestHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = of_call(&caller.name(), &key, "CancelRequest", &message)?;
         let id = RequestId::parse(&message.request, "request")?;
-        let held = self.held(id).await?;
+        let record = self.record(id).await?;
         let viewer = self.context.viewer(&caller);
-        let held = held.filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
-        let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+        let record = record.filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
+        let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
         self.context
             .permit(|bundle| {
-                may_change(&caller, bundle, &held.spec.tenant, &held.spec.origin, &held.submitted_by)
+                may_change(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.submitted_by)
                     .map_err(|refusal| refusal.at("request", id))
             })
             .await?;
         let command = Command::CancelRequest(CancelRequest { request: id });
-        let cancelled = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
+        let cancelled =
+            self.context.mutate(&caller, command, Some(idempotency), |state, _| request_message(state, id)).await?;
         Ok(v1::CancelRequestResponse { request: Some(cancelled) })
     }
 
@@ -157,13 +159,14 @@ impl RequestHandlers {
         let viewer = self.context.viewer(&caller);
         let id = RequestId::parse(&request.into_inner().request, "request")?;
         let read = |state: &State| {
-            let held = state.requests.get(&id).filter(|held| viewer.sees_request(&held.spec.tenant, &held.spec.origin));
-            let held = held.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
-            let request = Some(convert::to_proto(id, held));
+            let record =
+                state.requests.get(&id).filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
+            let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+            let request = Some(convert::to_proto(id, record));
             let Some(waiting) = explain::explain_waiting(state, id) else {
                 // Other donors matter only if the scheduler still seeks something for it.
                 let sought = explain::explain_pending(state, id);
-                let mut summary = format!("{id} does not wait: {}", held.message);
+                let mut summary = format!("{id} does not wait: {}", record.message);
                 if let Some(sought) = &sought {
                     summary = format!("{summary}; {}", sought.summary);
                 }
@@ -181,8 +184,11 @@ impl RequestHandlers {
                 donors: answer::verdicts(&waiting.explanation),
                 summary: waiting.explanation.summary,
                 revision: state.revision,
-                position: waiting.position.as_ref().map(|it| answer::position_to_proto(it, &held.spec)),
-                reclaims: waiting.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
+                position: waiting.position.as_ref().map(|it| answer::position_to_proto(it, &record.spec)),
+                reclaims: waiting
+                    .reclaims
+                    .as_ref()
+                    .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -214,7 +220,10 @@ impl RequestHandlers {
                 earliest_ms,
                 earliest_donor,
                 too_late: answer::too_late(earliest_ms, spec.start_by),
-                reclaims: quote.reclaims.as_ref().map(|it| answer::reclaims_to_proto(it, whose(state, &viewer))),
+                reclaims: quote
+                    .reclaims
+                    .as_ref()
+                    .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await
@@ -240,20 +249,20 @@ impl RequestHandlers {
         Ok(())
     }
 
-    async fn held(&self, id: RequestId) -> Result<Option<HeldRequest>, RpcError> {
+    async fn record(&self, id: RequestId) -> Result<Option<RequestRecord>, RpcError> {
         Ok(self.context.group.read(Consistency::Linearizable, |state| state.requests.get(&id).cloned()).await?)
     }
 }
 
 /// Returns the tenant of a lease that `viewer` may see.
-fn whose<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) -> Option<&'s TenantId> {
+fn tenant_if_visible<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) -> Option<&'s TenantId> {
     move |id| {
         let lease = state.leases.get(&id)?;
         viewer.sees_lease(&lease.tenant, &lease.origin, &lease.placement.donor).then_some(&lease.tenant)
     }
 }
 
-fn shown(state: &State, id: RequestId) -> Result<v1::Request, Refusal> {
-    let held = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
-    Ok(convert::to_proto(id, held))
+fn request_message(state: &State, id: RequestId) -> Result<v1::Request, Refusal> {
+    let record = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
+    Ok(convert::to_proto(id, record))
 }

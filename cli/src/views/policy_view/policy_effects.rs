@@ -7,7 +7,7 @@ use crate::output::columns;
 use crate::units::format_milli;
 use crate::views::value::non_empty;
 
-/// Effects of a bundle. Lists name the first, counts have them all.
+/// Effects of a bundle. The lists hold the first ones; the counts cover all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyEffects {

@@ -1,7 +1,7 @@
 //! Converts the rates of a metrics-server to the counters that one reads from kubelets. Pure.
 //!
-//! A rate is the mean of a time that ends with its timestamp. Adding rate times time since the last timestamp gives a
-//! counter from which the other side's metrics-server computes the same rates.
+//! A rate is the mean over an interval that ends at its timestamp. Adding the rate times the time since the last one
+//! gives a counter from which the other side's metrics-server computes the same rates.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use serde_json::Value;
 
 /// A pod not seen for this long is forgotten.
 const FORGET_AFTER_MS: u64 = 10 * 60 * 1_000;
-/// Metrics-servers drop containers whose counter is zero, so counters start at one second.
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// Most containers in one answer.
 const MAX_CONTAINERS: usize = 10_000;
@@ -75,6 +74,7 @@ impl Counters {
         for sample in samples.iter().take(MAX_CONTAINERS) {
             let Some(namespace) = home.get(&sample.namespace).filter(|name| is_plain(name)) else { continue };
             let key = (sample.namespace.clone(), sample.pod.clone(), sample.container.clone());
+            // Starts at one second: metrics-servers drop containers whose counter is zero.
             let counter =
                 self.0.entry(key).or_insert(Counter { cpu_nano_seconds: NANOS_PER_SECOND, at_ms: sample.at_ms });
             let passed = sample.at_ms.saturating_sub(counter.at_ms);

@@ -13,7 +13,7 @@ use crate::burst::worker::Answer;
 const REFUSED_FOR_MS: u64 = 30_000;
 
 impl BurstLoop {
-    pub(super) async fn take(&mut self, answer: Answer) {
+    pub(super) async fn handle_answer(&mut self, answer: Answer) {
         let now = self.clock.unix_ms();
         match answer {
             Answer::Submitted { submission, result: Ok(request) } => {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::demand::RequestSpec;
 use crate::model::time::Timestamp;
 
-/// An offloading request.
+/// A request for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The demand, with defaults filled in.

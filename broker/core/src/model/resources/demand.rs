@@ -53,7 +53,7 @@ pub struct GpuDemand {
     pub memory_mib_per_gpu: u64,
 }
 
-/// A checked offloading request, as submitted.
+/// A checked request, as submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestSpec {
     /// The requesting tenant.

@@ -80,7 +80,7 @@ pub(crate) struct Misses<'a, 'p> {
 pub(crate) struct ForgottenPlaces<'a>(BTreeSet<DemandKey<'a>>);
 
 impl LastingMisses {
-    /// Forgets what a plan that was not applied learnt about starts.
+    /// Forgets the failed searches for starts of a plan that was not applied.
     pub(crate) fn forget_starts(&mut self) {
         self.starts = StartMisses::default();
     }

@@ -21,7 +21,7 @@ pub(super) fn parse(mig: v1::sharing::Mig, field: &str) -> Result<Sharing, Refus
     Ok(Sharing::Mig { instances, layout })
 }
 
-fn few(what: &str, count: usize, field: &str) -> Result<(), Refusal> {
+fn check_count(what: &str, count: usize, field: &str) -> Result<(), Refusal> {
     if count <= MAX_INSTANCES {
         return Ok(());
     }
@@ -33,7 +33,7 @@ fn is_name(profile: &str) -> bool {
 }
 
 fn counts(given: Vec<v1::sharing::MigInstances>, field: &str) -> Result<BTreeMap<String, u32>, Refusal> {
-    few("profiles", given.len(), field)?;
+    check_count("profiles", given.len(), field)?;
     let mut instances = BTreeMap::new();
     for instance in given {
         if !is_name(&instance.profile) || instances.contains_key(&instance.profile) {
@@ -51,7 +51,7 @@ fn counts(given: Vec<v1::sharing::MigInstances>, field: &str) -> Result<BTreeMap
 
 fn parse_layout(given: v1::sharing::MigLayout, field: &str) -> Result<MigLayout, Refusal> {
     let field = format!("{field}.layout.instances");
-    few("instances", given.instances.len(), &field)?;
+    check_count("instances", given.instances.len(), &field)?;
     let mut layout = MigLayout { repartition: given.repartition, instances: BTreeMap::new() };
     for (index, instance) in given.instances.into_iter().enumerate() {
         if !is_name(&instance.profile) {

@@ -12,7 +12,7 @@ const HOUR: u64 = 3_600_000;
 const LARGEST_JUMP: i64 = 315_360_000_000;
 /// Wall time at the start.
 const BEGIN: u64 = 1_795_000_000_000;
-/// Longest way there and back.
+/// Longest round trip.
 const LONGEST_WAY: u64 = 20;
 
 struct Member {
@@ -45,7 +45,7 @@ impl SimulatedGroup {
         Self { now: 1_000, members, voters, leader: None, term: 0, stamped: 0, random: 7 }
     }
 
-    /// True time: what wall clocks show that are right.
+    /// True time, as a correct wall clock shows it.
     fn truth(&self) -> u64 {
         BEGIN + self.now
     }
@@ -73,7 +73,7 @@ impl SimulatedGroup {
         let other = &self.members[&asked];
         let log_ms = other.keeper.log_ms(now);
         let reading = Reading {
-            // Both ways happen at once here; what the network adds is only claimed.
+            // The exchange takes no time here; the network's delay is only claimed.
             sent: now.saturating_sub(at(way)),
             received: now,
             wall_ms: self.truth().saturating_add_signed(other.wall_off),
