@@ -41,7 +41,7 @@ async fn each_donor_is_named_with_its_first_reason_and_what_would_unblock_it() {
     for command in [&["quote"][..], &["request", "submit"], &["request", "submit", "--dry-run"]] {
         let args = [command, &who].concat();
         let (code, _, err) = federation.run_comity("alice", &args).await.unwrap();
-        assert!(code == 6 && err.contains("--queue-anyway"), "{code}: {err}");
+        assert!(code == 6 && err.contains("set queue_anyway"), "{code}: {err}");
     }
     let (code, _, err) = federation.run_comity("alice", &["request", "show", "req-999"]).await.unwrap();
     assert_eq!(code, 3, "{err}");
