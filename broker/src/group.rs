@@ -110,7 +110,7 @@ pub(crate) struct Inner {
 }
 
 impl Group {
-    /// Opens the disk and starts consensus. [`raft_port::service`] serves the peers.
+    /// Opens the disk and starts consensus. `raft_port` serves the peers.
     ///
     /// # Errors
     /// [`GroupError`] if the disk is damaged, belongs to another broker or has a later release's format.
