@@ -98,7 +98,7 @@ fn upward(folder: &str, layers: &[&str]) -> Vec<String> {
     };
     let graph = Graph::of_crate(&workspace().join(folder).join("src/lib.rs")).expect("a crate that parses");
     assert!(graph.imports().count() > 100, "the graph of {folder} is nearly empty");
-    // What is in no layer puts the layers together, so it is above all but the last one.
+    // Modules in no layer put the layers together, so they are above all but the last one.
     let is_upward = |from: usize, to: Option<usize>| to.map_or(from + 1 < layers.len(), |to| to > from);
     let upward = graph.imports().filter(|(from, to)| layer(from).is_some_and(|from| is_upward(from, layer(to))));
     upward.map(|(from, to)| format!("{} imports {}", from.join("/"), to.join("/"))).collect()
