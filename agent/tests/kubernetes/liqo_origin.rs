@@ -217,7 +217,7 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
     assert_eq!(lease_taints().await, [("lease-9".to_owned(), "NoSchedule".to_owned())]);
     let error = origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-10") }).await;
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("still stands for lease-9"), "{error}");
+    assert!(error.contains("still belongs to lease-9"), "{error}");
     // A donor cannot choose the name of a new node.
     let error = origin.accept(&peer(), &SliceRequest { slice: "lease-77".into(), ..request("lease-10") }).await;
     let error = error.unwrap_err().to_string();

@@ -207,7 +207,7 @@ fn check_slice(found: &DynamicObject, peer: &LiqoPeer, lease_id: LeaseId) -> Res
     match found.labels().get(LEASE_LABEL) {
         Some(lease) if *lease == lease_id.to_string() => return Ok(()),
         Some(other) if found.labels().contains_key(PEERING_LABEL) => {
-            return temporary(&format!("it still belongs to {other}, which is being removed"));
+            return temporary(&format!("it still belongs to {other}"));
         }
         None if idle::is_idle(found, &peer.peering) => return Ok(()),
         _ => {}
