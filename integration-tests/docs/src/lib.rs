@@ -24,6 +24,7 @@
 
 pub mod compare;
 pub mod federation;
+pub mod links;
 pub mod page;
 pub mod run;
 pub mod shell;

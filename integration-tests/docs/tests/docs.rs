@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use comity_docs::links::broken;
 use comity_docs::run::{Setup, page, pages};
 
 /// Programs that the pages use; `cargo test --workspace` builds them beside this test.
@@ -20,9 +21,27 @@ fn programs() -> PathBuf {
     folder
 }
 
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let repository = repository();
+    let mut all = pages(&repository.join("docs")).expect("the folder docs");
+    all.extend(pages(&repository).expect("pages at the top"));
+    all.extend(["agent/README.md", "policy/README.md"].map(|page| repository.join(page)));
+    let mut found = Vec::new();
+    for page in &all {
+        let broken = broken(page).expect("a page");
+        found.extend(broken.iter().map(|link| format!("{}: {link}", page.display())));
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test]
 fn commands_run_and_print_what_the_pages_show() {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
+    let repository = repository();
     let write = std::env::var_os("COMITY_WRITE_DOCS").is_some();
     let setup = Setup { programs: programs(), write, repository: repository.clone() };
     let only = std::env::var("COMITY_DOCS_PAGE").ok();
