@@ -20,6 +20,7 @@ impl Default for Masks {
             (r"[+-]?\b\d+(\.\d+)? (ms|s|min|MiB)\b", "AMOUNT"),
             ("\"(total_ms|ms)\":\\d+", "\"ms\":N"),
             (r"\bbroker \d leads\b", "broker N leads"),
+            (r"\bcomity-join-\S+", "TOKEN"),
             (r"COMITY_BROKER=\S+", "COMITY_BROKER=ADDRESSES"),
         ];
         let regex = |text: &str| Regex::new(text).unwrap_or_else(|error| panic!("{error}"));

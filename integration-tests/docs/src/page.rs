@@ -24,6 +24,8 @@ pub struct Notes {
     pub no_federation: bool,
     /// The user.
     pub user: Option<String>,
+    /// The host.
+    pub host: Option<String>,
     /// The exit code of the last command.
     pub exit: Option<i32>,
     /// Any numbers match.
@@ -87,6 +89,7 @@ impl std::str::FromStr for Notes {
                 None if note == "numbers" => notes.numbers = true,
                 None if note == "background" => notes.background = true,
                 Some(("no", "federation")) => notes.no_federation = true,
+                Some(("on", host)) => notes.host = Some(host.to_owned()),
                 Some(("as", user)) => notes.user = Some(user.to_owned()),
                 Some(("exit", code)) => notes.exit = Some(code.parse()?),
                 _ => bail!("unknown note `{note}`"),

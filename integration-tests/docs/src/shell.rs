@@ -22,14 +22,14 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts a shell in a folder, with `programs` first in its path.
+    /// Starts a shell by `command` in a folder, with `programs` first in its path.
     ///
     /// # Errors
-    /// If there is no bash.
-    pub fn start(folder: &Path, programs: &Path, home: &Path) -> Result<Self> {
+    /// If it does not start.
+    pub fn start(command: &[String], folder: &Path, programs: &Path, home: &Path) -> Result<Self> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut process = Command::new("setsid")
-            .args(["bash", "--noprofile", "--norc"])
+            .args(command)
             .current_dir(folder)
             .env_clear()
             .env("PATH", format!("{}:{path}", programs.display()))
@@ -39,7 +39,7 @@ impl Shell {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .context("cannot start bash by setsid")?;
+            .with_context(|| format!("cannot start {}", command.join(" ")))?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
         let (Some(input), Some(output)) = (input, output) else { bail!("the shell has no pipes") };
         let (lines, receiver) = mpsc::channel();
