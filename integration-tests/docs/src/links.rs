@@ -34,7 +34,7 @@ pub fn broken(page: &Path) -> Result<Vec<String>> {
                 broken.push(format!(
                     "line {}: {} leads nowhere",
                     number + 1,
-                    found.get(0).map_or("", |all| all.as_str())
+                    found.get(0).map_or("", |all| all.as_str().trim_start_matches(']'))
                 ));
             }
         }
@@ -70,6 +70,6 @@ mod tests {
                     ```text\n[e](nothing.md)\n```\n[f](https://example.org/x#y)\n";
         std::fs::write(&page, text).unwrap();
         let broken = broken(&page).unwrap();
-        assert_eq!(broken, ["line 2: [b](#b) leads nowhere", "line 3: [c](other.md) leads nowhere"]);
+        assert_eq!(broken, ["line 2: (#b) leads nowhere", "line 3: (other.md) leads nowhere"]);
     }
 }
