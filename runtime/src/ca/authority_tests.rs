@@ -137,3 +137,24 @@ fn a_key_of_another_root_is_refused() {
     let error = CertificateAuthority::load(one.path()).unwrap_err().to_string();
     assert!(error.contains("not the key of ca.pem"), "{error}");
 }
+
+#[test]
+fn clients_that_check_host_names_accept_a_broker_by_its_names_only() {
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+
+    let (ca, now) = (authority(), SystemTime::now());
+    let hosts = ["lb.test", "127.0.0.1", "::1"].map(|host| host.parse::<HostName>().unwrap());
+    let pem = ca.new_identity(&SpiffeId::broker(domain(), 1), &hosts, VALIDITY, now).unwrap();
+    let chain = parse_chain("chain", &pem.chain).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(parse_chain("root", ca.root_pem()).unwrap().remove(0)).unwrap();
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(roots.into(), crate::crypto::provider()).build().unwrap();
+    let accepts = |name: &str| {
+        let name = name.to_owned().try_into().unwrap();
+        verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], rustls_pki_types::UnixTime::now()).is_ok()
+    };
+    assert!(["lb.test", "127.0.0.1", "::1"].into_iter().all(accepts));
+    assert!(!["other.test", "127.0.0.2"].into_iter().any(accepts));
+}
