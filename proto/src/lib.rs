@@ -44,3 +44,10 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// Name of the metadata entry that carries an encoded [`v1::ErrorDetail`].
 pub const ERROR_DETAIL_METADATA: &str = "comity-error-bin";
+
+/// First bytes of the datagram that a broker sends for `CheckJoin`; the request's nonce follows.
+pub const UDP_PROBE_MAGIC: &[u8] = b"comity-udp-probe";
+/// Bytes of the nonce of `CheckJoin`.
+pub const UDP_PROBE_NONCE_BYTES: usize = 16;
+/// Endpoints of one `CheckJoin`, at most.
+pub const MAX_UDP_PROBES: usize = 4;
