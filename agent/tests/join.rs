@@ -180,12 +180,14 @@ async fn a_host_without_a_configuration_gets_one() {
 #[tokio::test]
 async fn a_token_in_a_wrong_place_is_not_printed() {
     let token = format!("comity-join-v1.{}", "c2VjcmV0".repeat(20));
+    let home = tempfile::tempdir().unwrap();
+    let state = home.path().join("state").display().to_string();
     let wrong: [&[&str]; 5] = [
         &["run", "--config", &token],
-        &["run", "--inventory", &token, "--state", "/nonexistent/state"],
+        &["run", "--inventory", &token, "--state", &state],
         &["run", &token],
         &[&token],
-        &["join", &token, "--state", "/nonexistent/state"],
+        &["join", &token, "--state", &state],
     ];
     for args in wrong {
         let (code, printed) = agent(args, "", &token).await;
