@@ -57,7 +57,8 @@ impl JoinReport {
     fn text(&self) -> String {
         let mut text = self.checks.text();
         if let Some(id) = &self.id {
-            text.push_str(&format!("joined as {id}\n"));
+            let was_member = self.checks.checks.is_empty();
+            text.push_str(&format!("{} {id}\n", if was_member { "already a member:" } else { "joined as" }));
         }
         for command in &self.next {
             text.push_str(&format!("next: {command}\n"));
@@ -92,10 +93,17 @@ pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    report.id = Some(spend_token(&setup.config, run).await?);
-    report.next = if run { Vec::new() } else { next_commands(&setup.config_file, &report) };
+    // The running agent logs as configured; alone, joining tells only what goes wrong.
+    let telemetry = if run { None } else { Some(telemetry::init(&quiet(&setup.config))?) };
+    report.id = Some(spend_token(&setup.config).await?);
+    if run {
+        output.print(&report.text(), &report);
+        return run_agent(setup.config).await;
+    }
+    report.next = next_commands(&setup.config_file, &report);
     output.print(&report.text(), &report);
-    if run { run_agent(setup.config).await } else { Ok(()) }
+    drop(telemetry);
+    Ok(())
 }
 
 fn is_member(state: &Path) -> bool {
@@ -127,18 +135,17 @@ async fn check(setup: &Setup, dry_run: bool, skip: &[Skippable]) -> Result<Check
     Ok(checks)
 }
 
-async fn spend_token(config: &Config, run: bool) -> Result<String, Failure> {
-    // The running agent logs as configured; alone, joining tells only what goes wrong.
-    let _telemetry = (!run)
-        .then(|| {
-            telemetry::init(&TelemetryConfig {
-                service: "comity-agent".to_owned(),
-                log_format: config.log.format,
-                filter: "warn".to_owned(),
-                otlp_endpoint: None,
-            })
-        })
-        .transpose()?;
+fn quiet(config: &Config) -> TelemetryConfig {
+    TelemetryConfig {
+        service: "comity-agent".to_owned(),
+        log_format: config.log.format,
+        filter: "warn".to_owned(),
+        otlp_endpoint: None,
+    }
+}
+
+/// Joins, unless this host is a member already. The member's id.
+async fn spend_token(config: &Config) -> Result<String, Failure> {
     let key = identity_key(config)?;
     let joined = join_or_load(JoinInput {
         state: &config.state_dir,

@@ -1,5 +1,6 @@
 //! Whether the agent is in a pod, on a node of a Kubernetes cluster, or on another host.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 /// Files that the kubelet mounts into a pod.
@@ -22,12 +23,11 @@ pub enum Place {
 /// Where this process is.
 #[must_use]
 pub fn place() -> Place {
-    let has_api = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    place_of(has_api, &|path| Path::new(path).exists())
+    place_of(std::env::var_os("KUBERNETES_SERVICE_HOST").as_deref(), &|path| Path::new(path).exists())
 }
 
-fn place_of(has_api: bool, exists: &dyn Fn(&str) -> bool) -> Place {
-    if has_api && exists(SERVICE_ACCOUNT) {
+fn place_of(api_server: Option<&OsStr>, exists: &dyn Fn(&str) -> bool) -> Place {
+    if api_server.is_some() && exists(SERVICE_ACCOUNT) {
         return Place::Pod;
     }
     if KUBELETS.iter().any(|path| exists(path)) { Place::KubernetesNode } else { Place::Host }
@@ -39,8 +39,9 @@ mod tests {
 
     #[test]
     fn a_pod_has_an_address_and_a_token_of_the_api() {
-        assert_eq!(place_of(true, &|path| path == SERVICE_ACCOUNT), Place::Pod);
-        assert_eq!(place_of(true, &|_| false), Place::Host);
-        assert_eq!(place_of(false, &|path| path == KUBELETS[1]), Place::KubernetesNode);
+        let api = Some(OsStr::new("10.0.0.1"));
+        assert_eq!(place_of(api, &|path| path == SERVICE_ACCOUNT), Place::Pod);
+        assert_eq!(place_of(api, &|_| false), Place::Host);
+        assert_eq!(place_of(None, &|path| path == KUBELETS[1]), Place::KubernetesNode);
     }
 }

@@ -4,6 +4,7 @@ use comity_runtime::Clock;
 use comity_runtime::checks::{Check, CheckList, clock_check};
 
 use super::capacity::any_salt;
+use super::check_state_directory::MissingDirectory;
 use super::{
     check_agent, check_brokers, check_certificate, check_configuration, check_inventory, check_kubernetes,
     check_state_directory,
@@ -14,7 +15,7 @@ use crate::config::Config;
 pub async fn check_agent_host(config: &Config, clock: &dyn Clock) -> CheckList {
     let mut list = CheckList::default();
     list.extend(check_configuration::check(config));
-    list.push(check_state_directory::check(&config.state_dir, true));
+    list.push(check_state_directory::check(&config.state_dir, MissingDirectory::Leave));
     match &config.inventory_file {
         Some(path) => drop(check_inventory::check(path, &any_salt(), &config.reserve, &mut list).await),
         None => drop(check_kubernetes::check(config, &mut list).await),

@@ -10,8 +10,14 @@ use crate::app::secret_files;
 const STATE_CHECK: &str = "state directory";
 const WRITE_TEST: &str = "writable";
 
-/// Makes the directory unless `only_look`.
-pub(super) fn check(state: &Path, only_look: bool) -> Check {
+/// What to do about a directory that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MissingDirectory {
+    Make,
+    Leave,
+}
+
+pub(super) fn check(state: &Path, missing: MissingDirectory) -> Check {
     let refused = |reason: String| {
         Check::failed(
             STATE_CHECK,
@@ -20,7 +26,7 @@ pub(super) fn check(state: &Path, only_look: bool) -> Check {
         )
     };
     if !state.exists() {
-        if only_look {
+        if missing == MissingDirectory::Leave {
             return Check::ok(STATE_CHECK, format!("{} does not exist yet", state.display()));
         }
         if let Err(error) = atomic_file::create_private_dir(state) {

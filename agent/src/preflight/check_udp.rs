@@ -5,6 +5,7 @@ use std::time::Duration;
 use comity_proto::{MAX_UDP_PROBES, UDP_PROBE_MAGIC, UDP_PROBE_NONCE_BYTES, v1};
 use comity_runtime::Entropy;
 use comity_runtime::checks::Check;
+use comity_types::Side;
 use tokio::net::UdpSocket;
 
 use crate::config::Config;
@@ -42,10 +43,10 @@ impl UdpProbe {
     }
 
     /// Waits for a datagram. A donor must be reachable, because an origin may not be.
-    pub(super) async fn check(&self, probes: &[v1::UdpProbe], is_donor: bool) -> Check {
+    pub(super) async fn check(&self, probes: &[v1::UdpProbe], side: Side) -> Check {
         if self.endpoints.is_empty() {
             return not_reached(
-                is_donor,
+                side,
                 "no fabric.endpoints are configured, so no other cluster can reach this one".to_owned(),
             );
         }
@@ -55,14 +56,14 @@ impl UdpProbe {
             .map(|probe| format!("{}: {}", probe.endpoint, probe.not_sent))
             .collect();
         if unsent.len() == self.endpoints.len() {
-            return not_reached(is_donor, format!("the broker sent nothing: {}", unsent.join("; ")));
+            return not_reached(side, format!("the broker sent nothing: {}", unsent.join("; ")));
         }
         let endpoints = self.endpoints.join(", ");
         if tokio::time::timeout(ARRIVES_WITHIN, self.arrival()).await.unwrap_or(false) {
             return Check::ok(UDP_CHECK, format!("a datagram of the broker arrived at {endpoints}"));
         }
         let seconds = ARRIVES_WITHIN.as_secs();
-        not_reached(is_donor, format!("no datagram of the broker arrived at {endpoints} within {seconds} s"))
+        not_reached(side, format!("no datagram of the broker arrived at {endpoints} within {seconds} s"))
     }
 
     async fn arrival(&self) -> bool {
@@ -80,10 +81,10 @@ impl UdpProbe {
     }
 }
 
-fn not_reached(is_donor: bool, detail: String) -> Check {
+fn not_reached(side: Side, detail: String) -> Check {
     let remedy = "open the UDP port in the firewall, forward it to this host, and name its public address in \
                   fabric.endpoints";
-    if is_donor {
+    if side == Side::Donor {
         return Check::failed(
             UDP_CHECK,
             detail,
@@ -118,20 +119,20 @@ mod tests {
         let (probe, broker) = listening().await;
         let datagram = |nonce: &[u8]| [UDP_PROBE_MAGIC, nonce].concat();
         broker.send_to(&datagram(&[0; 16]), &probe.endpoints[0]).await.unwrap();
-        assert_eq!(probe.check(&sent(&probe), true).await.result, Outcome::Failed);
+        assert_eq!(probe.check(&sent(&probe), Side::Donor).await.result, Outcome::Failed);
         broker.send_to(&datagram(&probe.nonce), &probe.endpoints[0]).await.unwrap();
-        assert_eq!(probe.check(&sent(&probe), true).await.result, Outcome::Ok);
+        assert_eq!(probe.check(&sent(&probe), Side::Donor).await.result, Outcome::Ok);
     }
 
     #[tokio::test]
     async fn an_unreachable_port_fails_a_donor_and_warns_an_origin() {
         let (mut probe, _broker) = listening().await;
         let refused = vec![v1::UdpProbe { endpoint: "gw:1".to_owned(), not_sent: "unknown".to_owned() }];
-        let check = probe.check(&refused, true).await;
+        let check = probe.check(&refused, Side::Donor).await;
         assert!(check.result == Outcome::Failed && check.remedy.contains("--skip udp"), "{check:?}");
-        assert_eq!(probe.check(&refused, false).await.result, Outcome::Warning);
+        assert_eq!(probe.check(&refused, Side::Origin).await.result, Outcome::Warning);
         probe.endpoints.clear();
-        assert!(probe.check(&[], true).await.detail.contains("fabric.endpoints"));
+        assert!(probe.check(&[], Side::Donor).await.detail.contains("fabric.endpoints"));
     }
 
     #[tokio::test]

@@ -1,9 +1,11 @@
 //! Checks before a cluster joins. None of them spends the token.
 
 use comity_runtime::checks::{Check, CheckList};
-use comity_runtime::{BrokerEndpoints, ClientTls, Clock, Entropy, JoinToken};
+use comity_runtime::{ClientTls, Clock, Entropy, JoinToken};
+use comity_types::Side;
 
 use super::capacity::{Capacity, any_salt};
+use super::check_state_directory::MissingDirectory;
 use super::check_token::TokenQuestion;
 use super::check_udp::{UDP_CHECK, UdpProbe};
 use super::{
@@ -41,28 +43,25 @@ impl JoinChecks<'_> {
     pub async fn run(&self) -> CheckList {
         let mut list = CheckList::default();
         list.extend(check_configuration::check(self.config));
-        list.push(check_state_directory::check(&self.config.state_dir, self.dry_run));
+        let missing = if self.dry_run { MissingDirectory::Leave } else { MissingDirectory::Make };
+        list.push(check_state_directory::check(&self.config.state_dir, missing));
         let capacity = self.capacity(&mut list).await;
-        let brokers = match &self.config.brokers[..] {
-            [] => Ok(self.token.brokers.clone()),
-            configured => BrokerEndpoints::new(configured),
-        };
-        // An error in the addresses is in the configuration's check already.
-        let Ok(brokers) = brokers else { return list };
+        let brokers = &self.token.brokers;
         let tls = ClientTls::pinned(self.token.ca_sha256, self.token.trust_domain.clone());
-        let reached = check_brokers::check(&brokers, &tls, &mut list).await;
+        let reached = check_brokers::check(brokers, &tls, &mut list).await;
         let probe = self.probe(&mut list).await;
         if !reached {
             list.push(Check::skipped("token", "no broker can be asked"));
             return list;
         }
         let question = TokenQuestion { token: self.token, clock: self.clock };
-        let Some(answer) = check_token::check(&question, &brokers, &tls, probe.as_ref(), &mut list).await else {
+        let Some(answer) = check_token::check(&question, brokers, &tls, probe.as_ref(), &mut list).await else {
             return list;
         };
         if let Some(probe) = probe {
-            let is_donor = capacity.devices > 0 && self.config.sharing.enabled;
-            list.push(probe.check(&answer.probes, is_donor).await);
+            let lends = capacity.devices > 0 && self.config.sharing.enabled;
+            let side = if lends { Side::Donor } else { Side::Origin };
+            list.push(probe.check(&answer.probes, side).await);
         }
         list
     }

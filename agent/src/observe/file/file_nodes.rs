@@ -28,7 +28,7 @@ pub(super) fn nodes(
             problems.push(Problem(given.referenced, format!("more than {MAX_NODES} nodes; an offer holds no more")));
             break;
         }
-        if let Some(name) = problems.required(&given.value.name, given.referenced, ("name", "titan"))
+        if let Some(name) = problems.required(&given.value.name, given.referenced, "name: titan")
             && (name.value.is_empty() || !names.insert(name.value.as_str()))
         {
             let reason = format!("name {:?} is empty or given twice; each node needs a name of its own", name.value);
@@ -45,8 +45,8 @@ fn node(given: &FileNode, at: Location, salt: &NodeSalt, reserve: &LocalReserve,
     let local = given.local_use.as_ref();
     let local_cpu = local.and_then(|local| local.cpu.as_ref()).map_or(Ok(0), cpu_milli);
     let local_memory = local.and_then(|local| local.memory.as_ref()).map_or(Ok(0), memory_mib);
-    let cpu = problems.required(&given.cpu, at, ("cpu", "\"64\"")).map_or(Ok(0), cpu_milli);
-    let memory = problems.required(&given.memory, at, ("memory", "512Gi")).map_or(Ok(0), memory_mib);
+    let cpu = problems.required(&given.cpu, at, "cpu: \"64\"").map_or(Ok(0), cpu_milli);
+    let memory = problems.required(&given.memory, at, "memory: 512Gi").map_or(Ok(0), memory_mib);
     let whole = problems.take(cpu).zip(problems.take(memory));
     let numa = whole.map(|(cpu, memory)| node_wiring::numa(given, at, cpu, memory));
     let (cpu_milli, memory_mib) = whole.unwrap_or_default();
@@ -67,10 +67,10 @@ fn node(given: &FileNode, at: Location, salt: &NodeSalt, reserve: &LocalReserve,
 
 fn devices(given: &FileNode, at: Location, reserve: &LocalReserve, problems: &mut Problems) -> Vec<v1::Device> {
     let mut devices = Vec::new();
-    let groups = problems.required(&given.gpus, at, ("gpus", "[]")).map_or(&[][..], Vec::as_slice);
+    let groups = problems.required(&given.gpus, at, "gpus: []").map_or(&[][..], Vec::as_slice);
     for gpus in groups {
         let device = device(&gpus.value, gpus.referenced, problems);
-        let Some(count) = problems.required(&gpus.value.count, gpus.referenced, ("count", "8")) else { continue };
+        let Some(count) = problems.required(&gpus.value.count, gpus.referenced, "count: 8") else { continue };
         let room = MAX_DEVICES.saturating_sub(devices.len());
         let number = usize::try_from(count.value).unwrap_or(usize::MAX);
         if number == 0 || number > room {
@@ -93,16 +93,15 @@ fn devices(given: &FileNode, at: Location, reserve: &LocalReserve, problems: &mu
 }
 
 fn device(given: &FileGpus, at: Location, problems: &mut Problems) -> v1::Device {
-    let product = problems.required(&given.product, at, ("product", "NVIDIA-H100-80GB-HBM3"));
+    let product = problems.required(&given.product, at, "product: NVIDIA-H100-80GB-HBM3");
     if let Some(product) = product.filter(|product| product.value.is_empty()) {
         let reason = "product is empty; write the model, as in NVIDIA-H100-80GB-HBM3".to_owned();
         problems.push(Problem(product.referenced, reason));
     }
-    let memory_mib = problems.required(&given.memory_mib, at, ("memoryMiB", "81559")).copied();
-    let family =
-        problems.required(&given.architecture, at, ("architecture", "hopper")).map(|family| architecture(family));
-    let capability = problems.required(&given.compute_capability, at, ("computeCapability", "\"9.0\"")).cloned();
-    let driver = problems.required(&given.driver_version, at, ("driverVersion", "550.107.02")).cloned();
+    let memory_mib = problems.required(&given.memory_mib, at, "memoryMiB: 81559").copied();
+    let family = problems.required(&given.architecture, at, "architecture: hopper").map(|family| architecture(family));
+    let capability = problems.required(&given.compute_capability, at, "computeCapability: \"9.0\"").cloned();
+    let driver = problems.required(&given.driver_version, at, "driverVersion: 550.107.02").cloned();
     let mode = given.sharing.as_ref().map_or(Ok(v1::sharing::Mode::Exclusive(v1::sharing::Exclusive {})), sharing_mode);
     let is_mig = given.sharing.as_ref().is_some_and(|sharing| matches!(sharing.value, FileSharing::Mig(_)));
     let usual_name = if is_mig { "nvidia.com/mig" } else { "nvidia.com/gpu" };

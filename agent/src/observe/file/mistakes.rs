@@ -73,14 +73,10 @@ impl Problems {
     }
 
     /// A required field; `example` is a whole line.
-    pub(super) fn required<'a, T>(
-        &mut self,
-        given: &'a Option<T>,
-        at: Location,
-        (field, example): (&str, &str),
-    ) -> Option<&'a T> {
+    pub(super) fn required<'a, T>(&mut self, given: &'a Option<T>, at: Location, example: &str) -> Option<&'a T> {
         if given.is_none() {
-            self.push(Problem(at, format!("{field} is missing; write it, as in {field}: {example}")));
+            let field = example.split(':').next().unwrap_or_default();
+            self.push(Problem(at, format!("{field} is missing; write it, as in {example}")));
         }
         given.as_ref()
     }
