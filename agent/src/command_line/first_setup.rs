@@ -18,7 +18,7 @@ use crate::host::platform::{self, Place};
 
 /// Name of the inventory file in the state directory.
 const INVENTORY_FILE: &str = "inventory.yaml";
-const HEAD: &str = "# Written by comity-agent join. docs/join.md lists all fields with their defaults.\n";
+const CONFIG_HEAD: &str = "# Written by comity-agent join. docs/join.md lists all fields with their defaults.\n";
 
 /// A file that is not written yet.
 pub(super) struct Draft {
@@ -152,7 +152,7 @@ fn text_of(config: &Config) -> String {
         fields.insert("stateDir".to_owned(), Value::String(config.state_dir.display().to_string()));
     }
     let text = serde_saphyr::to_string(&fields).unwrap_or_default();
-    format!("{HEAD}{text}")
+    format!("{CONFIG_HEAD}{text}")
 }
 
 /// What differs from another value; `None` if nothing does.

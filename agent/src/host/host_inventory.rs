@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::found_gpus::{FoundGpu, FoundGpus};
 use super::machine::{CpuAndMemory, Machine};
 
-const HEAD: &str = "\
+const INVENTORY_HEAD: &str = "\
 # Inventory of this host, as comity-agent found it. `comity-agent sample-inventory` shows all fields. The agent reads
 # changes within a second; `comity-agent doctor` checks them.
 ";
@@ -15,7 +15,8 @@ const HEAD: &str = "\
 pub fn inventory_of(machine: &Machine, gpus: &FoundGpus) -> String {
     let CpuAndMemory { cpus, memory_mib } = machine.whole;
     let name = if machine.name.is_empty() { "host" } else { &machine.name };
-    let mut text = format!("{HEAD}nodes:\n  - name: {name:?}\n    cpu: \"{cpus}\"\n    memory: {memory_mib}Mi\n");
+    let mut text =
+        format!("{INVENTORY_HEAD}nodes:\n  - name: {name:?}\n    cpu: \"{cpus}\"\n    memory: {memory_mib}Mi\n");
     let gpus = match gpus {
         FoundGpus::Listed(gpus) => &gpus[..],
         FoundGpus::Unlisted { .. } => &[],

@@ -9,10 +9,10 @@ use crate::config::Config;
 use crate::enrollment::join::brokers_of_member;
 
 const CERTIFICATE_CHECK: &str = "certificate";
-const AGAIN: &str = "get a token with `comity cluster invite CLUSTER --replace`, remove the directory identity/ from the \
-    state directory, and run `comity-agent join TOKEN`";
+const AGAIN: &str = "get a token with `comity cluster invite CLUSTER --replace`, remove the directory identity/ from \
+    the state directory, and run `comity-agent join TOKEN`";
 /// The agent renews after two thirds of a day; less than this is left only if it did not run.
-const SOON: Duration = Duration::from_secs(2 * 3_600);
+const RENEW_SOON: Duration = Duration::from_secs(2 * 3_600);
 
 /// How a member calls its brokers.
 pub(super) struct MemberAccess {
@@ -47,7 +47,7 @@ pub(super) fn check(config: &Config, clock: &dyn Clock, list: &mut CheckList) ->
     };
     let minutes = left.as_secs() / 60;
     let detail = format!("{id}, valid for {} h {} min", minutes / 60, minutes % 60);
-    list.push(if left < SOON {
+    list.push(if left < RENEW_SOON {
         Check::warning(
             CERTIFICATE_CHECK,
             detail,

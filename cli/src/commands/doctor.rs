@@ -33,10 +33,10 @@ const BROKER_LIMIT: Duration = Duration::from_secs(5);
 /// A certificate that ends so soon is a warning.
 const SOON: Duration = Duration::from_secs(3 * 24 * 3_600);
 
-const BROKERS: &str = "brokers";
-const IDENTITY: &str = "identity";
-const LEADER: &str = "leader";
-const RIGHTS: &str = "rights";
+const BROKERS_CHECK: &str = "brokers";
+const IDENTITY_CHECK: &str = "identity";
+const LEADER_CHECK: &str = "leader";
+const RIGHTS_CHECK: &str = "rights";
 
 /// `comity doctor`.
 #[derive(Debug, Args)]
@@ -86,8 +86,8 @@ impl DoctorArgs {
 
 async fn check_client(session: &Session) -> CheckList {
     let mut list = CheckList::default();
-    let endpoints = session.endpoints().map_err(|failure| list.push(failed(BROKERS, failure))).ok();
-    let tls = session.tls().map_err(|failure| list.push(failed(IDENTITY, failure))).ok();
+    let endpoints = session.endpoints().map_err(|failure| list.push(failed(BROKERS_CHECK, failure))).ok();
+    let tls = session.tls().map_err(|failure| list.push(failed(IDENTITY_CHECK, failure))).ok();
     let caller = tls.as_ref().and_then(|_| check_identity(session, &mut list));
     let (Some(endpoints), Some(tls)) = (endpoints, tls) else { return list };
     if !check_brokers(&endpoints, &tls, &mut list).await {
@@ -111,15 +111,15 @@ fn check_identity(session: &Session, list: &mut CheckList) -> Option<String> {
     let directory = IdentityDir::new(session.identity_dir()?);
     let (_, identity) = directory.load().ok()?;
     if let Err(error) = private_files::check(&directory.key_file()) {
-        list.push(Check::failed(IDENTITY, error.to_string(), "run the chmod command"));
+        list.push(Check::failed(IDENTITY_CHECK, error.to_string(), "run the chmod command"));
     }
     let left = identity.not_after().duration_since(SystemClock::new().now()).unwrap_or_default();
     let hours = left.as_secs() / 3_600;
     let detail = format!("{}, valid for {} d {} h", identity.id(), hours / 24, hours % 24);
     list.push(if left < SOON {
-        Check::warning(IDENTITY, detail, "ask a maintainer for a new certificate before it ends")
+        Check::warning(IDENTITY_CHECK, detail, "ask a maintainer for a new certificate before it ends")
     } else {
-        Check::ok(IDENTITY, detail)
+        Check::ok(IDENTITY_CHECK, detail)
     });
     Some(identity.id().to_string())
 }
@@ -137,9 +137,9 @@ async fn check_brokers(endpoints: &BrokerEndpoints, tls: &ClientTls, list: &mut 
                 check_version(address, &federation)
             }
             Err(failure) if answered > 0 => {
-                Check::warning(BROKERS, format!("{address}: {}", failure.reason), failure.remedy)
+                Check::warning(BROKERS_CHECK, format!("{address}: {}", failure.reason), failure.remedy)
             }
-            Err(failure) => Check::failed(BROKERS, format!("{address}: {}", failure.reason), failure.remedy),
+            Err(failure) => Check::failed(BROKERS_CHECK, format!("{address}: {}", failure.reason), failure.remedy),
         });
     }
     list.extend(ahead.map(clock_check));
@@ -149,10 +149,10 @@ async fn check_brokers(endpoints: &BrokerEndpoints, tls: &ClientTls, list: &mut 
 fn check_version(address: &str, federation: &v1::GetFederationResponse) -> Check {
     let (client, broker) = (env!("CARGO_PKG_VERSION"), &federation.broker_version);
     if client == broker {
-        return Check::ok(BROKERS, format!("{address} answers, federation {}", federation.trust_domain));
+        return Check::ok(BROKERS_CHECK, format!("{address} answers, federation {}", federation.trust_domain));
     }
     let detail = format!("{address} answers, and has version {broker}; this client has {client}");
-    Check::warning(BROKERS, detail, "use a client of the broker's version")
+    Check::warning(BROKERS_CHECK, detail, "use a client of the broker's version")
 }
 
 /// One broker's answer.
@@ -186,9 +186,9 @@ async fn check_leader(endpoints: &BrokerEndpoints, tls: &ClientTls) -> Check {
     match call(client.list_clusters(request)).await {
         // A broker asks the leader before it denies a right.
         Ok(_) | Err(Failure { exit: Exit::Permission, .. }) => {
-            Check::ok(LEADER, "the group has a leader that a majority follows")
+            Check::ok(LEADER_CHECK, "the group has a leader that a majority follows")
         }
-        Err(failure) => Check::failed(LEADER, failure.reason, "run 'comity raft status'"),
+        Err(failure) => Check::failed(LEADER_CHECK, failure.reason, "run 'comity raft status'"),
     }
 }
 
@@ -201,15 +201,15 @@ async fn check_rights(endpoints: &BrokerEndpoints, tls: &ClientTls, caller: &str
         Err(failure) if failure.exit == Exit::Permission => {
             let remedy = "ask a maintainer to name it under `members` of a Tenant, `operators` of an Institution, or \
                           `maintainers` of the Federation";
-            return Check::warning(RIGHTS, format!("policy names {caller} nowhere: you may do nothing"), remedy);
+            return Check::warning(RIGHTS_CHECK, format!("policy names {caller} nowhere: you may do nothing"), remedy);
         }
-        Err(failure) => return Check::warning(RIGHTS, failure.reason, failure.remedy),
+        Err(failure) => return Check::warning(RIGHTS_CHECK, failure.reason, failure.remedy),
     };
     let files = bundle.files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
     match comity_policy::load(files) {
-        Ok(bundle) => Check::ok(RIGHTS, roles_text(&bundle.roles_of(caller))),
+        Ok(bundle) => Check::ok(RIGHTS_CHECK, roles_text(&bundle.roles_of(caller))),
         Err(_) => Check::warning(
-            RIGHTS,
+            RIGHTS_CHECK,
             "this client cannot read the policy in force",
             "compare the versions of client and broker with 'comity version'",
         ),
