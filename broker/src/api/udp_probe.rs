@@ -13,9 +13,10 @@ use tokio::net::UdpSocket;
 
 /// Lowest port that is probed: those below belong to other services.
 const MIN_PORT: u16 = 1_024;
-/// Shortest time between two probed calls with one token.
-const PAUSE: Duration = Duration::from_secs(2);
-/// Tokens that are remembered; beyond that none is probed until the oldest are forgotten.
+/// Probed calls with one token within [`PROBE_WINDOW`]: enough for somebody who corrects a firewall.
+const MAX_CALLS: u32 = 10;
+const PROBE_WINDOW: Duration = Duration::from_secs(60);
+/// Tokens that are remembered; beyond that no other is probed until the oldest are forgotten.
 const MAX_TOKENS: usize = 4_096;
 /// Time limit of resolving a host name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,9 +36,9 @@ pub enum ProbeError {
     /// The address is the broker's own host or no host's at all.
     #[error("{0} is not an address at which the broker reaches another host")]
     Address(IpAddr),
-    /// The token was checked a moment ago.
-    #[error("this token was checked less than {} s ago", PAUSE.as_secs())]
-    TooSoon,
+    /// The token was checked often just now.
+    #[error("this token was checked {MAX_CALLS} times within {} s; wait a minute", PROBE_WINDOW.as_secs())]
+    TooOften,
     /// The system refused.
     #[error("the broker cannot send to it: {0}")]
     Send(String),
@@ -46,22 +47,33 @@ pub enum ProbeError {
 /// Limits probed calls with each token. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct UdpProbeLimit {
-    last: Arc<Mutex<BTreeMap<String, Duration>>>,
+    windows: Arc<Mutex<BTreeMap<String, CallWindow>>>,
+}
+
+/// Calls with one token since a monotonic time.
+#[derive(Debug, Clone, Copy)]
+struct CallWindow {
+    start: Duration,
+    calls: u32,
 }
 
 impl UdpProbeLimit {
     /// Permits a call at the monotonic time `now`.
     ///
     /// # Errors
-    /// [`ProbeError::TooSoon`].
+    /// [`ProbeError::TooOften`].
     pub fn allow(&self, token_sha256: &str, now: Duration) -> Result<(), ProbeError> {
         // Each change is one entry, so a panic elsewhere leaves nothing half done.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|_, at| now.saturating_sub(*at) < PAUSE);
-        if last.contains_key(token_sha256) || last.len() >= MAX_TOKENS {
-            return Err(ProbeError::TooSoon);
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.retain(|_, window| now.saturating_sub(window.start) < PROBE_WINDOW);
+        if !windows.contains_key(token_sha256) && windows.len() >= MAX_TOKENS {
+            return Err(ProbeError::TooOften);
         }
-        last.insert(token_sha256.to_owned(), now);
+        let window = windows.entry(token_sha256.to_owned()).or_insert(CallWindow { start: now, calls: 0 });
+        if window.calls >= MAX_CALLS {
+            return Err(ProbeError::TooOften);
+        }
+        window.calls += 1;
         Ok(())
     }
 }
@@ -147,12 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_probed_at_intervals() {
+    fn a_token_is_probed_a_few_times_a_minute() {
         let limit = UdpProbeLimit::default();
         let at = Duration::from_millis;
-        assert_eq!(limit.allow("a", at(0)), Ok(()));
-        assert_eq!(limit.allow("a", at(1_999)), Err(ProbeError::TooSoon));
-        assert_eq!(limit.allow("b", at(1_999)), Ok(()));
-        assert_eq!(limit.allow("a", at(2_000)), Ok(()));
+        for call in 0..10 {
+            assert_eq!(limit.allow("a", at(call)), Ok(()));
+        }
+        assert_eq!(limit.allow("a", at(59_999)), Err(ProbeError::TooOften));
+        assert_eq!(limit.allow("b", at(59_999)), Ok(()));
+        assert_eq!(limit.allow("a", at(60_000)), Ok(()));
     }
 }
