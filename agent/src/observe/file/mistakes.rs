@@ -10,6 +10,9 @@ const SIMILAR: f64 = 0.8;
 /// Mistakes that one reading reports.
 const MAX_MISTAKES: usize = 50;
 
+/// Start of names that the YAML parser makes up.
+const PARSER_STEP: &str = "__";
+
 const NODE_FIELDS: &[&str] = &["name", "cpu", "memory", "schedulable", "ready", "localUse", "gpus", "numa", "rdma"];
 const GPU_FIELDS: &[&str] = &[
     "count",
@@ -96,13 +99,16 @@ impl<'a> UnknownFields<'a> {
         Self { path, text, found: BTreeMap::new(), mistakes: Vec::new() }
     }
 
-    /// Records the field at a path such as `nodes.0.gpus.1.drivreVersion`.
+    /// Records the field at a path such as `nodes.0.?.value.gpus.?.1.?.value.drivreVersion`: besides names and numbers of
+    /// entries it has the parser's own steps to a value with its place.
     pub(super) fn record(&mut self, at: &str) {
-        if self.mistakes.len() >= MAX_MISTAKES {
+        let mut steps = at.split('.').rev();
+        let field = steps.next().unwrap_or_default().to_owned();
+        let is_place = steps.clone().any(|step| ["referenced", "defined"].contains(&step));
+        if self.mistakes.len() >= MAX_MISTAKES || field.starts_with(PARSER_STEP) || is_place {
             return;
         }
-        let mut names = at.split('.').filter(|part| *part != "?" && part.parse::<u64>().is_err()).rev();
-        let field = names.next().unwrap_or_default().to_owned();
+        let mut names = steps.filter(|step| !["?", "value"].contains(step) && step.parse::<u64>().is_err());
         let known = match names.next() {
             Some("gpus") => GPU_FIELDS,
             Some("localUse") => LOCAL_USE_FIELDS,
