@@ -154,8 +154,10 @@ impl Agent {
         // Before anything that may wait: for a broker, a disk or an API server.
         tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
-        let (joined, access) = Self::join(&config, &clock, &entropy).await?;
+        let (store, key) = open_state(&state, entropy.as_ref())?;
+        // Before joining: what is wrong here must not cost the single-use token.
         let platform = platform(&config, &clock, &entropy).await?;
+        let (joined, access) = Self::join(&config, store, key, &clock, &entropy).await?;
         let shutdown = Shutdown::new();
         // From here on a failure ends the started tasks.
         let unfinished = shutdown.token().drop_guard();
@@ -165,25 +167,17 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Loads the store and the identity key, and joins unless an identity exists.
+    /// Joins unless an identity exists.
     async fn join(
         config: &Config,
+        store: Store,
+        key: IdentityKey,
         clock: &Arc<dyn Clock>,
         entropy: &Arc<dyn Entropy>,
     ) -> Result<(JoinedCluster, BrokerAccess), AgentError> {
-        let state = config.state_dir.clone();
-        for secret in [
-            state.join(IDENTITY_KEY_FILE),
-            IdentityDir::new(state.join("identity")).key_file(),
-            state.join("agent.redb"),
-        ] {
-            private_files::check(&secret)?;
-        }
-        let store = Store::open(&state)?;
-        let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy.as_ref())?;
-        let token = config.join_token_file.as_deref();
+        let token = config.join_token_file.as_ref();
         let Membership { directory, identity, brokers } = join_or_load(JoinInput {
-            state: &state,
+            state: &config.state_dir,
             token,
             brokers: &config.brokers,
             key: &key,
@@ -406,6 +400,21 @@ impl Agent {
             Err(_) => tracing::debug!("a task still holds the fabric, which ends with that task"),
         }
     }
+}
+
+/// Secrets of the state directory, which only the agent's user may read.
+#[must_use]
+pub fn secret_files(state: &Path) -> [PathBuf; 3] {
+    [state.join(IDENTITY_KEY_FILE), IdentityDir::new(state.join("identity")).key_file(), state.join("agent.redb")]
+}
+
+/// Opens the store, and loads or makes the identity key.
+fn open_state(state: &Path, entropy: &dyn Entropy) -> Result<(Store, IdentityKey), AgentError> {
+    for secret in secret_files(state) {
+        private_files::check(&secret)?;
+    }
+    let store = Store::open(state)?;
+    Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
 }
 
 async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {

@@ -27,6 +27,7 @@ pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 
 use address::is_host_port;
 
+use crate::enrollment::token_source::JoinTokenSource;
 use crate::observe::{LocalReserve, RdmaResource};
 
 /// Largest configuration file in bytes.
@@ -142,8 +143,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Brokers, "host:port"; empty: those of the join token.
     pub brokers: Vec<String>,
-    /// File with a join token; used at the first start only.
-    pub join_token_file: Option<PathBuf>,
+    /// File with a join token, or the token; used at the first start only.
+    pub join_token_file: Option<JoinTokenSource>,
     /// The institution's signature over this agent's identity key, "ed25519:BASE64", if the federation requires one.
     pub voucher: Option<IdentitySignature>,
     /// Pinned keys of institutions, so that no broker can swap a cluster's keys: names and "ed25519:BASE64".

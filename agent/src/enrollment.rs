@@ -2,3 +2,4 @@
 
 pub mod join;
 pub mod renew;
+pub mod token_source;

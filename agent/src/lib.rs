@@ -10,7 +10,8 @@
 //!
 //! Each system that the agent acts on has its own crate: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
 //! (records on disk) and `workload`, over the types of `model`. Modules depend only on those crates and on modules to
-//! their left: `keys`, `enrollment`, `observe`, `config`, `reconcile`, `uplink`, `services`, `app`.
+//! their left: `keys`, `enrollment`, `observe`, `config`, `reconcile`, `uplink`, `services`, `app`, `host`,
+//! `preflight`.
 //!
 //! The agent never gives the broker anything that opens a cluster, never removes anything because the broker is silent,
 //! and never lends more than its own policy allows.
@@ -19,9 +20,11 @@ pub mod app;
 pub mod command_line;
 pub mod config;
 pub mod enrollment;
+pub mod host;
 pub mod keys;
 pub mod metrics;
 pub mod observe;
+pub mod preflight;
 pub mod reconcile;
 pub mod services;
 pub mod uplink;

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::api::agent_streams::AgentStreams;
 use crate::api::server;
+use crate::api::udp_probe::UdpProbeLimit;
 use crate::config::Config;
 use crate::context::{Context, Validity};
 use crate::disaster_recovery::remember_members;
@@ -195,6 +196,7 @@ impl Broker {
             bootstrap_admins: Arc::new(config.settings.bootstrap_admins.clone()),
             validity: Validity { clusters: config.cluster_certificates, users: config.user_certificates },
             streams: AgentStreams::default(),
+            probes: UdpProbeLimit::default(),
             pace,
             stop: serving.token(),
         };

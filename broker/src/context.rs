@@ -19,6 +19,7 @@ use crate::api::agent_streams::AgentStreams;
 use crate::api::authorize::{Rpc, Viewer, authorize};
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
+use crate::api::udp_probe::UdpProbeLimit;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
 use crate::watch::WatchHub;
@@ -57,6 +58,8 @@ pub struct Context {
     pub validity: Validity,
     /// Agents connected here.
     pub streams: AgentStreams,
+    /// Limits datagrams to joining clusters.
+    pub probes: UdpProbeLimit,
     /// Limits the share of time spent on desired states.
     pub pace: Arc<DesiredPace>,
     /// Cancelled when this broker stops.

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cluster, completions, lease, offers, peering, policy, quote, raft, request, version};
+use crate::commands::{cluster, completions, doctor, lease, offers, peering, policy, quote, raft, request, version};
 use crate::dev::DevArgs;
 use crate::exit;
 use crate::global_args::GlobalArgs;
@@ -72,6 +72,8 @@ pub enum Command {
     /// The broker group: status, members, leader
     #[command(subcommand)]
     Raft(raft::RaftCommand),
+    /// Check identity, brokers, clock and rights, with a remedy for each problem
+    Doctor(doctor::DoctorArgs),
     /// Completion script for your shell
     Completions(completions::CompletionsArgs),
     /// Versions of this client and of the broker

@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod completions;
+pub mod doctor;
 pub mod lease;
 pub mod offers;
 pub mod peering;

@@ -73,6 +73,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Peering(command) => command.run(session).await,
         Command::Policy(command) => command.run(session).await,
         Command::Raft(command) => command.run(session).await,
+        Command::Doctor(command) => command.run(session).await,
         Command::Completions(command) => command.run(&mut Args::command()),
         Command::Version(command) => command.run(session).await,
     }

@@ -72,6 +72,12 @@ impl Session {
         })
     }
 
+    /// Directory of the caller's identity.
+    #[must_use]
+    pub fn identity_dir(&self) -> Option<&Path> {
+        self.identity.as_deref()
+    }
+
     /// TLS with the caller's certificate.
     ///
     /// # Errors

@@ -47,3 +47,10 @@ pub mod raft {
 
 /// The files of the public API as an encoded `FileDescriptorSet`, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/comity.bin"));
+
+/// First bytes of the datagram that a broker sends for `CheckJoin`; the request's nonce follows.
+pub const UDP_PROBE_MAGIC: &[u8] = b"comity-udp-probe";
+/// Bytes of the nonce of `CheckJoin`.
+pub const UDP_PROBE_NONCE_BYTES: usize = 16;
+/// Endpoints of one `CheckJoin`, at most.
+pub const MAX_UDP_PROBES: usize = 4;

@@ -15,7 +15,8 @@ use comity_runtime::{
     Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature,
     JoinToken, KeyAndCsr, Roots, TlsIdentity,
 };
-use zeroize::Zeroizing;
+
+use super::token_source::JoinTokenSource;
 
 /// Purpose of the identity key's signature over the CSR.
 const JOIN_DOMAIN: &str = "join-csr";
@@ -23,14 +24,17 @@ const JOIN_DOMAIN: &str = "join-csr";
 const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between tries.
 const JOIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-const TOKEN_FILE_MAX_BYTES: u64 = 16 << 10;
+/// Name of the file with the brokers' addresses in the state directory.
+const BROKERS_FILE: &str = "brokers";
+/// Its largest size.
+const BROKERS_MAX_BYTES: u64 = 16 << 10;
 
 /// Why an agent has no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// No identity and no token.
-    #[error("{state} holds no identity of a member cluster: give a join token (from `comity cluster invite`) with \
-        --join-token", state = .state.display())]
+    #[error("{state} holds no identity of a member cluster: get a token with `comity cluster invite`, and run \
+        `comity-agent join TOKEN`", state = .state.display())]
     NoToken {
         /// The state folder.
         state: PathBuf,
@@ -39,10 +43,10 @@ pub enum JoinError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The token is invalid.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{origin}: {source}")]
     Token {
-        /// The file.
-        path: PathBuf,
+        /// Where the token comes from.
+        origin: String,
         /// The cause.
         #[source]
         source: JoinTokenError,
@@ -101,8 +105,8 @@ pub struct Membership {
 pub struct JoinInput<'a> {
     /// The state folder.
     pub state: &'a Path,
-    /// File with a join token.
-    pub token: Option<&'a Path>,
+    /// Source of the join token.
+    pub token: Option<&'a JoinTokenSource>,
     /// Configured brokers; empty: those of the token.
     pub brokers: &'a [String],
     /// This agent's identity key.
@@ -122,25 +126,30 @@ pub struct JoinInput<'a> {
 pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError> {
     let JoinInput { state, brokers, .. } = input;
     let directory = IdentityDir::new(state.join("identity"));
-    let list = state.join("brokers");
     if !directory.exists() {
-        let path = input.token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?;
-        let text = Zeroizing::new(atomic_file::read_bounded(path, TOKEN_FILE_MAX_BYTES)?);
-        let token: JoinToken = String::from_utf8_lossy(&text)
-            .parse()
-            .map_err(|source| JoinError::Token { path: path.to_owned(), source })?;
+        let token = input.token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?.read()?;
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
-        atomic_file::write(&list, token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
+        atomic_file::write(&state.join(BROKERS_FILE), token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
         let pem = join(&token, &input).await?;
         directory.save(&pem)?;
         tracing::info!(cluster = %token.cluster, federation = %token.trust_domain, "joined the federation");
     }
     let (_, identity) = directory.load()?;
-    let brokers = match brokers {
-        [] => String::from_utf8_lossy(&atomic_file::read_bounded(&list, TOKEN_FILE_MAX_BYTES)?).parse()?,
-        brokers => BrokerEndpoints::new(brokers)?,
-    };
-    Ok(Membership { directory, identity, brokers })
+    Ok(Membership { directory, identity, brokers: brokers_of_member(state, brokers)? })
+}
+
+/// The configured brokers, or those of the token with which the cluster joined.
+///
+/// # Errors
+/// [`JoinError::File`] or [`JoinError::Brokers`].
+pub fn brokers_of_member(state: &Path, configured: &[String]) -> Result<BrokerEndpoints, JoinError> {
+    Ok(match configured {
+        [] => {
+            let list = atomic_file::read_bounded(&state.join(BROKERS_FILE), BROKERS_MAX_BYTES)?;
+            String::from_utf8_lossy(&list).parse()?
+        }
+        configured => BrokerEndpoints::new(configured)?,
+    })
 }
 
 async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {

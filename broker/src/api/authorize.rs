@@ -17,6 +17,7 @@ use crate::api::rpc_error::RpcError;
 pub enum Rpc {
     GetFederation,
     InviteCluster,
+    CheckJoin,
     Join,
     RenewCertificate,
     ListClusters,
@@ -70,7 +71,7 @@ impl Rpc {
     const fn allows(self) -> &'static [Who] {
         use Who::{Admin, Anyone, Broker, Cluster, Member, Operator, Submitter};
         match self {
-            Self::GetFederation | Self::Join => &[Anyone],
+            Self::GetFederation | Self::CheckJoin | Self::Join => &[Anyone],
             Self::Connect => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
             Self::ListClusters

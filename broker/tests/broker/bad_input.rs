@@ -97,6 +97,21 @@ async fn join_tokens_are_single_use_and_expire() {
     let (good, _) = join_request("ncc-main", token.secret.expose(), &identity);
     let revision = federation.revision().await;
 
+    // Checking a token does not use it.
+    let check = v1::CheckJoinRequest {
+        cluster: "ncc-main".to_owned(),
+        secret: token.secret.expose().to_vec(),
+        ..v1::CheckJoinRequest::default()
+    };
+    let checked = client.check_join(check.clone()).await.unwrap().into_inner();
+    assert_eq!((checked.institution.as_str(), checked.replaces), ("national-centre", false));
+    let other = v1::CheckJoinRequest { cluster: "startup-pc".to_owned(), ..check.clone() };
+    assert_refused(client.check_join(other).await, Code::Unauthenticated, "cluster", "startup-pc");
+    let many = v1::CheckJoinRequest { udp_endpoints: vec!["gw:51871".to_owned(); 5], ..check.clone() };
+    assert_refused(client.check_join(many).await, Code::InvalidArgument, "udp_endpoints", "5");
+    let short = v1::CheckJoinRequest { udp_endpoints: vec!["gw:51871".to_owned()], nonce: vec![1], ..check.clone() };
+    assert_refused(client.check_join(short).await, Code::InvalidArgument, "nonce", "1 bytes");
+
     let bad = v1::JoinRequest { identity_proof: vec![7; 64], ..good.clone() };
     assert_refused(client.join(bad).await, Code::InvalidArgument, "identity_proof", "");
     let bad = v1::JoinRequest { secret: vec![7; 31], ..good.clone() };
@@ -115,6 +130,8 @@ async fn join_tokens_are_single_use_and_expire() {
     client.join(good.clone()).await.unwrap();
     // The very same call gets its answer again; the token in another call does not.
     client.join(good).await.unwrap();
+    let status = client.check_join(check).await.unwrap_err();
+    assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"));
     let (reused, _) = join_request("ncc-main", token.secret.expose(), &identity);
     let status = client.join(reused).await.unwrap_err();
     assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"));

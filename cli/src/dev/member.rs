@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use comity_agent::app::IDENTITY_KEY_FILE;
 use comity_agent::config::{FabricSettings, KubernetesConfig};
+use comity_agent::enrollment::token_source::JoinTokenSource;
 use comity_agent::{Agent, Config};
 use comity_runtime::atomic_file::{self, PRIVATE};
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, SystemEntropy};
@@ -103,13 +104,13 @@ impl Member {
     pub(super) fn set_join_token(&mut self, token: &str) -> Result<(), Failure> {
         let file = self.state.join("join.token");
         atomic_file::write(&file, token.as_bytes(), PRIVATE).map_err(|error| failed(self.cluster, &error))?;
-        self.config.join_token_file = Some(file);
+        self.config.join_token_file = Some(JoinTokenSource::File(file));
         Ok(())
     }
 
     /// Starts the agent, which joins first if it has not, and deletes the used token.
     pub(super) async fn start(self) -> Result<Agent, Failure> {
-        let token = self.config.join_token_file.clone();
+        let token = self.config.join_token_file.as_ref().and_then(|source| source.file()).map(Path::to_owned);
         let agent = Agent::start(self.config).await.map_err(|error| failed(self.cluster, &error))?;
         if let Some(token) = token {
             std::fs::remove_file(token).map_err(|error| failed(self.cluster, &error))?;

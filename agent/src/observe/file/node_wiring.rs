@@ -1,42 +1,39 @@
 //! NUMA nodes and networks of a node in an inventory file. Checked here as the broker checks them, because an error
 //! with line and column says more than a refused offer.
 
-use comity_policy::quantity;
 use comity_proto::v1;
-use serde::Deserialize;
-use serde_saphyr::Spanned;
+use serde_saphyr::Location;
 
-use super::{FileNode, Problem, amount};
-use crate::observe::MIB;
+use super::amounts;
+use super::inventory_format::FileNode;
+use super::mistakes::Problem;
 use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
 
-/// Allocatable CPU and memory of a NUMA node.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct FileNuma {
-    cpu: Spanned<String>,
-    memory: Spanned<String>,
-}
-
 /// The NUMA nodes of a node. They include those that its devices name, and their amounts do not exceed the node's.
-pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
-    let at = given.name.referenced;
+pub(super) fn numa(
+    given: &FileNode,
+    at: Location,
+    cpu_milli: u64,
+    memory_mib: u64,
+) -> Result<Vec<v1::NumaAmounts>, Problem> {
     if given.numa.len() > MAX_NUMA_NODES {
         return Err(Problem(
             at,
             format!("numa: {} are too many; a node has at most {MAX_NUMA_NODES}", given.numa.len()),
         ));
     }
-    let cpu = |given: &Spanned<String>| amount("cpu", given, quantity::milli_floor);
-    let memory = |given: &Spanned<String>| amount("memory", given, quantity::ones_floor).map(|bytes| bytes / MIB);
     let mut numa = Vec::with_capacity(given.numa.len());
     for (&numa_node, has) in &given.numa {
-        numa.push(v1::NumaAmounts { numa_node, cpu_milli: cpu(&has.cpu)?, memory_mib: memory(&has.memory)? });
+        numa.push(v1::NumaAmounts {
+            numa_node,
+            cpu_milli: amounts::cpu_milli(&has.cpu)?,
+            memory_mib: amounts::memory_mib(&has.memory)?,
+        });
     }
     let sum = |amount: fn(&v1::NumaAmounts) -> u64| numa.iter().map(amount).fold(0, u64::saturating_add);
     for (field, sum, whole, of) in [
-        ("cpu", sum(|has| has.cpu_milli), cpu(&given.cpu)?, "thousandths of a core"),
-        ("memory", sum(|has| has.memory_mib), memory(&given.memory)?, "MiB"),
+        ("cpu", sum(|has| has.cpu_milli), cpu_milli, "thousandths of a core"),
+        ("memory", sum(|has| has.memory_mib), memory_mib, "MiB"),
     ] {
         if sum > whole {
             let reason = format!(
@@ -46,7 +43,7 @@ pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
             return Err(Problem(at, reason));
         }
     }
-    for gpus in &given.gpus {
+    for gpus in given.gpus.iter().flatten().map(|gpus| &gpus.value) {
         if let Some(numa) = gpus.numa.as_ref().filter(|numa| !given.numa.contains_key(&numa.value)) {
             let reason = format!(
                 "numa {} is no NUMA node of this node; list its NUMA nodes, as in numa: {{0: {{cpu: 56, memory: \
@@ -63,10 +60,10 @@ pub(super) fn numa(given: &FileNode) -> Result<Vec<v1::NumaAmounts>, Problem> {
 }
 
 /// The networks of a node.
-pub(super) fn rdma(given: &FileNode) -> Result<Vec<v1::RdmaBandwidth>, Problem> {
+pub(super) fn rdma(given: &FileNode, at: Location) -> Result<Vec<v1::RdmaBandwidth>, Problem> {
     if given.rdma.len() > MAX_NETWORKS {
         let reason = format!("rdma: {} networks are too many; a node has at most {MAX_NETWORKS}", given.rdma.len());
-        return Err(Problem(given.name.referenced, reason));
+        return Err(Problem(at, reason));
     }
     let mut rdma = Vec::with_capacity(given.rdma.len());
     for (network, gbits) in &given.rdma {

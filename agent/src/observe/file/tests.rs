@@ -102,9 +102,51 @@ fn errors_say_where_and_what() {
         ("memoryMiB: 24564", "memoryMiB: lots", 9, ""),
     ] {
         let error = read(&GOOD.replace(from, to)).unwrap_err();
-        let InventoryFileError::Wrong { line: at, column, .. } = &error else { panic!("{error}") };
+        let InventoryFileError::Wrong(mistakes) = &error else { panic!("{error}") };
+        let InventoryMistake { line: at, column, .. } = &mistakes[0];
         assert!((line..=line + 1).contains(at) && *column >= 1, "{error}");
         assert!(error.to_string().starts_with("inventory.yaml:") && error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn one_reading_reports_all_mistakes() {
+    let text = "\
+nodes:
+  - name: titan
+    memory: 128Gigs
+    loaclUse: {gpus: 1}
+    gpus:
+      - count: 200
+        product: NVIDIA-GeForce-RTX-4090
+        memoryMiB: 24564
+        architecture: ada-lovelace
+        drivreVersion: 550.107.02
+        colour: green
+";
+    let InventoryFileError::Wrong(mistakes) = read(text).unwrap_err() else { panic!("it can be read") };
+    let found: Vec<_> = mistakes.iter().map(|mistake| (mistake.line, mistake.reason.as_str())).collect();
+    for (line, part) in [
+        (2, "cpu is missing; write it, as in cpu: \"64\""),
+        (3, "memory \"128Gigs\" is not an amount"),
+        (4, "unknown field loaclUse; did you mean localUse?"),
+        (6, "computeCapability is missing"),
+        (6, "driverVersion is missing"),
+        (6, "count 200 is out of range"),
+        (10, "unknown field drivreVersion; did you mean driverVersion?"),
+        (11, "unknown field colour; the fields here are count, product"),
+    ] {
+        assert!(found.iter().any(|(at, reason)| *at == line && reason.contains(part)), "{part}: {found:#?}");
+    }
+    assert_eq!(found.len(), 8, "{found:#?}");
+}
+
+#[test]
+fn the_sample_is_read_and_has_every_field() {
+    let nodes = read(SAMPLE_INVENTORY).unwrap();
+    assert_eq!(nodes.iter().map(|node| node.devices.len()).sum::<usize>(), 12);
+    for field in mistakes::KNOWN_FIELDS.iter().copied().flatten() {
+        assert!(SAMPLE_INVENTORY.contains(&format!("{field}:")), "{field}");
     }
 }
 

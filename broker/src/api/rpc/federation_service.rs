@@ -1,5 +1,7 @@
 //! FederationService: members, and how they join.
 
+mod check_join;
+
 use std::ops::Bound;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,6 +45,7 @@ pub struct FederationHandlers {
 serve! { FederationService for FederationHandlers {
     get_federation: GetFederationRequest -> GetFederationResponse;
     invite_cluster: InviteClusterRequest -> InviteClusterResponse;
+    check_join: CheckJoinRequest -> CheckJoinResponse;
     join: JoinRequest -> JoinResponse;
     renew_certificate: RenewCertificateRequest -> RenewCertificateResponse;
     list_clusters: ListClustersRequest -> ListClustersResponse;
@@ -70,6 +73,7 @@ impl FederationHandlers {
             trust_domain: self.context.ca.trust_domain().to_string(),
             ca_sha256: self.context.ca.root_sha256().to_string(),
             broker_version: env!("CARGO_PKG_VERSION").to_owned(),
+            time_ms: self.context.now().0,
         })
     }
 
@@ -293,16 +297,7 @@ impl FederationHandlers {
 fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     let cluster = ClusterId::parse(&message.cluster, "cluster")?;
     let name = cluster_name(&cluster)?;
-    if message.secret.len() != SECRET_BYTES {
-        let remedy = format!("send the {SECRET_BYTES} bytes of the join token");
-        return Err(Refusal::invalid(
-            "secret",
-            format!("{} bytes", message.secret.len()),
-            "has the wrong length",
-            remedy,
-        ));
-    }
-    let secret_sha256 = join_secret::hash_hex(&message.secret);
+    let secret_sha256 = parse_secret(&message.secret)?;
     // The secret itself stays out of the hash of the body; its own hash is in the key.
     let body = v1::JoinRequest { secret: Vec::new(), ..message.clone() };
     let idempotency = Idempotency {
@@ -343,6 +338,15 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
         bytes => Some(signature("voucher", bytes)?),
     };
     Ok(Joining { cluster, name, secret_sha256, csr, identity, voucher, idempotency })
+}
+
+/// The hash under which the invitation of a secret is recorded.
+fn parse_secret(secret: &[u8]) -> Result<String, Refusal> {
+    if secret.len() != SECRET_BYTES {
+        let remedy = format!("send the {SECRET_BYTES} bytes of the join token");
+        return Err(Refusal::invalid("secret", format!("{} bytes", secret.len()), "has the wrong length", remedy));
+    }
+    Ok(join_secret::hash_hex(secret))
 }
 
 fn parse_csr(der: Vec<u8>) -> Result<CsrDer, Refusal> {

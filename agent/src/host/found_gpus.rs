@@ -1,0 +1,153 @@
+//! NVIDIA GPUs of this host, as nvidia-smi lists them; or at least that the PCI bus has some.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Fields of a line, in this order.
+const QUERY: &str = "--query-gpu=name,uuid,memory.total,driver_version,compute_cap,pci.bus_id,mig.mode.current";
+/// How long nvidia-smi may take: it loads the driver if no process uses it.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+/// PCI vendor NVIDIA.
+const NVIDIA_VENDOR: &str = "0x10de";
+/// PCI classes of display controllers: VGA and 3D.
+const DISPLAY_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundGpu {
+    /// Model, as GPU Feature Discovery writes it.
+    pub product: String,
+    /// "GPU-…".
+    pub uuid: String,
+    /// Memory.
+    pub memory_mib: u64,
+    /// Driver.
+    pub driver_version: String,
+    /// As in "9.0".
+    pub compute_capability: String,
+    /// Family, as in "hopper"; empty if this version does not know it.
+    pub architecture: &'static str,
+    /// The nearest NUMA node.
+    pub numa: Option<u32>,
+    /// Whether it is partitioned.
+    pub is_mig: bool,
+}
+
+/// GPUs of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundGpus {
+    /// Those that nvidia-smi lists; may be none.
+    Listed(Vec<FoundGpu>),
+    /// The PCI bus has some, and nvidia-smi does not list them.
+    Unlisted {
+        /// Their number.
+        devices: usize,
+        /// Why they are not listed.
+        reason: String,
+    },
+}
+
+/// Looks for GPUs.
+pub async fn find() -> FoundGpus {
+    let root = Path::new("/");
+    let format = "--format=csv,noheader,nounits";
+    let command = tokio::process::Command::new("nvidia-smi").args([QUERY, format]).kill_on_drop(true).output();
+    let reason = match tokio::time::timeout(ANSWERS_WITHIN, command).await {
+        Ok(Ok(output)) if output.status.success() => {
+            return FoundGpus::Listed(parse(&String::from_utf8_lossy(&output.stdout), root));
+        }
+        Ok(Ok(output)) => {
+            let said = [output.stderr, output.stdout].concat();
+            let said = String::from_utf8_lossy(&said);
+            format!("nvidia-smi failed: {}", said.lines().next().unwrap_or_default().trim())
+        }
+        Ok(Err(error)) => format!("nvidia-smi cannot be run: {error}"),
+        Err(_) => format!("nvidia-smi did not end within {} s", ANSWERS_WITHIN.as_secs()),
+    };
+    match pci_devices(root) {
+        0 => FoundGpus::Listed(Vec::new()),
+        devices => FoundGpus::Unlisted { devices, reason },
+    }
+}
+
+/// Reads the lines of nvidia-smi; leaves out those that it does not understand.
+fn parse(csv: &str, root: &Path) -> Vec<FoundGpu> {
+    csv.lines().filter_map(|line| parse_line(line, root)).collect()
+}
+
+fn parse_line(line: &str, root: &Path) -> Option<FoundGpu> {
+    let mut fields = line.split(',').map(str::trim);
+    let mut next = || fields.next().filter(|field| !field.is_empty());
+    let (name, uuid, memory, driver, capability, bus) = (next()?, next()?, next()?, next()?, next()?, next()?);
+    let is_mig = next() == Some("Enabled");
+    let name = name.replace(' ', "-");
+    Some(FoundGpu {
+        product: if name.starts_with("NVIDIA-") { name } else { format!("NVIDIA-{name}") },
+        uuid: uuid.to_owned(),
+        memory_mib: memory.parse().ok()?,
+        driver_version: driver.to_owned(),
+        compute_capability: capability.to_owned(),
+        architecture: architecture(capability),
+        numa: numa_node(bus, root),
+        is_mig,
+    })
+}
+
+/// The family of a compute capability.
+fn architecture(capability: &str) -> &'static str {
+    match capability {
+        "5.0" | "5.2" | "5.3" => "maxwell",
+        "6.0" | "6.1" | "6.2" => "pascal",
+        "7.0" | "7.2" => "volta",
+        "7.5" => "turing",
+        "8.0" | "8.6" | "8.7" => "ampere",
+        "8.9" => "ada-lovelace",
+        "9.0" => "hopper",
+        newer if newer.starts_with("10.") || newer.starts_with("11.") || newer.starts_with("12.") => "blackwell",
+        _ => "",
+    }
+}
+
+/// The NUMA node of a device; nvidia-smi writes its bus with eight digits of the domain, sysfs with four.
+fn numa_node(bus: &str, root: &Path) -> Option<u32> {
+    let bus = bus.to_lowercase();
+    let bus = bus.get(bus.len().checked_sub("0000:00:00.0".len())?..)?;
+    let file = root.join("sys/bus/pci/devices").join(bus).join("numa_node");
+    // -1 without NUMA.
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn pci_devices(root: &Path) -> usize {
+    let devices = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
+    let is_gpu = |device: &fs::DirEntry| {
+        let text = |name: &str| fs::read_to_string(device.path().join(name)).unwrap_or_default();
+        let class = text("class");
+        text("vendor").trim() == NVIDIA_VENDOR && DISPLAY_CLASSES.iter().any(|display| class.starts_with(display))
+    };
+    devices.filter(is_gpu).count()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_nvidia_smi_become_gpus() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/bus/pci/devices/0000:9b:00.0");
+        fs::create_dir_all(&device).unwrap();
+        for (file, text) in [("numa_node", "1\n"), ("vendor", "0x10de\n"), ("class", "0x030200\n")] {
+            fs::write(device.join(file), text).unwrap();
+        }
+        let csv = "NVIDIA H100 80GB HBM3, GPU-1, 81559, 550.107.02, 9.0, 00000000:9B:00.0, Disabled\n\
+            Tesla T4, GPU-2, 15360, 550.107.02, 7.5, 00000000:3B:00.0, [N/A]\nNo devices were found\n";
+        let gpus = parse(csv, root.path());
+        assert_eq!(gpus.len(), 2, "{gpus:?}");
+        let (h100, t4) = (&gpus[0], &gpus[1]);
+        assert_eq!((h100.product.as_str(), h100.architecture, h100.numa), ("NVIDIA-H100-80GB-HBM3", "hopper", Some(1)));
+        assert_eq!((t4.product.as_str(), t4.memory_mib, t4.numa, t4.is_mig), ("NVIDIA-Tesla-T4", 15_360, None, false));
+        assert_eq!(pci_devices(root.path()), 1);
+    }
+}

@@ -1,0 +1,62 @@
+//! The Kubernetes API: it answers, grants the agent's rights, and shows nodes.
+
+use std::time::Duration;
+
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
+use comity_runtime::checks::{Check, CheckList};
+
+use super::capacity::{Capacity, any_salt};
+use super::{check_inventory, check_rights};
+use crate::config::Config;
+use crate::observe::{self, InventorySettings};
+
+const KUBERNETES_CHECK: &str = "kubernetes";
+const NODES_CHECK: &str = "nodes";
+/// How long nodes and pods of a large cluster take to be listed.
+const LIST_WITHIN: Duration = Duration::from_secs(20);
+
+pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capacity> {
+    // Without a section, the configuration's check failed already.
+    let kubernetes = config.kubernetes.clone()?;
+    let source = match kubernetes.kubeconfig {
+        Some(path) => KubernetesSource::Kubeconfig { path, context: kubernetes.context },
+        None => KubernetesSource::InCluster,
+    };
+    let api = match KubernetesApi::connect(&source).await {
+        Ok(api) => api,
+        Err(error) => {
+            list.push(Check::failed(
+                KUBERNETES_CHECK,
+                error.to_string(),
+                "kubectl get --raw /version must work with it",
+            ));
+            return None;
+        }
+    };
+    list.push(Check::ok(KUBERNETES_CHECK, format!("{} answers", api.url())));
+    if !check_rights::check(&api.client(), list).await {
+        return None;
+    }
+    let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
+    let inventory = observe::kubernetes::observe(&api, settings);
+    let mut nodes = inventory.nodes();
+    let first = tokio::time::timeout(LIST_WITHIN, nodes.wait_for(Option::is_some)).await;
+    let capacity = match first {
+        Ok(Ok(nodes)) => nodes.as_ref().map(|nodes| check_inventory::capacity(nodes)),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    list.push(match capacity {
+        Some(Capacity { nodes, devices: 0 }) if nodes > 0 => Check::warning(
+            NODES_CHECK,
+            format!("{nodes} nodes, and no GPU that can be offered: this cluster can borrow only"),
+            "to lend, install GPU Feature Discovery (or AMD's node labeller); the agent's log names devices that it \
+             does not offer",
+        ),
+        Some(capacity) => check_inventory::summary(NODES_CHECK, capacity),
+        None => {
+            let detail = format!("nodes and pods were not listed within {} s", LIST_WITHIN.as_secs());
+            Check::failed(NODES_CHECK, detail, "look at the load of the API server")
+        }
+    });
+    capacity
+}

@@ -1,0 +1,96 @@
+//! The agent's rights in its cluster, as the API server knows them.
+
+use comity_agent_kubernetes::api::within_limit;
+use comity_runtime::checks::{Check, CheckList};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+const RIGHTS_CHECK: &str = "rights";
+/// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
+const ORIGIN_NAMESPACE: &str = "comity-leases";
+
+/// A right that the agent needs.
+struct NeededRight {
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    /// Name of the only object; empty: all.
+    object: &'static str,
+}
+
+const fn right(verb: &'static str, group: &'static str, resource: &'static str, object: &'static str) -> NeededRight {
+    NeededRight { verb, group, resource, object }
+}
+
+/// Samples of each rule in `deploy/agent/rbac.yaml`.
+const NEEDED: [NeededRight; 10] = [
+    right("watch", "", "nodes", ""),
+    right("watch", "", "pods", ""),
+    right("deletecollection", "", "pods", ""),
+    right("create", "", "namespaces", ""),
+    right("delete", "", "namespaces", ""),
+    right("create", "", "resourcequotas", ""),
+    right("create", "networking.k8s.io", "networkpolicies", ""),
+    right("patch", "", "serviceaccounts", "comity-tenant"),
+    right("patch", "rbac.authorization.k8s.io", "rolebindings", "comity-tenant"),
+    right("bind", "rbac.authorization.k8s.io", "clusterroles", "comity-tenant"),
+];
+
+/// Whether the agent can at least read the inventory.
+pub(super) async fn check(client: &Client, list: &mut CheckList) -> bool {
+    let asked = futures::future::join_all(NEEDED.iter().map(|right| is_granted(client, right, None))).await;
+    let mut missing = Vec::new();
+    for (right, granted) in NEEDED.iter().zip(asked) {
+        match granted {
+            Ok(true) => {}
+            Ok(false) => missing.push(format!("{} {}", right.verb, right.resource)),
+            Err(reason) => {
+                let detail = format!("the API server does not tell the agent's rights: {reason}");
+                list.push(Check::failed(
+                    RIGHTS_CHECK,
+                    detail,
+                    "kubectl auth can-i --list must work with the same account",
+                ));
+                return false;
+            }
+        }
+    }
+    let can_look = missing.iter().all(|missing| !missing.starts_with("watch "));
+    if !missing.is_empty() {
+        let detail = format!("missing: {}", missing.join(", "));
+        list.push(Check::failed(
+            RIGHTS_CHECK,
+            detail,
+            "kubectl apply -f deploy/agent/rbac.yaml -f deploy/agent/tenant-role.yaml",
+        ));
+        return can_look;
+    }
+    let secrets = right("create", "", "secrets", "");
+    list.push(match is_granted(client, &secrets, Some(ORIGIN_NAMESPACE)).await {
+        Ok(true) => Check::ok(RIGHTS_CHECK, "those of deploy/agent/rbac.yaml"),
+        Ok(false) | Err(_) => Check::warning(
+            RIGHTS_CHECK,
+            format!("no kubeconfig Secret can be written in namespace {ORIGIN_NAMESPACE}: this cluster can lend only"),
+            "to borrow, apply the Role and RoleBinding comity-agent-origin of deploy/agent/rbac.yaml in each namespace \
+             that requests name",
+        ),
+    });
+    true
+}
+
+async fn is_granted(client: &Client, right: &NeededRight, namespace: Option<&str>) -> Result<bool, String> {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let mut question = SelfSubjectAccessReview::default();
+    question.spec.resource_attributes = Some(ResourceAttributes {
+        verb: text(right.verb),
+        group: text(right.group),
+        resource: text(right.resource),
+        name: text(right.object),
+        namespace: namespace.map(str::to_owned),
+        ..ResourceAttributes::default()
+    });
+    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
+    let answer = within_limit(reviews.create(&PostParams::default(), &question)).await;
+    answer.map(|review| review.status.is_some_and(|status| status.allowed)).map_err(|error| error.to_string())
+}

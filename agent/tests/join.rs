@@ -1,0 +1,196 @@
+//! `comity-agent join` and `doctor` as an operator runs them, against a real broker on loopback.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use comity_broker::config::{Config, Settings};
+use comity_broker::group::MemberAddress;
+use comity_broker::provision::{self, Init};
+use comity_broker::{Broker, Listeners};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_proto::v1::policy_service_client::PolicyServiceClient;
+use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, IdentityDir, TrustDomain, UserName, connect};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+const INVENTORY: &str = "\
+nodes:
+  - name: titan
+    cpu: \"32\"
+    memory: 128Gi
+    gpus:
+      - {count: 2, product: NVIDIA-RTX-4090, memoryMiB: 24564, architecture: ada-lovelace, computeCapability: \"8.9\",
+         driverVersion: \"550.1\"}
+";
+
+/// A broker with the example policy.
+struct Federation {
+    home: TempDir,
+    broker: Broker,
+}
+
+impl Federation {
+    async fn start() -> Self {
+        comity_runtime::install_crypto_provider();
+        let home = tempfile::tempdir().unwrap();
+        let client = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let raft = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = MemberAddress {
+            raft: raft.local_addr().unwrap().to_string(),
+            client: client.local_addr().unwrap().to_string(),
+        };
+        let init = Init {
+            data: home.path().join("broker"),
+            trust_domain: TrustDomain::new("comity.example").unwrap(),
+            settings: Settings { id: 1, members: BTreeMap::from([(1, address)]), bootstrap_admins: BTreeSet::new() },
+            admin: UserName::new("admin").unwrap(),
+            admin_out: home.path().join("admin"),
+        };
+        provision::init(&init).unwrap();
+        let mut config = Config::load(&init.data).unwrap();
+        config.admin_listen = "127.0.0.1:0".parse().unwrap();
+        let broker = Broker::start_on(config, Listeners { client, raft }).await.unwrap();
+        let mut leadership = broker.group().leadership();
+        leadership.wait_for(|now| now.is_leader()).await.unwrap();
+        let federation = Self { home, broker };
+        let files = comity_policy::read_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples"));
+        let files = files.unwrap().into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text });
+        let request = v1::ApplyPolicyRequest {
+            bundle: Some(v1::PolicyBundle { files: files.collect(), commit: String::new() }),
+            idempotency_key: "start".to_owned(),
+            ..v1::ApplyPolicyRequest::default()
+        };
+        PolicyServiceClient::new(federation.admin()).apply_policy(request).await.unwrap();
+        federation
+    }
+
+    fn admin(&self) -> BrokerChannel {
+        let (source, roots) = IdentityDir::new(self.home.path().join("admin")).open().unwrap();
+        let brokers = BrokerEndpoints::new([self.broker.client_addr().to_string()]).unwrap();
+        connect(&brokers, &ClientTls::new(roots, source.subscribe()))
+    }
+
+    async fn invite(&self, cluster: &str) -> String {
+        let request = v1::InviteClusterRequest {
+            cluster: cluster.to_owned(),
+            idempotency_key: format!("invite-{cluster}"),
+            ..v1::InviteClusterRequest::default()
+        };
+        FederationServiceClient::new(self.admin()).invite_cluster(request).await.unwrap().into_inner().token
+    }
+
+    async fn members(&self) -> usize {
+        let request = v1::ListClustersRequest::default();
+        let clusters = FederationServiceClient::new(self.admin()).list_clusters(request).await.unwrap();
+        clusters.into_inner().clusters.len()
+    }
+}
+
+/// Runs the agent's program; no output of it may hold the token.
+async fn agent(args: &[&str], input: &str, token: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comity-agent"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.unwrap();
+    let Output { status, stdout, stderr } = ended.unwrap();
+    let printed = String::from_utf8([stdout, stderr].concat()).unwrap();
+    let secret = &token[token.len() / 2..];
+    assert!(!printed.contains(secret), "{args:?} printed the token");
+    (status.code(), printed)
+}
+
+/// A configuration whose fabric listens on loopback.
+fn write_config(home: &Path, inventory: &str) -> String {
+    let inventory_file = home.join("inventory.yaml");
+    std::fs::write(&inventory_file, inventory).unwrap();
+    let config = home.join("config.yaml");
+    let (state, inventory_file) = (home.join("state"), inventory_file.display());
+    let text =
+        format!("stateDir: {}\ninventoryFile: {inventory_file}\nfabric: {{listen: '127.0.0.1:0'}}\n", state.display());
+    std::fs::write(&config, text).unwrap();
+    config.display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_check_spends_nothing_and_then_the_same_token_joins() {
+    let federation = Federation::start().await;
+    let token = federation.invite("ncc-main").await;
+    let home = tempfile::tempdir().unwrap();
+
+    let config = write_config(home.path(), &INVENTORY.replace("driverVersion", "drivreVersion"));
+    let (code, printed) = agent(&["join", &token, "--config", &config], "", &token).await;
+    assert_eq!(code, Some(3), "{printed}");
+    for part in ["driverVersion is missing", "did you mean driverVersion?", "still valid", "a datagram of the broker"] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    assert_eq!(federation.members().await, 0);
+
+    write_config(home.path(), INVENTORY);
+    let (code, printed) = agent(&["join", &token, "--config", &config, "--dry-run"], "", &token).await;
+    assert!(code == Some(0) && printed.contains("dry run"), "{printed}");
+    assert_eq!(federation.members().await, 0);
+
+    let (code, printed) = agent(&["join", "-", "--config", &config, "-o", "json"], &token, &token).await;
+    let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((code, report["id"].as_str()), (Some(0), Some("spiffe://comity.example/cluster/ncc-main")));
+    assert!(report["checks"].as_array().unwrap().iter().all(|check| check["result"] == "ok"), "{printed}");
+    assert_eq!(federation.members().await, 1);
+
+    let (code, printed) = agent(&["doctor", "--config", &config], "", &token).await;
+    assert!(code == Some(0) && printed.contains("ok       certificate"), "{printed}");
+
+    // A second cluster cannot use the spent token.
+    let other = tempfile::tempdir().unwrap();
+    let config = write_config(other.path(), INVENTORY);
+    let (code, printed) = agent(&["join", &token, "--config", &config], "", &token).await;
+    assert!(code == Some(3) && printed.contains("already used"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_a_configuration_gets_one() {
+    let federation = Federation::start().await;
+    let token = federation.invite("polytech-campus").await;
+    let home = tempfile::tempdir().unwrap();
+    let state = home.path().join("state").display().to_string();
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("127.0.0.1:{port}");
+    let file = home.path().join("join.token");
+    std::fs::write(&file, &token).unwrap();
+    let file = file.display().to_string();
+    let args = ["join", &file, "--state", &state, "--fabric-listen", &listen];
+    let (code, printed) = agent(&args, "", &token).await;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("next: comity-agent run --config"), "{printed}");
+    let written = std::fs::read_to_string(home.path().join("state/agent.yaml")).unwrap();
+    assert!(written.contains(&listen) && written.contains("inventory.yaml") && !written.contains("burst"), "{written}");
+    assert!(home.path().join("state/inventory.yaml").exists());
+    // The written file is found by itself.
+    let (code, printed) = agent(&["doctor", "--state", &state], "", &token).await;
+    assert!(code == Some(0) && printed.contains(&listen), "{printed}");
+}
+
+#[tokio::test]
+async fn a_token_in_a_wrong_place_is_not_printed() {
+    let token = format!("comity-join-v1.{}", "c2VjcmV0".repeat(20));
+    let home = tempfile::tempdir().unwrap();
+    let state = home.path().join("state").display().to_string();
+    let wrong: [&[&str]; 5] = [
+        &["run", "--config", &token],
+        &["run", "--inventory", &token, "--state", &state],
+        &["run", &token],
+        &[&token],
+        &["join", &token, "--state", &state],
+    ];
+    for args in wrong {
+        let (code, printed) = agent(args, "", &token).await;
+        assert!(code != Some(0) && !printed.is_empty(), "{printed}");
+    }
+}

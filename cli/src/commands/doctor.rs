@@ -1,0 +1,256 @@
+//! `comity doctor`: checks this client's settings, and the federation as the caller sees it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use comity_agent::Config;
+use comity_agent::preflight::check_agent_host;
+use comity_policy::{Roles, SourceFile};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_proto::v1::policy_service_client::PolicyServiceClient;
+use comity_runtime::checks::{Check, CheckList, Outcome, clock_check};
+use comity_runtime::{BrokerEndpoints, ClientTls, Clock as _, IdentityDir, SystemClock, connect, private_files};
+use serde::Serialize;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Answer;
+use crate::session::{Session, call};
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  comity doctor
+  comity doctor --config /var/lib/comity-agent/agent.yaml      checks the agent of this host too
+  comity doctor -o json | jq -r '.checks[] | select(.result == \"failed\") | .remedy'
+
+Exit code 1 if a check failed. Changes nothing.
+";
+
+/// A broker that is down must not delay the others' answers.
+const BROKER_LIMIT: Duration = Duration::from_secs(5);
+/// A certificate that ends so soon is a warning.
+const SOON: Duration = Duration::from_secs(3 * 24 * 3_600);
+
+const BROKERS_CHECK: &str = "brokers";
+const IDENTITY_CHECK: &str = "identity";
+const LEADER_CHECK: &str = "leader";
+const RIGHTS_CHECK: &str = "rights";
+
+/// `comity doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArgs {
+    /// Configuration file of this host's agent, to check the agent too
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Diagnosis {
+    checks: CheckList,
+    /// Checks of this host's agent; absent without `--config`.
+    agent_checks: Option<CheckList>,
+}
+
+impl Answer for Diagnosis {
+    fn table(&self, _now_ms: u64) -> String {
+        let agent = self.agent_checks.as_ref().map(|checks| format!("\nagent:\n{}", checks.text()));
+        format!("{}{}", self.checks.text(), agent.unwrap_or_default())
+    }
+}
+
+impl DoctorArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// [`Failure`] if a check failed, or if the agent's configuration cannot be read.
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut diagnosis = Diagnosis { checks: check_client(session).await, agent_checks: None };
+        if let Some(path) = &self.config {
+            let config = Config::read(path)
+                .map_err(|error| Failure::configuration(error.to_string()).field("--config", path.display()))?;
+            diagnosis.agent_checks = Some(check_agent_host(&config, &SystemClock::new()).await);
+        }
+        session.print(&diagnosis)?;
+        let lists = [Some(&diagnosis.checks), diagnosis.agent_checks.as_ref()];
+        match lists.into_iter().flatten().map(|checks| checks.count(Outcome::Failed)).sum() {
+            0 => Ok(()),
+            failed => Err(Failure::refused("check-failed", format!("checks failed: {failed}"))
+                .remedy("follow the remedies above, and run the command again")),
+        }
+    }
+}
+
+async fn check_client(session: &Session) -> CheckList {
+    let mut list = CheckList::default();
+    let endpoints = session.endpoints().map_err(|failure| list.push(failed(BROKERS_CHECK, failure))).ok();
+    let tls = session.tls().map_err(|failure| list.push(failed(IDENTITY_CHECK, failure))).ok();
+    let caller = tls.as_ref().and_then(|_| check_identity(session, &mut list));
+    let (Some(endpoints), Some(tls)) = (endpoints, tls) else { return list };
+    if !check_brokers(&endpoints, &tls, &mut list).await {
+        return list;
+    }
+    let leader = check_leader(&endpoints, &tls).await;
+    let has_leader = leader.result == Outcome::Ok;
+    list.push(leader);
+    if let (true, Some(caller)) = (has_leader, caller) {
+        list.push(check_rights(&endpoints, &tls, &caller).await);
+    }
+    list
+}
+
+fn failed(name: &str, failure: Failure) -> Check {
+    Check::failed(name, failure.reason, failure.remedy)
+}
+
+/// The caller's SPIFFE id. The session has read the identity already, so that it is usable.
+fn check_identity(session: &Session, list: &mut CheckList) -> Option<String> {
+    let directory = IdentityDir::new(session.identity_dir()?);
+    let (_, identity) = directory.load().ok()?;
+    if let Err(error) = private_files::check(&directory.key_file()) {
+        list.push(Check::failed(IDENTITY_CHECK, error.to_string(), "run the chmod command"));
+    }
+    let left = identity.not_after().duration_since(SystemClock::new().now()).unwrap_or_default();
+    let hours = left.as_secs() / 3_600;
+    let detail = format!("{}, valid for {} d {} h", identity.id(), hours / 24, hours % 24);
+    list.push(if left < SOON {
+        Check::warning(IDENTITY_CHECK, detail, "ask a maintainer for a new certificate before it ends")
+    } else {
+        Check::ok(IDENTITY_CHECK, detail)
+    });
+    Some(identity.id().to_string())
+}
+
+/// Asks each broker by itself. Whether one answered.
+async fn check_brokers(endpoints: &BrokerEndpoints, tls: &ClientTls, list: &mut CheckList) -> bool {
+    let answers = endpoints.addresses().iter().map(|address| ask(address, tls));
+    let answers = futures::future::join_all(answers).await;
+    let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+    let mut ahead = None;
+    for (address, answer) in endpoints.addresses().iter().zip(answers) {
+        list.push(match answer {
+            Ok(BrokerAnswer { federation, ahead_ms }) => {
+                ahead = ahead.or(Some(ahead_ms));
+                check_version(address, &federation)
+            }
+            Err(failure) if answered > 0 => {
+                Check::warning(BROKERS_CHECK, format!("{address}: {}", failure.reason), failure.remedy)
+            }
+            Err(failure) => Check::failed(BROKERS_CHECK, format!("{address}: {}", failure.reason), failure.remedy),
+        });
+    }
+    list.extend(ahead.map(clock_check));
+    answered > 0
+}
+
+fn check_version(address: &str, federation: &v1::GetFederationResponse) -> Check {
+    let (client, broker) = (env!("CARGO_PKG_VERSION"), &federation.broker_version);
+    if client == broker {
+        return Check::ok(BROKERS_CHECK, format!("{address} answers, federation {}", federation.trust_domain));
+    }
+    let detail = format!("{address} answers, and has version {broker}; this client has {client}");
+    Check::warning(BROKERS_CHECK, detail, "use a client of the broker's version")
+}
+
+/// One broker's answer.
+struct BrokerAnswer {
+    federation: v1::GetFederationResponse,
+    /// Milliseconds by which this host's clock is ahead of it.
+    ahead_ms: i64,
+}
+
+async fn ask(address: &str, tls: &ClientTls) -> Result<BrokerAnswer, Failure> {
+    let endpoint = BrokerEndpoints::new([address]).map_err(|error| Failure::configuration(error.to_string()))?;
+    let mut client = FederationServiceClient::new(connect(&endpoint, tls));
+    let clock = SystemClock::new();
+    let sent = clock.unix_ms();
+    let answer = tokio::time::timeout(BROKER_LIMIT, client.get_federation(v1::GetFederationRequest {})).await;
+    let answer = answer.map_err(|_| {
+        Failure::unavailable(format!("no answer within {} s", BROKER_LIMIT.as_secs()))
+            .remedy("check that a broker runs there, and that firewalls let this host reach it")
+    })?;
+    let federation = answer?.into_inner();
+    let middle = sent.midpoint(clock.unix_ms());
+    let ahead_ms = i64::try_from(i128::from(middle) - i128::from(federation.time_ms)).unwrap_or(i64::MAX);
+    Ok(BrokerAnswer { federation, ahead_ms })
+}
+
+/// A linearizable read, which only a group with a leader can answer.
+async fn check_leader(endpoints: &BrokerEndpoints, tls: &ClientTls) -> Check {
+    let mut client = FederationServiceClient::new(connect(endpoints, tls));
+    let page = Some(v1::PageRequest { size: 1, token: String::new() });
+    let request = v1::ListClustersRequest { page, consistency: v1::Consistency::Linearizable.into() };
+    match call(client.list_clusters(request)).await {
+        // A broker asks the leader before it denies a right.
+        Ok(_) | Err(Failure { exit: Exit::Permission, .. }) => {
+            Check::ok(LEADER_CHECK, "the group has a leader that a majority follows")
+        }
+        Err(failure) => Check::failed(LEADER_CHECK, failure.reason, "run 'comity raft status'"),
+    }
+}
+
+/// The caller's roles in the policy.
+async fn check_rights(endpoints: &BrokerEndpoints, tls: &ClientTls, caller: &str) -> Check {
+    let mut client = PolicyServiceClient::new(connect(endpoints, tls));
+    let request = v1::GetPolicyRequest { consistency: v1::Consistency::Linearizable.into() };
+    let bundle = match call(client.get_policy(request)).await {
+        Ok(answer) => answer.bundle.unwrap_or_default(),
+        Err(failure) if failure.exit == Exit::Permission => {
+            let remedy = "ask a maintainer to name it under `members` of a Tenant, `operators` of an Institution, or \
+                          `maintainers` of the Federation";
+            return Check::warning(RIGHTS_CHECK, format!("policy names {caller} nowhere: you may do nothing"), remedy);
+        }
+        Err(failure) => return Check::warning(RIGHTS_CHECK, failure.reason, failure.remedy),
+    };
+    let files = bundle.files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
+    match comity_policy::load(files) {
+        Ok(bundle) => Check::ok(RIGHTS_CHECK, roles_text(&bundle.roles_of(caller))),
+        Err(_) => Check::warning(
+            RIGHTS_CHECK,
+            "this client cannot read the policy in force",
+            "compare the versions of client and broker with 'comity version'",
+        ),
+    }
+}
+
+fn roles_text(roles: &Roles) -> String {
+    let mut parts = Vec::new();
+    if roles.federation_admin {
+        parts.push("maintainer of the federation".to_owned());
+    }
+    if !roles.institutions_operated.is_empty() {
+        let names: Vec<&str> = roles.institutions_operated.iter().map(String::as_str).collect();
+        parts.push(format!("operator of {}", names.join(", ")));
+    }
+    parts.extend(roles.tenants.iter().map(|(tenant, role)| format!("{} of tenant {tenant}", role.as_str())));
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_named() {
+        let roles = Roles {
+            federation_admin: true,
+            institutions_operated: ["ethz".to_owned()].into(),
+            tenants: [("ml".to_owned(), comity_policy::TenantRole::Submitter)].into(),
+        };
+        assert_eq!(roles_text(&roles), "maintainer of the federation; operator of ethz; submitter of tenant ml");
+    }
+
+    #[test]
+    fn a_broker_of_another_version_is_a_warning() {
+        let of = |version: &str| v1::GetFederationResponse {
+            trust_domain: "dev.test".to_owned(),
+            broker_version: version.to_owned(),
+            ..v1::GetFederationResponse::default()
+        };
+        assert_eq!(check_version("b:1", &of(env!("CARGO_PKG_VERSION"))).result, Outcome::Ok);
+        assert_eq!(check_version("b:1", &of("9.9.9")).result, Outcome::Warning);
+    }
+}
