@@ -43,6 +43,7 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage::report(&error, std::env::args_os()),
     };
+    args.global.color.apply();
     comity_runtime::install_crypto_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -92,7 +93,7 @@ fn telemetry(args: &Args) -> TelemetryConfig {
 
 fn report(args: &Args, failure: &Failure) -> ExitCode {
     match args.global.output {
-        output::Format::Table => eprint!("{}", failure.text()),
+        output::Format::Table => eprint!("{}", output::labelled(&failure.text(), output::Page::stderr())),
         output::Format::Json | output::Format::Yaml => eprintln!("{}", failure.json()),
     }
     failure.exit.into()

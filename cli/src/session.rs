@@ -14,7 +14,7 @@ use tonic::{Response, Status};
 use crate::clock::now_ms;
 use crate::failure::Failure;
 use crate::global_args::GlobalArgs;
-use crate::output::{Answer, Format, write_stdout};
+use crate::output::{Answer, Format, Page, TableWidth, write_stdout};
 
 /// Limit of one call, connecting included; a change of the leader takes far less.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
@@ -30,6 +30,8 @@ pub struct Session {
     identity: Option<PathBuf>,
     /// Output format.
     pub format: Format,
+    /// Standard output.
+    pub page: Page,
     stale: bool,
 }
 
@@ -41,6 +43,7 @@ impl Session {
             brokers: args.broker.clone(),
             identity: args.identity.clone().or_else(default_identity),
             format: args.output,
+            page: Page::stdout(if args.wide { TableWidth::Wide } else { TableWidth::Fit }),
             stale: args.stale,
         }
     }
@@ -48,7 +51,8 @@ impl Session {
     /// A session with a federation in this process.
     #[must_use]
     pub fn for_federation(brokers: &BrokerEndpoints, identity: &Path, format: Format) -> Self {
-        Self { brokers: Some(brokers.to_string()), identity: Some(identity.to_owned()), format, stale: false }
+        let page = Page::stdout(TableWidth::Fit);
+        Self { brokers: Some(brokers.to_string()), identity: Some(identity.to_owned()), format, page, stale: false }
     }
 
     /// Whether the caller named a broker.
@@ -120,7 +124,7 @@ impl Session {
     /// # Errors
     /// [`Failure`] if standard output cannot be written.
     pub fn print(&self, answer: &impl Answer) -> Result<(), Failure> {
-        write_stdout(&self.format.render(answer, now_ms())?)
+        write_stdout(&self.format.render(answer, now_ms(), self.page)?)
     }
 
     /// Prints one answer of a command that prints several.
@@ -128,7 +132,7 @@ impl Session {
     /// # Errors
     /// [`Failure`] if standard output cannot be written.
     pub fn print_event(&self, answer: &impl Answer) -> Result<(), Failure> {
-        write_stdout(&self.format.render_event(answer, now_ms())?)
+        write_stdout(&self.format.render_event(answer, now_ms(), self.page)?)
     }
 }
 
