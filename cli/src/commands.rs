@@ -3,10 +3,14 @@
 pub mod cluster;
 pub mod completions;
 pub mod lease;
+mod listings;
 pub mod offers;
 pub mod peering;
 pub mod policy;
 pub mod quote;
 pub mod raft;
 pub mod request;
+pub mod status;
+pub mod top;
 pub mod version;
+pub mod whoami;

@@ -19,6 +19,7 @@ pub mod dev;
 pub mod exit;
 pub mod failure;
 pub mod global_args;
+mod live;
 pub mod output;
 pub mod session;
 pub mod units;
@@ -76,6 +77,9 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Raft(command) => command.run(session).await,
         Command::Completions(command) => command.run(&mut Args::command()),
         Command::Version(command) => command.run(session).await,
+        Command::Status(command) => command.run(session).await,
+        Command::Top(command) => command.run(session).await,
+        Command::Whoami(command) => command.run(session).await,
     }
 }
 

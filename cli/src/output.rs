@@ -45,15 +45,13 @@ impl Format {
     /// # Errors
     /// [`Failure`] if it cannot be serialised.
     pub fn render(self, answer: &impl Answer, now_ms: u64, page: Page) -> Result<String, Failure> {
-        let failed =
-            |error: String| Failure::new(Exit::Unavailable, "internal", format!("cannot write the answer: {error}"));
         match self {
             Self::Table => Ok(answer.table(now_ms).render(page)),
             Self::Json => {
-                let json = serde_json::to_string_pretty(answer).map_err(|error| failed(error.to_string()))?;
+                let json = serde_json::to_string_pretty(answer).map_err(|error| failed(&error))?;
                 Ok(json + "\n")
             }
-            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| failed(error.to_string())),
+            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| failed(&error)),
         }
     }
 
@@ -64,15 +62,24 @@ impl Format {
     pub fn render_event(self, answer: &impl Answer, now_ms: u64, page: Page) -> Result<String, Failure> {
         match self {
             Self::Table => self.render(answer, now_ms, page),
-            Self::Json => {
-                let json = serde_json::to_string(answer).map_err(|error| {
-                    Failure::new(Exit::Unavailable, "internal", format!("cannot write the answer: {error}"))
-                })?;
-                Ok(json + "\n")
-            }
-            Self::Yaml => Ok(format!("---\n{}", self.render(answer, now_ms, page)?)),
+            Self::Json | Self::Yaml => self.one_of_many(answer),
         }
     }
+
+    /// Renders one value of a sequence for scripts: a JSON object on one line, or a YAML document.
+    ///
+    /// # Errors
+    /// [`Failure`] if it cannot be serialised.
+    pub(crate) fn one_of_many(self, value: &impl Serialize) -> Result<String, Failure> {
+        match self {
+            Self::Yaml => serde_saphyr::to_string(value).map(|yaml| format!("---\n{yaml}")).map_err(|e| failed(&e)),
+            Self::Json | Self::Table => serde_json::to_string(value).map(|json| json + "\n").map_err(|e| failed(&e)),
+        }
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Unavailable, "internal", format!("cannot write the answer: {error}"))
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is not an error.

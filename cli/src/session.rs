@@ -2,12 +2,12 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use comity_proto::v1;
 use comity_runtime::{
-    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, SystemClock, SystemEntropy,
-    connect,
+    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, Roots,
+    SystemClock, SystemEntropy, connect,
 };
 use tonic::{Response, Status};
 
@@ -30,8 +30,7 @@ pub struct Session {
     identity: Option<PathBuf>,
     /// Output format.
     pub format: Format,
-    /// Standard output.
-    pub page: Page,
+    tables: TableWidth,
     stale: bool,
 }
 
@@ -43,7 +42,7 @@ impl Session {
             brokers: args.broker.clone(),
             identity: args.identity.clone().or_else(default_identity),
             format: args.output,
-            page: Page::stdout(if args.wide { TableWidth::Wide } else { TableWidth::Fit }),
+            tables: if args.wide { TableWidth::Wide } else { TableWidth::Fit },
             stale: args.stale,
         }
     }
@@ -51,8 +50,13 @@ impl Session {
     /// A session with a federation in this process.
     #[must_use]
     pub fn for_federation(brokers: &BrokerEndpoints, identity: &Path, format: Format) -> Self {
-        let page = Page::stdout(TableWidth::Fit);
-        Self { brokers: Some(brokers.to_string()), identity: Some(identity.to_owned()), format, page, stale: false }
+        Self {
+            brokers: Some(brokers.to_string()),
+            identity: Some(identity.to_owned()),
+            format,
+            tables: TableWidth::Fit,
+            stale: false,
+        }
     }
 
     /// Whether the caller named a broker.
@@ -76,11 +80,32 @@ impl Session {
         })
     }
 
+    /// Directory of the caller's certificate.
+    #[must_use]
+    pub fn identity_dir(&self) -> Option<&Path> {
+        self.identity.as_deref()
+    }
+
+    /// End of the caller's certificate, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// [`Failure`] if the identity is missing, unreadable or expired.
+    pub fn certificate_not_after_ms(&self) -> Result<u64, Failure> {
+        let (source, _) = self.open_identity()?;
+        let since = source.current().not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// TLS with the caller's certificate.
     ///
     /// # Errors
     /// [`Failure`] if the identity is missing, unreadable or expired.
     pub fn tls(&self) -> Result<ClientTls, Failure> {
+        let (source, roots) = self.open_identity()?;
+        Ok(ClientTls::new(roots, source.subscribe()))
+    }
+
+    fn open_identity(&self) -> Result<(IdentitySource, Roots), Failure> {
         let path = self.identity.clone().ok_or_else(|| {
             Failure::configuration("no identity directory is given, and neither HOME nor XDG_CONFIG_HOME is set")
                 .remedy("give --identity DIR or set COMITY_IDENTITY")
@@ -101,7 +126,7 @@ impl Session {
                 .field("--identity (COMITY_IDENTITY)", path.display())
                 .remedy("ask a maintainer of the federation for a new certificate"));
         }
-        Ok(ClientTls::new(roots, source.subscribe()))
+        Ok((source, roots))
     }
 
     /// A channel to whichever broker answers; it connects at the first call.
@@ -119,12 +144,18 @@ impl Session {
         consistency.into()
     }
 
+    /// Standard output, with the terminal's present width.
+    #[must_use]
+    pub fn page(&self) -> Page {
+        Page::stdout(self.tables)
+    }
+
     /// Prints the only answer of a command.
     ///
     /// # Errors
     /// [`Failure`] if standard output cannot be written.
     pub fn print(&self, answer: &impl Answer) -> Result<(), Failure> {
-        write_stdout(&self.format.render(answer, now_ms(), self.page)?)
+        write_stdout(&self.format.render(answer, now_ms(), self.page())?)
     }
 
     /// Prints one answer of a command that prints several.
@@ -132,7 +163,7 @@ impl Session {
     /// # Errors
     /// [`Failure`] if standard output cannot be written.
     pub fn print_event(&self, answer: &impl Answer) -> Result<(), Failure> {
-        write_stdout(&self.format.render_event(answer, now_ms(), self.page)?)
+        write_stdout(&self.format.render_event(answer, now_ms(), self.page())?)
     }
 }
 

@@ -39,6 +39,8 @@ enum Block {
 pub(super) struct Grid {
     pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Vec<String>>,
+    /// Widths that columns have at least; may be empty.
+    least: Vec<usize>,
 }
 
 impl Sheet {
@@ -92,7 +94,16 @@ impl Sheet {
     /// A table with a line of heads.
     #[must_use]
     pub(super) fn of_table(columns: Vec<Column>, rows: Vec<Vec<String>>) -> Self {
-        Self { blocks: vec![Block::Table(Grid { columns, rows })] }
+        Self { blocks: vec![Block::Table(Grid { columns, rows, least: Vec::new() })] }
+    }
+
+    /// A table whose columns are at least as wide as `widths`, which grow to the widths that it has.
+    #[must_use]
+    pub(crate) fn continued(columns: Vec<Column>, rows: Vec<Vec<String>>, widths: &mut Vec<usize>) -> Self {
+        let mut grid = Grid { columns, rows, least: std::mem::take(widths) };
+        *widths = grid.widths();
+        grid.least.clone_from(widths);
+        Self { blocks: vec![Block::Table(grid)] }
     }
 }
 
@@ -155,7 +166,8 @@ impl Grid {
     pub(super) fn widths(&self) -> Vec<usize> {
         let longest = |index: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| width(cell));
-            cells.chain([width(self.columns[index].head)]).max().unwrap_or(0)
+            let least = self.least.get(index).copied().unwrap_or(0);
+            cells.chain([width(self.columns[index].head), least]).max().unwrap_or(0)
         };
         (0..self.columns.len()).map(longest).collect()
     }
@@ -190,6 +202,7 @@ impl Grid {
         Self {
             columns: kept.iter().map(|index| self.columns[*index]).collect(),
             rows: self.rows.iter().map(cells).collect(),
+            least: Vec::new(),
         }
     }
 

@@ -135,7 +135,7 @@ impl Lease {
     }
 
     /// When it expires unless renewed; none once it ends.
-    fn expiry_ms(&self) -> Option<u64> {
+    pub(crate) fn expiry_ms(&self) -> Option<u64> {
         self.expires_at_ms.filter(|_| !is_over(self.state))
     }
 
