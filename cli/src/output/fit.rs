@@ -59,7 +59,7 @@ impl Fit {
         }
         let mut room = width - shown.iter().map(least).sum::<usize>() - gaps(shown.len());
         for column in &mut shown {
-            let (natural, least) = (column.width, least(column));
+            let (natural, least) = (column.width, least(&*column));
             // Texts on the left get their whole width first: in every table, the most important one comes first.
             column.width = natural.min(least + room);
             room -= column.width - least;

@@ -46,7 +46,7 @@ mod tests {
         let text = "error: no lease \"lease-99\"\nremedy: see 'comity lease list'\n";
         assert_eq!(labelled(text, Page::PLAIN), text);
         let narrow = labelled(text, Page::of_width(24));
-        assert!(narrow.lines().all(|line| line.len() <= 24) && narrow.contains("\n  'comity"), "{narrow}");
+        assert!(narrow.lines().all(|line| line.len() <= 24) && narrow.contains("\n  lease list'"), "{narrow}");
         let coloured = labelled(text, Page { width: None, coloured: true });
         assert!(coloured.starts_with("\u{1b}[1m\u{1b}[31merror:\u{1b}[0m no lease"), "{coloured:?}");
         assert!(coloured.contains("\u{1b}[1mremedy:\u{1b}[0m see"), "{coloured:?}");

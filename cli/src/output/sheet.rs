@@ -185,8 +185,8 @@ impl Grid {
         let mut lines = vec![grid.head_line(&fit, page)];
         lines.extend(grid.rows.iter().flat_map(|row| grid.row_lines(row, &fit, page)));
         if fit.hidden > 0 {
-            let columns = if fit.hidden == 1 { "1 column" } else { &format!("{} columns", fit.hidden) };
-            let hint = format!("{columns} hidden; --wide shows all");
+            let plural = if fit.hidden == 1 { "" } else { "s" };
+            let hint = format!("{} column{plural} hidden; --wide shows all", fit.hidden);
             lines.push(paint(&hint, FAINT, page.coloured));
         }
         lines
@@ -223,9 +223,10 @@ impl Grid {
             ColumnKind::State => paint(text, tone::of_state(cell(shown.index)), page.coloured),
             _ => text.to_owned(),
         };
-        let part = |number: usize| cells.iter().map(|lines| lines.get(number).cloned().unwrap_or_default()).collect();
-        let mut lines: Vec<String> =
-            (0..height).map(|number| self.line(&part(number) as &Vec<String>, fit, style)).collect();
+        let part = |number: usize| -> Vec<String> {
+            cells.iter().map(|lines| lines.get(number).cloned().unwrap_or_default()).collect()
+        };
+        let mut lines: Vec<String> = (0..height).map(|number| self.line(&part(number), fit, &style)).collect();
         if fit.stacked {
             lines.extend(self.texts_below(row, page));
         }
