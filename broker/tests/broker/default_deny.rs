@@ -292,3 +292,36 @@ async fn people_see_their_own_part() {
     let reply = FederationServiceClient::new(federation.channel(&own)).get_cluster(other).await;
     assert_refused(reply, Code::NotFound, "cluster", "ncc-main");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everyone_learns_who_they_are() {
+    let federation = Federation::start().await;
+    let ask = |channel: BrokerChannel| async move {
+        FederationServiceClient::new(channel).who_am_i(v1::WhoAmIRequest {}).await.unwrap().into_inner()
+    };
+    let alice = ask(federation.user("alice")).await;
+    assert!(alice.id.ends_with("/user/alice") && alice.policy_in_force && !alice.maintainer, "{alice:?}");
+    let rights = |caller: &v1::WhoAmIResponse| {
+        caller.tenants.iter().map(|it| (it.tenant.clone(), it.may_submit)).collect::<Vec<_>>()
+    };
+    assert_eq!(rights(&alice), [("poly-ml".to_owned(), true)]);
+    let hana = ask(federation.user("hana")).await;
+    assert!(!hana.tenants.is_empty() && hana.tenants.iter().all(|it| !it.may_submit), "a viewer: {hana:?}");
+    assert!(ask(federation.user("admin")).await.maintainer);
+    assert_eq!(ask(federation.user("chen")).await.institutions, ["national-centre"]);
+    let mallory = ask(federation.user("mallory")).await;
+    assert!(mallory.tenants.is_empty() && mallory.institutions.is_empty() && !mallory.maintainer, "{mallory:?}");
+    let campus = ask(federation.channel(&identity_of(&federation.ca(), "polytech-campus"))).await;
+    assert_eq!((campus.kind.as_str(), &campus.institutions[..]), ("cluster", &["polytechnic".to_owned()][..]));
+    assert!(rights(&campus).contains(&("poly-ml".to_owned(), true)), "{campus:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_bundle_the_bootstrap_admin_is_named_a_maintainer() {
+    let federation = Federation::bare().await;
+    for (name, maintains) in [("admin", true), ("alice", false)] {
+        let client = FederationServiceClient::new(federation.user(name)).who_am_i(v1::WhoAmIRequest {}).await;
+        let caller = client.unwrap().into_inner();
+        assert_eq!((caller.maintainer, caller.policy_in_force), (maintains, false), "{name}");
+    }
+}

@@ -108,45 +108,6 @@ impl PolicyEffects {
     /// For people: a table for each kind of effect.
     #[must_use]
     pub fn sheet(&self) -> Sheet {
-        let lease = |effect: v1::PolicyLeaseEffect| LeaseEffect {
-            lease: effect.lease,
-            tenant: effect.tenant,
-            donor: effect.donor,
-            gpus_milli: effect.gpus_milli,
-            code: effect.code,
-        };
-        let request = |effect: v1::PolicyRequestEffect| RequestEffect {
-            request: effect.request,
-            tenant: effect.tenant,
-            denied: non_empty(effect.denied),
-        };
-        let capacity = |effect: v1::PolicyCapacityEffect| CapacityEffect {
-            cluster: effect.cluster,
-            before_milli: effect.before_milli,
-            after_milli: effect.after_milli,
-        };
-        Self {
-            leases: effects.leases.into_iter().map(lease).collect(),
-            lease_count: effects.lease_count,
-            requests: effects.requests.into_iter().map(request).collect(),
-            request_count: effects.request_count,
-            requests_unexamined: effects.requests_unexamined,
-            capacities: effects.capacities.into_iter().map(capacity).collect(),
-            capacity_count: effects.capacity_count,
-        }
-    }
-}
-
-impl PolicyEffects {
-    /// Whether the bundle changes no lease, waiting request or capacity.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.lease_count == 0 && self.request_count == 0 && self.capacity_count == 0
-    }
-
-    /// For people: a table for each kind of effect.
-    #[must_use]
-    pub fn text(&self) -> String {
         let lease = |effect: &LeaseEffect| {
             vec![
                 effect.lease.clone(),
