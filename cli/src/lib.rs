@@ -19,7 +19,7 @@ pub mod dev;
 pub mod exit;
 pub mod failure;
 pub mod global_args;
-mod live;
+pub mod live;
 pub mod output;
 pub mod session;
 pub mod units;

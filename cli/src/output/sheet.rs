@@ -226,7 +226,7 @@ impl Grid {
         let part = |number: usize| -> Vec<String> {
             cells.iter().map(|lines| lines.get(number).cloned().unwrap_or_default()).collect()
         };
-        let mut lines: Vec<String> = (0..height).map(|number| self.line(&part(number), fit, &style)).collect();
+        let mut lines: Vec<String> = (0..height).map(|number| self.line(&part(number), fit, style)).collect();
         if fit.stacked {
             lines.extend(self.texts_below(row, page));
         }
