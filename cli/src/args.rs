@@ -2,7 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
+<<<<<<< HEAD
 use crate::commands::{cluster, completions, doctor, lease, offers, peering, policy, quote, raft, request, version};
+=======
+use crate::commands::{
+    cluster, completions, lease, offers, peering, policy, quote, raft, request, status, top, version, whoami,
+};
+>>>>>>> c2
 use crate::dev::DevArgs;
 use crate::exit;
 use crate::global_args::GlobalArgs;
@@ -50,6 +56,12 @@ pub struct Args {
 pub enum Command {
     /// Run a whole federation on this machine: three brokers and four clusters
     Dev(DevArgs),
+    /// Overview: brokers, clusters, GPUs, leases, queue, and what needs attention
+    Status(status::StatusArgs),
+    /// GPU use, leases and queue, live
+    Top(top::TopArgs),
+    /// Who you are, and what policy lets you do
+    Whoami(whoami::WhoamiArgs),
     /// Member clusters: invite, list, show
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),

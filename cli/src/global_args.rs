@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::output::Format;
+use crate::output::{ColorMode, Format};
 
 /// Flags that every command takes.
 #[derive(Debug, Args)]
@@ -26,6 +26,12 @@ pub struct GlobalArgs {
         help_heading = "Global options"
     )]
     pub output: Format,
+    /// Show every column of a table, even if lines get longer than the terminal is wide
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub wide: bool,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", help_heading = "Global options")]
+    pub color: ColorMode,
     /// Allow reads from a broker that lags behind the leader
     #[arg(long, global = true, help_heading = "Global options")]
     pub stale: bool,

@@ -19,6 +19,7 @@ pub mod dev;
 pub mod exit;
 pub mod failure;
 pub mod global_args;
+pub mod live;
 pub mod output;
 pub mod session;
 pub mod units;
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage::report(&error, std::env::args_os()),
     };
+    args.global.color.apply();
     comity_runtime::install_crypto_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -76,6 +78,9 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Doctor(command) => command.run(session).await,
         Command::Completions(command) => command.run(&mut Args::command()),
         Command::Version(command) => command.run(session).await,
+        Command::Status(command) => command.run(session).await,
+        Command::Top(command) => command.run(session).await,
+        Command::Whoami(command) => command.run(session).await,
     }
 }
 
@@ -93,7 +98,7 @@ fn telemetry(args: &Args) -> TelemetryConfig {
 
 fn report(args: &Args, failure: &Failure) -> ExitCode {
     match args.global.output {
-        output::Format::Table => eprint!("{}", failure.text()),
+        output::Format::Table => eprint!("{}", output::labelled(&failure.text(), output::Page::stderr())),
         output::Format::Json | output::Format::Yaml => eprintln!("{}", failure.json()),
     }
     failure.exit.into()

@@ -1,10 +1,22 @@
 //! Renders answers and prints them on standard output: tables for people, JSON and YAML for scripts.
 
+mod column;
+mod fit;
+mod notice;
+mod page;
+mod sheet;
+pub(crate) mod text;
+pub(crate) mod tone;
+
 use std::io::{self, Write as _};
 
 use clap::ValueEnum;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+
+pub use column::{Column, ColumnKind};
+pub use notice::labelled;
+pub use page::{ColorMode, Page, TableWidth};
+pub use sheet::Sheet;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -23,25 +35,23 @@ pub enum Format {
 
 /// A value that every format can print: `Serialize` gives JSON and YAML.
 pub trait Answer: Serialize {
-    /// The text for people; ages count from `now_ms`. Ends with a line break unless empty.
-    fn table(&self, now_ms: u64) -> String;
+    /// The text for people; ages count from `now_ms`.
+    fn table(&self, now_ms: u64) -> Sheet;
 }
 
 impl Format {
-    /// Renders the only answer of a command.
+    /// Renders the only answer of a command; text for people is laid out for `page`.
     ///
     /// # Errors
     /// [`Failure`] if it cannot be serialised.
-    pub fn render(self, answer: &impl Answer, now_ms: u64) -> Result<String, Failure> {
-        let failed =
-            |error: String| Failure::new(Exit::Unavailable, "internal", format!("cannot write the answer: {error}"));
+    pub fn render(self, answer: &impl Answer, now_ms: u64, page: Page) -> Result<String, Failure> {
         match self {
-            Self::Table => Ok(answer.table(now_ms)),
+            Self::Table => Ok(answer.table(now_ms).render(page)),
             Self::Json => {
-                let json = serde_json::to_string_pretty(answer).map_err(|error| failed(error.to_string()))?;
+                let json = serde_json::to_string_pretty(answer).map_err(|error| failed(&error))?;
                 Ok(json + "\n")
             }
-            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| failed(error.to_string())),
+            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| failed(&error)),
         }
     }
 
@@ -49,18 +59,27 @@ impl Format {
     ///
     /// # Errors
     /// [`Failure`] if it cannot be serialised.
-    pub fn render_event(self, answer: &impl Answer, now_ms: u64) -> Result<String, Failure> {
+    pub fn render_event(self, answer: &impl Answer, now_ms: u64, page: Page) -> Result<String, Failure> {
         match self {
-            Self::Table => self.render(answer, now_ms),
-            Self::Json => {
-                let json = serde_json::to_string(answer).map_err(|error| {
-                    Failure::new(Exit::Unavailable, "internal", format!("cannot write the answer: {error}"))
-                })?;
-                Ok(json + "\n")
-            }
-            Self::Yaml => Ok(format!("---\n{}", self.render(answer, now_ms)?)),
+            Self::Table => self.render(answer, now_ms, page),
+            Self::Json | Self::Yaml => self.one_of_many(answer),
         }
     }
+
+    /// Renders one value of a sequence for scripts: a JSON object on one line, or a YAML document.
+    ///
+    /// # Errors
+    /// [`Failure`] if it cannot be serialised.
+    pub(crate) fn one_of_many(self, value: &impl Serialize) -> Result<String, Failure> {
+        match self {
+            Self::Yaml => serde_saphyr::to_string(value).map(|yaml| format!("---\n{yaml}")).map_err(|e| failed(&e)),
+            Self::Json | Self::Table => serde_json::to_string(value).map(|json| json + "\n").map_err(|e| failed(&e)),
+        }
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Unavailable, "internal", format!("cannot write the answer: {error}"))
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is not an error.
@@ -77,36 +96,20 @@ pub fn write_stdout(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A table with a line of heads; the text `none` if there are no rows.
+/// A table with a line of heads; the text `none` if there are no rows. A plain head is a column of short texts that is
+/// never hidden.
 #[must_use]
-pub fn columns(heads: &[&str], rows: Vec<Vec<String>>, none: &str) -> String {
+pub fn columns<C: Copy + Into<Column>>(heads: &[C], rows: Vec<Vec<String>>, none: &str) -> Sheet {
     if rows.is_empty() {
-        return format!("{none}\n");
+        return Sheet::from(none);
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(heads.iter().map(|head| head.to_uppercase()));
-    for row in rows {
-        table.add_row(row);
-    }
-    trimmed_lines(&table)
+    Sheet::of_table(heads.iter().map(|head| (*head).into()).collect(), rows)
 }
 
 /// One object, a field per line; omits fields with an empty value.
 #[must_use]
-pub fn fields(rows: &[(&str, String)]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
-        table.add_row([format!("{name}:"), value.clone()]);
-    }
-    trimmed_lines(&table)
-}
-
-/// Drops the left margin and trailing blanks, which would only make lines wrap.
-fn trimmed_lines(table: &Table) -> String {
-    let text = table.to_string();
-    text.lines().map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line).trim_end())).collect()
+pub fn fields(rows: &[(&str, String)]) -> Sheet {
+    Sheet::of_fields(rows)
 }
 
 #[cfg(test)]
@@ -119,7 +122,7 @@ mod tests {
     }
 
     impl Answer for Thing {
-        fn table(&self, _now_ms: u64) -> String {
+        fn table(&self, _now_ms: u64) -> Sheet {
             fields(&[("Id", self.id.clone()), ("Nothing", String::new())])
         }
     }
@@ -127,18 +130,92 @@ mod tests {
     #[test]
     fn formats() {
         let thing = Thing { id: "lease-1".to_owned() };
-        let render = |format: Format| format.render(&thing, 0).expect("serialises");
+        let render = |format: Format| format.render(&thing, 0, Page::PLAIN).expect("serialises");
         assert_eq!(render(Format::Table), "Id:  lease-1\n");
         assert_eq!(render(Format::Json), "{\n  \"id\": \"lease-1\"\n}\n");
         assert_eq!(render(Format::Yaml), "id: lease-1\n");
-        assert_eq!(Format::Json.render_event(&thing, 0).expect("serialises"), "{\"id\":\"lease-1\"}\n");
-        assert_eq!(Format::Yaml.render_event(&thing, 0).expect("serialises"), "---\nid: lease-1\n");
+        let event = |format: Format| format.render_event(&thing, 0, Page::PLAIN).expect("serialises");
+        assert_eq!(event(Format::Json), "{\"id\":\"lease-1\"}\n");
+        assert_eq!(event(Format::Yaml), "---\nid: lease-1\n");
     }
 
     #[test]
     fn tables_have_no_blank_ends() {
         let rows = vec![vec!["a".to_owned(), String::new()], vec!["long".to_owned(), "x".to_owned()]];
-        assert_eq!(columns(&["one", "two"], rows, "none"), "ONE   TWO\na\nlong  x\n");
-        assert_eq!(columns(&["one"], vec![], "no leases"), "no leases\n");
+        assert_eq!(columns(&["one", "two"], rows, "none").to_string(), "ONE   TWO\na\nlong  x\n");
+        assert_eq!(columns(&["one"], vec![], "no leases").to_string(), "no leases\n");
+    }
+
+    fn leases() -> Sheet {
+        let heads = [
+            Column::text("lease"),
+            Column::text("tenant").rank(2),
+            Column::number("gpus").rank(1),
+            Column::state("state"),
+            Column::message("message"),
+        ];
+        let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
+        let rows = vec![
+            row(["lease-7", "poly-ml", "2", "active", ""]),
+            row([
+                "lease-12",
+                "astronomie-données",
+                "12",
+                "suspect",
+                "the agent of 東京 has been silent for some minutes",
+            ]),
+        ];
+        columns(&heads, rows, "no leases")
+    }
+
+    #[test]
+    fn no_line_of_a_table_is_longer_than_the_terminal() {
+        for limit in [30, 40, 60, 80, 120] {
+            for line in leases().lines(Page::of_width(limit)) {
+                assert!(text::width(&line) <= limit, "{limit}: {line}");
+            }
+        }
+        assert_eq!(
+            leases().render(Page::of_width(60)),
+            "LEASE     GPUS  STATE    MESSAGE\n\
+             lease-7      2  active\n\
+             lease-12    12  suspect  the agent of 東京 has been silent…\n\
+             1 column hidden; --wide shows all\n"
+        );
+    }
+
+    #[test]
+    fn hidden_columns_are_counted() {
+        let text = leases().render(Page::of_width(50));
+        assert!(text.contains("1 column hidden; --wide shows all") && !text.contains("TENANT"), "{text}");
+        assert!(!leases().to_string().contains("hidden"), "a pipe gets every column");
+    }
+
+    #[test]
+    fn colours_cover_the_words_and_no_blanks() {
+        let text = leases().render(Page { width: Some(120), coloured: true });
+        assert!(text.contains("\u{1b}[32mactive\u{1b}[0m\n"), "{text:?}");
+        assert!(text.contains("\u{1b}[33msuspect\u{1b}[0m  the agent"), "{text:?}");
+    }
+
+    #[test]
+    fn texts_of_a_narrow_table_are_below_their_rows() {
+        let heads = [Column::text("donor"), Column::state("fits"), Column::prose("reason"), Column::prose("remedy")];
+        let reason = "the quota of poly-ml at this donor is used up by three other leases";
+        let row = ["ncc-main", "no", reason, "release a lease, or ask for a larger quota"].map(str::to_owned).to_vec();
+        let sheet = columns(&heads, vec![row], "");
+        assert!(sheet.lines(Page::of_width(60))[1].starts_with("ncc-main  no    the quota of"), "{sheet}");
+        let narrow = sheet.lines(Page::of_width(50));
+        assert_eq!(narrow[1], "ncc-main  no");
+        assert!(narrow[2].starts_with("  reason: the quota"), "{narrow:#?}");
+        assert!(narrow.iter().all(|line| text::width(line) <= 50), "{narrow:#?}");
+    }
+
+    #[test]
+    fn values_of_fields_are_wrapped_under_themselves() {
+        let sheet = fields(&[("State", "active".to_owned()), ("Message", "one two three four five six".to_owned())]);
+        let lines = sheet.lines(Page::of_width(30));
+        assert_eq!(lines, ["State:    active", "Message:  one two three four", "          five six"]);
+        assert_eq!(sheet.lines(Page::PLAIN).len(), 2);
     }
 }

@@ -2,19 +2,19 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use comity_proto::v1;
 use comity_runtime::{
-    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, SystemClock, SystemEntropy,
-    connect,
+    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, Roots,
+    SystemClock, SystemEntropy, connect,
 };
 use tonic::{Response, Status};
 
 use crate::clock::now_ms;
 use crate::failure::Failure;
 use crate::global_args::GlobalArgs;
-use crate::output::{Answer, Format, write_stdout};
+use crate::output::{Answer, Format, Page, TableWidth, write_stdout};
 
 /// Limit of one call, connecting included; a change of the leader takes far less.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
@@ -30,6 +30,7 @@ pub struct Session {
     identity: Option<PathBuf>,
     /// Output format.
     pub format: Format,
+    tables: TableWidth,
     stale: bool,
 }
 
@@ -41,6 +42,7 @@ impl Session {
             brokers: args.broker.clone(),
             identity: args.identity.clone().or_else(default_identity),
             format: args.output,
+            tables: if args.wide { TableWidth::Wide } else { TableWidth::Fit },
             stale: args.stale,
         }
     }
@@ -48,7 +50,13 @@ impl Session {
     /// A session with a federation in this process.
     #[must_use]
     pub fn for_federation(brokers: &BrokerEndpoints, identity: &Path, format: Format) -> Self {
-        Self { brokers: Some(brokers.to_string()), identity: Some(identity.to_owned()), format, stale: false }
+        Self {
+            brokers: Some(brokers.to_string()),
+            identity: Some(identity.to_owned()),
+            format,
+            tables: TableWidth::Fit,
+            stale: false,
+        }
     }
 
     /// Whether the caller named a broker.
@@ -72,17 +80,39 @@ impl Session {
         })
     }
 
+<<<<<<< HEAD
     /// Directory of the caller's identity.
+=======
+    /// Directory of the caller's certificate.
+>>>>>>> c2
     #[must_use]
     pub fn identity_dir(&self) -> Option<&Path> {
         self.identity.as_deref()
     }
 
+<<<<<<< HEAD
+=======
+    /// End of the caller's certificate, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// [`Failure`] if the identity is missing, unreadable or expired.
+    pub fn certificate_not_after_ms(&self) -> Result<u64, Failure> {
+        let (source, _) = self.open_identity()?;
+        let since = source.current().not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+>>>>>>> c2
     /// TLS with the caller's certificate.
     ///
     /// # Errors
     /// [`Failure`] if the identity is missing, unreadable or expired.
     pub fn tls(&self) -> Result<ClientTls, Failure> {
+        let (source, roots) = self.open_identity()?;
+        Ok(ClientTls::new(roots, source.subscribe()))
+    }
+
+    fn open_identity(&self) -> Result<(IdentitySource, Roots), Failure> {
         let path = self.identity.clone().ok_or_else(|| {
             Failure::configuration("no identity directory is given, and neither HOME nor XDG_CONFIG_HOME is set")
                 .remedy("give --identity DIR or set COMITY_IDENTITY")
@@ -103,7 +133,7 @@ impl Session {
                 .field("--identity (COMITY_IDENTITY)", path.display())
                 .remedy("ask a maintainer of the federation for a new certificate"));
         }
-        Ok(ClientTls::new(roots, source.subscribe()))
+        Ok((source, roots))
     }
 
     /// A channel to whichever broker answers; it connects at the first call.
@@ -121,12 +151,18 @@ impl Session {
         consistency.into()
     }
 
+    /// Standard output, with the terminal's present width.
+    #[must_use]
+    pub fn page(&self) -> Page {
+        Page::stdout(self.tables)
+    }
+
     /// Prints the only answer of a command.
     ///
     /// # Errors
     /// [`Failure`] if standard output cannot be written.
     pub fn print(&self, answer: &impl Answer) -> Result<(), Failure> {
-        write_stdout(&self.format.render(answer, now_ms())?)
+        write_stdout(&self.format.render(answer, now_ms(), self.page())?)
     }
 
     /// Prints one answer of a command that prints several.
@@ -134,7 +170,7 @@ impl Session {
     /// # Errors
     /// [`Failure`] if standard output cannot be written.
     pub fn print_event(&self, answer: &impl Answer) -> Result<(), Failure> {
-        write_stdout(&self.format.render_event(answer, now_ms())?)
+        write_stdout(&self.format.render_event(answer, now_ms(), self.page())?)
     }
 }
 

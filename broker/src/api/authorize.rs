@@ -20,6 +20,7 @@ pub enum Rpc {
     CheckJoin,
     Join,
     RenewCertificate,
+    WhoAmI,
     ListClusters,
     GetCluster,
     ListOffers,
@@ -52,6 +53,8 @@ pub enum Rpc {
 enum Who {
     /// No authentication; the call may carry a secret.
     Anyone,
+    /// Any caller with a certificate, whatever its roles.
+    Certified,
     /// A cluster.
     Cluster,
     /// A user with any role.
@@ -69,9 +72,14 @@ enum Who {
 impl Rpc {
     /// The authorization table.
     const fn allows(self) -> &'static [Who] {
-        use Who::{Admin, Anyone, Broker, Cluster, Member, Operator, Submitter};
+        use Who::{Admin, Anyone, Broker, Certified, Cluster, Member, Operator, Submitter};
         match self {
+<<<<<<< HEAD
             Self::GetFederation | Self::CheckJoin | Self::Join => &[Anyone],
+=======
+            Self::GetFederation | Self::Join => &[Anyone],
+            Self::WhoAmI => &[Certified],
+>>>>>>> c2
             Self::Connect => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
             Self::ListClusters
@@ -108,12 +116,11 @@ pub fn authorize(
     let roles = roles_of(caller, bundle);
     let is = |who: &Who| match (who, caller) {
         (Who::Anyone, _) | (Who::Cluster, Caller::Cluster(..)) | (Who::Broker, Caller::Broker(_)) => true,
+        (Who::Certified, caller) => *caller != Caller::Anonymous,
         (Who::Member, Caller::User(_)) => !roles.is_empty(),
         (Who::Submitter, Caller::User(_)) => roles.tenants.values().any(|role| *role >= TenantRole::Submitter),
         (Who::Operator, Caller::User(_)) => !roles.institutions_operated.is_empty(),
-        (Who::Admin, Caller::User(id)) => {
-            roles.federation_admin || (bundle.is_none() && bootstrap.contains(&id.to_string()))
-        }
+        (Who::Admin, caller) => is_maintainer(caller, bundle, bootstrap),
         _ => false,
     };
     if rpc.allows().iter().any(is) {
@@ -126,6 +133,16 @@ pub fn authorize(
         });
     }
     Err(denied(format!("{} may not call {rpc:?}", caller.name()), bundle).into())
+}
+
+/// Whether the caller maintains the federation: by its role, or as a bootstrap admin while no bundle is in force.
+#[must_use]
+pub fn is_maintainer(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTreeSet<String>) -> bool {
+    match (caller, bundle) {
+        (Caller::User(id), Some(bundle)) => bundle.roles_of(&id.to_string()).federation_admin,
+        (Caller::User(id), None) => bootstrap.contains(&id.to_string()),
+        _ => false,
+    }
 }
 
 /// Roles of a user; none for clusters and brokers.

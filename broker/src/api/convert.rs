@@ -12,6 +12,7 @@ pub mod offer;
 pub mod peering;
 pub mod policy;
 pub mod request;
+pub mod rights;
 mod wiring;
 
 use comity_core::{Refusal, Timestamp};

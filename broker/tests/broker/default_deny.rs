@@ -52,6 +52,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             ),
         ),
         ("RenewCertificate", gate(federation.renew_certificate(v1::RenewCertificateRequest { csr_der }).await)),
+        ("WhoAmI", gate(federation.who_am_i(v1::WhoAmIRequest {}).await)),
         ("ListClusters", gate(federation.list_clusters(v1::ListClustersRequest::default()).await)),
         (
             "GetCluster",
@@ -171,6 +172,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "GetFederation",
         "InviteCluster",
         "RenewCertificate",
+        "WhoAmI",
         "ListClusters",
         "GetCluster",
         "ListOffers",
@@ -204,11 +206,11 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
 async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     let federation = Federation::start().await;
     let revision = federation.revision().await;
-    let member = ["RenewCertificate", "CheckPolicy", "GetPolicy", "Watch", "ExplainRequest"];
+    let member = ["RenewCertificate", "WhoAmI", "CheckPolicy", "GetPolicy", "Watch", "ExplainRequest"];
 
     assert_eq!(let_through(&federation.anonymous()).await, expected(&[]));
     // A good certificate that no document names.
-    assert_eq!(let_through(&federation.user("mallory")).await, expected(&[]));
+    assert_eq!(let_through(&federation.user("mallory")).await, expected(&[&["WhoAmI"]]));
     assert_eq!(let_through(&federation.user("hana")).await, expected(&[&READS, &member, &["QuoteRequest"]]));
     assert_eq!(
         let_through(&federation.user("alice")).await,
@@ -235,7 +237,7 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
         let_through(&federation.channel(&cluster.pem)).await,
         expected(&[
             &READS,
-            &["RenewCertificate", "Watch", "Connect", "ExplainRequest", "CancelRequest", "ReleaseLease"]
+            &["RenewCertificate", "WhoAmI", "Watch", "Connect", "ExplainRequest", "CancelRequest", "ReleaseLease"]
         ])
     );
     // Its invitation, the join, and the renewal of its certificate.
@@ -246,7 +248,7 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
         let_through(&federation.channel(&campus)).await,
         expected(&[
             &READS,
-            &["RenewCertificate", "Watch", "Connect", "ExplainRequest", "CancelRequest", "ReleaseLease"],
+            &["RenewCertificate", "WhoAmI", "Watch", "Connect", "ExplainRequest", "CancelRequest", "ReleaseLease"],
             &["SubmitRequest"]
         ])
     );
@@ -255,7 +257,7 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn before_a_bundle_only_the_bootstrap_admin_may_apply_one() {
     let federation = Federation::bare().await;
-    assert_eq!(let_through(&federation.user("alice")).await, expected(&[]));
+    assert_eq!(let_through(&federation.user("alice")).await, expected(&[&["WhoAmI"]]));
     let request = v1::ApplyPolicyRequest {
         bundle: Some(examples()),
         idempotency_key: "k".to_owned(),
@@ -289,4 +291,37 @@ async fn people_see_their_own_part() {
     let other = v1::GetClusterRequest { cluster: "ncc-main".to_owned(), consistency: 0 };
     let reply = FederationServiceClient::new(federation.channel(&own)).get_cluster(other).await;
     assert_refused(reply, Code::NotFound, "cluster", "ncc-main");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everyone_learns_who_they_are() {
+    let federation = Federation::start().await;
+    let ask = |channel: BrokerChannel| async move {
+        FederationServiceClient::new(channel).who_am_i(v1::WhoAmIRequest {}).await.unwrap().into_inner()
+    };
+    let alice = ask(federation.user("alice")).await;
+    assert!(alice.id.ends_with("/user/alice") && alice.policy_in_force && !alice.maintainer, "{alice:?}");
+    let rights = |caller: &v1::WhoAmIResponse| {
+        caller.tenants.iter().map(|it| (it.tenant.clone(), it.may_submit)).collect::<Vec<_>>()
+    };
+    assert_eq!(rights(&alice), [("poly-ml".to_owned(), true)]);
+    let hana = ask(federation.user("hana")).await;
+    assert!(!hana.tenants.is_empty() && hana.tenants.iter().all(|it| !it.may_submit), "a viewer: {hana:?}");
+    assert!(ask(federation.user("admin")).await.maintainer);
+    assert_eq!(ask(federation.user("chen")).await.institutions, ["national-centre"]);
+    let mallory = ask(federation.user("mallory")).await;
+    assert!(mallory.tenants.is_empty() && mallory.institutions.is_empty() && !mallory.maintainer, "{mallory:?}");
+    let campus = ask(federation.channel(&identity_of(&federation.ca(), "polytech-campus"))).await;
+    assert_eq!((campus.kind.as_str(), &campus.institutions[..]), ("cluster", &["polytechnic".to_owned()][..]));
+    assert!(rights(&campus).contains(&("poly-ml".to_owned(), true)), "{campus:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_bundle_the_bootstrap_admin_is_named_a_maintainer() {
+    let federation = Federation::bare().await;
+    for (name, maintains) in [("admin", true), ("alice", false)] {
+        let client = FederationServiceClient::new(federation.user(name)).who_am_i(v1::WhoAmIRequest {}).await;
+        let caller = client.unwrap().into_inner();
+        assert_eq!((caller.maintainer, caller.policy_in_force), (maintains, false), "{name}");
+    }
 }

@@ -4,10 +4,12 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
+use super::listings;
 use crate::failure::Failure;
-use crate::session::{Session, all_pages, call, idempotency_key};
+use crate::live::{ChangeSource, WatchArgs};
+use crate::session::{Session, call, idempotency_key};
 use crate::units::{format_duration, parse_duration_ms};
-use crate::views::{Cluster, Invitation, List};
+use crate::views::{Cluster, Invitation};
 
 const INVITE_EXAMPLES: &str = "\
 Examples:
@@ -20,6 +22,7 @@ joins with it. The policy must list the cluster in its institution's document.
 const CLUSTER_LIST_EXAMPLES: &str = "\
 Examples:
   comity cluster list
+  comity cluster list --watch
   comity cluster list -o json | jq -r '.items[] | select(.connected | not) | .id'
 ";
 const CLUSTER_SHOW_EXAMPLES: &str = "\
@@ -37,7 +40,7 @@ pub enum ClusterCommand {
     Invite(ClusterInviteArgs),
     /// List member clusters
     #[command(after_help = CLUSTER_LIST_EXAMPLES)]
-    List,
+    List(WatchArgs),
     /// Show one member cluster
     #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
@@ -90,18 +93,9 @@ impl ClusterCommand {
                     expires_at_ms: response.expires_at_ms,
                 })
             }
-            Self::List => {
-                let consistency = session.consistency();
-                let (items, revision) = all_pages(|page| {
-                    let mut client = client.clone();
-                    async move {
-                        let request = v1::ListClustersRequest { page: Some(page), consistency };
-                        let response = call(client.list_clusters(request)).await?;
-                        Ok((response.clusters, response.page))
-                    }
-                })
-                .await?;
-                session.print(&List { items: items.into_iter().map(Cluster::from).collect(), revision })
+            Self::List(watch) => {
+                let (channel, consistency) = (session.channel()?, session.consistency());
+                watch.show(session, ChangeSource::Stream, || listings::clusters(&channel, consistency)).await
             }
             Self::Show(args) => {
                 let request =

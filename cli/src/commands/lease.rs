@@ -16,14 +16,16 @@ pub(crate) use local_api::fetch_kubeconfig;
 pub use renew::LeaseRenewArgs;
 pub(crate) use secret::kube_client;
 
+use super::listings;
 use crate::failure::Failure;
-use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::views::{Lease, List};
+use crate::live::{ChangeSource, WatchArgs};
+use crate::session::{Session, call, idempotency_key};
 
 const LEASE_LIST_EXAMPLES: &str = "\
 Examples:
   comity lease list
   comity lease list --cluster ncc-main --all
+  comity lease list --watch            repaint on each change; in a pipe, print the rows that changed
   comity lease list -o json | jq -r '.items[] | select(.state == \"active\") | .id'
 ";
 const LEASE_SHOW_EXAMPLES: &str = "\
@@ -76,6 +78,8 @@ pub struct LeaseListArgs {
     /// Include ended leases
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 /// `comity lease show`.
@@ -139,22 +143,14 @@ impl LeaseCommand {
 
 impl LeaseListArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let client = LeaseServiceClient::new(session.channel()?);
-        let (items, revision) = all_pages(|page| {
-            let mut client = client.clone();
-            let request = v1::ListLeasesRequest {
-                page: Some(page),
-                consistency: session.consistency(),
-                tenant: self.tenant.clone().unwrap_or_default(),
-                cluster: self.cluster.clone().unwrap_or_default(),
-                include_ended: self.all,
-            };
-            async move {
-                let response = call(client.list_leases(request)).await?;
-                Ok((response.leases, response.page))
-            }
-        })
-        .await?;
-        session.print(&List { items: items.into_iter().map(Lease::from).collect(), revision })
+        let channel = session.channel()?;
+        let query = v1::ListLeasesRequest {
+            page: None,
+            consistency: session.consistency(),
+            tenant: self.tenant.clone().unwrap_or_default(),
+            cluster: self.cluster.clone().unwrap_or_default(),
+            include_ended: self.all,
+        };
+        self.watch.show(session, ChangeSource::Stream, || listings::leases(&channel, &query)).await
     }
 }

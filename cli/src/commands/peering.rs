@@ -4,14 +4,17 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::peering_service_client::PeeringServiceClient;
 
+use super::listings;
 use crate::failure::Failure;
-use crate::session::{Session, all_pages, call};
-use crate::views::{List, Peering};
+use crate::live::{ChangeSource, WatchArgs};
+use crate::session::{Session, call};
+use crate::views::Peering;
 
 const PEERING_LIST_EXAMPLES: &str = "\
 Examples:
   comity peering list
   comity peering list --all
+  comity peering list --watch
 ";
 const PEERING_SHOW_EXAMPLES: &str = "\
 Examples:
@@ -36,6 +39,8 @@ pub struct PeeringListArgs {
     /// Include closed peerings
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 /// `comity peering show`.
@@ -51,23 +56,16 @@ impl PeeringCommand {
     /// # Errors
     /// [`Failure`] of the call, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = PeeringServiceClient::new(session.channel()?);
+        let channel = session.channel()?;
         let consistency = session.consistency();
         match self {
             Self::List(args) => {
-                let (items, revision) = all_pages(|page| {
-                    let mut client = client.clone();
-                    let request = v1::ListPeeringsRequest { page: Some(page), consistency, include_closed: args.all };
-                    async move {
-                        let response = call(client.list_peerings(request)).await?;
-                        Ok((response.peerings, response.page))
-                    }
-                })
-                .await?;
-                session.print(&List { items: items.into_iter().map(Peering::from).collect(), revision })
+                let query = v1::ListPeeringsRequest { page: None, consistency, include_closed: args.all };
+                args.watch.show(session, ChangeSource::Stream, || listings::peerings(&channel, &query)).await
             }
             Self::Show(args) => {
                 let request = v1::GetPeeringRequest { peering: args.peering.clone(), consistency };
+                let mut client = PeeringServiceClient::new(channel);
                 let response = call(client.get_peering(request)).await?;
                 session.print(&Peering::from(response.peering.unwrap_or_default()))
             }

@@ -21,16 +21,19 @@ pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 
 use self::ctrl_c::{CtrlC, stopped_waiting};
+use super::listings;
 use crate::failure::Failure;
+use crate::live::{ChangeSource, WatchArgs};
 use crate::output::Format;
-use crate::session::{Session, all_pages, call, idempotency_key};
+use crate::session::{Session, call, idempotency_key};
 use crate::units::parse_duration_ms;
-use crate::views::{Explanation, List, Request};
+use crate::views::{Explanation, Request};
 
 const REQUEST_LIST_EXAMPLES: &str = "\
 Examples:
   comity request list
   comity request list --tenant poly-ml --all -o json
+  comity request list --watch
 ";
 const REQUEST_SHOW_EXAMPLES: &str = "\
 Examples:
@@ -89,6 +92,8 @@ pub struct RequestListArgs {
     /// Include ended requests
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 /// `comity request show` and `comity request explain`.
@@ -179,21 +184,13 @@ impl RequestCancelArgs {
 
 impl RequestListArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let client = RequestServiceClient::new(session.channel()?);
-        let (items, revision) = all_pages(|page| {
-            let mut client = client.clone();
-            let request = v1::ListRequestsRequest {
-                page: Some(page),
-                consistency: session.consistency(),
-                tenant: self.tenant.clone().unwrap_or_default(),
-                include_ended: self.all,
-            };
-            async move {
-                let response = call(client.list_requests(request)).await?;
-                Ok((response.requests, response.page))
-            }
-        })
-        .await?;
-        session.print(&List { items: items.into_iter().map(Request::from).collect(), revision })
+        let channel = session.channel()?;
+        let query = v1::ListRequestsRequest {
+            page: None,
+            consistency: session.consistency(),
+            tenant: self.tenant.clone().unwrap_or_default(),
+            include_ended: self.all,
+        };
+        self.watch.show(session, ChangeSource::Stream, || listings::requests(&channel, &query)).await
     }
 }

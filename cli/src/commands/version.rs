@@ -6,7 +6,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Sheet, fields};
 use crate::session::{Session, call};
 
 const VERSION_EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ struct Versions {
 }
 
 impl Answer for Versions {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         fields(&[
             ("comity", self.client.to_owned()),
             ("Broker", self.broker.clone().unwrap_or_default()),

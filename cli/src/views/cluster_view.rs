@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::list::Row;
 use super::value::non_zero;
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Column, Sheet, fields};
 use crate::units::{age, format_milli};
 
 /// A member cluster.
@@ -64,8 +64,20 @@ impl Cluster {
 }
 
 impl Row for Cluster {
-    const HEADS: &'static [&'static str] = &["cluster", "institution", "state", "since", "devices", "lent", "borrowed"];
+    const HEADS: &'static [Column] = &[
+        Column::text("cluster"),
+        Column::text("institution").rank(2),
+        Column::state("state"),
+        Column::text("since").rank(3),
+        Column::number("devices").rank(1),
+        Column::number("lent"),
+        Column::number("borrowed"),
+    ];
     const NONE: &'static str = "no cluster has joined; invite one with 'comity cluster invite CLUSTER'";
+
+    fn key(&self) -> &str {
+        &self.id
+    }
 
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
         vec![vec![
@@ -81,7 +93,7 @@ impl Row for Cluster {
 }
 
 impl Answer for Cluster {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         fields(&[
             ("Cluster", self.id.clone()),
             ("Institution", self.institution.clone()),
@@ -111,7 +123,7 @@ pub struct Invitation {
 
 impl Answer for Invitation {
     /// The bare token, so that it can be piped.
-    fn table(&self, _now_ms: u64) -> String {
-        format!("{}\n", self.token)
+    fn table(&self, _now_ms: u64) -> Sheet {
+        self.token.as_str().into()
     }
 }

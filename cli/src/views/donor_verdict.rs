@@ -4,7 +4,7 @@ use comity_proto::v1;
 use serde::Serialize;
 
 use super::value::non_empty;
-use crate::output::columns;
+use crate::output::{Column, Sheet, columns};
 
 /// Whether one donor could serve a request, and why not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,9 +38,9 @@ impl From<v1::DonorVerdict> for DonorVerdict {
 }
 
 /// A row per donor; empty without verdicts.
-pub(super) fn donors_table(verdicts: &[DonorVerdict]) -> String {
+pub(super) fn donors_table(verdicts: &[DonorVerdict]) -> Sheet {
     if verdicts.is_empty() {
-        return String::new();
+        return Sheet::default();
     }
     let row = |verdict: &DonorVerdict| {
         vec![
@@ -51,9 +51,12 @@ pub(super) fn donors_table(verdicts: &[DonorVerdict]) -> String {
             verdict.by.join(", "),
         ]
     };
-    columns(
-        &["donor", "fits", "first reason against it", "what would unblock it", "by"],
-        verdicts.iter().map(row).collect(),
-        "",
-    )
+    let heads = [
+        Column::text("donor"),
+        Column::state("fits"),
+        Column::prose("first reason against it"),
+        Column::prose("what would unblock it"),
+        Column::prose("by").rank(1),
+    ];
+    columns(&heads, verdicts.iter().map(row).collect(), "")
 }

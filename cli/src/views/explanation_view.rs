@@ -8,7 +8,7 @@ use super::earliest_start::EarliestStart;
 use super::reclaimed_leases::Reclaims;
 use super::request_view::Request;
 use super::value::{non_empty, non_zero};
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Sheet, fields};
 use crate::units::age;
 
 /// Why a request waits.
@@ -115,7 +115,7 @@ impl From<v1::ExplainRequestResponse> for Explanation {
 }
 
 impl Answer for Explanation {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let mut head = vec![
             ("Request", self.request.id.clone().unwrap_or_default()),
             ("State", self.request.state.as_str().to_owned()),
@@ -124,6 +124,6 @@ impl Answer for Explanation {
         ];
         head.extend(self.position.iter().flat_map(|position| position.fields(self.reclaims.as_ref(), now_ms)));
         head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
-        format!("{}\n{}", fields(&head), donors_table(&self.donors))
+        fields(&head).gap().then(donors_table(&self.donors))
     }
 }

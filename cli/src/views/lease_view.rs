@@ -10,7 +10,7 @@ use super::placement::Placement;
 use super::reclaim::Reclaim;
 use super::spec::Gpus;
 use super::value::{Known, non_empty, non_zero};
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Column, Sheet, fields};
 use crate::units::{age, format_duration};
 
 /// A lease.
@@ -135,7 +135,7 @@ impl Lease {
     }
 
     /// When it expires unless renewed; none once it ends.
-    fn expiry_ms(&self) -> Option<u64> {
+    pub(crate) fn expiry_ms(&self) -> Option<u64> {
         self.expires_at_ms.filter(|_| !is_over(self.state))
     }
 
@@ -151,9 +151,23 @@ impl Lease {
 }
 
 impl Row for Lease {
-    const HEADS: &'static [&'static str] =
-        &["lease", "request", "tenant", "origin", "donor", "gpus", "delivery", "state", "expires", "message"];
+    const HEADS: &'static [Column] = &[
+        Column::text("lease"),
+        Column::text("request").rank(5),
+        Column::text("tenant").rank(3),
+        Column::text("origin").rank(4),
+        Column::text("donor").rank(1),
+        Column::text("gpus"),
+        Column::text("delivery").rank(6),
+        Column::state("state"),
+        Column::text("expires").rank(2),
+        Column::message("message").rank(7),
+    ];
     const NONE: &'static str = "no leases";
+
+    fn key(&self) -> &str {
+        &self.id
+    }
 
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
         vec![vec![
@@ -172,7 +186,7 @@ impl Row for Lease {
 }
 
 impl Answer for Lease {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let side = |ready: bool| if ready { "ready" } else { "not ready" };
         let node = self.virtual_node.as_ref();
         let donor = self.donor.as_deref().unwrap_or("-");
@@ -233,10 +247,11 @@ mod tests {
 
     #[test]
     fn the_kubeconfig_is_a_secret_or_a_file() {
-        let table = lease(|_| {}).table(3_600_000);
+        let table = lease(|_| {}).table(3_600_000).to_string();
         assert!(table.contains("Secret comity-leases/comity-lease-7 on campus"), "{table}");
         assert!(table.contains("in 1h") && table.contains("namespace") && !table.contains("nodeSelector"), "{table}");
-        let table = lease(|lease| lease.secret_name = "/var/lib/comity/lease-7.kubeconfig".to_owned()).table(0);
+        let table =
+            lease(|lease| lease.secret_name = "/var/lib/comity/lease-7.kubeconfig".to_owned()).table(0).to_string();
         assert!(table.contains("file /var/lib/comity/lease-7.kubeconfig on campus"), "{table}");
         assert!(!table.contains("//"), "{table}");
     }
@@ -249,7 +264,7 @@ mod tests {
             lease.secret_name = String::new();
         };
         let shown = lease(by_node);
-        let table = shown.table(0);
+        let table = shown.table(0).to_string();
         for line in [
             "pods of lab on campus may run on centre",
             "comity.dev/lease: lease-7",
@@ -268,7 +283,8 @@ mod tests {
     fn an_ended_lease_shows_no_expiry() {
         for state in [v1::LeaseState::Ending, v1::LeaseState::Ended] {
             let ended = lease(|lease| lease.state = state.into());
-            assert!(!ended.table(0).contains("Expires"), "{}", ended.table(0));
+            let table = ended.table(0).to_string();
+            assert!(!table.contains("Expires"), "{table}");
             assert_eq!(ended.rows(0)[0][8], "-");
         }
         assert_eq!(lease(|_| {}).rows(3_600_000)[0][8], "in 1h");

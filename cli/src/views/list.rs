@@ -2,14 +2,17 @@
 
 use serde::Serialize;
 
-use crate::output::{Answer, columns};
+use crate::output::{Answer, Column, Sheet, columns};
 
 /// An object with one or more rows in a table.
 pub trait Row: Serialize {
-    /// Column heads.
-    const HEADS: &'static [&'static str];
+    /// Columns.
+    const HEADS: &'static [Column];
     /// Text in place of an empty table.
     const NONE: &'static str;
+
+    /// The object's id in the list.
+    fn key(&self) -> &str;
 
     /// The object's rows; most objects have one.
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>>;
@@ -26,7 +29,7 @@ pub struct List<T> {
 }
 
 impl<T: Row> Answer for List<T> {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         columns(T::HEADS, self.items.iter().flat_map(|item| item.rows(now_ms)).collect(), T::NONE)
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::device::{Device, Node};
 use super::list::Row;
 use super::value::{Known, non_empty};
-use crate::output::{Answer, columns};
+use crate::output::{Answer, Column, Sheet, columns};
 use crate::units::{age, format_cpu, format_memory, format_milli};
 
 /// Summary of one cluster's offer.
@@ -128,20 +128,24 @@ impl From<v1::OfferSummary> for Offer {
 }
 
 impl Row for Offer {
-    const HEADS: &'static [&'static str] = &[
-        "cluster",
-        "institution",
-        "state",
-        "delivers",
-        "nodes",
-        "class",
-        "devices",
-        "free",
-        "lent",
-        "local",
-        "unhealthy",
+    const HEADS: &'static [Column] = &[
+        Column::text("cluster"),
+        Column::text("institution").rank(5),
+        Column::state("state").rank(2),
+        Column::text("delivers").rank(6),
+        Column::number("nodes").rank(4),
+        Column::text("class"),
+        Column::number("devices").rank(1),
+        Column::number("free"),
+        Column::number("lent"),
+        Column::number("local"),
+        Column::number("unhealthy").rank(3),
     ];
     const NONE: &'static str = "no cluster has an offer yet";
+
+    fn key(&self) -> &str {
+        &self.cluster
+    }
 
     fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
         let state = if self.connected { "connected" } else { "silent" };
@@ -194,13 +198,16 @@ pub struct OfferDetail {
 }
 
 impl Answer for OfferDetail {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let summary = columns(Offer::HEADS, self.summary.rows(now_ms), Offer::NONE);
-        let data = self.summary.data.as_ref().map_or_else(String::new, |data| format!("\nData: {}.\n", data.summary()));
-        let summary = summary + &data;
+        let data = self.summary.data.as_ref().map(|data| format!("Data: {}.", data.summary()));
+        let summary = match data {
+            Some(data) => summary.gap().paragraph(data),
+            None => summary,
+        };
         let Some(nodes) = &self.node_details else {
             let who = "operators of its institution and maintainers of the federation";
-            return format!("{summary}\nOnly {who} may see its nodes and devices.\n");
+            return summary.gap().paragraph(format!("Only {who} may see its nodes and devices."));
         };
         let mut rows = Vec::new();
         for node in nodes {
@@ -219,9 +226,19 @@ impl Answer for OfferDetail {
                 ]);
             }
         }
-        let heads =
-            ["node", "device", "product", "memory", "cc", "sharing", "state", "local", "node cpu", "node memory"];
-        format!("{summary}\n{}", columns(&heads, rows, "no devices"))
+        let heads = [
+            Column::text("node"),
+            Column::number("device"),
+            Column::text("product").rank(1),
+            Column::number("memory").rank(3),
+            Column::number("cc").rank(6),
+            Column::text("sharing").rank(2),
+            Column::state("state"),
+            Column::number("local"),
+            Column::number("node cpu").rank(4),
+            Column::number("node memory").rank(5),
+        ];
+        summary.gap().then(columns(&heads, rows, "no devices"))
     }
 }
 

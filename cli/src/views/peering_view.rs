@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::list::Row;
 use super::value::{Known, non_empty, non_zero};
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Column, Sheet, fields};
 use crate::units::age;
 
 /// The trust and network relation of an origin and a donor.
@@ -64,9 +64,21 @@ fn rtt_text(us: Option<u64>) -> String {
 }
 
 impl Row for Peering {
-    const HEADS: &'static [&'static str] =
-        &["peering", "origin", "donor", "state", "epoch", "leases", "rtt", "message"];
+    const HEADS: &'static [Column] = &[
+        Column::text("peering"),
+        Column::text("origin"),
+        Column::text("donor"),
+        Column::state("state"),
+        Column::number("epoch").rank(3),
+        Column::number("leases").rank(1),
+        Column::number("rtt").rank(2),
+        Column::message("message").rank(4),
+    ];
     const NONE: &'static str = "no peerings: the first lease between two clusters opens one";
+
+    fn key(&self) -> &str {
+        &self.id
+    }
 
     fn rows(&self, _now_ms: u64) -> Vec<Vec<String>> {
         vec![vec![
@@ -83,7 +95,7 @@ impl Row for Peering {
 }
 
 impl Answer for Peering {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let at = |time: Option<u64>| time.map(|at| age(at, now_ms)).unwrap_or_default();
         fields(&[
             ("Peering", self.id.clone()),

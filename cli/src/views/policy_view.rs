@@ -6,7 +6,7 @@ use comity_proto::v1;
 use serde::Serialize;
 
 use super::value::{non_empty, non_zero};
-use crate::output::{Answer, columns, fields};
+use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::units::age;
 
 pub use policy_effects::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect};
@@ -79,20 +79,17 @@ pub struct PolicyChecked {
 }
 
 impl Answer for PolicyChecked {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         if !self.problems.is_empty() {
-            return problems_text(&self.problems, "problem");
+            return problems_text(&self.problems, "problem").into();
         }
         let warnings = if self.warnings.is_empty() { String::new() } else { problems_text(&self.warnings, "warning") };
         if !self.ok {
-            return warnings;
+            return warnings.into();
         }
-        format!(
-            "{warnings}ok: {} documents in {} files, hash {}\n",
-            self.documents.unwrap_or(0),
-            self.files,
-            self.hash.as_deref().unwrap_or_default()
-        )
+        let hash = self.hash.as_deref().unwrap_or_default();
+        let documents = self.documents.unwrap_or(0);
+        format!("{warnings}ok: {documents} documents in {} files, hash {hash}\n", self.files).into()
     }
 }
 
@@ -128,9 +125,9 @@ pub struct PolicyApplied {
 }
 
 impl Answer for PolicyApplied {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         if !self.ok {
-            return problems_text(&self.problems, "problem");
+            return problems_text(&self.problems, "problem").into();
         }
         let outcome = match (self.changed, self.dry_run) {
             (false, _) => "already in force",
@@ -140,8 +137,8 @@ impl Answer for PolicyApplied {
         let commit = self.commit.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let hash = self.hash.as_deref().unwrap_or_default();
         let effects = self.effects.as_ref().filter(|_| self.dry_run && self.changed);
-        let effects = effects.map(PolicyEffects::text).unwrap_or_default();
-        format!("{effects}{outcome}: {} documents, hash {hash}{commit}\n", self.documents)
+        let effects = effects.map(PolicyEffects::sheet).unwrap_or_default();
+        effects.then(format!("{outcome}: {} documents, hash {hash}{commit}", self.documents))
     }
 }
 
@@ -200,7 +197,7 @@ impl PolicyShown {
 }
 
 impl Answer for PolicyShown {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let head = fields(&[
             ("Hash", self.hash.clone()),
             ("Commit", self.commit.clone().unwrap_or_else(|| "-".to_owned())),
@@ -208,10 +205,10 @@ impl Answer for PolicyShown {
             ("By", self.applied_by.clone().unwrap_or_default()),
         ]);
         if self.detail == FileDetail::Text {
-            let texts: String = self.files.iter().map(|file| format!("\n# {}\n{}", file.path, file.text)).collect();
-            return head + &texts;
+            return self.files.iter().fold(head, |sheet, file| sheet.then(format!("\n# {}\n{}", file.path, file.text)));
         }
         let row = |file: &PolicyFile| vec![file.path.clone(), file.text.lines().count().to_string()];
-        format!("{head}\n{}", columns(&["file", "lines"], self.files.iter().map(row).collect(), "no files"))
+        let heads = [Column::text("file"), Column::number("lines")];
+        head.gap().then(columns(&heads, self.files.iter().map(row).collect(), "no files"))
     }
 }

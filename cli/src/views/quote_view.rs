@@ -8,7 +8,7 @@ use super::earliest_start::EarliestStart;
 use super::placement::Placement;
 use super::reclaimed_leases::Reclaims;
 use super::value::{non_empty, non_zero};
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Sheet, fields};
 use crate::units::format_milli;
 
 /// Where, when and at which price a request would be served.
@@ -53,7 +53,7 @@ impl From<v1::QuoteRequestResponse> for Quote {
 }
 
 impl Answer for Quote {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let placements: Vec<String> =
             self.placement.iter().chain(&self.more_placements).map(Placement::summary).collect();
         let placements = if placements.is_empty() { "nowhere now".to_owned() } else { placements.join("; ") };
@@ -71,7 +71,7 @@ impl Answer for Quote {
             ("Price", price.unwrap_or_else(|| "-".to_owned())),
         ];
         head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
-        format!("{}\n{}", fields(&head), donors_table(&self.donors))
+        fields(&head).gap().then(donors_table(&self.donors))
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
             ..v1::QuoteRequestResponse::default()
         };
         let quote = Quote::from(response.clone());
-        let table = quote.table(0);
+        let table = quote.table(0).to_string();
         assert!(table.contains("in 2h at north, after --start-by: the request fails first"), "{table}");
         assert!(table.contains("-\n") && !table.contains("credits"), "{table}");
         let json = serde_json::to_value(&quote).expect("plain data serialises");
@@ -127,14 +127,14 @@ mod tests {
             reclaims: Some(reclaims),
             ..v1::QuoteRequestResponse::default()
         };
-        let table = Quote::from(response.clone()).table(0);
+        let table = Quote::from(response.clone()).table(0).to_string();
         assert!(table.contains("in 10m at north\n"), "{table}");
         assert!(table.contains("1 lease at north (1 GPUs) would be reclaimed with 10m of notice"), "{table}");
         let json = serde_json::to_value(Quote::from(response.clone())).expect("plain data serialises");
         assert_eq!((&json["reclaims"]["donor"], &json["reclaims"]["given"]), (&"north".into(), &false.into()));
         // Leases of another donor are not reclaimed, so they may be renewed.
         let elsewhere = v1::QuoteRequestResponse { earliest_donor: "south".to_owned(), ..response };
-        let table = Quote::from(elsewhere).table(0);
+        let table = Quote::from(elsewhere).table(0).to_string();
         assert!(table.contains("in 10m at south, unless leases are renewed"), "{table}");
     }
 
@@ -146,7 +146,7 @@ mod tests {
             price_milli_credits: 20_000,
             ..v1::QuoteRequestResponse::default()
         });
-        let table = quote.table(0);
+        let table = quote.table(0).to_string();
         assert!(table.contains("8 nvidia.com/gpu on north") && table.contains("2 nvidia.com/gpu on south"), "{table}");
         let json = serde_json::to_value(&quote).expect("plain data serialises");
         assert_eq!(json["placement"]["donor"], "north");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use comity_proto::v1;
 use serde::Serialize;
 
-use crate::output::{Answer, columns, fields};
+use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::units::format_duration;
 
 /// The group as each broker sees it.
@@ -180,7 +180,7 @@ impl From<v1::RaftMember> for RaftMember {
 }
 
 impl Answer for RaftStatus {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         let row = |broker: &RaftBroker| match &broker.error {
             Some(_) => {
                 let mut row = vec!["-".to_owned(); 10];
@@ -201,8 +201,18 @@ impl Answer for RaftStatus {
                 broker.clock_offset_ms.map_or_else(|| "?".to_owned(), offset_text),
             ],
         };
-        let heads =
-            ["broker", "address", "role", "leader", "term", "last log", "applied", "revision", "state", "clock"];
+        let heads = [
+            Column::number("broker"),
+            Column::text("address"),
+            Column::state("role"),
+            Column::number("leader").rank(1),
+            Column::number("term").rank(3),
+            Column::number("last log").rank(6),
+            Column::number("applied").rank(2),
+            Column::number("revision").rank(5),
+            Column::text("state").rank(4),
+            Column::number("clock").rank(1),
+        ];
         let brokers = columns(&heads, self.brokers.iter().map(row).collect(), "no brokers");
         let silent: String = self
             .brokers
@@ -216,7 +226,7 @@ impl Answer for RaftStatus {
                 broker.violations.iter().map(|broken| format!("BROKEN on broker {}: {broken}\n", broker.id))
             })
             .collect();
-        format!("{brokers}\n{silent}{broken}{}", members_table(&self.members))
+        brokers.gap().then(silent).then(broken).then(members_table(&self.members))
     }
 }
 
@@ -242,7 +252,7 @@ impl From<v1::RebaseTimeResponse> for RebasedTime {
 }
 
 impl Answer for RebasedTime {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         let time = |ms: u64| {
             let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
             time.map_or_else(|| format!("{ms} ms"), |time| time.to_string())
@@ -255,17 +265,17 @@ impl Answer for RebasedTime {
             ("Start windows that stay", self.start_windows.to_string()),
         ]);
         let remedy = if self.done { "" } else { "\nDry run: nothing was moved. Add --yes to move log time.\n" };
-        format!("{summary}{remedy}")
+        summary.then(remedy)
     }
 }
 
 impl Answer for RaftMembers {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         members_table(&self.members)
     }
 }
 
-fn members_table(members: &[RaftMember]) -> String {
+fn members_table(members: &[RaftMember]) -> Sheet {
     let member = |member: &RaftMember| {
         vec![
             member.id.to_string(),
@@ -276,7 +286,14 @@ fn members_table(members: &[RaftMember]) -> String {
             member.incarnation.chars().take(8).collect(),
         ]
     };
-    let heads = ["member", "client address", "raft address", "vote", "matched", "incarnation"];
+    let heads = [
+        Column::number("member"),
+        Column::text("client address"),
+        Column::text("raft address").rank(2),
+        Column::text("vote"),
+        Column::number("matched").rank(1),
+        Column::text("incarnation").rank(3),
+    ];
     columns(&heads, members.iter().map(member).collect(), "no members known")
 }
 
@@ -295,7 +312,7 @@ mod tests {
         let status = v1::GetRaftStatusResponse { id: 1, clock_offset_ms: Some(-7_200_000), ..Default::default() };
         let table = |status: &v1::GetRaftStatusResponse| {
             let brokers = vec![RaftBroker::answered("a:1".to_owned(), status)];
-            RaftStatus { brokers, members: Vec::new() }.table(0)
+            RaftStatus { brokers, members: Vec::new() }.table(0).to_string()
         };
         assert!(table(&status).contains("CLOCK") && table(&status).contains("-2h"), "{}", table(&status));
         let alone = v1::GetRaftStatusResponse { clock_offset_ms: None, ..status };
@@ -324,7 +341,7 @@ mod tests {
     #[test]
     fn a_dry_run_of_a_rebase_says_how_to_do_it() {
         let answer = v1::RebaseTimeResponse { log_time_ms: 1_795_372_800_000, by_ms: -3_600_000, ..Default::default() };
-        let table = RebasedTime::from(answer).table(0);
+        let table = RebasedTime::from(answer).table(0).to_string();
         assert!(table.contains("2026-11-22T18:40:00Z") && table.contains("2026-11-22T17:40:00Z"), "{table}");
         assert!(table.contains("Would move by") && table.contains("-1h") && table.contains("--yes"), "{table}");
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::list::Row;
 use super::spec::{DataNeed, Preemptible, RequestSpec};
 use super::value::{Known, non_empty, non_zero};
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Column, Sheet, fields};
 use crate::units::{age, format_cpu, format_duration, format_memory};
 
 /// State of a request.
@@ -105,9 +105,23 @@ impl From<v1::Request> for Request {
 }
 
 impl Row for Request {
-    const HEADS: &'static [&'static str] =
-        &["request", "tenant", "origin", "gpus", "delivery", "duration", "state", "lease", "submitted", "message"];
+    const HEADS: &'static [Column] = &[
+        Column::text("request"),
+        Column::text("tenant").rank(2),
+        Column::text("origin").rank(4),
+        Column::text("gpus"),
+        Column::text("delivery").rank(6),
+        Column::text("duration").rank(5),
+        Column::state("state"),
+        Column::text("lease").rank(1),
+        Column::text("submitted").rank(3),
+        Column::message("message").rank(7),
+    ];
     const NONE: &'static str = "no requests";
+
+    fn key(&self) -> &str {
+        self.id.as_deref().unwrap_or_default()
+    }
 
     fn rows(&self, now_ms: u64) -> Vec<Vec<String>> {
         vec![vec![
@@ -155,7 +169,7 @@ impl Request {
 }
 
 impl Answer for Request {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let spec = &self.spec;
         let rdma = spec.topology.rdma_gbits;
         let together = match (spec.topology.same_node, spec.topology.whole_node, spec.spread_donors) {

@@ -20,7 +20,7 @@ use tonic::Request;
 
 use crate::api::authorize::{Rpc, may_invite};
 use crate::api::caller::Caller;
-use crate::api::convert::cluster;
+use crate::api::convert::{cluster, rights};
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
@@ -48,6 +48,7 @@ serve! { FederationService for FederationHandlers {
     check_join: CheckJoinRequest -> CheckJoinResponse;
     join: JoinRequest -> JoinResponse;
     renew_certificate: RenewCertificateRequest -> RenewCertificateResponse;
+    who_am_i: WhoAmIRequest -> WhoAmIResponse;
     list_clusters: ListClustersRequest -> ListClustersResponse;
     get_cluster: GetClusterRequest -> GetClusterResponse;
 } }
@@ -259,6 +260,13 @@ impl FederationHandlers {
         let issued = self.context.ca.issue(csr, id, &[], validity, self.context.issued_at()).map_err(csr_refused)?;
         tracing::info!(%id, serial = issued.serial, "certificate issued");
         Ok((issued.chain_pem, timestamp(issued.not_after)))
+    }
+
+    async fn who_am_i(&self, request: Request<v1::WhoAmIRequest>) -> Result<v1::WhoAmIResponse, RpcError> {
+        let caller = self.context.admit(Rpc::WhoAmI, &request).await?;
+        // A role that was granted by an acknowledged bundle must show.
+        self.context.group.read(Consistency::Linearizable, |_| ()).await?;
+        Ok(rights::to_proto(&caller, self.context.hub.policy().as_deref(), &self.context.bootstrap_admins))
     }
 
     async fn list_clusters(

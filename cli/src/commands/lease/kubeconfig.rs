@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{local_api, secret};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, write_stdout};
+use crate::output::{Answer, Sheet, write_stdout};
 use crate::session::Session;
 use crate::views::Known;
 
@@ -52,8 +52,8 @@ struct Written {
 }
 
 impl Answer for Written {
-    fn table(&self, _now_ms: u64) -> String {
-        format!("{}: kubectl --kubeconfig {} get resourcequota\n", self.lease, self.file.display())
+    fn table(&self, _now_ms: u64) -> Sheet {
+        format!("{}: kubectl --kubeconfig {} get resourcequota", self.lease, self.file.display()).into()
     }
 }
 

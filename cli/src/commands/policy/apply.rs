@@ -12,7 +12,7 @@ use super::bad_bundle::{bad_bundle, unreadable};
 use super::git;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, Page};
 use crate::session::{Session, call, idempotency_key};
 use crate::views::{PolicyApplied, PolicyEffects, PolicyProblem};
 
@@ -92,7 +92,7 @@ impl PolicyApplyArgs {
         let asks = self.confirm.asks() && !effects.is_empty();
         // Scripts get the effects with the answer.
         if asks || format == Format::Table {
-            eprint!("{}", effects.text());
+            eprint!("{}", effects.sheet().render(Page::stderr()));
         }
         if asks { self.confirm.ask("The bundle takes effect at once.") } else { Ok(()) }
     }

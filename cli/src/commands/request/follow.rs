@@ -14,7 +14,7 @@ use tonic::Status;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::Answer;
+use crate::output::{Answer, Sheet};
 use crate::views::{Lease, Request};
 
 /// Consecutive streams without an event before giving up.
@@ -33,7 +33,7 @@ pub enum Change {
 }
 
 impl Answer for Change {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         let (id, state, message) = match self {
             Self::Request(request) => {
                 (request.id.as_deref().unwrap_or("-"), request.state.as_str().to_owned(), request.message.as_deref())
@@ -41,7 +41,7 @@ impl Answer for Change {
             Self::Lease(lease) => (lease.id.as_str(), lease.state.to_string(), lease.message.as_deref()),
         };
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
-        format!("{id} {state}{message}\n")
+        format!("{id} {state}{message}").into()
     }
 }
 

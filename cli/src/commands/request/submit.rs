@@ -12,7 +12,7 @@ use super::read_spec::read_spec;
 use super::spec_args::SpecArgs;
 use super::spec_file::FILE_EXAMPLE;
 use crate::failure::Failure;
-use crate::output::{Format, write_stdout};
+use crate::output::{Format, Page, write_stdout};
 use crate::session::{Session, call, idempotency_key};
 use crate::units::parse_duration_ms;
 use crate::views::Request;
@@ -100,7 +100,7 @@ impl SubmitArgs {
         eprintln!("{id} submitted");
         let follower = Follower::new(channel, &id);
         let report = |change: &super::follow::Change| {
-            eprint!("{}", Format::Table.render_event(change, crate::clock::now_ms())?);
+            eprint!("{}", Format::Table.render_event(change, crate::clock::now_ms(), Page::stderr())?);
             Ok(())
         };
         let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), report);

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use crate::output::columns;
+use crate::output::{Column, Sheet, columns};
 use crate::units::format_milli;
 use crate::views::value::non_empty;
 
@@ -107,7 +107,7 @@ impl PolicyEffects {
 
     /// For people: a table for each kind of effect.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn sheet(&self) -> Sheet {
         let lease = |effect: &LeaseEffect| {
             vec![
                 effect.lease.clone(),
@@ -128,43 +128,49 @@ impl PolicyEffects {
         let capacity = |effect: &CapacityEffect| {
             vec![effect.cluster.clone(), format_milli(effect.before_milli), format_milli(effect.after_milli)]
         };
-        let mut text = String::new();
-        text.push_str(&table(
+        let leases = table(
             "leases would be reclaimed",
-            &["lease", "tenant", "donor", "gpus", "reason"],
+            &[
+                Column::text("lease"),
+                Column::text("tenant"),
+                Column::text("donor"),
+                Column::number("gpus"),
+                Column::text("reason"),
+            ],
             self.leases.iter().map(lease).collect(),
             self.lease_count,
-        ));
-        text.push_str(&table(
+        );
+        let requests = table(
             "waiting requests would be denied or allowed",
-            &["request", "tenant", "change"],
+            &[Column::text("request"), Column::text("tenant"), Column::prose("change")],
             self.requests.iter().map(request).collect(),
             self.request_count,
-        ));
-        text.push_str(&table(
+        );
+        let capacities = table(
             "clusters would lend more or less",
-            &["cluster", "gpus before", "gpus after"],
+            &[Column::text("cluster"), Column::number("gpus before"), Column::number("gpus after")],
             self.capacities.iter().map(capacity).collect(),
             self.capacity_count,
-        ));
+        );
+        let mut sheet = leases.then(requests).then(capacities);
         if self.is_empty() {
-            text.push_str("no lease, waiting request or capacity would change\n");
+            sheet = sheet.then("no lease, waiting request or capacity would change");
         }
         if self.requests_unexamined > 0 {
-            text.push_str(&format!("{} waiting requests were not examined\n", self.requests_unexamined));
+            sheet = sheet.then(format!("{} waiting requests were not examined", self.requests_unexamined));
         }
-        text
+        sheet
     }
 }
 
 /// A headed table of the first of `count` effects; empty if there are none.
-fn table(what: &str, heads: &[&str], rows: Vec<Vec<String>>, count: u32) -> String {
+fn table(what: &str, heads: &[Column], rows: Vec<Vec<String>>, count: u32) -> Sheet {
     if count == 0 {
-        return String::new();
+        return Sheet::default();
     }
     let more = usize::try_from(count).unwrap_or(usize::MAX).saturating_sub(rows.len());
-    let more = if more > 0 { format!("… and {more} more\n") } else { String::new() };
-    format!("{what}: {count}\n{}{more}\n", columns(heads, rows, ""))
+    let more = if more > 0 { format!("… and {more} more") } else { String::new() };
+    Sheet::default().heading(format!("{what}: {count}")).then(columns(heads, rows, "")).then(more).gap()
 }
 
 #[cfg(test)]
@@ -197,20 +203,23 @@ mod tests {
             capacity_count: 1,
         });
         assert_eq!(
-            effects.text(),
+            effects.sheet().to_string(),
             "leases would be reclaimed: 3\n\
              LEASE    TENANT   DONOR     GPUS  REASON\n\
-             lease-7  poly-ml  ncc-main  2.5   no-agreement\n\
+             lease-7  poly-ml  ncc-main   2.5  no-agreement\n\
              … and 2 more\n\n\
              waiting requests would be denied or allowed: 1\n\
              REQUEST  TENANT   CHANGE\n\
              req-9    poly-ml  no longer denied by policy\n\n\
              clusters would lend more or less: 1\n\
              CLUSTER   GPUS BEFORE  GPUS AFTER\n\
-             ncc-main  16           8\n\n\
+             ncc-main           16           8\n\n\
              4 waiting requests were not examined\n"
         );
         assert!(!effects.is_empty());
-        assert_eq!(PolicyEffects::default().text(), "no lease, waiting request or capacity would change\n");
+        assert_eq!(
+            PolicyEffects::default().sheet().to_string(),
+            "no lease, waiting request or capacity would change\n"
+        );
     }
 }
