@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::api::http::transcode::TranscodeLayer;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
 use crate::api::rpc::{
@@ -36,6 +37,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of unary calls; proposals time out earlier.
 const CALL_TIMEOUT: Duration = Duration::from_secs(150);
+/// Timeout of calls over HTTP: earlier than gRPC's, whose error is not in JSON.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(145);
 
 /// Serves agents and users until `stop`.
 ///
@@ -65,8 +68,10 @@ pub async fn serve_clients(
         .ok();
     let limits = IncomingLimits { connections: MAX_CONNECTIONS, ..IncomingLimits::default() };
     base()
+        .accept_http1(true)
         .timeout(CALL_TIMEOUT)
         .max_connection_age(connection_age)
+        .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
         .layer(PeerLimitLayer::default())
         .layer(ExplainFailureLayer)
