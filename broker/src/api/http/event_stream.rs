@@ -9,7 +9,7 @@ use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use prost_reflect::{DynamicMessage, MessageDescriptor};
+use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage as _};
 use tonic::Status;
 use tonic::body::Body;
 

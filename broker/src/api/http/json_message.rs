@@ -1,7 +1,6 @@
 //! Messages in the JSON form of protobuf.
 
 use comity_proto::v1;
-use prost::Message as _;
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_path_to_error::{Deserializer, Track};
 use tonic::{Code, Status};
@@ -70,6 +69,7 @@ pub fn malformed(path: &str, problem: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use comity_proto::ERROR_DETAIL_METADATA;
+    use prost::Message as _;
 
     use super::*;
     use crate::api::http::procedures::Procedures;

@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use prost::Message as _;
-use prost_reflect::{DynamicMessage, Value};
+use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
