@@ -1,9 +1,10 @@
-//! The gRPC API for users and agents: services, authorization, conversion between messages and the core's types.
+//! The API for users and agents, as gRPC and as JSON over HTTP: services, authorization, conversion between messages and the core's types.
 
 pub mod agent_streams;
 pub mod authorize;
 pub mod caller;
 pub mod convert;
+pub mod http;
 pub mod idempotency;
 pub mod join_secret;
 pub mod paging;

@@ -207,7 +207,7 @@ impl Broker {
         group.hand_over_while_refusing(raft_tls.refused_for_time());
         below
             .spawn(log_end("raft", server::serve_brokers(group.clone(), listeners.raft, raft_tls, age, below.token())));
-        let client_tls = ServerTls::new(identity.subscribe(), ca.roots());
+        let client_tls = ServerTls::new(identity.subscribe(), ca.roots()).with_http1();
         let clients = server::serve_clients(context.clone(), listeners.client, client_tls, age, serving.token());
         serving.spawn(log_end("clients", clients));
         serving.spawn(renewal.run(identity, group.clone(), serving.token()));

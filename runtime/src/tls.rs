@@ -38,6 +38,8 @@ pub use verify_client::ClientCertificates;
 
 /// The application protocol: gRPC runs over HTTP/2.
 const ALPN: &[u8] = b"h2";
+/// Spoken by simple clients of the JSON API.
+const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 #[cfg(test)]
 mod connection_tests;

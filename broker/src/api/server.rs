@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::api::http::transcode::TranscodeLayer;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
 use crate::api::rpc::{
@@ -34,6 +35,8 @@ const MAX_STREAMS: u32 = 256;
 /// HTTP/2 ping interval and timeout.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of unary calls over HTTP that set none.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(145);
 
 /// Serves agents and users until `stop`.
 ///
@@ -65,7 +68,9 @@ pub async fn serve_clients(
     };
     let limits = IncomingLimits { connections: MAX_CONNECTIONS, ..IncomingLimits::default() };
     base()
+        .accept_http1(true)
         .max_connection_age(connection_age)
+        .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
         .layer(PeerLimitLayer::default())
         .layer(ExplainFailureLayer)

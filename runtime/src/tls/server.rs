@@ -19,11 +19,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::ALPN;
 use super::peer::PeerInfo;
 use super::refusal::Refusal;
 use super::validity::RefusedForTime;
 use super::verify_client::{ClientCertificates, ClientVerifier};
+use super::{ALPN, ALPN_HTTP1};
 use crate::crypto;
 use crate::identity::{Roots, TlsIdentity};
 
@@ -72,6 +72,14 @@ impl ServerTls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Self { acceptor: TlsAcceptor::from(Arc::new(config)), identity, refused }
+    }
+
+    /// Also accepts HTTP/1.1, from clients that call with JSON.
+    #[must_use]
+    pub fn with_http1(self) -> Self {
+        let mut config = ServerConfig::clone(self.acceptor.config());
+        config.alpn_protocols.push(ALPN_HTTP1.to_vec());
+        Self { acceptor: TlsAcceptor::from(Arc::new(config)), ..self }
     }
 
     /// The clients that it refused because their certificates were expired or not valid yet.

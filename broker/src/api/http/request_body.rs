@@ -1,0 +1,105 @@
+//! The body of the gRPC request that stands for an HTTP request.
+//!
+//! It is read when the service reads it, so the limits and the timeout of calls cover a slow client too.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use comity_proto::v1;
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
+use prost::Message as _;
+use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use crate::api::http::call::{HttpCall, MessageSource};
+use crate::api::http::grpc_frames::framed;
+use crate::api::http::{json_message, query_string};
+use crate::api::rpc::MAX_USER_MESSAGE_BYTES;
+use crate::api::rpc_error;
+
+/// Field of a watch that says after which revision to start.
+const FROM_REVISION: &str = "from_revision";
+
+/// Revision after which the events of a call start, once its message was read; 0: all objects first.
+#[derive(Debug, Clone, Default)]
+pub struct Start(Arc<OnceLock<u64>>);
+
+impl Start {
+    /// The revision; 0 before the message was read.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.0.get().copied().unwrap_or_default()
+    }
+}
+
+/// The message of `call` as the body of a gRPC request.
+#[must_use]
+pub fn grpc_body(call: &HttpCall, body: Body, start: Start) -> Body {
+    let (input, source, last_event) = (call.method.input(), call.source.clone(), call.last_event);
+    let read = async move {
+        let mut message = match source {
+            MessageSource::Query(query) => json_message::decode(input.clone(), &query_string::to_json(&input, &query)?),
+            MessageSource::Json => {
+                let json = read_bounded(body).await?;
+                json_message::decode(input, if json.is_empty() { b"{}" } else { &json })
+            }
+            MessageSource::Proto => DynamicMessage::decode(input, read_bounded(body).await?)
+                .map_err(|error| json_message::malformed(".", &error.to_string())),
+        }?;
+        if let Some(revision) = last_event
+            && message.descriptor().get_field_by_name(FROM_REVISION).is_some()
+        {
+            message.set_field_by_name(FROM_REVISION, Value::U64(revision));
+        }
+        let from = message.get_field_by_name(FROM_REVISION).and_then(|value| value.as_u64());
+        // Set once, because the body is read once.
+        let _ = start.0.set(from.unwrap_or_default());
+        Ok::<_, Status>(Frame::data(framed(&message.encode_to_vec())))
+    };
+    Body::new(StreamBody::new(futures::stream::once(read)))
+}
+
+/// Headers of the gRPC request: those of the client, without the ones about its body and connection.
+#[must_use]
+pub fn grpc_headers(mut headers: HeaderMap) -> HeaderMap {
+    use http::header::{
+        ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, TE,
+        TRANSFER_ENCODING, UPGRADE,
+    };
+    for name in [
+        ACCEPT,
+        ACCEPT_ENCODING,
+        CONNECTION,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        EXPECT,
+        HOST,
+        TRANSFER_ENCODING,
+        UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, http::HeaderValue::from_static("trailers"));
+    headers
+}
+
+async fn read_bounded(body: Body) -> Result<Bytes, Status> {
+    match Limited::new(body, MAX_USER_MESSAGE_BYTES).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let detail = v1::ErrorDetail {
+                code: "message-too-large".to_owned(),
+                reason: format!("the body has more than {MAX_USER_MESSAGE_BYTES} bytes"),
+                field: "message".to_owned(),
+                value: String::new(),
+                remedy: "send less in one message".to_owned(),
+            };
+            Err(rpc_error::status(Code::ResourceExhausted, &detail))
+        }
+        Err(error) => Err(Status::from_error(error)),
+    }
+}
