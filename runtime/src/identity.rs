@@ -150,6 +150,11 @@ impl TlsIdentity {
         &self.0.facts.id
     }
 
+    /// The host names and addresses in the certificate.
+    pub fn hosts(&self) -> &[HostName] {
+        &self.0.facts.hosts
+    }
+
     /// Start of the certificate's validity.
     pub fn not_before(&self) -> SystemTime {
         self.0.facts.not_before
