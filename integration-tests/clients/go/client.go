@@ -1,9 +1,9 @@
 // Calls a Comity broker through grpc-go: submit, list by pages, watch and resume, and a refused call.
 //
-//	client BROKER IDENTITY RUN
+//	client BROKER IDENTITY [RUN]
 //
-// BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes idempotency keys unique.
-// Prints one JSON object.
+// BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes idempotency keys unique;
+// without it, the program only lists. Prints one JSON object.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -154,12 +155,32 @@ func describe(err error) *refusal {
 // docs: end
 
 type report struct {
-	Submitted []string   `json:"submitted"`
-	Repeated  string     `json:"repeated"`
-	Pages     [][]string `json:"pages"`
-	Watched   []string   `json:"watched"`
-	Resumed   []string   `json:"resumed"`
+	Submitted []string   `json:"submitted,omitempty"`
+	Repeated  string     `json:"repeated,omitempty"`
+	Pages     [][]string `json:"pages,omitempty"`
+	Watched   []string   `json:"watched,omitempty"`
+	Resumed   []string   `json:"resumed,omitempty"`
 	Refused   *refusal   `json:"refused"`
+}
+
+func (r *report) onlyList(ctx context.Context, broker, identity string) error {
+	channel, err := connect(broker, identity)
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	if _, _, err := listPages(ctx, comity.NewRequestServiceClient(channel), 500); err != nil {
+		r.Refused = describe(err)
+	}
+	return nil
+}
+
+func (r *report) wholeTour(ctx context.Context, broker, identity, run string) error {
+	revision, err := r.first(ctx, broker, identity, run)
+	if err != nil {
+		return err
+	}
+	return r.second(ctx, broker, identity, run, revision)
 }
 
 // first submits and lists, and watches until it disconnects; it returns the revision to resume from.
@@ -215,18 +236,19 @@ func (r *report) second(ctx context.Context, broker, identity, run string, revis
 }
 
 func main() {
-	if len(os.Args) != 4 {
-		log.Fatal("client takes BROKER IDENTITY RUN")
-	}
-	broker, identity, run := os.Args[1], os.Args[2], os.Args[3]
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	var done report
-	revision, err := done.first(ctx, broker, identity, run)
-	if err != nil {
-		log.Fatal(err)
+	var err error
+	switch args := os.Args[1:]; len(args) {
+	case 2:
+		err = done.onlyList(ctx, args[0], args[1])
+	case 3:
+		err = done.wholeTour(ctx, args[0], args[1], args[2])
+	default:
+		err = errors.New("the arguments are BROKER IDENTITY [RUN]")
 	}
-	if err := done.second(ctx, broker, identity, run, revision); err != nil {
+	if err != nil {
 		log.Fatal(err)
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(done); err != nil {

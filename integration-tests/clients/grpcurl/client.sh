@@ -1,21 +1,19 @@
 #!/usr/bin/env bash
 # Calls a Comity broker through grpcurl: submit, list by pages, watch and resume, and a refused call.
 #
-#   client.sh BROKER IDENTITY RUN
+#   client.sh BROKER IDENTITY [RUN]
 #
-# BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes idempotency keys unique.
-# Prints one JSON object. Needs grpcurl and jq.
+# BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes idempotency keys unique;
+# without it, the script only lists. Prints one JSON object. Needs grpcurl and jq.
 set -euo pipefail
 
-broker=$1 identity=$2 run=$3
+broker=$1 identity=$2 run=${3:-}
 tenant=poly-ml
 
 # docs: connect
 # Reflection tells grpcurl the messages, so it needs no .proto files.
-call() {
-  grpcurl -cacert "$identity/ca.pem" -cert "$identity/cert.pem" -key "$identity/key.pem" \
-    -max-time 30 -format-error -d "$2" "$broker" "comity.v1.$1"
-}
+grpcurl=(grpcurl -cacert "$identity/ca.pem" -cert "$identity/cert.pem" -key "$identity/key.pem" -max-time 30 -format-error)
+call() { "${grpcurl[@]}" -d "$2" "$broker" "comity.v1.$1"; }
 # docs: end
 
 demand='{
@@ -51,7 +49,7 @@ list() {
 # watch REVISION COUNT: the next changes of requests, and the revision to resume from.
 watch() {
   local events
-  exec {events}< <(exec {events}<&-; call WatchService/Watch '{"fromRevision": "'"$1"'"}')
+  exec {events}< <(exec "${grpcurl[@]}" -d '{"fromRevision": "'"$1"'"}' "$broker" comity.v1.WatchService/Watch)
   jq -nc --argjson count "$2" \
     '[limit($count; inputs | select(.request))]
       | {seen: map("\(.request.id) \(.request.state)"), revision: last.revision}' <&"$events"
@@ -74,12 +72,17 @@ describe() {
 }
 # docs: end
 
-before=$(list 500 | jq -s last.revision)
+if [ -z "$run" ]; then
+  refused=$( (call RequestService/ListRequests '{}' 2>&1 >/dev/null || true) | describe)
+  printf '{"refused": %s}\n' "${refused:-null}"
+  exit
+fi
+before=$(list 500 | jq -sr last.revision)
 submitted=()
 for number in 1 2 3; do submitted+=("$(submit "$run-$number")"); done
 repeated=$(submit "$run-1")
 pages=$(list 1 | jq -sc 'map(.ids)')
-watched=$(watch "$(jq -r . <<<"$before")" 2)
+watched=$(watch "$before" 2)
 for request in "${submitted[@]}"; do
   call RequestService/CancelRequest '{"request": "'"$request"'", "idempotencyKey": "'"$run-cancel-$request"'"}' >/dev/null
 done

@@ -1,4 +1,3 @@
-import com.google.gson.Gson;
 import com.google.gson.GsonBuilder;
 import com.google.protobuf.Any;
 import com.google.protobuf.InvalidProtocolBufferException;
@@ -35,8 +34,8 @@ import java.util.concurrent.TimeUnit;
 /**
  * Calls a Comity broker through grpc-java: submit, list by pages, watch and resume, and a refused call.
  *
- * <p>Arguments: BROKER IDENTITY RUN. BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem.
- * RUN makes idempotency keys unique. Prints one JSON object.
+ * <p>Arguments: BROKER IDENTITY [RUN]. BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem.
+ * RUN makes idempotency keys unique; without it, the program only lists. Prints one JSON object.
  */
 public final class Client {
   private static final String TENANT = "poly-ml";
@@ -148,6 +147,8 @@ public final class Client {
       List<String> resumed,
       Refusal refused) {}
 
+  record ListReport(Refusal refused) {}
+
   private static RequestServiceBlockingV2Stub within(RequestServiceBlockingV2Stub requests) {
     return requests.withDeadlineAfter(TIMEOUT_S, TimeUnit.SECONDS);
   }
@@ -155,7 +156,27 @@ public final class Client {
   public static void main(String[] args) throws Exception {
     String broker = args[0];
     Path identity = Path.of(args[1]);
-    String run = args[2];
+    Object report = args.length > 2 ? wholeTour(broker, identity, args[2]) : onlyList(broker, identity);
+    System.out.println(new GsonBuilder().serializeNulls().create().toJson(report));
+  }
+
+  private static ListReport onlyList(String broker, Path identity) throws Exception {
+    ManagedChannel channel = connect(broker, identity);
+    try {
+      list(RequestServiceGrpc.newBlockingV2Stub(channel), 500);
+      return new ListReport(null);
+    } catch (StatusException error) {
+      return new ListReport(describe(error));
+    } finally {
+      close(channel);
+    }
+  }
+
+  private static void close(ManagedChannel channel) throws InterruptedException {
+    channel.shutdownNow().awaitTermination(TIMEOUT_S, TimeUnit.SECONDS);
+  }
+
+  private static Report wholeTour(String broker, Path identity, String run) throws Exception {
     var submitted = new ArrayList<String>();
     String repeated;
     List<List<String>> pages;
@@ -171,7 +192,7 @@ public final class Client {
       pages = list(requests, 1).pages();
       watched = watch(WatchServiceGrpc.newBlockingV2Stub(channel), revision, 2);
     } finally {
-      channel.shutdownNow().awaitTermination(TIMEOUT_S, TimeUnit.SECONDS);
+      close(channel);
     }
     channel = connect(broker, identity);
     try {
@@ -187,11 +208,9 @@ public final class Client {
       } catch (StatusException error) {
         refused = describe(error);
       }
-      Gson gson = new GsonBuilder().serializeNulls().create();
-      System.out.println(
-          gson.toJson(new Report(submitted, repeated, pages, watched.seen(), resumed.seen(), refused)));
+      return new Report(submitted, repeated, pages, watched.seen(), resumed.seen(), refused);
     } finally {
-      channel.shutdownNow().awaitTermination(TIMEOUT_S, TimeUnit.SECONDS);
+      close(channel);
     }
   }
 }

@@ -1,10 +1,10 @@
 // Calls a Comity broker through Connect for Node: submit, list by pages, watch and resume, and a refused call.
 //
-//   client.js PROTOCOL BROKER IDENTITY RUN
+//   client.js PROTOCOL BROKER IDENTITY [RUN]
 //
 // PROTOCOL is `grpc`, or `connect`: then unary calls are JSON over HTTP/1.1. The watch uses gRPC in both, because the
 // broker streams through gRPC. BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes
-// idempotency keys unique. Prints one JSON object.
+// idempotency keys unique; without it, the program only lists. Prints one JSON object.
 
 import { readFileSync } from "node:fs";
 import { durationMs } from "@bufbuild/protobuf/wkt";
@@ -108,19 +108,29 @@ function describe(failure) {
 }
 // docs: end
 
-const [protocol, broker, identity, run] = process.argv.slice(2);
-const first = connect(protocol, broker, identity);
-const before = await listPages(first.requests, 500);
-const submitted = [];
-for (const number of [1, 2, 3]) submitted.push(await submit(first.requests, `${run}-${number}`));
-const repeated = await submit(first.requests, `${run}-1`);
-const { pages } = await listPages(first.requests, 1);
-const watched = await watch(first.watcher, before.revision, 2);
-
-const second = connect(protocol, broker, identity);
-for (const request of submitted) {
-  await second.requests.cancelRequest({ request, idempotencyKey: `${run}-cancel-${request}` }, { timeoutMs });
+async function onlyList(connectAgain) {
+  const refused = await listPages(connectAgain().requests, 500).then(() => null, describe);
+  return { refused };
 }
-const resumed = await watch(second.watcher, watched.revision, 4);
-const refused = await second.requests.submitRequest({}, { timeoutMs }).then(() => null, describe);
-console.log(JSON.stringify({ submitted, repeated, pages, watched: watched.seen, resumed: resumed.seen, refused }));
+
+async function wholeTour(connectAgain, run) {
+  const first = connectAgain();
+  const before = await listPages(first.requests, 500);
+  const submitted = [];
+  for (const number of [1, 2, 3]) submitted.push(await submit(first.requests, `${run}-${number}`));
+  const repeated = await submit(first.requests, `${run}-1`);
+  const { pages } = await listPages(first.requests, 1);
+  const watched = await watch(first.watcher, before.revision, 2);
+
+  const second = connectAgain();
+  for (const request of submitted) {
+    await second.requests.cancelRequest({ request, idempotencyKey: `${run}-cancel-${request}` }, { timeoutMs });
+  }
+  const resumed = await watch(second.watcher, watched.revision, 4);
+  const refused = await second.requests.submitRequest({}, { timeoutMs }).then(() => null, describe);
+  return { submitted, repeated, pages, watched: watched.seen, resumed: resumed.seen, refused };
+}
+
+const [protocol, broker, identity, run] = process.argv.slice(2);
+const connectAgain = () => connect(protocol, broker, identity);
+console.log(JSON.stringify(run ? await wholeTour(connectAgain, run) : await onlyList(connectAgain)));

@@ -1,13 +1,14 @@
 """Calls a Comity broker through grpcio: submit, list by pages, watch and resume, and a refused call.
 
-    client.py BROKER IDENTITY RUN
+    client.py BROKER IDENTITY [RUN]
 
-BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes idempotency keys unique.
-Prints one JSON object.
+BROKER is HOST:PORT. IDENTITY is a directory with cert.pem, key.pem and ca.pem. RUN makes idempotency keys unique;
+without it, the program only lists. Prints one JSON object.
 """
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -104,8 +105,21 @@ def describe(error: grpc.RpcError) -> dict:
 # docs: end
 
 
-def main() -> None:
-    broker, identity, run = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+def refusal(call: Callable[[], object]) -> dict | None:
+    try:
+        call()
+        return None
+    except grpc.RpcError as error:
+        return describe(error)
+
+
+def only_list(broker: str, identity: Path) -> dict:
+    with connect(broker, identity) as channel:
+        requests = requests_pb2_grpc.RequestServiceStub(channel)
+        return {"refused": refusal(lambda: list_pages(requests, 500))}
+
+
+def whole_tour(broker: str, identity: Path, run: str) -> dict:
     with connect(broker, identity) as channel:
         requests = requests_pb2_grpc.RequestServiceStub(channel)
         _, revision = list_pages(requests, 500)
@@ -119,19 +133,17 @@ def main() -> None:
             message = requests_pb2.CancelRequestRequest(request=request, idempotency_key=f"{run}-cancel-{number}")
             requests.CancelRequest(message, timeout=TIMEOUT_S)
         resumed, _ = watch(watch_pb2_grpc.WatchServiceStub(channel), revision, 4)
-        try:
-            requests.SubmitRequest(requests_pb2.SubmitRequestRequest(), timeout=TIMEOUT_S)
-            refused = None
-        except grpc.RpcError as error:
-            refused = describe(error)
-    print(json.dumps({
+        empty = requests_pb2.SubmitRequestRequest()
+        refused = refusal(lambda: requests.SubmitRequest(empty, timeout=TIMEOUT_S))
+    return {
         "submitted": submitted,
         "repeated": repeated,
         "pages": pages,
         "watched": seen,
         "resumed": resumed,
         "refused": refused,
-    }))
+    }
 
 
-main()
+broker, identity, *run = sys.argv[1:]
+print(json.dumps(whole_tour(broker, Path(identity), run[0]) if run else only_list(broker, Path(identity))))
