@@ -66,7 +66,6 @@ func demand() *comity.RequestSpec {
 	}
 }
 
-// docs: submit
 // The same key returns the same request, so a call may be repeated.
 func submit(ctx context.Context, requests comity.RequestServiceClient, key string) (string, error) {
 	reply, err := requests.SubmitRequest(ctx, &comity.SubmitRequestRequest{
@@ -75,9 +74,6 @@ func submit(ctx context.Context, requests comity.RequestServiceClient, key strin
 	return reply.GetRequest().GetId(), err
 }
 
-// docs: end
-
-// docs: list
 // The ids on each page, and the revision of the last page.
 func listPages(ctx context.Context, requests comity.RequestServiceClient, size uint32) ([][]string, uint64, error) {
 	var pages [][]string
@@ -98,8 +94,6 @@ func listPages(ctx context.Context, requests comity.RequestServiceClient, size u
 		}
 	}
 }
-
-// docs: end
 
 // docs: watch
 // The next count changes of requests after revision, and the revision to resume from.

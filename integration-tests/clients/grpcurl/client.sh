@@ -24,15 +24,12 @@ demand='{
   "delivery": "DELIVERY_NAMESPACE"
 }'
 
-# docs: submit
 # submit KEY: the same key returns the same request, so a call may be repeated.
 submit() {
   call RequestService/SubmitRequest '{"spec": '"$demand"', "idempotencyKey": "'"$1"'", "queueAnyway": true}' |
     jq -r .request.id
 }
-# docs: end
 
-# docs: list
 # list SIZE: one line for each page, with the ids and the revision.
 list() {
   local token="" reply
@@ -43,7 +40,6 @@ list() {
     [ -n "$token" ]
   do :; done
 }
-# docs: end
 
 # docs: watch
 # watch REVISION COUNT: the next changes of requests, and the revision to resume from.

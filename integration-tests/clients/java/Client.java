@@ -68,18 +68,15 @@ public final class Client {
         .build();
   }
 
-  // docs: submit
   /** The same key returns the same request, so a call may be repeated. */
   static String submit(RequestServiceBlockingV2Stub requests, String key) throws StatusException {
     SubmitRequestRequest message =
         SubmitRequestRequest.newBuilder().setSpec(demand()).setIdempotencyKey(key).setQueueAnyway(true).build();
     return within(requests).submitRequest(message).getRequest().getId();
   }
-  // docs: end
 
   record Listing(List<List<String>> pages, long revision) {}
 
-  // docs: list
   /** The ids on each page, and the revision of the last page. */
   static Listing list(RequestServiceBlockingV2Stub requests, int size) throws StatusException {
     var pages = new ArrayList<List<String>>();
@@ -93,7 +90,6 @@ public final class Client {
       }
     }
   }
-  // docs: end
 
   record Watched(List<String> seen, long revision) {}
 

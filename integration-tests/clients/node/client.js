@@ -51,16 +51,13 @@ function demand() {
   };
 }
 
-// docs: submit
 /** The same key returns the same request, so a call may be repeated. */
 async function submit(requests, key) {
   const message = { spec: demand(), idempotencyKey: key, queueAnyway: true };
   const reply = await requests.submitRequest(message, { timeoutMs });
   return reply.request.id;
 }
-// docs: end
 
-// docs: list
 /** The ids on each page, and the revision of the last page. */
 async function listPages(requests, size) {
   const pages = [];
@@ -72,7 +69,6 @@ async function listPages(requests, size) {
     if (token === "") return { pages, revision: reply.page.revision };
   }
 }
-// docs: end
 
 // docs: watch
 /** The next `count` changes of requests after `revision`, and the revision to resume from. */
