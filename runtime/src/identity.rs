@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::atomic_file::FileError;
 use crate::crypto;
+use crate::host_name::HostName;
 use crate::secret::SecretString;
 use crate::spiffe::{SpiffeError, SpiffeId, TrustDomain};
 

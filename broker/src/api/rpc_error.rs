@@ -242,7 +242,7 @@ mod tests {
             ("invalid-field", "spec.gpus.count", "0", "ask for 1 to 4096")
         );
         assert_eq!(violations(&status), ["spec.gpus.count"]);
-        assert_eq!(status.get_details_retry_info(), None);
+        assert!(status.get_details_retry_info().is_none());
     }
 
     fn violations(status: &Status) -> Vec<String> {
