@@ -55,7 +55,7 @@ watch() {
 # docs: end
 
 # docs: errors
-# describe: reads the status of a refused call.
+# describe STATUS: that of a refused call. Without an answer, grpcurl writes text that is no JSON.
 describe() {
   jq -c '
     def of(type): .details // [] | map(select(.["@type"] | endswith(type))) | first;
@@ -64,12 +64,13 @@ describe() {
       reason: (of("google.rpc.ErrorInfo").reason // ""),
       fields: [of("google.rpc.BadRequest").fieldViolations[]?.field],
       retryAfterMs: (of("google.rpc.RetryInfo").retryDelay | if . then (rtrimstr("s") | tonumber * 1000) else null end)
-    }'
+    }' <<<"$1" || { printf '%s\n' "$1" >&2; return 1; }
 }
 # docs: end
 
 if [ -z "$run" ]; then
-  refused=$( (call RequestService/ListRequests '{}' 2>&1 >/dev/null || true) | describe)
+  refused=$(call RequestService/ListRequests '{}' 2>&1 >/dev/null || true)
+  [ -z "$refused" ] || refused=$(describe "$refused")
   printf '{"refused": %s}\n' "${refused:-null}"
   exit
 fi
@@ -83,7 +84,7 @@ for request in "${submitted[@]}"; do
   call RequestService/CancelRequest '{"request": "'"$request"'", "idempotencyKey": "'"$run-cancel-$request"'"}' >/dev/null
 done
 resumed=$(watch "$(jq -r .revision <<<"$watched")" 4)
-refused=$( (call RequestService/SubmitRequest '{}' 2>&1 || true) | describe)
+refused=$(describe "$(call RequestService/SubmitRequest '{}' 2>&1 || true)")
 jq -nc --arg repeated "$repeated" --argjson pages "$pages" --argjson watched "$watched" --argjson resumed "$resumed" \
   --argjson refused "$refused" '$ARGS.positional as $submitted
     | {$submitted, $repeated, $pages, watched: $watched.seen, resumed: $resumed.seen, $refused}' --args "${submitted[@]}"
