@@ -15,6 +15,7 @@ use anyhow::Result;
 
 pub use config::{AgentSpec, FederationConfig, InventorySource};
 pub(crate) use ports::Ports;
+pub use ports::free_port;
 
 use crate::comity;
 use crate::place::Place;
@@ -60,7 +61,7 @@ impl Federation {
         let mut federation = Self {
             snapshot_every: config.snapshot_every,
             cluster_certificates_s: config.cluster_certificates_s,
-            ..Self::found(config.place, &members.join(",")).await?
+            ..Self::found(config.place, &members.join(","), &config.hosts).await?
         };
         for (id, _) in brokers().skip(1) {
             federation.add_identity(1, id).await?;
@@ -80,7 +81,7 @@ impl Federation {
     }
 
     /// Creates the files of the first broker and of the users, and starts nothing.
-    async fn found(place: Place, members: &str) -> Result<Self> {
+    async fn found(place: Place, members: &str, hosts: &[String]) -> Result<Self> {
         let federation = Self {
             dir: tempfile::Builder::new().prefix("comity-scenario-").tempdir()?,
             place,
@@ -93,7 +94,8 @@ impl Federation {
         let first = federation.broker_dir(1);
         let (data, admin) = (utf8(&first)?, comity::identity(federation.dir.path(), "admin"));
         let init = ["init", "--data", data, "--trust-domain", "comity.example", "--members", members];
-        run("comity-broker", &[&init[..], &["--admin-out", utf8(&admin)?]].concat()).await?;
+        let hosts: Vec<&str> = hosts.iter().flat_map(|host| ["--host", host]).collect();
+        run("comity-broker", &[&init[..], &["--admin-out", utf8(&admin)?], &hosts].concat()).await?;
         let alice = comity::identity(federation.dir.path(), "alice");
         run("comity-broker", &["issue-user", "--data", data, "--name", "alice", "--out", utf8(&alice)?]).await?;
         Ok(federation)
@@ -102,7 +104,7 @@ impl Federation {
     /// Creates the files of a federation whose brokers the caller starts, as pods. Clients reach them at the address of
     /// `place` and `client_port`.
     pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
-        let mut federation = Self::found(place.clone(), members).await?;
+        let mut federation = Self::found(place.clone(), members, &[]).await?;
         let (data, ports) = (federation.broker_dir(1), Ports { raft: 0, client: client_port });
         federation.brokers.insert(1, Broker { process: None, place, data, ports, is_founder: true });
         Ok(federation)

@@ -27,7 +27,7 @@ mod wait;
 mod watch;
 
 pub use comity::Comity;
-pub use federation::{AgentSpec, Federation, FederationConfig, InventorySource};
+pub use federation::{AgentSpec, Federation, FederationConfig, InventorySource, free_port};
 pub use memory::{Finding, search_files, search_memory};
 pub use place::{Launcher, Place};
 pub use process::Process;

@@ -9,6 +9,8 @@ mod brokers_fail;
 mod burst;
 #[path = "scenarios/chaos.rs"]
 mod chaos;
+#[path = "scenarios/clients.rs"]
+mod clients;
 #[path = "scenarios/clocks.rs"]
 mod clocks;
 #[path = "scenarios/control_planes.rs"]

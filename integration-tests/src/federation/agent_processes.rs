@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::Federation;
 use super::config::{AgentSpec, InventorySource};
-use super::ports::free_ports;
+use super::ports::free_port;
 use crate::comity::items;
 use crate::process::Process;
 use crate::programs::{program, utf8};
@@ -28,7 +28,7 @@ impl Federation {
         std::fs::create_dir_all(&dir)?;
         std::fs::write(self.dir.path().join(format!("{cluster}.token")), token)?;
         // As in production, an agent keeps its fabric port across restarts.
-        let fabric_port = free_ports(1)?[0];
+        let fabric_port = free_port()?;
         self.agents.insert(cluster.clone(), Agent { spec, fabric_port, process: None });
         self.start_agent(&cluster)
     }

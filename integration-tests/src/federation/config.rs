@@ -16,6 +16,8 @@ pub struct FederationConfig {
     pub snapshot_every: u64,
     /// Lifetime of cluster certificates in seconds.
     pub cluster_certificates_s: u64,
+    /// Names that the brokers' certificates carry besides their own addresses.
+    pub hosts: Vec<String>,
 }
 
 impl FederationConfig {
@@ -23,7 +25,14 @@ impl FederationConfig {
     #[must_use]
     pub fn with_example_policy() -> Self {
         let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
-        Self { brokers: 3, policy, place: Place::here(), snapshot_every: 10_000, cluster_certificates_s: 86_400 }
+        Self {
+            brokers: 3,
+            policy,
+            place: Place::here(),
+            snapshot_every: 10_000,
+            cluster_certificates_s: 86_400,
+            hosts: Vec::new(),
+        }
     }
 }
 

@@ -28,9 +28,14 @@ impl Ports {
     }
 }
 
+/// A port as [`free_ports`] finds them.
+pub fn free_port() -> Result<u16> {
+    Ok(free_ports(1)?[0])
+}
+
 /// Finds ports free for TCP and UDP, below the system's range for outgoing connections (32768 on Linux), so that no
 /// connection takes one while its owner is down.
-pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
+fn free_ports(count: usize) -> Result<Vec<u16>> {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 22_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);

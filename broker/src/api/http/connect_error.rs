@@ -95,15 +95,9 @@ pub fn to_json(status: &Status) -> Value {
 }
 
 fn details(status: &Status) -> Vec<Value> {
-    let ours = status.metadata().get_bin(ERROR_DETAIL_METADATA).and_then(|value| value.to_bytes().ok());
-    let further = RpcStatus::decode(status.details()).unwrap_or_default().details;
-    let further = further.iter().map(|any| (any.type_url.rsplit('/').next().unwrap_or_default(), any.value.as_slice()));
-    let further = further.filter(|(name, _)| ours.is_none() || *name != ERROR_DETAIL);
-    ours.iter()
-        .map(|bytes| (ERROR_DETAIL, &bytes[..]))
-        .chain(further)
-        .map(|(name, bytes)| detail(name, bytes))
-        .collect()
+    let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
+    let name = |url: &str| url.rsplit('/').next().unwrap_or_default().to_owned();
+    details.iter().map(|any| detail(&name(&any.type_url), &any.value)).collect()
 }
 
 fn detail(name: &str, bytes: &[u8]) -> Value {
