@@ -1,24 +1,20 @@
 //! Errors in the JSON form of Connect, <https://connectrpc.com/docs/protocol#error-end-stream>.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_proto::{ErrorDetails, StatusExt as _, error_status, v1};
 use comity_runtime::tls::ELSEWHERE_METADATA;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use prost::Message as _;
-use prost_reflect::DynamicMessage;
 use serde_json::{Value, json};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::api::http::procedures::Procedures;
-use crate::api::rpc_error;
-
 /// Media type of errors and of JSON messages.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Type of the detail that every refusal carries.
-const ERROR_DETAIL: &str = "comity.v1.ErrorDetail";
 
 /// The part of `google.rpc.Status` with further details.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -45,7 +41,7 @@ impl Refused {
             remedy: remedy.to_owned(),
             ..v1::ErrorDetail::default()
         };
-        Self { status: rpc_error::status(code, &detail), http: http_status(code), accepted: None }
+        Self { status: error_status(code, &detail, ErrorDetails::new()), http: http_status(code), accepted: None }
     }
 
     /// With another HTTP status.
@@ -95,19 +91,36 @@ pub fn to_json(status: &Status) -> Value {
 }
 
 fn details(status: &Status) -> Vec<Value> {
-    let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
-    let name = |url: &str| url.rsplit('/').next().unwrap_or_default().to_owned();
-    details.iter().map(|any| detail(&name(&any.type_url), &any.value)).collect()
+    let known = status.get_error_details();
+    let detail = |any: &prost_types::Any| {
+        let name = any.type_url.rsplit('/').next().unwrap_or_default();
+        let mut detail = json!({ "type": name, "value": STANDARD_NO_PAD.encode(&any.value) });
+        if let Some(debug) = readable(name, &known) {
+            detail["debug"] = debug;
+        }
+        detail
+    };
+    RpcStatus::decode(status.details()).unwrap_or_default().details.iter().map(detail).collect()
 }
 
-fn detail(name: &str, bytes: &[u8]) -> Value {
-    let mut detail = json!({ "type": name, "value": STANDARD_NO_PAD.encode(bytes) });
-    let known = Procedures::all().pool().get_message_by_name(name);
-    let decoded = known.and_then(|message| DynamicMessage::decode(message, bytes).ok());
-    if let Some(debug) = decoded.and_then(|message| serde_json::to_value(message).ok()) {
-        detail["debug"] = debug;
+/// A detail in the JSON form of its message.
+fn readable(name: &str, known: &ErrorDetails) -> Option<Value> {
+    match name {
+        "google.rpc.ErrorInfo" => known.error_info().map(|info| {
+            let metadata: BTreeMap<_, _> = info.metadata.iter().collect();
+            json!({ "reason": info.reason, "domain": info.domain, "metadata": metadata })
+        }),
+        "google.rpc.BadRequest" => known.bad_request().map(|bad| {
+            let violations = bad.field_violations.iter();
+            let violations = violations.map(|one| json!({ "field": one.field, "description": one.description }));
+            json!({ "fieldViolations": violations.collect::<Vec<_>>() })
+        }),
+        "google.rpc.RetryInfo" => {
+            let delay = known.retry_info()?.retry_delay?;
+            Some(json!({ "retryDelay": format!("{}s", delay.as_secs_f64()) }))
+        }
+        _ => None,
     }
-    detail
 }
 
 /// Names and HTTP statuses of codes, as Connect defines them.
@@ -160,12 +173,14 @@ mod tests {
         let error: Value = serde_json::from_slice(&body).expect("JSON");
         assert_eq!(error["code"], "invalid_argument");
         assert_eq!(error["message"], "spec.gpus.count \"0\" is out of range; ask for 1 to 4096");
-        let detail = &error["details"][0];
-        assert_eq!(detail["type"], "comity.v1.ErrorDetail");
-        assert_eq!(detail["debug"]["field"], "spec.gpus.count");
-        let bytes = STANDARD_NO_PAD.decode(detail["value"].as_str().expect("text")).expect("base64");
-        let decoded = v1::ErrorDetail::decode(bytes.as_slice()).expect("the detail");
-        assert_eq!((decoded.code.as_str(), decoded.value.as_str()), ("invalid-field", "0"));
+        let detail = |name: &str| {
+            let details = error["details"].as_array().expect("details").iter();
+            details.clone().find(|detail| detail["type"] == name).cloned().unwrap_or_else(|| panic!("no {name}: {error}"))
+        };
+        let info = detail("google.rpc.ErrorInfo");
+        assert_eq!(info["debug"]["reason"], "INVALID_FIELD");
+        assert_eq!(info["debug"]["metadata"]["remedy"], "ask for 1 to 4096");
+        assert_eq!(detail("google.rpc.BadRequest")["debug"]["fieldViolations"][0]["field"], "spec.gpus.count");
     }
 
     #[test]

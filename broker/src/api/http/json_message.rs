@@ -1,11 +1,9 @@
 //! Messages in the JSON form of protobuf.
 
-use comity_proto::v1;
+use comity_proto::{ErrorDetails, error_status, v1};
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_path_to_error::{Deserializer, Track};
 use tonic::{Code, Status};
-
-use crate::api::rpc_error;
 
 /// How the library reports an unknown field: the name follows, in quotes.
 const UNKNOWN_FIELD: &str = "unrecognized field name '";
@@ -63,12 +61,16 @@ pub fn malformed(path: &str, problem: &str) -> Status {
         value: String::new(),
         remedy: "see the call's schema in /openapi.json".to_owned(),
     };
-    rpc_error::status(Code::InvalidArgument, &detail)
+    let mut others = ErrorDetails::new();
+    if !detail.field.is_empty() {
+        others.add_bad_request_violation(&detail.field, &detail.reason);
+    }
+    error_status(Code::InvalidArgument, &detail, others)
 }
 
 #[cfg(test)]
 mod tests {
-    use comity_proto::ERROR_DETAIL_METADATA;
+    use comity_proto::error_detail;
     use prost::Message as _;
 
     use super::*;
@@ -81,8 +83,7 @@ mod tests {
     fn refused(json: &str) -> (String, String) {
         let status = decode(message("comity.v1.SubmitRequestRequest"), json.as_bytes()).expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument);
-        let bytes = status.metadata().get_bin(ERROR_DETAIL_METADATA).and_then(|value| value.to_bytes().ok());
-        let detail = v1::ErrorDetail::decode(bytes.expect("details")).expect("ours");
+        let detail = error_detail(&status).expect("ours");
         assert_eq!(detail.code, "malformed-message");
         (detail.field, detail.reason)
     }
