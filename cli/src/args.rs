@@ -2,13 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-<<<<<<< HEAD
-use crate::commands::{cluster, completions, doctor, lease, offers, peering, policy, quote, raft, request, version};
-=======
 use crate::commands::{
-    cluster, completions, lease, offers, peering, policy, quote, raft, request, status, top, version, whoami,
+    cluster, completions, doctor, lease, offers, peering, policy, quote, raft, request, status, top, version, whoami,
 };
->>>>>>> c2
 use crate::dev::DevArgs;
 use crate::exit;
 use crate::global_args::GlobalArgs;

@@ -80,18 +80,12 @@ impl Session {
         })
     }
 
-<<<<<<< HEAD
     /// Directory of the caller's identity.
-=======
-    /// Directory of the caller's certificate.
->>>>>>> c2
     #[must_use]
     pub fn identity_dir(&self) -> Option<&Path> {
         self.identity.as_deref()
     }
 
-<<<<<<< HEAD
-=======
     /// End of the caller's certificate, in milliseconds since 1970.
     ///
     /// # Errors
@@ -102,7 +96,6 @@ impl Session {
         Ok(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
->>>>>>> c2
     /// TLS with the caller's certificate.
     ///
     /// # Errors

@@ -74,12 +74,8 @@ impl Rpc {
     const fn allows(self) -> &'static [Who] {
         use Who::{Admin, Anyone, Broker, Certified, Cluster, Member, Operator, Submitter};
         match self {
-<<<<<<< HEAD
             Self::GetFederation | Self::CheckJoin | Self::Join => &[Anyone],
-=======
-            Self::GetFederation | Self::Join => &[Anyone],
             Self::WhoAmI => &[Certified],
->>>>>>> c2
             Self::Connect => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
             Self::ListClusters

@@ -175,7 +175,11 @@ mod tests {
         assert_eq!(error["message"], "spec.gpus.count \"0\" is out of range; ask for 1 to 4096");
         let detail = |name: &str| {
             let details = error["details"].as_array().expect("details").iter();
-            details.clone().find(|detail| detail["type"] == name).cloned().unwrap_or_else(|| panic!("no {name}: {error}"))
+            details
+                .clone()
+                .find(|detail| detail["type"] == name)
+                .cloned()
+                .unwrap_or_else(|| panic!("no {name}: {error}"))
         };
         let info = detail("google.rpc.ErrorInfo");
         assert_eq!(info["debug"]["reason"], "INVALID_FIELD");

@@ -1,12 +1,10 @@
 //! gRPC's framing: a flag, a length and a message; a status at the end.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use comity_proto::v1;
+use comity_proto::{ErrorDetails, error_status, v1};
 use http_body_util::BodyExt as _;
 use tonic::body::Body;
 use tonic::{Code, Status};
-
-use crate::api::rpc_error;
 
 /// Bytes before a message: the flag for compression and the length.
 const PREFIX: usize = 5;
@@ -85,7 +83,7 @@ fn too_large(length: usize, limit: usize) -> Status {
         value: format!("{length} bytes"),
         remedy: "ask for a smaller page, or call with gRPC".to_owned(),
     };
-    rpc_error::status(Code::ResourceExhausted, &detail)
+    error_status(Code::ResourceExhausted, &detail, ErrorDetails::new())
 }
 
 fn end(trailers: Option<&http::HeaderMap>) -> Result<Option<Bytes>, Status> {

@@ -5,7 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use comity_proto::v1;
+use comity_proto::{ErrorDetails, error_status, v1};
 use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
@@ -18,7 +18,6 @@ use crate::api::http::call::{HttpCall, MessageSource};
 use crate::api::http::grpc_frames::framed;
 use crate::api::http::{json_message, query_string};
 use crate::api::rpc::MAX_USER_MESSAGE_BYTES;
-use crate::api::rpc_error;
 
 /// Field of a watch that says after which revision to start.
 const FROM_REVISION: &str = "from_revision";
@@ -98,7 +97,7 @@ async fn read_bounded(body: Body) -> Result<Bytes, Status> {
                 value: String::new(),
                 remedy: "send less in one message".to_owned(),
             };
-            Err(rpc_error::status(Code::ResourceExhausted, &detail))
+            Err(error_status(Code::ResourceExhausted, &detail, ErrorDetails::new()))
         }
         Err(error) => Err(Status::from_error(error)),
     }
