@@ -10,6 +10,7 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, founding_file, identity_dir};
 
+pub mod admin_context;
 pub mod first_policy;
 pub mod join_group;
 pub mod sealed_authority;

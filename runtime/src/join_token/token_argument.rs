@@ -32,6 +32,20 @@ pub fn is_token(text: &str) -> bool {
     text.trim_start().starts_with(PREFIX)
 }
 
+/// The text without the content of the tokens in it, for messages that quote the caller's input.
+#[must_use]
+pub fn redact_tokens(text: &str) -> String {
+    let is_token_character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let mut parts = text.split(PREFIX);
+    let mut redacted = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        redacted.push_str(PREFIX);
+        redacted.push_str("[redacted]");
+        redacted.push_str(part.trim_start_matches(is_token_character));
+    }
+    redacted
+}
+
 impl JoinToken {
     /// Reads the token that a command line argument names: inline, a file, or `-`.
     ///
@@ -91,5 +105,13 @@ mod tests {
         let error = JoinToken::from_argument(cut).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(&cut[20..]), "{error}");
         assert!(is_token(cut) && !is_token("join.token"));
+    }
+
+    #[test]
+    fn messages_that_quote_tokens_are_redacted() {
+        let message = format!("cannot read '{}': no such file, nor {}", line(), line());
+        let expected = "cannot read 'comity-join-v1.[redacted]': no such file, nor comity-join-v1.[redacted]";
+        assert_eq!(redact_tokens(&message), expected);
+        assert_eq!(redact_tokens("cannot read 'x'"), "cannot read 'x'");
     }
 }
