@@ -13,8 +13,7 @@ use comity_runtime::identity::{IdentityPem, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use tonic::Code;
 
-use super::bad_input::detail;
-use super::federation::{Federation, local_listeners, within};
+use super::federation::{Federation, detail, local_listeners, within};
 
 async fn invite_broker(federation: &Federation, key: &str) -> (u64, JoinToken) {
     let request = v1::InviteBrokerRequest { idempotency_key: key.to_owned(), ..v1::InviteBrokerRequest::default() };
