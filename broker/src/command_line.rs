@@ -28,7 +28,7 @@ macro_rules! say {
 
 mod up;
 
-use up::{Greeting, UpArgs, UpError};
+use up::{Greeting, Ports, UpArgs, UpError};
 
 /// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
@@ -50,7 +50,7 @@ enum Action {
     Init(InitArgs),
     /// Sets up this host's broker, a group of one or a member of another group, and runs it.
     #[command(after_help = up::UP_HELP)]
-    Up(Box<UpArgs>),
+    Up(Box<UpCommand>),
     /// Runs a broker that is set up.
     Run(RunArgs),
     /// Creates the data directory of another broker, to copy to its machine.
@@ -122,6 +122,14 @@ struct RunArgs {
     /// Data directory of this broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
+    #[command(flatten)]
+    options: RunOptions,
+}
+
+#[derive(Debug, Args)]
+struct UpCommand {
+    #[command(flatten)]
+    up: UpArgs,
     #[command(flatten)]
     options: RunOptions,
 }
@@ -263,7 +271,13 @@ pub async fn main() -> ExitCode {
 async fn carry_out(action: Action) -> Result<(), Failure> {
     match action {
         Action::Init(args) => init(args),
-        Action::Up(args) => up::up(*args).await,
+        Action::Up(command) => {
+            let ports = Ports { client: command.options.client_listen, raft: command.options.raft_listen };
+            match up::set_up(&command.up, ports).await? {
+                Some(ready) => run(&ready.data, command.options, Some(ready.greeting)).await,
+                None => Ok(()),
+            }
+        }
         Action::Run(args) => run(&args.data, args.options, None).await,
         Action::AddIdentity(args) => {
             let out = args.out.display();

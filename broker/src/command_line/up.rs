@@ -13,7 +13,6 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 use comity_runtime::tls::{BrokerEndpoints, EndpointError};
 use comity_types::{InstitutionId, InvalidId};
 
-use super::{Failure, RunOptions, run};
 use crate::app::Broker;
 use crate::config::{ConfigError, Settings};
 use crate::group::MemberAddress;
@@ -65,8 +64,19 @@ pub(super) struct UpArgs {
     /// Print what a first start would choose, and exit.
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    options: RunOptions,
+}
+
+/// Listen addresses for clients and brokers, whose ports others use too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ports {
+    pub(super) client: Option<SocketAddr>,
+    pub(super) raft: Option<SocketAddr>,
+}
+
+/// A broker that is set up.
+pub(super) struct Ready {
+    pub(super) data: PathBuf,
+    pub(super) greeting: Greeting,
 }
 
 /// Why a broker was not set up.
@@ -85,6 +95,12 @@ pub(super) enum UpError {
     #[error(transparent)]
     Join(#[from] JoinGroupError),
     #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    #[error("the broker's first admin has no valid id: {0}")]
+    Admin(#[from] SpiffeError),
+    #[error(transparent)]
     Policy(#[from] ReadError),
     #[error(transparent)]
     Context(#[from] AdminContextError),
@@ -92,124 +108,126 @@ pub(super) enum UpError {
 
 impl UpError {
     pub(super) const fn is_usage(&self) -> bool {
-        matches!(self, Self::NoData | Self::Address(_) | Self::Institution(_) | Self::Argument(_) | Self::Token(_))
+        match self {
+            Self::NoData
+            | Self::Address(_)
+            | Self::Institution(_)
+            | Self::Argument(_)
+            | Self::Token(_)
+            | Self::Config(_)
+            | Self::Provision(ProvisionError::Config(_) | ProvisionError::Name(_) | ProvisionError::Exists { .. }) => {
+                true
+            }
+            Self::Join(_) | Self::Provision(_) | Self::Admin(_) | Self::Policy(_) | Self::Context(_) => false,
+        }
     }
 }
 
-/// A federation to found.
-struct Founding {
-    trust_domain: TrustDomain,
-    institution: String,
-    admin: UserName,
-    address: MemberAddress,
+/// How a data directory is to be filled.
+enum Plan {
+    Found { trust_domain: TrustDomain, institution: String, admin: UserName, address: MemberAddress },
+    Join { token: JoinToken, address: MemberAddress },
 }
 
-/// Sets the broker up unless it is, and runs it.
-pub(super) async fn up(args: UpArgs) -> Result<(), Failure> {
+/// Sets the broker up unless it is; `None` after a dry run.
+pub(super) async fn set_up(args: &UpArgs, ports: Ports) -> Result<Option<Ready>, UpError> {
     let facts = HostFacts::read();
     let data = args.data.clone().or_else(|| facts.data()).ok_or(UpError::NoData)?;
     match Settings::load(&data) {
         Ok(settings) if args.dry_run => {
             say!("broker {} is set up in {}; it would start", settings.id, data.display());
-            return Ok(());
+            return Ok(None);
         }
         Ok(settings) if args.join.is_some() => {
             say!("broker {} is set up in {} already; the token is not used", settings.id, data.display());
         }
         Ok(_) => {}
         Err(ConfigError::NotInitialised { .. }) => {
-            let address = args.member_address(&facts)?;
-            let set_up = match &args.join {
-                Some(argument) => {
-                    let token = JoinToken::from_argument(argument).map_err(UpError::from)?;
-                    join(&token, &data, &address, args.dry_run).await?
-                }
-                None => found(&args.founding(&facts, address)?, &data, args.dry_run)?,
-            };
-            if set_up == SetUp::Planned {
-                return Ok(());
+            let plan = args.plan(&facts, ports)?;
+            plan.describe(&data);
+            if args.dry_run {
+                say!("nothing was changed: this was a dry run");
+                return Ok(None);
             }
+            plan.carry_out(&data).await?;
         }
         Err(error) => return Err(error.into()),
     }
     let settings = Settings::load(&data)?;
-    if let Some(context) = admin_context::hand_out(&data, &settings).map_err(UpError::from)? {
+    if let Some(context) = admin_context::hand_out(&data, &settings)? {
         say!("your identity is the context {} in {}", context.name, context.identity.path().display());
     }
     let greeting = Greeting::new(&data, &settings)?;
-    run(&data, args.options, Some(greeting)).await
-}
-
-/// Whether the data directory was filled.
-#[derive(PartialEq, Eq)]
-enum SetUp {
-    /// `--dry-run`.
-    Planned,
-    Done,
+    Ok(Some(Ready { data, greeting }))
 }
 
 impl UpArgs {
-    fn member_address(&self, facts: &HostFacts) -> Result<MemberAddress, UpError> {
+    fn member_address(&self, facts: &HostFacts, ports: Ports) -> Result<MemberAddress, UpError> {
         let host = self.address.clone().unwrap_or_else(|| facts.host());
         let at = |listen: Option<SocketAddr>, port: u16| format!("{host}:{}", listen.map_or(port, |it| it.port()));
-        let address = MemberAddress {
-            raft: at(self.options.raft_listen, RAFT_PORT),
-            client: at(self.options.client_listen, CLIENT_PORT),
-        };
+        let address = MemberAddress { raft: at(ports.raft, RAFT_PORT), client: at(ports.client, CLIENT_PORT) };
         BrokerEndpoints::new([&address.raft, &address.client]).map_err(UpError::Address)?;
         Ok(address)
     }
 
-    fn founding(&self, facts: &HostFacts, address: MemberAddress) -> Result<Founding, UpError> {
+    fn plan(&self, facts: &HostFacts, ports: Ports) -> Result<Plan, UpError> {
+        let address = self.member_address(facts, ports)?;
+        if let Some(argument) = &self.join {
+            let token = JoinToken::from_argument(argument)?;
+            token.broker()?;
+            return Ok(Plan::Join { token, address });
+        }
         let trust_domain = self.trust_domain.clone().unwrap_or_else(|| facts.trust_domain());
         let institution = self.institution.clone().unwrap_or_else(|| default_institution(&trust_domain));
         InstitutionId::parse(&institution, "--institution")?;
         let admin = self.admin.clone().unwrap_or_else(|| facts.admin());
-        Ok(Founding { trust_domain, institution, admin, address })
+        Ok(Plan::Found { trust_domain, institution, admin, address })
     }
 }
 
-fn found(founding: &Founding, data: &Path, dry_run: bool) -> Result<SetUp, Failure> {
-    let Founding { trust_domain, institution, admin, address } = founding;
-    say!("data directory  {}  (--data)", data.display());
-    say!("address         {}, brokers: {}  (--address, --client-listen, --raft-listen)", address.client, address.raft);
-    say!("trust domain    {trust_domain}  (--trust-domain)");
-    say!("institution     {institution}  (--institution)");
-    say!("maintainer      {admin}  (--admin)");
-    if dry_run {
-        say!("nothing was changed; without --dry-run a new federation begins here");
-        return Ok(SetUp::Planned);
+impl Plan {
+    /// Prints what was chosen, and the flags that change it.
+    fn describe(&self, data: &Path) {
+        let (Self::Found { address, .. } | Self::Join { address, .. }) = self;
+        say!("data directory  {}  (--data)", data.display());
+        say!("address         {}  (--address, --client-listen)", address.client);
+        say!("for brokers     {}  (--address, --raft-listen)", address.raft);
+        match self {
+            Self::Found { trust_domain, institution, admin, .. } => {
+                say!("trust domain    {trust_domain}  (--trust-domain)");
+                say!("institution     {institution}  (--institution)");
+                say!("maintainer      {admin}  (--admin)");
+            }
+            Self::Join { token, .. } => say!("becomes         {} at {}", token.id, token.brokers),
+        }
     }
-    let init = Init {
-        data: data.to_owned(),
-        trust_domain: trust_domain.clone(),
-        settings: Settings {
-            id: 1,
-            members: BTreeMap::from([(1, address.clone())]),
-            bootstrap_admins: BTreeSet::new(),
-        },
-        admin: admin.clone(),
-        admin_out: admin_context::admin_dir(data),
-    };
-    provision::init(&init)?;
-    let admin = SpiffeId::user(trust_domain.clone(), admin.clone());
-    write_first_policy(data, institution, &admin)?;
-    Ok(SetUp::Done)
-}
 
-async fn join(token: &JoinToken, data: &Path, address: &MemberAddress, dry_run: bool) -> Result<SetUp, Failure> {
-    let broker = token.broker().map_err(UpError::from)?;
-    say!("data directory  {}  (--data)", data.display());
-    say!("address         {}, brokers: {}  (--address, --client-listen, --raft-listen)", address.client, address.raft);
-    say!("federation      {} at {}", token.id.trust_domain(), token.brokers);
-    if dry_run {
-        say!("nothing was changed; without --dry-run this host becomes broker {broker}");
-        return Ok(SetUp::Planned);
+    async fn carry_out(&self, data: &Path) -> Result<(), UpError> {
+        match self {
+            Self::Found { trust_domain, institution, admin, address } => {
+                let init = Init {
+                    data: data.to_owned(),
+                    trust_domain: trust_domain.clone(),
+                    settings: Settings {
+                        id: 1,
+                        members: BTreeMap::from([(1, address.clone())]),
+                        bootstrap_admins: BTreeSet::new(),
+                    },
+                    admin: admin.clone(),
+                    admin_out: admin_context::admin_dir(data),
+                };
+                provision::init(&init)?;
+                let admin = SpiffeId::user(trust_domain.clone(), admin.clone());
+                Ok(write_first_policy(data, institution, &admin)?)
+            }
+            Self::Join { token, address } => {
+                comity_runtime::install_crypto_provider();
+                let settings = join_group(token, data, address).await?;
+                say!("broker {} joined; the group has {} brokers", settings.id, settings.members.len());
+                Ok(())
+            }
+        }
     }
-    comity_runtime::install_crypto_provider();
-    let settings = join_group(token, data, address).await.map_err(UpError::from)?;
-    say!("broker {broker} joined; the group has {} brokers", settings.members.len());
-    Ok(SetUp::Done)
 }
 
 /// Messages and first policy after the start of a broker.
@@ -221,11 +239,10 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
-    fn new(data: &Path, settings: &Settings) -> Result<Self, Failure> {
+    fn new(data: &Path, settings: &Settings) -> Result<Self, UpError> {
         let admin = settings.bootstrap_admins.first().map(|admin| admin.parse::<SpiffeId>());
-        let admin = admin.transpose().map_err(|error: SpiffeError| ProvisionError::from(error))?;
-        let source = read_first_policy(data).map_err(UpError::from)?;
-        Ok(Self { data: data.to_owned(), settings: settings.clone(), first_policy: source.zip(admin) })
+        let first_policy = read_first_policy(data)?.zip(admin.transpose()?);
+        Ok(Self { data: data.to_owned(), settings: settings.clone(), first_policy })
     }
 
     /// Applies the first policy if it is due, and says what to do next.
