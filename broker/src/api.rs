@@ -6,6 +6,7 @@ pub mod caller;
 pub mod convert;
 pub mod http;
 pub mod idempotency;
+pub mod invitation;
 pub mod join_secret;
 pub mod paging;
 pub mod rpc;

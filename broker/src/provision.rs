@@ -12,6 +12,13 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, certificate_hosts, founding_file, identity_dir};
 
+pub mod admin_context;
+pub mod first_policy;
+pub mod join_group;
+pub mod sealed_authority;
+mod sudo_caller;
+pub mod up_defaults;
+
 /// Validity of user certificates issued on the command line.
 pub const USER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Validity of a broker's first certificate; a running broker renews its own.
@@ -185,7 +192,11 @@ pub(crate) fn ensure_identity(
     if IdentityDir::new(identity_dir(data)).load().is_ok() { Ok(()) } else { save_broker(ca, settings, data) }
 }
 
-fn broker_identity(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
+pub(crate) fn broker_identity(
+    ca: &CertificateAuthority,
+    settings: &Settings,
+    data: &Path,
+) -> Result<(), ProvisionError> {
     save_broker(ca, settings, data)?;
     // Written last: a directory with settings is complete.
     Ok(settings.save(data)?)
@@ -210,7 +221,7 @@ fn free(path: &Path) -> Result<(), ProvisionError> {
 }
 
 /// A directory that holds nothing, or does not exist yet; a fresh file system has "lost+found".
-fn empty(path: &Path) -> Result<(), ProvisionError> {
+pub(crate) fn empty(path: &Path) -> Result<(), ProvisionError> {
     let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     if entries.any(|entry| entry.file_name() != "lost+found") {
         Err(ProvisionError::Exists { path: path.to_owned() })

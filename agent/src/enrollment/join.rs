@@ -12,8 +12,8 @@ use comity_runtime::join_token::JoinTokenError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::tls::{self, ConnectError, EndpointError};
 use comity_runtime::{
-    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature,
-    JoinToken, KeyAndCsr, Roots, TlsIdentity,
+    Backoff, BrokerEndpoints, ClientTls, Clock, ClusterName, Entropy, IdentityDir, IdentityKey, IdentityPem,
+    IdentitySignature, JoinToken, KeyAndCsr, Roots, TlsIdentity,
 };
 
 use super::token_source::JoinTokenSource;
@@ -127,12 +127,15 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
     let JoinInput { state, brokers, .. } = input;
     let directory = IdentityDir::new(state.join("identity"));
     if !directory.exists() {
-        let token = input.token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?.read()?;
+        let source = input.token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?;
+        let token = source.read()?;
+        let of_another = |error| JoinError::Token { origin: source.to_string(), source: error };
+        let cluster = token.cluster().map_err(of_another)?;
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         atomic_file::write(&state.join(BROKERS_FILE), token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
-        let pem = join(&token, &input).await?;
+        let pem = join(&token, cluster, &input).await?;
         directory.save(&pem)?;
-        tracing::info!(cluster = %token.cluster, federation = %token.trust_domain, "joined the federation");
+        tracing::info!(%cluster, federation = %token.id.trust_domain(), "joined the federation");
     }
     let (_, identity) = directory.load()?;
     Ok(Membership { directory, identity, brokers: brokers_of_member(state, brokers)? })
@@ -152,18 +155,18 @@ pub fn brokers_of_member(state: &Path, configured: &[String]) -> Result<BrokerEn
     })
 }
 
-async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {
+async fn join(token: &JoinToken, cluster: &ClusterName, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {
     let &JoinInput { key, voucher, clock, entropy, .. } = input;
     let fresh = KeyAndCsr::generate()?;
     let request = v1::JoinRequest {
-        cluster: token.cluster.to_string(),
+        cluster: cluster.to_string(),
         secret: token.secret.expose().to_vec(),
         csr_der: fresh.csr.as_bytes().to_vec(),
         identity_key: key.public().to_string(),
         voucher: voucher.map(|voucher| voucher.as_bytes().to_vec()).unwrap_or_default(),
         identity_proof: key.sign(JOIN_DOMAIN, &[fresh.csr.as_bytes()]).as_bytes().to_vec(),
     };
-    let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+    let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
     let channel = tls::connect(&token.brokers, &tls);
     let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
     let start = clock.elapsed();
@@ -176,14 +179,14 @@ async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, J
         };
         if let Some(reason) = ConnectError::behind(&status).and_then(ConnectError::somebody_else) {
             return Err(JoinError::SomebodyElse {
-                federation: token.trust_domain.to_string(),
+                federation: token.id.trust_domain().to_string(),
                 brokers: token.brokers.to_string(),
                 reason: reason.to_owned(),
             });
         }
         if !is_temporary(&status) {
             let reason = status.message().to_owned();
-            return Err(JoinError::Refused { cluster: token.cluster.to_string(), reason });
+            return Err(JoinError::Refused { cluster: cluster.to_string(), reason });
         }
         let reason = status.message().to_owned();
         if clock.elapsed().saturating_sub(start) >= JOIN_TIMEOUT {

@@ -18,7 +18,11 @@ pub enum Rpc {
     GetFederation,
     InviteCluster,
     CheckJoin,
+    InviteUser,
+    InviteBroker,
     Join,
+    JoinUser,
+    JoinBroker,
     RenewCertificate,
     WhoAmI,
     ListClusters,
@@ -74,7 +78,7 @@ impl Rpc {
     const fn allows(self) -> &'static [Who] {
         use Who::{Admin, Anyone, Broker, Certified, Cluster, Member, Operator, Submitter};
         match self {
-            Self::GetFederation | Self::CheckJoin | Self::Join => &[Anyone],
+            Self::GetFederation | Self::CheckJoin | Self::Join | Self::JoinUser | Self::JoinBroker => &[Anyone],
             Self::WhoAmI => &[Certified],
             Self::Connect => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
@@ -95,7 +99,9 @@ impl Rpc {
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
             Self::RenewLease | Self::CheckpointLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
-            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime => &[Admin],
+            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime | Self::InviteUser | Self::InviteBroker => {
+                &[Admin]
+            }
             Self::InviteCluster => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }

@@ -161,7 +161,7 @@ impl Federation {
         assert_eq!(token.brokers.addresses(), [self.broker().client_addr().to_string()]);
         let identity = IdentityKey::generate(&SystemEntropy);
         let (request, key) = join_request(cluster, token.secret.expose(), &identity);
-        let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+        let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
         let mut client = FederationServiceClient::new(connect(&token.brokers, &tls));
         let reply = client.join(request).await.unwrap().into_inner();
         let pem = IdentityPem { key: key.key_pem, chain: reply.certificate_pem, ca: reply.ca_pem };
@@ -197,7 +197,7 @@ pub(crate) fn examples() -> v1::PolicyBundle {
     v1::PolicyBundle { files, commit: String::new() }
 }
 
-async fn local_listeners() -> (Listeners, MemberAddress) {
+pub(crate) async fn local_listeners() -> (Listeners, MemberAddress) {
     let client = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let raft = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = MemberAddress {
