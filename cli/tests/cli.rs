@@ -10,6 +10,8 @@ use clap::CommandFactory as _;
 
 #[path = "cli/ctrl_c.rs"]
 mod ctrl_c;
+#[path = "cli/diagnosis.rs"]
+mod diagnosis;
 #[path = "cli/kept.rs"]
 mod kept;
 #[path = "cli/policy_changes.rs"]
