@@ -7,6 +7,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 
 use crate::exit::Exit;
+use crate::redaction::without_tokens;
 use crate::wire_names;
 
 /// A failure shows at most this much of a value.
@@ -108,7 +109,7 @@ impl Failure {
         if !self.remedy.is_empty() {
             text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
         }
-        text
+        without_tokens(&text).into_owned()
     }
 
     /// For scripts: one JSON object.
@@ -124,7 +125,8 @@ impl Failure {
                 exit_code: self.exit.number(),
             },
         };
-        serde_json::to_string(&object).expect("strings and numbers always serialise")
+        let json = serde_json::to_string(&object).expect("strings and numbers always serialise");
+        without_tokens(&json).into_owned()
     }
 }
 
@@ -162,15 +164,24 @@ fn certificate_refused(status: &Status) -> bool {
 fn without_detail(status: &Status) -> Failure {
     if certificate_refused(status) {
         return Failure::new(Exit::Permission, "certificate-refused", status.message())
-            .remedy("give the directory with your certificate of this federation: --identity (COMITY_IDENTITY)");
+            .remedy(
+            "choose a context of this federation ('comity context list'), or give the directory with your certificate: \
+             --identity (COMITY_IDENTITY)",
+        );
     }
     let (code, remedy) = match status.code() {
         Code::Unavailable => {
-            ("unavailable", "check the addresses in --broker (COMITY_BROKER) and that a broker runs there")
+            (
+                "unavailable",
+                "check that a broker runs at these addresses: 'comity context show' or --broker (COMITY_BROKER)",
+            )
         }
         Code::DeadlineExceeded => ("timeout", "try again; if it persists, run 'comity raft status'"),
         Code::Unauthenticated => {
-            ("unauthenticated", "give a directory with a valid certificate: --identity (COMITY_IDENTITY)")
+            (
+                "unauthenticated",
+                "run 'comity login', or give a directory with a valid certificate: --identity (COMITY_IDENTITY)",
+            )
         }
         Code::Unimplemented => ("unimplemented", "the broker is older than this client; compare with 'comity version'"),
         _ => ("broker-error", "see the broker's log"),
