@@ -1,5 +1,5 @@
-//! The join token: one line with everything that a cluster needs to join, `comity-join-v1.` and a base64url JSON
-//! object.
+//! The join token: one line with everything that a cluster, user or broker needs to join, `comity-join-v1.` and a
+//! base64url JSON object.
 //!
 //! It pins the federation's root certificate, which authenticates the first connection. Its secret is valid once, and
 //! the broker stores only the SHA-256 of the secret.
@@ -18,8 +18,12 @@ use zeroize::Zeroize;
 use crate::entropy::Entropy;
 use crate::identity::RootHash;
 use crate::secret::{Secret, SecretString};
-use crate::spiffe::{ClusterName, TrustDomain};
+use crate::spiffe::{ClusterName, SpiffeId, UserName};
 use crate::tls::{BrokerEndpoints, EndpointError};
+
+mod token_argument;
+
+pub use token_argument::{TokenArgumentError, is_token};
 
 const PREFIX: &str = "comity-join-v1.";
 /// Bytes of a token, at most.
@@ -31,7 +35,7 @@ pub const SECRET_BYTES: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JoinTokenError {
     /// It does not begin with the prefix of a token.
-    #[error("not a join token: it does not begin with '{PREFIX}'; make one with 'comity cluster invite'")]
+    #[error("not a join token: it does not begin with '{PREFIX}'; ask a maintainer for one")]
     Prefix,
     /// It is too long.
     #[error("not a join token: {bytes} bytes, at most {TOKEN_MAX_BYTES} are allowed")]
@@ -41,15 +45,14 @@ pub enum JoinTokenError {
     },
     /// It is truncated or changed.
     #[error(
-        "join token is cut off or damaged ({problem}): copy the whole line again, or make a new one with \
-         'comity cluster invite'"
+        "join token is cut off or damaged ({problem}): copy the whole line again, or ask a maintainer for a new one"
     )]
     Damaged {
         /// The decoding error, without content.
         problem: &'static str,
     },
     /// A field is missing or has a wrong value.
-    #[error("join token has a bad {field}: make a new one with 'comity cluster invite'")]
+    #[error("join token has a bad {field}: ask a maintainer for a new one")]
     Field {
         /// Name of the field.
         field: &'static str,
@@ -57,19 +60,27 @@ pub enum JoinTokenError {
     /// A broker address is invalid.
     #[error("join token has bad brokers: {0}")]
     Brokers(#[from] EndpointError),
+    /// It is for a subject of another kind.
+    #[error("the join token is for {found}, not for a {wanted}: make one with '{command}'")]
+    OtherSubject {
+        /// `cluster`, `user` or `broker`.
+        wanted: &'static str,
+        /// Id in the token.
+        found: SpiffeId,
+        /// The command that makes the wanted token.
+        command: &'static str,
+    },
 }
 
-/// An invitation of one cluster to join, valid once.
+/// An invitation of one cluster, user or broker to join, valid once.
 #[derive(Clone)]
 pub struct JoinToken {
     /// Brokers to join at.
     pub brokers: BrokerEndpoints,
     /// Hash of the federation's root certificate.
     pub ca_sha256: RootHash,
-    /// The invited cluster.
-    pub cluster: ClusterName,
-    /// Trust domain of the federation.
-    pub trust_domain: TrustDomain,
+    /// Id that the invited cluster, user or broker gets.
+    pub id: SpiffeId,
     /// Proof of the invitation.
     pub secret: Secret<[u8; SECRET_BYTES]>,
 }
@@ -80,8 +91,7 @@ pub struct JoinToken {
 struct WireToken {
     brokers: Vec<String>,
     ca_sha256: String,
-    cluster: String,
-    trust_domain: String,
+    id: String,
     secret: String,
 }
 
@@ -93,16 +103,10 @@ impl Drop for WireToken {
 
 impl JoinToken {
     /// Creates an invitation with a random secret.
-    pub fn generate(
-        brokers: BrokerEndpoints,
-        ca_sha256: RootHash,
-        cluster: ClusterName,
-        trust_domain: TrustDomain,
-        entropy: &dyn Entropy,
-    ) -> Self {
+    pub fn generate(brokers: BrokerEndpoints, ca_sha256: RootHash, id: SpiffeId, entropy: &dyn Entropy) -> Self {
         let mut secret = [0; SECRET_BYTES];
         entropy.fill(&mut secret);
-        Self { brokers, ca_sha256, cluster, trust_domain, secret: Secret::new(secret) }
+        Self { brokers, ca_sha256, id, secret: Secret::new(secret) }
     }
 
     /// The token as one line of text.
@@ -110,14 +114,41 @@ impl JoinToken {
         let wire = WireToken {
             brokers: self.brokers.addresses().to_vec(),
             ca_sha256: self.ca_sha256.to_string(),
-            cluster: self.cluster.to_string(),
-            trust_domain: self.trust_domain.to_string(),
+            id: self.id.to_string(),
             secret: URL_SAFE_NO_PAD.encode(self.secret.expose()),
         };
         let mut json = serde_json::to_vec(&wire).expect("strings always serialise");
         let token = SecretString::new(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(&json)));
         json.zeroize();
         token
+    }
+
+    /// The invited cluster.
+    ///
+    /// # Errors
+    /// [`JoinTokenError::OtherSubject`] if the token is for a user or broker.
+    pub fn cluster(&self) -> Result<&ClusterName, JoinTokenError> {
+        self.id.as_cluster().ok_or_else(|| self.other_subject("cluster", "comity cluster invite CLUSTER"))
+    }
+
+    /// The invited user.
+    ///
+    /// # Errors
+    /// [`JoinTokenError::OtherSubject`] if the token is for a cluster or broker.
+    pub fn user(&self) -> Result<&UserName, JoinTokenError> {
+        self.id.as_user().ok_or_else(|| self.other_subject("user", "comity user add NAME"))
+    }
+
+    /// Number of the invited broker.
+    ///
+    /// # Errors
+    /// [`JoinTokenError::OtherSubject`] if the token is for a cluster or user.
+    pub fn broker(&self) -> Result<u64, JoinTokenError> {
+        self.id.as_broker().ok_or_else(|| self.other_subject("broker", "comity raft invite"))
+    }
+
+    fn other_subject(&self, wanted: &'static str, command: &'static str) -> JoinTokenError {
+        JoinTokenError::OtherSubject { wanted, found: self.id.clone(), command }
     }
 
     /// The hash that the broker stores instead of the secret.
@@ -162,8 +193,7 @@ impl WireToken {
         Ok(JoinToken {
             brokers: BrokerEndpoints::new(&self.brokers)?,
             ca_sha256: self.ca_sha256.parse().map_err(|_| bad("ca_sha256"))?,
-            cluster: self.cluster.parse().map_err(|_| bad("cluster"))?,
-            trust_domain: self.trust_domain.parse().map_err(|_| bad("trust_domain"))?,
+            id: self.id.parse().map_err(|_| bad("id"))?,
             secret,
         })
     }
@@ -174,8 +204,7 @@ impl fmt::Debug for JoinToken {
         f.debug_struct("JoinToken")
             .field("brokers", &self.brokers.addresses())
             .field("ca_sha256", &self.ca_sha256)
-            .field("cluster", &self.cluster.as_str())
-            .field("trust_domain", &self.trust_domain.as_str())
+            .field("id", &self.id)
             .field("secret", &self.secret)
             .finish()
     }
@@ -201,8 +230,7 @@ mod tests {
         JoinToken::generate(
             "127.0.0.1:7443,b.test:7443".parse().unwrap(),
             "ab".repeat(32).parse().unwrap(),
-            ClusterName::new("ethz").unwrap(),
-            TrustDomain::new("dev.test").unwrap(),
+            "spiffe://dev.test/cluster/ethz".parse().unwrap(),
             &SeededEntropy::new(1),
         )
     }
@@ -217,11 +245,21 @@ mod tests {
         let back: JoinToken = format!("  {}\n", line.expose()).parse().unwrap();
         assert_eq!(back.brokers, token().brokers);
         assert_eq!(back.ca_sha256, token().ca_sha256);
-        assert_eq!(back.cluster, token().cluster);
-        assert_eq!(back.trust_domain, token().trust_domain);
+        assert_eq!(back.id, token().id);
         assert!(secret_matches(back.secret.expose(), &token().secret_hash()));
         assert!(!secret_matches(&[0; 32], &token().secret_hash()));
         assert!(!secret_matches(back.secret.expose(), &[]));
+    }
+
+    #[test]
+    fn a_token_is_for_one_kind_of_subject() {
+        let of = |id: &str| JoinToken { id: id.parse().unwrap(), ..token() };
+        assert_eq!(of("spiffe://dev.test/cluster/ethz").cluster().unwrap().as_str(), "ethz");
+        assert_eq!(of("spiffe://dev.test/user/alice").user().unwrap().as_str(), "alice");
+        assert_eq!(of("spiffe://dev.test/broker/2").broker().unwrap(), 2);
+        let error = of("spiffe://dev.test/user/alice").broker().unwrap_err().to_string();
+        assert!(error.contains("for spiffe://dev.test/user/alice, not for a broker"), "{error}");
+        assert!(of("spiffe://dev.test/broker/2").user().is_err() && of("spiffe://dev.test/user/a").cluster().is_err());
     }
 
     #[test]
@@ -235,7 +273,7 @@ mod tests {
     #[test]
     fn garbage_is_refused_with_a_remedy() {
         let parse = |text: &str| text.parse::<JoinToken>().unwrap_err().to_string();
-        assert!(parse("hello").contains("comity cluster invite"));
+        assert!(parse("hello").contains("ask a maintainer for one"));
         assert!(parse(&"x".repeat(9000)).contains("9000 bytes"));
         assert!(parse("comity-join-v1.***").contains("base64url"));
         assert!(parse(&encode("{}")).contains("missing or unknown"));
@@ -244,7 +282,7 @@ mod tests {
         let json = String::from_utf8(json).unwrap();
         assert!(encode(&json).parse::<JoinToken>().is_ok());
         let changed = |from: &str, to: &str| parse(&encode(&json.replace(from, to)));
-        assert!(changed("\"ethz\"", "\"ETHZ\"").contains("bad cluster"));
+        assert!(changed("/ethz\"", "/ETHZ\"").contains("bad id"));
         assert!(changed("abab", "xyxy").contains("bad ca_sha256"));
         assert!(changed(":7443", "").contains("it has no port"));
         assert!(changed("{", "{\"extra\":1,").contains("missing or unknown"));
@@ -257,7 +295,7 @@ mod tests {
         let secret = URL_SAFE_NO_PAD.encode(token.secret.expose());
         let shown = format!("{token:?} {:?} {}", token.encode(), token.encode());
         assert!(shown.contains("[redacted]") && !shown.contains(&secret), "{shown}");
-        let json = format!("{{\"brokers\":[],\"secret\":\"{secret}\",\"cluster\":7}}");
+        let json = format!("{{\"brokers\":[],\"secret\":\"{secret}\",\"id\":7}}");
         let error = encode(&json).parse::<JoinToken>().unwrap_err().to_string();
         assert!(!error.contains(&secret), "{error}");
     }

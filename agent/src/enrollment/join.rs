@@ -12,8 +12,8 @@ use comity_runtime::join_token::JoinTokenError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::tls::{self, ConnectError, EndpointError};
 use comity_runtime::{
-    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature,
-    JoinToken, KeyAndCsr, Roots, TlsIdentity,
+    Backoff, BrokerEndpoints, ClientTls, Clock, ClusterName, Entropy, IdentityDir, IdentityKey, IdentityPem,
+    IdentitySignature, JoinToken, KeyAndCsr, Roots, TlsIdentity,
 };
 use zeroize::Zeroizing;
 
@@ -126,14 +126,14 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
     if !directory.exists() {
         let path = input.token.ok_or_else(|| JoinError::NoToken { state: state.to_owned() })?;
         let text = Zeroizing::new(atomic_file::read_bounded(path, TOKEN_FILE_MAX_BYTES)?);
-        let token: JoinToken = String::from_utf8_lossy(&text)
-            .parse()
-            .map_err(|source| JoinError::Token { path: path.to_owned(), source })?;
+        let damaged = |source| JoinError::Token { path: path.to_owned(), source };
+        let token: JoinToken = String::from_utf8_lossy(&text).parse().map_err(damaged)?;
+        let cluster = token.cluster().map_err(damaged)?;
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         atomic_file::write(&list, token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
-        let pem = join(&token, &input).await?;
+        let pem = join(&token, cluster, &input).await?;
         directory.save(&pem)?;
-        tracing::info!(cluster = %token.cluster, federation = %token.trust_domain, "joined the federation");
+        tracing::info!(%cluster, federation = %token.id.trust_domain(), "joined the federation");
     }
     let (_, identity) = directory.load()?;
     let brokers = match brokers {
@@ -143,18 +143,18 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
     Ok(Membership { directory, identity, brokers })
 }
 
-async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {
+async fn join(token: &JoinToken, cluster: &ClusterName, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {
     let &JoinInput { key, voucher, clock, entropy, .. } = input;
     let fresh = KeyAndCsr::generate()?;
     let request = v1::JoinRequest {
-        cluster: token.cluster.to_string(),
+        cluster: cluster.to_string(),
         secret: token.secret.expose().to_vec(),
         csr_der: fresh.csr.as_bytes().to_vec(),
         identity_key: key.public().to_string(),
         voucher: voucher.map(|voucher| voucher.as_bytes().to_vec()).unwrap_or_default(),
         identity_proof: key.sign(JOIN_DOMAIN, &[fresh.csr.as_bytes()]).as_bytes().to_vec(),
     };
-    let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+    let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
     let channel = tls::connect(&token.brokers, &tls);
     let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
     let start = clock.elapsed();
@@ -167,14 +167,14 @@ async fn join(token: &JoinToken, input: &JoinInput<'_>) -> Result<IdentityPem, J
         };
         if let Some(reason) = ConnectError::behind(&status).and_then(ConnectError::somebody_else) {
             return Err(JoinError::SomebodyElse {
-                federation: token.trust_domain.to_string(),
+                federation: token.id.trust_domain().to_string(),
                 brokers: token.brokers.to_string(),
                 reason: reason.to_owned(),
             });
         }
         if !is_temporary(&status) {
             let reason = status.message().to_owned();
-            return Err(JoinError::Refused { cluster: token.cluster.to_string(), reason });
+            return Err(JoinError::Refused { cluster: cluster.to_string(), reason });
         }
         let reason = status.message().to_owned();
         if clock.elapsed().saturating_sub(start) >= JOIN_TIMEOUT {

@@ -157,7 +157,7 @@ impl Federation {
         assert_eq!(token.brokers.addresses(), [self.broker().client_addr().to_string()]);
         let identity = IdentityKey::generate(&SystemEntropy);
         let (request, key) = join_request(cluster, token.secret.expose(), &identity);
-        let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+        let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
         let mut client = FederationServiceClient::new(connect(&token.brokers, &tls));
         let reply = client.join(request).await.unwrap().into_inner();
         let pem = IdentityPem { key: key.key_pem, chain: reply.certificate_pem, ca: reply.ca_pem };

@@ -76,7 +76,7 @@ pub(crate) async fn join(cluster: &str, token: &str) -> Result<JoinedCluster> {
         voucher: Vec::new(),
         identity_proof: identity.sign(PROOF_DOMAIN, &[key.csr.as_bytes()]).as_bytes().to_vec(),
     };
-    let tls = ClientTls::pinned(token.ca_sha256, token.trust_domain.clone());
+    let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
     let mut client = FederationServiceClient::new(connect(&token.brokers, &tls));
     let reply = client.join(request).await.with_context(|| format!("{cluster} joins"))?.into_inner();
     let pem = IdentityPem { key: key.key_pem, chain: reply.certificate_pem, ca: reply.ca_pem };
