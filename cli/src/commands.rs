@@ -2,11 +2,15 @@
 
 pub mod cluster;
 pub mod completions;
+pub mod context;
+mod invitation;
 pub mod lease;
+pub mod login;
 pub mod offers;
 pub mod peering;
 pub mod policy;
 pub mod quote;
 pub mod raft;
 pub mod request;
+pub mod user;
 pub mod version;

@@ -163,26 +163,21 @@ fn certificate_refused(status: &Status) -> bool {
 /// The failure of a call that never reached a broker, or whose broker attached no detail.
 fn without_detail(status: &Status) -> Failure {
     if certificate_refused(status) {
-        return Failure::new(Exit::Permission, "certificate-refused", status.message())
-            .remedy(
+        return Failure::new(Exit::Permission, "certificate-refused", status.message()).remedy(
             "choose a context of this federation ('comity context list'), or give the directory with your certificate: \
              --identity (COMITY_IDENTITY)",
         );
     }
     let (code, remedy) = match status.code() {
-        Code::Unavailable => {
-            (
-                "unavailable",
-                "check that a broker runs at these addresses: 'comity context show' or --broker (COMITY_BROKER)",
-            )
-        }
+        Code::Unavailable => (
+            "unavailable",
+            "check that a broker runs at these addresses: 'comity context show' or --broker (COMITY_BROKER)",
+        ),
         Code::DeadlineExceeded => ("timeout", "try again; if it persists, run 'comity raft status'"),
-        Code::Unauthenticated => {
-            (
-                "unauthenticated",
-                "run 'comity login', or give a directory with a valid certificate: --identity (COMITY_IDENTITY)",
-            )
-        }
+        Code::Unauthenticated => (
+            "unauthenticated",
+            "run 'comity login', or give a directory with a valid certificate: --identity (COMITY_IDENTITY)",
+        ),
         Code::Unimplemented => ("unimplemented", "the broker is older than this client; compare with 'comity version'"),
         _ => ("broker-error", "see the broker's log"),
     };

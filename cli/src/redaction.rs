@@ -14,7 +14,8 @@ pub(crate) fn without_tokens(text: &str) -> Cow<'_, str> {
     let mut parts = text.split(TOKEN_START);
     let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let end = part.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))).unwrap_or(part.len());
+        let end =
+            part.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))).unwrap_or(part.len());
         shown.push_str(TOKEN_START);
         // A short remainder, as in "it does not begin with 'comity-join-v1.'", holds no secret.
         let version = part[..end].find('.').map_or(end, |dot| dot + 1);

@@ -122,9 +122,8 @@ impl Session {
             },
         };
         loaded.map_err(|error| {
-            Failure::configuration(error.to_string()).remedy(
-                "choose one with --context NAME or 'comity context use NAME'; 'comity context list' lists them",
-            )
+            Failure::configuration(error.to_string())
+                .remedy("choose one with --context NAME or 'comity context use NAME'; 'comity context list' lists them")
         })
     }
 

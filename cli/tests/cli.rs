@@ -18,9 +18,18 @@ mod policy_changes;
 /// `comity`, with nothing of the caller's environment that it reads.
 fn comity() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-    for variable in ["COMITY_BROKER", "COMITY_IDENTITY", "COMITY_AGENT", "RUST_LOG", "OTEL_EXPORTER_OTLP_ENDPOINT"] {
+    for variable in [
+        "COMITY_BROKER",
+        "COMITY_IDENTITY",
+        "COMITY_CONTEXT",
+        "COMITY_AGENT",
+        "RUST_LOG",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ] {
         command.env_remove(variable);
     }
+    // The contexts of the caller.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }

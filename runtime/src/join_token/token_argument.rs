@@ -32,6 +32,12 @@ pub fn is_token(text: &str) -> bool {
     text.trim_start().starts_with(PREFIX)
 }
 
+/// Whether a text may be a token that was cut off at its beginning. Errors would quote it as a file name.
+fn resembles_token(text: &str) -> bool {
+    const SHORTEST: usize = 100;
+    text.len() > SHORTEST && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
 impl JoinToken {
     /// Reads the token that a command line argument names: inline, a file, or `-`.
     ///
@@ -42,6 +48,8 @@ impl JoinToken {
             Zeroizing::new(argument.to_owned())
         } else if argument == "-" {
             read_input(std::io::stdin().lock())?
+        } else if resembles_token(argument) && !Path::new(argument).exists() {
+            return Err(JoinTokenError::Prefix.into());
         } else {
             let bytes = Zeroizing::new(atomic_file::read_bounded(Path::new(argument), INPUT_MAX_BYTES)?);
             Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned())
@@ -91,5 +99,8 @@ mod tests {
         let error = JoinToken::from_argument(cut).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(&cut[20..]), "{error}");
         assert!(is_token(cut) && !is_token("join.token"));
+        let rest = &line()[20..];
+        let error = JoinToken::from_argument(rest).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains(&rest[..20]), "{error}");
     }
 }
