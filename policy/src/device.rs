@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+mod mig_profile;
+
+pub use mig_profile::is_mig_profile;
+
 /// The attributes of one device, named as in Kubernetes DRA. Unknown ones are empty or 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -22,11 +22,11 @@ mod compile;
 mod device;
 mod directory;
 mod documents;
+mod edit;
 mod fields;
 mod identifiers;
 mod kind;
 pub mod limits;
-mod mig_profile;
 mod problem;
 mod roles;
 mod selector;
@@ -39,14 +39,14 @@ pub use amounts::{quantity, show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, UsageTable};
 pub use bundle::Bundle;
 pub use compile::{InvalidBundle, load};
-pub use device::DeviceFacts;
+pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
     Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, SourceLocation, Tenant, TenantRole,
 };
+pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use kind::{API_VERSION, Kind};
-pub use mig_profile::is_mig_profile;
 pub use problem::{Problem, ProblemCode, render_problems};
 pub use roles::Roles;
 pub use selector::{Selector, compile_selector};

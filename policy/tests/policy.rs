@@ -3,6 +3,8 @@
 
 #[path = "policy/bundle.rs"]
 mod bundle;
+#[path = "policy/edits.rs"]
+mod edits;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/warnings.rs"]

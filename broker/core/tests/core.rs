@@ -25,6 +25,8 @@ mod functions;
 mod gangs;
 #[path = "core/handshake.rs"]
 mod handshake;
+#[path = "core/invitations.rs"]
+mod invitations;
 #[path = "core/mig.rs"]
 mod mig;
 #[path = "core/migration.rs"]

@@ -4,6 +4,7 @@ pub(crate) mod apply_policy;
 pub(crate) mod brokers;
 pub(crate) mod clusters;
 pub(crate) mod expire;
+pub(crate) mod invitations;
 pub(crate) mod leases;
 pub(crate) mod peerings;
 pub(crate) mod requests;
@@ -25,6 +26,10 @@ pub use clusters::mark_clusters::MarkClusters;
 pub use clusters::record_certificate::RecordCertificate;
 pub use clusters::revise_offer::ReviseOffer;
 pub use expire::Expire;
+pub use invitations::invite_broker::InviteBroker;
+pub use invitations::invite_user::InviteUser;
+pub use invitations::join_broker::JoinBroker;
+pub use invitations::join_user::JoinUser;
 pub use leases::checkpoint_lease::CheckpointLease;
 pub use leases::reclaim_leases::ReclaimLeases;
 pub use leases::release_lease::ReleaseLease;
@@ -67,6 +72,10 @@ pub enum Command {
     AssignBroker(AssignBroker),
     RecoverGroup(RecoverGroup),
     RebaseTime(RebaseTime),
+    InviteUser(InviteUser),
+    JoinUser(JoinUser),
+    InviteBroker(InviteBroker),
+    JoinBroker(JoinBroker),
 }
 
 impl Command {
@@ -97,6 +106,10 @@ impl Command {
             Self::AssignBroker(command) => command.apply(transition),
             Self::RecoverGroup(command) => command.apply(transition),
             Self::RebaseTime(command) => command.apply(transition),
+            Self::InviteUser(command) => command.apply(transition),
+            Self::JoinUser(command) => command.apply(transition),
+            Self::InviteBroker(command) => command.apply(transition),
+            Self::JoinBroker(command) => command.apply(transition),
         }
     }
 
@@ -128,6 +141,10 @@ impl Command {
             Self::AssignBroker(_) => "assign-broker",
             Self::RecoverGroup(_) => "recover-group",
             Self::RebaseTime(_) => "rebase-time",
+            Self::InviteUser(_) => "invite-user",
+            Self::JoinUser(_) => "join-user",
+            Self::InviteBroker(_) => "invite-broker",
+            Self::JoinBroker(_) => "join-broker",
         }
     }
 }

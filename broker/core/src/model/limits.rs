@@ -93,6 +93,8 @@ pub const MAX_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 pub const MAX_RECLAIMS_PER_COMMAND: usize = 64;
 /// Bytes of an agent's message for people.
 pub const MAX_MESSAGE_BYTES: usize = 512;
+/// Voters of a broker group. More voters slow down writes and add little safety.
+pub const MAX_VOTERS: usize = 7;
 /// Brokers that a group has ever had, including removed ones.
 pub const MAX_BROKERS: usize = 1_024;
 /// How far counters skip ahead when a group is recovered from a backup: far more than a group counts between two

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod envelope;
 pub mod health;
 pub mod idempotency;
+pub mod invite;
 pub mod keys;
 pub mod lease;
 pub mod peering;

@@ -21,7 +21,7 @@ const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
 
 /// Commands of format 1.
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 28] = [
     "apply-policy",
     "invite-cluster",
     "join-cluster",
@@ -46,6 +46,10 @@ const COMMANDS: [&str; 24] = [
     "assign-broker",
     "recover-group",
     "rebase-time",
+    "invite-user",
+    "join-user",
+    "invite-broker",
+    "join-broker",
 ];
 
 /// A history with every command, most of them accepted.
@@ -98,6 +102,9 @@ fn story() -> Vec<LogEnvelope> {
             raft_address: format!("10.0.0.{number}:7444"),
             client_address: format!("10.0.0.{number}:7443"),
         }));
+    }
+    for command in super::invitations::user_and_broker_join() {
+        federation.ok(command);
     }
     let held = federation.state.clusters[&cluster("south")].offer.as_ref().unwrap().generation;
     let nodes = offer(1, &[("s2", 2, device(81_559, Sharing::Exclusive))]).nodes;

@@ -233,7 +233,7 @@ fn join_tokens_keep_the_time_they_have_left() {
         ttl: Millis(HOUR),
         replace: true,
     }));
-    let Ok(ReplyBody::Invited { expires_at }) = applied.reply else { panic!("{applied:?}") };
+    let Ok(ReplyBody::Invited { expires_at, .. }) = applied.reply else { panic!("{applied:?}") };
     let now = federation.state.log_time;
     federation.now -= 1;
     rebased(&mut federation, -(10 * MINUTE as i64));

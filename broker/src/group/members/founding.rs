@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use comity_core::limits::MAX_VOTERS;
 use comity_proto::raft::v1::HelloRequest;
 use tracing::info;
 
 use crate::group::Group;
 use crate::group::group_error::GroupError;
 use crate::group::members::HELLO_TIMEOUT;
-use crate::group::members::membership::{MAX_VOTERS, check_member};
+use crate::group::members::membership::check_member;
 use crate::replication::identity::GroupId;
 use crate::replication::member::MemberNode;
 

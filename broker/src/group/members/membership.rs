@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_core::broker_record::BrokerRole;
+use comity_core::limits::MAX_VOTERS;
 use comity_proto::raft::v1::HelloRequest;
 use comity_runtime::tls::BrokerEndpoints;
 use comity_types::ClusterId;
@@ -22,8 +23,6 @@ use crate::replication::membership_change::MembershipChange;
 use crate::replication::types::RaftInstant;
 use crate::transport::{CallError, ForwardReply, ForwardRequest};
 
-/// More voters slow down writes and add little safety.
-pub(crate) const MAX_VOTERS: usize = 7;
 /// Time for a new member to receive the log or a snapshot.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for a follower to take over from a stopping leader.

@@ -1,8 +1,8 @@
-//! Member clusters, and the tokens that let them join.
+//! Member clusters.
 
 use std::sync::Arc;
 
-use comity_types::{ClusterId, InstitutionId};
+use comity_types::InstitutionId;
 use serde::{Deserialize, Serialize};
 
 use crate::model::health::Health;
@@ -36,13 +36,4 @@ pub struct Cluster {
     pub last_fencing_token: u64,
     /// Revision that last changed it.
     pub revision: u64,
-}
-
-/// An outstanding single-use join token. The state keeps only the hash of its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Invite {
-    /// The cluster that may join.
-    pub cluster: ClusterId,
-    /// When it expires.
-    pub expires_at: Timestamp,
 }

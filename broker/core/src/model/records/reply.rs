@@ -3,6 +3,7 @@
 use comity_types::{ClusterId, LeaseId, PeeringId, RequestId};
 use serde::{Deserialize, Serialize};
 
+use crate::model::invite::InviteSubject;
 use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;
 
@@ -46,6 +47,8 @@ pub enum ReplyBody {
     },
     /// A join token was recorded.
     Invited {
+        /// Who may join with it.
+        subject: InviteSubject,
         /// When the token expires.
         expires_at: Timestamp,
     },
@@ -89,8 +92,8 @@ pub enum Change {
     Peering(PeeringId),
     /// Envelopes for a cluster.
     Envelopes(ClusterId),
-    /// A join token for a cluster: created or expired.
-    Invite(ClusterId),
+    /// A join token: created, used or expired.
+    Invite(InviteSubject),
     /// The policy bundle.
     Policy,
 }

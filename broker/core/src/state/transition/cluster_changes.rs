@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use comity_types::{ClusterId, NodeId};
 
-use crate::model::cluster::{Cluster, Invite};
+use crate::model::cluster::Cluster;
 use crate::model::inventory::{NodeMap, Offer};
+use crate::model::invite::Invite;
 use crate::model::reply::Change;
 use crate::state::Records;
 use crate::state::timers::Due;
@@ -73,11 +74,11 @@ impl Transition<'_> {
     /// Stores a join token by the hash of its secret.
     pub(crate) fn insert_invite(&mut self, secret_sha256: &str, invite: Invite) {
         let due = Some(invite.expires_at);
-        let cluster = invite.cluster.clone();
+        let subject = invite.subject.clone();
         let records = self.records();
         records.derived.timers.set(Due::Invite(secret_sha256.to_owned()), due);
         records.invites.insert(secret_sha256.to_owned(), invite);
-        self.note(Change::Invite(cluster));
+        self.note(Change::Invite(subject));
     }
 
     /// Removes a join token that was used or has expired.
@@ -85,7 +86,7 @@ impl Transition<'_> {
         let records = &mut self.state.records;
         records.derived.timers.set(Due::Invite(secret_sha256.to_owned()), None);
         if let Some(invite) = records.invites.remove(secret_sha256) {
-            self.note(Change::Invite(invite.cluster));
+            self.note(Change::Invite(invite.subject));
         }
     }
 }

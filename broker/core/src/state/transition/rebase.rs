@@ -4,9 +4,10 @@
 use comity_types::RequestState;
 
 use crate::model::broker_record::BrokerRecord;
-use crate::model::cluster::{Cluster, Invite};
+use crate::model::cluster::Cluster;
 use crate::model::envelope::Envelope;
 use crate::model::idempotency::StoredReply;
+use crate::model::invite::Invite;
 use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
@@ -61,9 +62,9 @@ impl Transition<'_> {
             cluster.revision = revision;
             changes.insert(Change::Cluster(id.clone()));
         }
-        for Invite { cluster, expires_at } in invites.values_mut() {
+        for Invite { subject, expires_at } in invites.values_mut() {
             shift(expires_at, ms);
-            changes.insert(Change::Invite(cluster.clone()));
+            changes.insert(Change::Invite(subject.clone()));
         }
         for (id, request) in requests.iter_mut() {
             shift_request(request, ms, now);
@@ -219,7 +220,7 @@ fn shift_answer(record: &mut StoredReply, ms: i64) {
     let StoredReply { body_sha256: _, reply, at } = record;
     shift(at, ms);
     match reply {
-        Ok(ReplyBody::Invited { expires_at }) => shift(expires_at, ms),
+        Ok(ReplyBody::Invited { subject: _, expires_at }) => shift(expires_at, ms),
         Ok(
             ReplyBody::Done
             | ReplyBody::Request(_)

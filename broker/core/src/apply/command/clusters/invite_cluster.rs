@@ -3,10 +3,10 @@
 use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::cluster::Invite;
-use crate::model::limits::MAX_INVITES;
+use crate::apply::command::invitations::outstanding::record_invite;
+use crate::model::invite::InviteSubject;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Reply, ReplyBody};
+use crate::model::reply::Reply;
 use crate::model::time::Millis;
 use crate::state::transition::Transition;
 
@@ -42,16 +42,6 @@ impl InviteCluster {
             )
             .at("cluster", &self.cluster));
         }
-        if transition.state().invites.len() >= MAX_INVITES {
-            return Err(Refusal::new(
-                Code::LimitReached,
-                format!("{MAX_INVITES} join tokens are outstanding"),
-                "wait until some are used or expire",
-            ));
-        }
-        let expires_at = transition.now().after(self.ttl);
-        let invite = Invite { cluster: self.cluster.clone(), expires_at };
-        transition.insert_invite(&self.secret_sha256, invite);
-        Ok(ReplyBody::Invited { expires_at })
+        record_invite(transition, &self.secret_sha256, InviteSubject::Cluster(self.cluster.clone()), self.ttl)
     }
 }

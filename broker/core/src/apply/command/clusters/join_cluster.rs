@@ -3,9 +3,11 @@
 use comity_types::{ClusterId, InstitutionId, PeeringId};
 use serde::{Deserialize, Serialize};
 
+use crate::apply::command::invitations::outstanding::check_invite;
 use crate::model::cluster::Cluster;
 use crate::model::health::Health;
-use crate::model::refusal::{Code, Refusal};
+use crate::model::invite::InviteSubject;
+use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
 use crate::state::transition::Transition;
@@ -25,20 +27,7 @@ pub struct JoinCluster {
 
 impl JoinCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let invalid = |reason: &str| {
-            Refusal::new(Code::InvalidToken, reason, "ask for a new one with `comity cluster invite CLUSTER`")
-        };
-        let invite = transition
-            .state()
-            .invites
-            .get(&self.secret_sha256)
-            .ok_or_else(|| invalid("the join token is unknown, expired or already used"))?;
-        if invite.expires_at <= transition.now() {
-            return Err(invalid("the join token has expired"));
-        }
-        if invite.cluster != self.cluster {
-            return Err(invalid("the join token is for another cluster").at("cluster", &self.cluster));
-        }
+        check_invite(transition, &self.secret_sha256, &InviteSubject::Cluster(self.cluster.clone()))?;
         let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
         let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
             Refusal::invalid(

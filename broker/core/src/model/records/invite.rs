@@ -1,0 +1,61 @@
+//! Join tokens that are outstanding.
+
+use std::fmt;
+
+use comity_types::ClusterId;
+use serde::{Deserialize, Serialize};
+
+use crate::model::time::Timestamp;
+
+/// Who may join with a token.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InviteSubject {
+    /// A cluster.
+    Cluster(ClusterId),
+    /// A user, by name.
+    User(String),
+    /// A broker, by number.
+    Broker(u64),
+}
+
+impl InviteSubject {
+    /// Its kind, as in "cluster"; also the field of a call that names it.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Cluster(_) => "cluster",
+            Self::User(_) => "user",
+            Self::Broker(_) => "broker",
+        }
+    }
+
+    /// The remedy for an invalid token.
+    #[must_use]
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::Cluster(_) => "ask for a new one with `comity cluster invite CLUSTER`",
+            Self::User(_) => "ask for a new one with `comity user add NAME`",
+            Self::Broker(_) => "ask for a new one with `comity raft invite`",
+        }
+    }
+}
+
+impl fmt::Display for InviteSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cluster(cluster) => write!(f, "{cluster}"),
+            Self::User(user) => write!(f, "{user}"),
+            Self::Broker(broker) => write!(f, "{broker}"),
+        }
+    }
+}
+
+/// An outstanding single-use join token. The state keeps only the hash of its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invite {
+    /// Who may join.
+    pub subject: InviteSubject,
+    /// When it expires.
+    pub expires_at: Timestamp,
+}
