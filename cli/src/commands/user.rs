@@ -1,13 +1,14 @@
 //! `comity user`: people and robots that call the brokers.
 
-use clap::{Args, Subcommand};
-use comity_policy::{Bundle, BundleSource, Roles, SourceFile};
+use clap::{Args, Subcommand, ValueEnum};
+use comity_policy::{Bundle, Roles, TenantRole, add_member};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
-use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
 
 use super::invitation::{Invitation, InvitationText, Invited};
+use super::policy::{bundle_in_force, edit_in_force};
+use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{format_duration, parse_duration_ms};
@@ -15,12 +16,14 @@ use crate::units::{format_duration, parse_duration_ms};
 const ADD_EXAMPLES: &str = "\
 Examples:
   comity user add alice                         prints 'comity login TOKEN' for alice to run
+  comity user add alice --tenant poly-ml        also makes her a submitter of the tenant
   comity user add alice --ttl 24h > alice.token
   comity user add alice -o json | jq -r .command
 
 The token is a secret. It works once and is shown once: on a terminal with the command to run, in
 a file or a pipe alone. alice makes her own key; nobody else sees it. Only a maintainer may invite
-users. Policy decides what alice may do.
+users. Policy decides what alice may do; --tenant edits the bundle in force, says what that changes,
+and asks if anything does.
 ";
 
 /// `comity user`.
@@ -38,6 +41,14 @@ pub struct UserAddArgs {
     /// Name of the user, as in policy documents after `/user/`
     #[arg(value_name = "NAME")]
     user: UserName,
+    /// Make the user a member of this tenant in the policy in force
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+    /// Role in the tenant
+    #[arg(long, value_enum, default_value_t = MemberRole::Submitter, value_name = "ROLE", requires = "tenant")]
+    role: MemberRole,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
     /// Lifetime of the token: 1m to 7d
     #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
         value_name = "DURATION")]
@@ -45,6 +56,27 @@ pub struct UserAddArgs {
     /// Key that makes a repeated call safe: the same key creates no second token [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+}
+
+/// Role of a tenant's member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MemberRole {
+    /// Sees requests and leases
+    Viewer,
+    /// Submits requests and uses leases
+    Submitter,
+    /// Does the same with those of other members
+    Admin,
+}
+
+impl From<MemberRole> for TenantRole {
+    fn from(role: MemberRole) -> Self {
+        match role {
+            MemberRole::Viewer => Self::Viewer,
+            MemberRole::Submitter => Self::Submitter,
+            MemberRole::Admin => Self::Admin,
+        }
+    }
 }
 
 impl UserCommand {
@@ -62,14 +94,20 @@ impl UserCommand {
 impl UserAddArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let channel = session.channel()?;
+        let id = SpiffeId::user(session.caller()?.id().trust_domain().clone(), self.user.clone());
+        if let Some(tenant) = &self.tenant {
+            edit_in_force(session, channel.clone(), &self.confirm, |source| {
+                add_member(source, tenant, &id.to_string(), self.role.into())
+            })
+            .await?;
+        }
         let request = v1::InviteUserRequest {
             user: self.user.to_string(),
             ttl_ms: self.ttl,
             idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
         };
         let response = call(FederationServiceClient::new(channel.clone()).invite_user(request)).await?;
-        let id = SpiffeId::user(session.caller()?.id().trust_domain().clone(), self.user.clone());
-        eprintln!("{}", roles_of(channel, session, &id).await);
+        eprintln!("{}", roles_of(channel, &id).await);
         eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
         session.print(&Invitation::new(
             Invited::User(self.user.to_string()),
@@ -81,14 +119,12 @@ impl UserAddArgs {
 }
 
 /// The roles that the bundle in force gives a user, as one sentence.
-async fn roles_of(channel: BrokerChannel, session: &Session, id: &SpiffeId) -> String {
-    let mut client = PolicyServiceClient::new(channel);
-    let policy = match call(client.get_policy(v1::GetPolicyRequest { consistency: session.consistency() })).await {
-        Ok(policy) => policy.bundle.unwrap_or_default(),
+async fn roles_of(channel: BrokerChannel, id: &SpiffeId) -> String {
+    let source = match bundle_in_force(channel).await {
+        Ok(source) => source,
         Err(failure) => return format!("the roles of {id} are unknown: {}", failure.reason),
     };
-    let files = policy.files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
-    match Bundle::compile(&BundleSource { files, commit: None }) {
+    match Bundle::compile(&source) {
         Ok(bundle) => roles_text(id, &bundle.roles_of(&id.to_string())),
         Err(_) => format!("the roles of {id} are unknown: this version of comity cannot read the bundle in force"),
     }
@@ -97,8 +133,8 @@ async fn roles_of(channel: BrokerChannel, session: &Session, id: &SpiffeId) -> S
 fn roles_text(id: &SpiffeId, roles: &Roles) -> String {
     if roles.is_empty() {
         return format!(
-            "policy gives {id} no role yet: add 'id: {id}' with 'role: submitter' to the members of a Tenant document, \
-             and apply it"
+            "policy gives {id} no role yet: repeat the command with --tenant TENANT, or add '{{id: {id}, role: submitter}}' \
+             to the members of a Tenant document"
         );
     }
     let mut parts = Vec::new();
@@ -114,15 +150,13 @@ fn roles_text(id: &SpiffeId, roles: &Roles) -> String {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use comity_policy::TenantRole;
-
     use super::*;
 
     #[test]
     fn roles_are_named_or_how_to_get_one() {
         let id: SpiffeId = "spiffe://dev.test/user/alice".parse().expect("valid");
         let text = roles_text(&id, &Roles::default());
-        assert!(text.contains("no role yet") && text.contains("'id: spiffe://dev.test/user/alice'"), "{text}");
+        assert!(text.contains("no role yet") && text.contains("'{id: spiffe://dev.test/user/alice,"), "{text}");
         let roles = Roles {
             federation_admin: true,
             institutions_operated: BTreeSet::from(["polytechnic".to_owned()]),
