@@ -167,7 +167,7 @@ fn no_current() -> Failure {
 }
 
 /// A failed use of the caller's contexts.
-pub(super) fn context_failure(error: &ContextError) -> Failure {
+pub(crate) fn context_failure(error: &ContextError) -> Failure {
     let reason = error.to_string();
     match error {
         ContextError::Name { .. } => Failure::usage(reason),
@@ -177,7 +177,7 @@ pub(super) fn context_failure(error: &ContextError) -> Failure {
 }
 
 /// Refuses to replace a context of another user or federation.
-pub(super) fn check_replaceable(contexts: &Contexts, name: &str, id: &SpiffeId) -> Result<(), Failure> {
+pub(crate) fn check_replaceable(contexts: &Contexts, name: &str, id: &SpiffeId) -> Result<(), Failure> {
     let context = match contexts.load(name) {
         Ok(context) => context,
         Err(ContextError::Unknown { .. }) => return Ok(()),

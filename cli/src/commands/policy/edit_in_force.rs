@@ -51,7 +51,9 @@ pub(crate) async fn edit_in_force(
         .remedy("edit the policy by hand, and apply it with 'comity policy apply'"));
     }
     ask_about(&asked.effects.unwrap_or_default(), confirm, session.format)?;
-    apply(&mut client, bundle, idempotency_key(None)).await?;
+    if !apply(&mut client, bundle, idempotency_key(None)).await?.ok {
+        return Err(Failure::refused("bad-policy", "the broker refuses the edited bundle now").remedy("try again"));
+    }
     eprintln!("policy applied; changed: {}", changed.join(", "));
     if let Some(commit) = before.commit {
         eprintln!(
