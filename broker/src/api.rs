@@ -5,6 +5,7 @@ pub mod authorize;
 pub mod caller;
 pub mod convert;
 pub mod idempotency;
+pub mod invitation;
 pub mod join_secret;
 pub mod paging;
 pub mod rpc;

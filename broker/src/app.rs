@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_core::Command;
+use comity_core::command::ApplyPolicy;
+use comity_policy::BundleSource;
 use comity_runtime::admin::{AdminError, AdminServer, BuildInfo, Readiness};
 use comity_runtime::ca::{CaError, CertificateAuthority};
 use comity_runtime::clock::{Clock, SystemClock};
@@ -16,11 +19,12 @@ use comity_runtime::tls::{ClientCertificates, ClientTls, ServerTls};
 use tokio::net::TcpListener;
 
 use crate::api::agent_streams::AgentStreams;
+use crate::api::caller::Caller;
 use crate::api::server;
 use crate::config::Config;
 use crate::context::{Context, Validity};
 use crate::disaster_recovery::remember_members;
-use crate::group::{Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
+use crate::group::{Consistency, Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
 use crate::metrics::Metrics;
 use crate::renewal::{Renewal, RenewalError};
 use crate::tasks;
@@ -32,6 +36,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Attempts to bind a port in use, and the pause between them: 2 s in all.
 const BIND_TRIES: u32 = 40;
 const BIND_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between reads while no leader answers.
+const LEADER_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Flags of `comity-broker run` for the three ports.
 const CLIENT_LISTEN: &str = "--client-listen";
 const RAFT_LISTEN: &str = "--raft-listen";
@@ -242,6 +248,25 @@ impl Broker {
     #[must_use]
     pub const fn group(&self) -> &Group {
         &self.context.group
+    }
+
+    /// Puts `source` into force in the name of `admin`, unless a bundle is in force already. Waits for a leader.
+    /// Returns whether it was applied.
+    ///
+    /// # Errors
+    /// The refusal, as text.
+    pub async fn apply_first_policy(&self, source: &BundleSource, admin: &SpiffeId) -> Result<bool, String> {
+        loop {
+            match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {
+                Ok(true) => return Ok(false),
+                Ok(false) => break,
+                Err(_) => tokio::time::sleep(LEADER_POLL_INTERVAL).await,
+            }
+        }
+        let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false });
+        let caller = Caller::User(admin.clone());
+        let applied = self.context.propose(&caller, command, None).await.map_err(|error| error.to_string())?;
+        applied.reply.map(|_| true).map_err(|refusal| refusal.reason)
     }
 
     /// Waits until this broker must leave its group, and returns the reason: the process should then exit.

@@ -10,6 +10,11 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, founding_file, identity_dir};
 
+pub mod first_policy;
+pub mod join_group;
+pub mod sealed_authority;
+pub mod up_defaults;
+
 /// Validity of user certificates issued on the command line.
 pub const USER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Validity of a broker's first certificate; a running broker renews its own.
@@ -167,7 +172,11 @@ pub(crate) fn ensure_identity(ca: &CertificateAuthority, id: u64, data: &Path) -
     save_identity(ca, &SpiffeId::broker(ca.trust_domain().clone(), id), BROKER_VALIDITY, &dir)
 }
 
-fn broker_identity(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
+pub(crate) fn broker_identity(
+    ca: &CertificateAuthority,
+    settings: &Settings,
+    data: &Path,
+) -> Result<(), ProvisionError> {
     let id = SpiffeId::broker(ca.trust_domain().clone(), settings.id);
     save_identity(ca, &id, BROKER_VALIDITY, &identity_dir(data))?;
     // Written last: a directory with settings is complete.
@@ -190,7 +199,7 @@ fn free(path: &Path) -> Result<(), ProvisionError> {
 }
 
 /// A directory that holds nothing, or does not exist yet; a fresh file system has "lost+found".
-fn empty(path: &Path) -> Result<(), ProvisionError> {
+pub(crate) fn empty(path: &Path) -> Result<(), ProvisionError> {
     let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     if entries.any(|entry| entry.file_name() != "lost+found") {
         Err(ProvisionError::Exists { path: path.to_owned() })

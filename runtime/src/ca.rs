@@ -23,6 +23,7 @@ use crate::identity::{BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootH
 use crate::secret::{Secret, SecretString};
 use crate::spiffe::{SpiffeId, SpiffeKind, TrustDomain};
 
+mod authority_copy;
 mod csr;
 
 pub use csr::{CsrDer, KeyAndCsr};

@@ -17,7 +17,11 @@ use crate::api::rpc_error::RpcError;
 pub enum Rpc {
     GetFederation,
     InviteCluster,
+    InviteUser,
+    InviteBroker,
     Join,
+    JoinUser,
+    JoinBroker,
     RenewCertificate,
     ListClusters,
     GetCluster,
@@ -70,7 +74,7 @@ impl Rpc {
     const fn allows(self) -> &'static [Who] {
         use Who::{Admin, Anyone, Broker, Cluster, Member, Operator, Submitter};
         match self {
-            Self::GetFederation | Self::Join => &[Anyone],
+            Self::GetFederation | Self::Join | Self::JoinUser | Self::JoinBroker => &[Anyone],
             Self::Connect => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
             Self::ListClusters
@@ -90,7 +94,9 @@ impl Rpc {
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
             Self::RenewLease | Self::CheckpointLease => &[Submitter],
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
-            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime => &[Admin],
+            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime | Self::InviteUser | Self::InviteBroker => {
+                &[Admin]
+            }
             Self::InviteCluster => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }

@@ -4,14 +4,14 @@
 use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::join_token::{SECRET_BYTES, hash_secret};
 use comity_runtime::secret::Secret;
-use comity_types::ClusterId;
+use comity_runtime::spiffe::SpiffeKind;
 
 const PURPOSE: &str = "comity-join-secret-v1";
 
-/// Derives the secret for an invitation of `cluster` by `caller` under an idempotency key. Requires the authority's
+/// Derives the secret for an invitation of a cluster, user or broker by `caller` under an idempotency key. Requires the authority's
 /// private key.
-pub fn derive(ca: &CertificateAuthority, caller: &str, cluster: &ClusterId, key: &str) -> Secret<[u8; SECRET_BYTES]> {
-    ca.derive_secret(PURPOSE, &[caller.as_bytes(), cluster.as_str().as_bytes(), key.as_bytes()])
+pub fn derive(ca: &CertificateAuthority, caller: &str, invited: &SpiffeKind, key: &str) -> Secret<[u8; SECRET_BYTES]> {
+    ca.derive_secret(PURPOSE, &[caller.as_bytes(), invited.to_string().as_bytes(), key.as_bytes()])
 }
 
 /// Hash of the secret, for the log.

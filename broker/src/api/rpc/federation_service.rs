@@ -5,14 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comity_core::command::{InviteCluster, JoinCluster, RecordCertificate};
 use comity_core::refusal::Code;
-use comity_core::{Command, Idempotency, Millis, Refusal, ReplyBody, State, Timestamp};
+use comity_core::{Command, Idempotency, InviteSubject, Refusal, State, Timestamp};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_server::FederationService;
 use comity_runtime::ca::{CaError, CsrDer};
-use comity_runtime::join_token::{JoinToken, SECRET_BYTES};
 use comity_runtime::signing::{IdentityPublicKey, IdentitySignature};
-use comity_runtime::spiffe::{ClusterName, SpiffeId};
-use comity_runtime::tls::BrokerEndpoints;
+use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind};
 use comity_types::ClusterId;
 use tonic::Request;
 
@@ -22,16 +20,15 @@ use crate::api::convert::cluster;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
-use crate::api::{idempotency, join_secret};
+use crate::api::{idempotency, invitation};
 use crate::context::Context;
 use crate::group::Consistency;
 
+mod join_broker;
+mod join_user;
+
 /// Purpose under which a joining agent signs its CSR with its identity key.
 pub const JOIN_PROOF_DOMAIN: &str = "join-csr";
-
-const MINUTE_MS: u64 = 60_000;
-const DEFAULT_TTL_MS: u64 = 60 * MINUTE_MS;
-const MAX_TTL_MS: u64 = 7 * 24 * 60 * MINUTE_MS;
 
 /// Members and how they join.
 #[derive(Debug, Clone)]
@@ -43,7 +40,10 @@ pub struct FederationHandlers {
 serve! { FederationService for FederationHandlers {
     get_federation: GetFederationRequest -> GetFederationResponse;
     invite_cluster: InviteClusterRequest -> InviteClusterResponse;
+    invite_user: InviteUserRequest -> InviteUserResponse;
     join: JoinRequest -> JoinResponse;
+    join_user: JoinUserRequest -> JoinUserResponse;
+    join_broker: JoinBrokerRequest -> JoinBrokerResponse;
     renew_certificate: RenewCertificateRequest -> RenewCertificateResponse;
     list_clusters: ListClustersRequest -> ListClustersResponse;
     get_cluster: GetClusterRequest -> GetClusterResponse;
@@ -82,55 +82,22 @@ impl FederationHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "InviteCluster", &message)?;
         let id = ClusterId::parse(&message.cluster, "cluster")?;
-        let ttl = match message.ttl_ms {
-            0 => DEFAULT_TTL_MS,
-            MINUTE_MS..=MAX_TTL_MS => message.ttl_ms,
-            _ => {
-                return Err(Refusal::invalid(
-                    "ttl_ms",
-                    message.ttl_ms,
-                    "is out of range",
-                    format!("use 0 for one hour, or {MINUTE_MS} (a minute) to {MAX_TTL_MS} (7 days)"),
-                )
-                .into());
-            }
-        };
+        let ttl = invitation::parse_ttl(message.ttl_ms)?;
         self.context.permit(|bundle| may_invite(&caller, bundle, &id)).await?;
 
-        let secret = join_secret::derive(&self.context.ca, &caller.name(), &id, &key);
-        let command = Command::InviteCluster(InviteCluster {
-            cluster: id.clone(),
-            secret_sha256: join_secret::hash_hex(secret.expose()),
-            ttl: Millis(ttl),
-            replace: message.replace,
-        });
-        let applied = self.context.propose(&caller, command, Some(idempotency)).await?;
-        let ReplyBody::Invited { expires_at } = applied.reply? else {
-            return Err(RpcError::Internal { what: "recording the invitation" });
+        let command = |secret_sha256| {
+            Command::InviteCluster(InviteCluster { cluster: id.clone(), secret_sha256, ttl, replace: message.replace })
         };
-        let token = JoinToken {
-            brokers: self.broker_endpoints()?,
-            ca_sha256: self.context.ca.root_sha256(),
-            cluster: cluster_name(&id)?,
-            trust_domain: self.context.ca.trust_domain().clone(),
-            secret,
-        };
-        tracing::info!(cluster = %id, caller = caller.name(), "invited");
-        Ok(v1::InviteClusterResponse { token: token.encode().expose().clone(), expires_at_ms: expires_at.0 })
-    }
-
-    /// The brokers' client addresses, this broker first.
-    fn broker_endpoints(&self) -> Result<BrokerEndpoints, RpcError> {
-        let mut members = self.context.group.members();
-        members.sort_by_key(|member| (member.id != self.context.id, member.id));
-        BrokerEndpoints::new(members.iter().map(|member| &member.address.client))
-            .map_err(|_| RpcError::Internal { what: "listing the brokers' addresses" })
+        let invited = SpiffeKind::Cluster(cluster_name(&id)?);
+        let new = invitation::invite(&self.context, &caller, &invited, idempotency, command).await?;
+        Ok(v1::InviteClusterResponse { token: new.token.encode().expose().clone(), expires_at_ms: new.expires_at.0 })
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<v1::JoinResponse, RpcError> {
         // The token authorizes; the caller's certificate does not matter.
         let joining = parse_join(request.into_inner())?;
-        self.known_invite(&joining).await?;
+        let subject = InviteSubject::Cluster(joining.cluster.clone());
+        invitation::check_outstanding(&self.context, &subject, &joining.secret_sha256, &joining.idempotency).await?;
         self.vouched(&joining).await?;
 
         let now = self.context.issued_at();
@@ -145,7 +112,7 @@ impl FederationHandlers {
         let caller = Caller::Cluster(id.clone(), joining.cluster.clone());
         // A repeated call gets the same answer, so that an agent which lost the reply can join.
         let applied = self.context.propose(&caller, command, Some(joining.idempotency)).await?;
-        applied.reply.map_err(used_up)?;
+        applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
         let (certificate_pem, not_after) = self.issue(&joining.csr, &id, self.context.validity.clusters)?;
         if applied.changes.is_empty() {
             self.record(&caller, &joining.cluster, not_after).await?;
@@ -156,18 +123,6 @@ impl FederationHandlers {
             ca_pem: self.context.ca.root_pem().to_owned(),
             not_after_ms: not_after.0,
         })
-    }
-
-    /// Keeps guesses out of the log: proposes only outstanding tokens and repeated calls.
-    async fn known_invite(&self, joining: &Joining) -> Result<(), RpcError> {
-        let known = |state: &State| {
-            state.invites.contains_key(&joining.secret_sha256)
-                || comity_core::idempotency::seen(&state.idempotency, &joining.idempotency).is_some()
-        };
-        if self.context.group.read(Consistency::Linearizable, known).await? {
-            return Ok(());
-        }
-        Err(invalid_token("the join token is unknown, expired or already used").into())
     }
 
     /// Checks the voucher, if any: the institution's signature over the cluster's identity key.
@@ -292,16 +247,7 @@ impl FederationHandlers {
 fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     let cluster = ClusterId::parse(&message.cluster, "cluster")?;
     let name = cluster_name(&cluster)?;
-    if message.secret.len() != SECRET_BYTES {
-        let remedy = format!("send the {SECRET_BYTES} bytes of the join token");
-        return Err(Refusal::invalid(
-            "secret",
-            format!("{} bytes", message.secret.len()),
-            "has the wrong length",
-            remedy,
-        ));
-    }
-    let secret_sha256 = join_secret::hash_hex(&message.secret);
+    let secret_sha256 = invitation::parse_secret(&message.secret)?;
     // The secret itself stays out of the hash of the body; its own hash is in the key.
     let body = v1::JoinRequest { secret: Vec::new(), ..message.clone() };
     let idempotency = Idempotency {
@@ -372,19 +318,6 @@ fn csr_refused(error: CaError) -> RpcError {
             RpcError::Internal { what: "issuing the certificate" }
         }
     }
-}
-
-/// Maps an idempotency conflict, the same token with another body, to a used token.
-fn used_up(refusal: Refusal) -> Refusal {
-    if refusal.code == Code::IdempotencyConflict {
-        return invalid_token("the join token was already used");
-    }
-    refusal
-}
-
-fn invalid_token(reason: &str) -> Refusal {
-    Refusal::new(Code::InvalidToken, reason, "ask for a new one with `comity cluster invite CLUSTER`")
-        .at("secret", "[redacted]")
 }
 
 fn cluster_name(id: &ClusterId) -> Result<ClusterName, Refusal> {

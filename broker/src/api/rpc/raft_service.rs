@@ -1,16 +1,19 @@
 //! RaftService: status, membership and log time of the group.
 
+use comity_core::command::InviteBroker;
 use comity_core::refusal::Code;
-use comity_core::{Command, Refusal, State};
+use comity_core::{Command, InviteSubject, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_server::RaftService;
+use comity_runtime::spiffe::SpiffeKind;
 use comity_runtime::tls::BrokerEndpoints;
 use tonic::Request;
 
 use crate::api::authorize::Rpc;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::{idempotency, invitation};
 use crate::context::Context;
 use crate::group::{Consistency, GroupError, MemberStatus};
 use crate::replication::member::MemberAddress;
@@ -26,6 +29,7 @@ pub struct RaftHandlers {
 serve! { RaftService for RaftHandlers {
     get_raft_status: GetRaftStatusRequest -> GetRaftStatusResponse;
     change_members: ChangeMembersRequest -> ChangeMembersResponse;
+    invite_broker: InviteBrokerRequest -> InviteBrokerResponse;
     rebase_time: RebaseTimeRequest -> RebaseTimeResponse;
 } }
 
@@ -56,6 +60,25 @@ impl RaftHandlers {
             clock_offset_ms: status.clocks.clock_offset_ms,
             log_time_offset_ms: status.clocks.log_time_offset_ms,
         })
+    }
+
+    async fn invite_broker(
+        &self,
+        request: Request<v1::InviteBrokerRequest>,
+    ) -> Result<v1::InviteBrokerResponse, RpcError> {
+        let caller = self.context.admit(Rpc::InviteBroker, &request).await?;
+        let mut message = request.into_inner();
+        let key = std::mem::take(&mut message.idempotency_key);
+        let idempotency = idempotency::of_call(&caller.name(), &key, "InviteBroker", &message)?;
+        let (broker, ttl) = ((message.broker != 0).then_some(message.broker), invitation::parse_ttl(message.ttl_ms)?);
+        let command = |secret_sha256| Command::InviteBroker(InviteBroker { broker, secret_sha256, ttl });
+        let invited = SpiffeKind::Broker(message.broker);
+        let new = invitation::invite(&self.context, &caller, &invited, idempotency, command).await?;
+        let InviteSubject::Broker(broker) = new.subject else {
+            return Err(RpcError::Internal { what: "recording the invitation" });
+        };
+        let token = new.token.encode().expose().clone();
+        Ok(v1::InviteBrokerResponse { token, broker, expires_at_ms: new.expires_at.0 })
     }
 
     async fn rebase_time(&self, request: Request<v1::RebaseTimeRequest>) -> Result<v1::RebaseTimeResponse, RpcError> {

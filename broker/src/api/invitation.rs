@@ -1,0 +1,120 @@
+//! Join tokens at the API: makes them, and checks calls that use one.
+
+use comity_core::refusal::Code;
+use comity_core::{Command, Idempotency, InviteSubject, Millis, Refusal, ReplyBody, State, Timestamp};
+use comity_runtime::join_token::{JoinToken, SECRET_BYTES};
+use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind, UserName};
+use comity_runtime::tls::BrokerEndpoints;
+
+use crate::api::caller::Caller;
+use crate::api::join_secret;
+use crate::api::rpc_error::RpcError;
+use crate::context::Context;
+use crate::group::Consistency;
+
+const MINUTE_MS: u64 = 60_000;
+const DEFAULT_TTL_MS: u64 = 60 * MINUTE_MS;
+const MAX_TTL_MS: u64 = 7 * 24 * 60 * MINUTE_MS;
+
+/// A token that was made, or made again by a repeated call.
+pub struct NewToken {
+    /// The token.
+    pub token: JoinToken,
+    /// Who may join with it.
+    pub subject: InviteSubject,
+    /// When it expires.
+    pub expires_at: Timestamp,
+}
+
+/// The lifetime of a token.
+pub fn parse_ttl(ttl_ms: u64) -> Result<Millis, Refusal> {
+    match ttl_ms {
+        0 => Ok(Millis(DEFAULT_TTL_MS)),
+        MINUTE_MS..=MAX_TTL_MS => Ok(Millis(ttl_ms)),
+        _ => Err(Refusal::invalid(
+            "ttl_ms",
+            ttl_ms,
+            "is out of range",
+            format!("use 0 for one hour, or {MINUTE_MS} (a minute) to {MAX_TTL_MS} (7 days)"),
+        )),
+    }
+}
+
+/// The user in a call.
+pub fn parse_user(name: &str) -> Result<UserName, Refusal> {
+    UserName::new(name).map_err(|error| {
+        Refusal::invalid("user", name, &format!("is refused: {error}"), "write a name like alice or ada.lovelace")
+    })
+}
+
+/// SHA-256 of a presented secret, in hex.
+pub fn parse_secret(secret: &[u8]) -> Result<String, Refusal> {
+    if secret.len() == SECRET_BYTES {
+        return Ok(join_secret::hash_hex(secret));
+    }
+    let remedy = format!("send the {SECRET_BYTES} bytes of the join token");
+    Err(Refusal::invalid("secret", format!("{} bytes", secret.len()), "has the wrong length", remedy))
+}
+
+/// Records an invitation and makes its token. `command` gets the hash of the secret.
+pub async fn invite(
+    context: &Context,
+    caller: &Caller,
+    invited: &SpiffeKind,
+    idempotency: Idempotency,
+    command: impl FnOnce(String) -> Command,
+) -> Result<NewToken, RpcError> {
+    let secret = join_secret::derive(&context.ca, &caller.name(), invited, &idempotency.key);
+    let command = command(join_secret::hash_hex(secret.expose()));
+    let applied = context.propose(caller, command, Some(idempotency)).await?;
+    let ReplyBody::Invited { subject, expires_at } = applied.reply? else {
+        return Err(RpcError::Internal { what: "recording the invitation" });
+    };
+    let unnameable = |_| RpcError::Internal { what: "naming the invited subject" };
+    let kind = match &subject {
+        InviteSubject::Cluster(cluster) => SpiffeKind::Cluster(ClusterName::new(cluster.as_str()).map_err(unnameable)?),
+        InviteSubject::User(user) => SpiffeKind::User(UserName::new(user).map_err(unnameable)?),
+        InviteSubject::Broker(broker) => SpiffeKind::Broker(*broker),
+    };
+    let id = SpiffeId::new(context.ca.trust_domain().clone(), kind);
+    tracing::info!(%id, caller = caller.name(), "invited");
+    let token = JoinToken { brokers: broker_endpoints(context)?, ca_sha256: context.ca.root_sha256(), id, secret };
+    Ok(NewToken { token, subject, expires_at })
+}
+
+/// The brokers' client addresses, this broker first.
+fn broker_endpoints(context: &Context) -> Result<BrokerEndpoints, RpcError> {
+    let mut members = context.group.members();
+    members.sort_by_key(|member| (member.id != context.id, member.id));
+    BrokerEndpoints::new(members.iter().map(|member| &member.address.client))
+        .map_err(|_| RpcError::Internal { what: "listing the brokers' addresses" })
+}
+
+/// Keeps guesses out of the log: proposes only outstanding tokens and repeated calls.
+pub async fn check_outstanding(
+    context: &Context,
+    subject: &InviteSubject,
+    secret_sha256: &str,
+    idempotency: &Idempotency,
+) -> Result<(), RpcError> {
+    let known = |state: &State| {
+        state.invites.contains_key(secret_sha256)
+            || comity_core::idempotency::seen(&state.idempotency, idempotency).is_some()
+    };
+    if context.group.read(Consistency::Linearizable, known).await? {
+        return Ok(());
+    }
+    Err(invalid_token(subject, "the join token is unknown, expired or already used").into())
+}
+
+/// Maps an idempotency conflict, the same token with another body, to a used token.
+pub fn used_up(subject: &InviteSubject, refusal: Refusal) -> Refusal {
+    if refusal.code == Code::IdempotencyConflict {
+        return invalid_token(subject, "the join token was already used");
+    }
+    refusal
+}
+
+fn invalid_token(subject: &InviteSubject, reason: &str) -> Refusal {
+    Refusal::new(Code::InvalidToken, reason, subject.remedy()).at("secret", "[redacted]")
+}

@@ -1,0 +1,194 @@
+//! Seals the authority's private key for a new broker: HPKE (RFC 9180) in base mode with X-Wing, HKDF-SHA256 and
+//! ChaCha20-Poly1305.
+//!
+//! The new broker makes a key pair for one join. Logs, traces and whatever terminates TLS on the way see ciphertext
+//! only. Base mode does not authenticate the sender: TLS does, by the root certificate that the token pins, and the
+//! opened key must belong to that root.
+
+use comity_runtime::ca::{CaError, CertificateAuthority};
+use comity_runtime::entropy::Entropy;
+use comity_runtime::secret::SecretString;
+use comity_runtime::spiffe::SpiffeId;
+use hpke::aead::ChaCha20Poly1305;
+use hpke::kdf::HkdfSha256;
+use hpke::kem::XWing;
+use hpke::rand_core::{TryCryptoRng, TryRng};
+use hpke::{Deserializable as _, Kem, OpModeR, OpModeS, Serializable as _};
+use zeroize::Zeroizing;
+
+/// HPKE's `info`.
+const INFO: &[u8] = b"comity authority key v1";
+
+/// Why the authority cannot be sealed or opened. Never holds the key.
+#[derive(Debug, thiserror::Error)]
+pub enum SealedAuthorityError {
+    /// The receiver's public key is invalid.
+    #[error("the sealing key is not an X-Wing public key")]
+    SealingKey,
+    /// It does not open: changed, or sealed for another broker or key.
+    #[error("the authority's key does not open: it was changed, or is sealed for another broker")]
+    DoesNotOpen,
+    /// The opened key is not that of the root certificate.
+    #[error(transparent)]
+    Authority(#[from] CaError),
+}
+
+/// The private key of an authority, sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedKey {
+    /// HPKE's encapsulated key.
+    pub encapsulated: Vec<u8>,
+    /// Ciphertext with tag.
+    pub ciphertext: Vec<u8>,
+}
+
+/// The key pair of one join.
+pub struct SealingKey {
+    private: <XWing as Kem>::PrivateKey,
+    public: Vec<u8>,
+}
+
+impl std::fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealingKey").finish_non_exhaustive()
+    }
+}
+
+impl SealingKey {
+    /// Makes a key pair.
+    #[must_use]
+    pub fn generate(entropy: &dyn Entropy) -> Self {
+        let mut material = Zeroizing::new([0; 32]);
+        entropy.fill(material.as_mut_slice());
+        let (private, public) = XWing::derive_keypair(material.as_slice());
+        Self { private, public: public.to_bytes().to_vec() }
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> &[u8] {
+        &self.public
+    }
+
+    /// Opens an authority that was sealed for `broker`.
+    ///
+    /// # Errors
+    /// [`SealedAuthorityError`].
+    pub fn open(
+        &self,
+        sealed: &SealedKey,
+        root_pem: &str,
+        broker: &SpiffeId,
+    ) -> Result<CertificateAuthority, SealedAuthorityError> {
+        let does_not_open = || SealedAuthorityError::DoesNotOpen;
+        let encapsulated =
+            <XWing as Kem>::EncappedKey::from_bytes(&sealed.encapsulated).map_err(|_| does_not_open())?;
+        let plain = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, XWing>(
+            &OpModeR::Base,
+            &self.private,
+            &encapsulated,
+            INFO,
+            &sealed.ciphertext,
+            broker.to_string().as_bytes(),
+        )
+        .map(Zeroizing::new)
+        .map_err(|_| does_not_open())?;
+        let pem = std::str::from_utf8(&plain).map_err(|_| does_not_open())?;
+        Ok(CertificateAuthority::from_pem(root_pem, &SecretString::new(pem.to_owned()))?)
+    }
+}
+
+/// Seals the authority's key to the public key of `broker`, which the ciphertext is bound to.
+///
+/// # Errors
+/// [`SealedAuthorityError::SealingKey`].
+pub fn seal_authority(
+    ca: &CertificateAuthority,
+    broker: &SpiffeId,
+    sealing_key: &[u8],
+    entropy: &dyn Entropy,
+) -> Result<SealedKey, SealedAuthorityError> {
+    let bad_key = || SealedAuthorityError::SealingKey;
+    let receiver = <XWing as Kem>::PublicKey::from_bytes(sealing_key).map_err(|_| bad_key())?;
+    let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, XWing>(
+        &OpModeS::Base,
+        &receiver,
+        INFO,
+        ca.key_pem().expose().as_bytes(),
+        broker.to_string().as_bytes(),
+        &mut SealRandomness(entropy),
+    )
+    .map_err(|_| bad_key())?;
+    Ok(SealedKey { encapsulated: encapsulated.to_bytes().to_vec(), ciphertext })
+}
+
+/// Gives HPKE the broker's randomness.
+struct SealRandomness<'a>(&'a dyn Entropy);
+
+impl TryRng for SealRandomness<'_> {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        let mut bytes = [0; 4];
+        self.0.fill(&mut bytes);
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        Ok(self.0.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, buffer: &mut [u8]) -> Result<(), Self::Error> {
+        self.0.fill(buffer);
+        Ok(())
+    }
+}
+
+impl TryCryptoRng for SealRandomness<'_> {}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::time::SystemTime;
+
+    use comity_runtime::entropy::SystemEntropy;
+    use comity_runtime::spiffe::TrustDomain;
+
+    use super::*;
+
+    fn authority() -> CertificateAuthority {
+        CertificateAuthority::create(TrustDomain::new("dev.test").unwrap(), SystemTime::now()).unwrap()
+    }
+
+    fn broker(number: u64) -> SpiffeId {
+        SpiffeId::broker(TrustDomain::new("dev.test").unwrap(), number)
+    }
+
+    #[test]
+    fn the_key_opens_for_its_broker_and_sealing_key_alone() {
+        let (ca, key) = (authority(), SealingKey::generate(&SystemEntropy));
+        let sealed = seal_authority(&ca, &broker(2), key.public(), &SystemEntropy).unwrap();
+        let opened = key.open(&sealed, ca.root_pem(), &broker(2)).unwrap();
+        assert_eq!(opened.key_pem().expose(), ca.key_pem().expose());
+        assert!(matches!(key.open(&sealed, ca.root_pem(), &broker(3)), Err(SealedAuthorityError::DoesNotOpen)));
+        let other = SealingKey::generate(&SystemEntropy);
+        assert!(matches!(other.open(&sealed, ca.root_pem(), &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
+        let mut changed = sealed.clone();
+        changed.ciphertext[0] ^= 1;
+        assert!(matches!(key.open(&changed, ca.root_pem(), &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
+        let stranger = authority();
+        let opened = key.open(&sealed, stranger.root_pem(), &broker(2));
+        assert!(matches!(opened, Err(SealedAuthorityError::Authority(_))));
+    }
+
+    #[test]
+    fn the_sealed_form_does_not_hold_the_key() {
+        let (ca, key) = (authority(), SealingKey::generate(&SystemEntropy));
+        let sealed = seal_authority(&ca, &broker(2), key.public(), &SystemEntropy).unwrap();
+        let pem = ca.key_pem();
+        let line = pem.expose().lines().nth(1).unwrap().as_bytes();
+        assert!(!sealed.ciphertext.windows(line.len()).any(|window| window == line));
+        assert!(!format!("{sealed:?} {key:?}").contains("PRIVATE KEY"));
+        assert!(seal_authority(&ca, &broker(2), &[7; 32], &SystemEntropy).is_err());
+    }
+}
