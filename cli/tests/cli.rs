@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
+#[path = "cli/contexts.rs"]
+mod contexts;
 #[path = "cli/ctrl_c.rs"]
 mod ctrl_c;
 #[path = "cli/kept.rs"]
@@ -65,8 +67,16 @@ fn the_help_of_every_command_shows_an_example() {
         assert!(help.contains("Examples:") && help.contains(example.trim_end()), "{name}:\n{help}");
         seen.push(name);
     });
-    for name in ["dev", "cluster invite", "request explain", "lease kubeconfig", "policy check", "raft status", "quote"]
-    {
+    for name in [
+        "dev",
+        "cluster invite",
+        "request explain",
+        "lease kubeconfig",
+        "policy check",
+        "raft status",
+        "quote",
+        "login",
+    ] {
         assert!(seen.iter().any(|seen| seen == name), "{name} is missing of {seen:?}");
     }
     let help = stdout(&run(&["--help"]));
@@ -469,6 +479,8 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(stdout(&kubeconfig).contains("tls-server-name"), "{}", stderr(&kubeconfig));
     assert_eq!(json(&["lease", "release", "lease-1"])["endReason"], "released");
     assert_eq!(as_alice(&["lease", "renew", "lease-1"]).status.code(), Some(1));
+    let as_maintainer = |args: &[&str]| as_alice(&[&["--identity", &maintainer], args].concat());
+    contexts::a_user_is_invited_logs_in_and_renews(&as_maintainer, temp.path());
 
     signal(process.id(), "INT");
     assert!(process.wait().success());

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[derive(clap::Parser)]
-    struct Line {
+    struct InviteLine {
         #[command(flatten)]
         invite: ClusterInviteArgs,
     }
@@ -122,7 +122,7 @@ mod tests {
         let source = minimal_bundle("dev.test", "home", "spiffe://dev.test/user/ingrid");
         let enrolment = Enrolment { cluster: "a", institution: "away", user: "spiffe://dev.test/user/alice" };
         let source = enrol_cluster(&source, &enrolment).expect("edited");
-        let args = Line::try_parse_from(line.split(' ')).expect("parsed").invite;
+        let args = InviteLine::try_parse_from(line.split(' ')).expect("parsed").invite;
         args.institution_in(&Bundle::compile(&source).expect("valid"), user)
     }
 
@@ -134,6 +134,6 @@ mod tests {
         assert_eq!(institution("invite b --enroll --institution new", ingrid).as_deref(), Ok("new"));
         let stranger = institution("invite b --enroll", "spiffe://dev.test/user/eve").expect_err("unknown");
         assert!(stranger.remedy.contains("--institution"), "{stranger}");
-        assert!(Line::try_parse_from("invite b --institution new".split(' ')).is_err());
+        assert!(InviteLine::try_parse_from("invite b --institution new".split(' ')).is_err());
     }
 }
