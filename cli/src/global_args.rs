@@ -39,10 +39,12 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// Lets `--context` on the command line win against COMITY_BROKER and COMITY_IDENTITY in the environment.
+    /// Ignores COMITY_BROKER and COMITY_IDENTITY if the command line says more: it has `--context`, or is a login, whose
+    /// token names the brokers.
     pub fn prefer_flags(&mut self, matches: &ArgMatches) {
         let is_variable = |arg| matches.value_source(arg) == Some(ValueSource::EnvVariable);
-        if matches.value_source("context") != Some(ValueSource::CommandLine) {
+        let names_context = matches.value_source("context") == Some(ValueSource::CommandLine);
+        if !names_context && matches.subcommand_name() != Some("login") {
             return;
         }
         if is_variable("broker") {

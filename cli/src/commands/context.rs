@@ -116,9 +116,7 @@ impl ContextCommand {
             }
             Self::Use(args) => {
                 contexts.set_current(&args.name).map_err(|error| context_failure(&error))?;
-                if session.named_context().is_some_and(|named| named != args.name) {
-                    eprintln!("note: --context (COMITY_CONTEXT) names another context, and wins");
-                }
+                warn_of_variables();
                 session.print(&ContextView::read(contexts, &args.name))
             }
             Self::Show(args) => {
@@ -158,6 +156,15 @@ impl ContextAddArgs {
         };
         save().map_err(|error| context_failure(&error))?;
         session.print(&ContextView::read(contexts, &self.name))
+    }
+}
+
+/// Tells the caller of variables in the environment that win against the current context.
+pub(super) fn warn_of_variables() {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let set: Vec<&str> = ["COMITY_BROKER", "COMITY_IDENTITY", "COMITY_CONTEXT"].into_iter().filter(is_set).collect();
+    if !set.is_empty() {
+        eprintln!("note: {} in the environment wins against the current context; unset it", set.join(", "));
     }
 }
 

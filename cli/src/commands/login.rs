@@ -16,7 +16,7 @@ use comity_runtime::{
 };
 use serde::Serialize;
 
-use super::context::{ContextView, check_replaceable, context_failure, unix_ms};
+use super::context::{ContextView, check_replaceable, context_failure, unix_ms, warn_of_variables};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, fields};
@@ -77,6 +77,7 @@ impl LoginArgs {
         let context = save(contexts, name, &brokers, &identity, self.agent.as_deref())?;
         eprintln!("logged in as {}; context {name:?} is current", token.id);
         eprintln!("next: 'comity offers' lists the GPUs that clusters lend; 'comity context list' your contexts");
+        warn_of_variables();
         session.print(&ContextView::read(contexts, &context.name))
     }
 }
