@@ -340,28 +340,6 @@ fn exported(text: &str, variable: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap().trim_matches('"').to_owned()
 }
 
-/// A user's certificate of another federation.
-fn foreign_identity(temp: &Path) -> tempfile::TempDir {
-    use comity_broker::provision::{Init, init};
-    let dir = tempfile::tempdir_in(temp).unwrap();
-    let address = |port| format!("127.0.0.1:{port}");
-    let member = comity_broker::group::MemberAddress { raft: address(1), client: address(2) };
-    let settings = comity_broker::config::Settings {
-        id: 1,
-        members: std::collections::BTreeMap::from([(1, member)]),
-        bootstrap_admins: std::collections::BTreeSet::new(),
-    };
-    init(&Init {
-        data: dir.path().join("broker"),
-        trust_domain: comity_runtime::spiffe::TrustDomain::new("elsewhere.example").unwrap(),
-        settings,
-        admin: comity_runtime::spiffe::UserName::new("admin").unwrap(),
-        admin_out: dir.path().join("admin"),
-    })
-    .unwrap();
-    dir
-}
-
 #[test]
 fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let temp = tempfile::tempdir().unwrap();
@@ -425,7 +403,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let shown = stdout(&as_alice(&["lease", "show", "lease-1"]));
     assert!(shown.contains("Kubeconfig:") && shown.contains("file /") && !shown.contains("//"), "{shown}");
-    let foreign = foreign_identity(temp.path());
+    let foreign = contexts::foreign_identity(temp.path());
     let output = comity()
         .env("COMITY_BROKER", exported(&text, "COMITY_BROKER"))
         .args(["--identity", &foreign.path().join("admin").display().to_string(), "lease", "list", "-o", "json"])

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::{comity, foreign_identity, stderr, stdout};
+use super::{comity, stderr, stdout};
 
 /// `comity` with the contexts below `config`.
 fn comity_of(config: &Path) -> Command {
@@ -16,6 +16,28 @@ fn comity_of(config: &Path) -> Command {
 fn json(output: &Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", stderr(output));
     serde_json::from_str(&stdout(output)).unwrap()
+}
+
+/// A user's certificate of another federation.
+pub(crate) fn foreign_identity(temp: &Path) -> tempfile::TempDir {
+    use comity_broker::provision::{Init, init};
+    let dir = tempfile::tempdir_in(temp).unwrap();
+    let address = |port| format!("127.0.0.1:{port}");
+    let member = comity_broker::group::MemberAddress { raft: address(1), client: address(2) };
+    let settings = comity_broker::config::Settings {
+        id: 1,
+        members: std::collections::BTreeMap::from([(1, member)]),
+        bootstrap_admins: std::collections::BTreeSet::new(),
+    };
+    init(&Init {
+        data: dir.path().join("broker"),
+        trust_domain: comity_runtime::spiffe::TrustDomain::new("elsewhere.example").unwrap(),
+        settings,
+        admin: comity_runtime::spiffe::UserName::new("admin").unwrap(),
+        admin_out: dir.path().join("admin"),
+    })
+    .unwrap();
+    dir
 }
 
 #[test]
