@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use comity_runtime::join_token::{is_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
 use comity_runtime::spiffe::{SpiffeError, TrustDomain, UserName};
@@ -24,6 +25,10 @@ use crate::provision::{self, Init, ProvisionError};
 macro_rules! say {
     ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
 }
+
+mod up;
+
+use up::{Greeting, Ports, UpArgs, UpError};
 
 /// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
@@ -43,7 +48,10 @@ pub struct CommandLine {
 enum Action {
     /// Creates a federation: authority, first broker, first admin's certificate.
     Init(InitArgs),
-    /// Runs a broker.
+    /// Sets up this host's broker, a group of one or a member of another group, and runs it.
+    #[command(after_help = up::UP_HELP)]
+    Up(Box<UpCommand>),
+    /// Runs a broker that is set up.
     Run(RunArgs),
     /// Creates the data directory of another broker, to copy to its machine.
     AddIdentity(AddIdentityArgs),
@@ -114,6 +122,21 @@ struct RunArgs {
     /// Data directory of this broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
+    #[command(flatten)]
+    options: RunOptions,
+}
+
+#[derive(Debug, Args)]
+struct UpCommand {
+    #[command(flatten)]
+    up: UpArgs,
+    #[command(flatten)]
+    options: RunOptions,
+}
+
+/// How a broker runs.
+#[derive(Debug, Args)]
+struct RunOptions {
     /// Listen address for agents and users; default: all interfaces, port from `members`.
     #[arg(long, env = "COMITY_BROKER_CLIENT_LISTEN", value_name = "ADDRESS:PORT")]
     client_listen: Option<SocketAddr>,
@@ -188,6 +211,8 @@ enum Failure {
     #[error(transparent)]
     Name(#[from] SpiffeError),
     #[error(transparent)]
+    Up(#[from] UpError),
+    #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     NotPrivate(#[from] NotPrivate),
@@ -211,8 +236,11 @@ impl Failure {
                 ExitCode::from(USAGE)
             }
             Self::Rebuild(RebuildError::Config(_)) => ExitCode::from(USAGE),
+            Self::Up(error) if error.is_usage() => ExitCode::from(USAGE),
             Self::Rebuild(_) | Self::Recover(_) => ExitCode::FAILURE,
-            Self::Provision(_) | Self::Start(_) | Self::Signals(_) | Self::Consensus(_) => ExitCode::FAILURE,
+            Self::Provision(_) | Self::Up(_) | Self::Start(_) | Self::Signals(_) | Self::Consensus(_) => {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -223,14 +251,18 @@ pub async fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output and are no failure.
-            let _ = error.print();
+            if std::env::args().any(|argument| is_token(&argument)) {
+                eprint!("{}", redact_tokens(&error.render().to_string()));
+            } else {
+                let _ = error.print();
+            }
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
     match carry_out(command.action).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("comity-broker: {failure}");
+            eprintln!("comity-broker: {}", redact_tokens(&failure.to_string()));
             failure.exit_code()
         }
     }
@@ -239,7 +271,14 @@ pub async fn main() -> ExitCode {
 async fn carry_out(action: Action) -> Result<(), Failure> {
     match action {
         Action::Init(args) => init(args),
-        Action::Run(args) => run(args).await,
+        Action::Up(command) => {
+            let ports = Ports { client: command.options.client_listen, raft: command.options.raft_listen };
+            match up::set_up(&command.up, ports).await? {
+                Some(ready) => run(&ready.data, command.options, Some(ready.greeting)).await,
+                None => Ok(()),
+            }
+        }
+        Action::Run(args) => run(&args.data, args.options, None).await,
         Action::AddIdentity(args) => {
             let out = args.out.display();
             if args.once && !provision::add_identity_once(&args.data, args.id, &args.out)? {
@@ -352,8 +391,8 @@ fn init(args: InitArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn run(args: RunArgs) -> Result<(), Failure> {
-    let mut config = args.config()?;
+async fn run(data: &Path, args: RunOptions, greeting: Option<Greeting>) -> Result<(), Failure> {
+    let mut config = args.config(data)?;
     if args.dump_config {
         say!("{}", config.dump());
         return Ok(());
@@ -368,9 +407,16 @@ async fn run(args: RunArgs) -> Result<(), Failure> {
     shutdown.listen_for_signals().map_err(Failure::Signals)?;
     loop {
         let broker = Broker::start(config.clone()).await?;
+        let greet = async {
+            if let Some(greeting) = &greeting {
+                greeting.greet(&broker).await;
+            }
+            std::future::pending().await
+        };
         let halt = tokio::select! {
             () = shutdown.triggered() => None,
             halt = broker.failed() => Some(halt),
+            halt = greet => halt,
         };
         broker.shutdown().await;
         match halt {
@@ -384,9 +430,9 @@ async fn run(args: RunArgs) -> Result<(), Failure> {
     }
 }
 
-impl RunArgs {
-    fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = Config::load(&self.data)?;
+impl RunOptions {
+    fn config(&self, data: &Path) -> Result<Config, ConfigError> {
+        let mut config = Config::load(data)?;
         let seconds = |field, value: Option<u64>, default: Duration| match value {
             None => Ok(default),
             Some(seconds @ 60..=7_776_000) => Ok(Duration::from_secs(seconds)),

@@ -37,8 +37,8 @@ pub enum ConfigError {
     },
     /// The data directory was never set up.
     #[error(
-        "{path} holds no broker: for another broker of a group, make it with `comity-broker add-identity` on one that runs; \
-         for a new federation, with `comity-broker init`",
+        "{path} holds no broker: `comity-broker up` begins a new federation, `comity-broker up --join TOKEN` adds a \
+         broker to one",
         path = .path.display()
     )]
     NotInitialised {

@@ -10,9 +10,11 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, founding_file, identity_dir};
 
+pub mod admin_context;
 pub mod first_policy;
 pub mod join_group;
 pub mod sealed_authority;
+mod sudo_caller;
 pub mod up_defaults;
 
 /// Validity of user certificates issued on the command line.

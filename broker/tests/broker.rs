@@ -12,6 +12,8 @@ mod default_deny;
 mod fake_agent;
 #[path = "broker/federation.rs"]
 mod federation;
+#[path = "broker/joins.rs"]
+mod joins;
 #[path = "broker/lease_story.rs"]
 mod lease_story;
 #[path = "broker/lists_and_watches.rs"]

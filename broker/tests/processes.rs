@@ -1,4 +1,4 @@
-//! Three broker processes on the loopback: kills, failover and log output.
+//! Broker processes on the loopback: kills, failover, log output and `comity-broker up`.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -215,4 +215,101 @@ fn what_a_broker_writes_is_its_own_and_what_others_can_read_is_refused() {
     assert_eq!(refused.status.code(), Some(64), "{text}");
     assert!(text.contains(&format!("run: chmod go= {}", data.display())), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+/// `comity-broker up` with a home of its own.
+struct Host {
+    dir: tempfile::TempDir,
+    ports: Vec<u16>,
+    running: Option<Child>,
+}
+
+impl Host {
+    fn new() -> Self {
+        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        Self { dir: tempfile::tempdir().unwrap(), ports, running: None }
+    }
+
+    fn up(&self, arguments: &[&str]) -> Command {
+        let mut up = binary();
+        up.arg("up").arg("--data").arg(self.dir.path().join("data")).args(["--address", "127.0.0.1"]);
+        for (flag, port) in ["--client-listen", "--raft-listen", "--admin-listen"].into_iter().zip(&self.ports) {
+            up.args([flag, &format!("127.0.0.1:{port}")]);
+        }
+        up.args(arguments).env("XDG_CONFIG_HOME", self.dir.path().join("config")).env_remove("SUDO_USER");
+        up
+    }
+
+    /// Starts the broker, waits until it is ready, and returns its messages.
+    fn ready(&mut self, arguments: &[&str]) -> String {
+        let (said, log) = (self.dir.path().join("said"), self.dir.path().join("log"));
+        let mut up = self.up(arguments);
+        let up = up.stdout(File::create(&said).unwrap()).stderr(File::create(&log).unwrap());
+        self.running = Some(up.spawn().unwrap());
+        wait("the broker to be ready", || {
+            let said = fs::read_to_string(&said).unwrap();
+            said.contains("next: comity raft invite").then_some(said)
+        })
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.running.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("{}", fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+        }
+    }
+}
+
+#[test]
+fn up_founds_a_federation_with_a_policy_and_a_context_and_later_only_starts() {
+    let mut host = Host::new();
+    let chosen = ["--trust-domain", "up.test", "--admin", "ingrid"];
+    let planned = host.up(&[&chosen[..], &["--dry-run"]].concat()).output().unwrap();
+    good(&planned);
+    let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
+    assert!(planned.contains("trust domain    up.test") && planned.contains("institution     up"), "{planned}");
+    assert!(!host.dir.path().join("data").exists(), "a dry run writes nothing");
+
+    let said = host.ready(&chosen);
+    assert!(said.contains("applied the minimal policy") && said.contains("broker 1 is ready"), "{said}");
+    let settings = host.dir.path().join("config/comity");
+    let context = fs::read_to_string(settings.join("contexts/up.test/context.json")).unwrap();
+    assert!(context.contains(&format!("127.0.0.1:{}", host.ports[0])), "{context}");
+    assert_eq!(fs::read_to_string(settings.join("current-context")).unwrap(), "up.test\n");
+    assert!(!host.dir.path().join("data/admin").exists(), "the admin's key has one place");
+
+    host.kill();
+    let said = host.ready(&["--join", "comity-join-v1.any"]);
+    assert!(said.contains("the token is not used") && said.contains("broker 1 is ready"), "{said}");
+    assert!(!said.contains("applied the minimal policy"), "{said}");
+}
+
+#[test]
+fn up_refuses_bad_input_in_one_sentence_without_the_token() {
+    let host = Host::new();
+    let secret = "SECRETsecretSECRET";
+    let token = format!("comity-join-v1.{secret}");
+    for (arguments, expected) in [
+        (vec!["--join", token.as_str()], "cut off or damaged"),
+        (vec!["--join", "/nonexistent/token"], "/nonexistent/token"),
+        (vec![token.as_str()], "unexpected argument"),
+        (vec!["--institution", "A B"], "--institution"),
+        (vec!["--admin", "a b"], "--admin"),
+    ] {
+        let refused = host.up(&arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(64), "{text}");
+        assert!(text.contains(expected) && !text.contains(secret), "{text}");
+    }
+    assert!(!host.dir.path().join("data").exists(), "nothing was written");
 }

@@ -1,13 +1,13 @@
 //! Why a command failed, rendered for people and for scripts.
 
 use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_runtime::join_token::redact_tokens;
 use comity_runtime::tls::{ConnectError, DialError};
 use prost::Message as _;
 use serde::Serialize;
 use tonic::{Code, Status};
 
 use crate::exit::Exit;
-use crate::redaction::without_tokens;
 use crate::wire_names;
 
 /// A failure shows at most this much of a value.
@@ -109,7 +109,7 @@ impl Failure {
         if !self.remedy.is_empty() {
             text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
         }
-        without_tokens(&text).into_owned()
+        redact_tokens(&text)
     }
 
     /// For scripts: one JSON object.
@@ -126,7 +126,7 @@ impl Failure {
             },
         };
         let json = serde_json::to_string(&object).expect("strings and numbers always serialise");
-        without_tokens(&json).into_owned()
+        redact_tokens(&json)
     }
 }
 

@@ -20,7 +20,6 @@ pub mod exit;
 pub mod failure;
 pub mod global_args;
 pub mod output;
-mod redaction;
 pub mod session;
 pub mod units;
 mod usage;

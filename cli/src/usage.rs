@@ -1,24 +1,24 @@
 //! Reports a command line that clap rejects, in the format that it requests.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use comity_runtime::join_token::redact_tokens;
 
 use crate::failure::Failure;
 use crate::output::Format;
-use crate::redaction::without_tokens;
 
 /// Prints the error, the help or the version; returns the exit code.
 pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let format = if is_answer { Format::Table } else { requested_format(args) };
-    match (format, without_tokens(&error.to_string())) {
-        (Format::Table, Cow::Borrowed(_)) => {
+    let text = error.to_string();
+    match (format, redact_tokens(&text)) {
+        (Format::Table, redacted) if redacted == text => {
             // With colours. If the output cannot be written, there is nobody to tell.
             let _ = error.print();
         }
-        (Format::Table, Cow::Owned(redacted)) => eprint!("{redacted}"),
+        (Format::Table, redacted) => eprint!("{redacted}"),
         (Format::Json | Format::Yaml, _) => eprintln!("{}", usage_failure(error).json()),
     }
     if is_answer { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }

@@ -23,7 +23,7 @@ use crate::tls::{BrokerEndpoints, EndpointError};
 
 mod token_argument;
 
-pub use token_argument::{TokenArgumentError, is_token};
+pub use token_argument::{TokenArgumentError, is_token, redact_tokens};
 
 const PREFIX: &str = "comity-join-v1.";
 /// Bytes of a token, at most.

@@ -13,7 +13,7 @@ use comity_runtime::join_token::{JoinToken, JoinTokenError};
 use comity_runtime::tls::{self, ClientTls};
 use tonic::{Code, Status};
 
-use crate::config::{ConfigError, Settings, ca_dir};
+use crate::config::{Settings, ca_dir};
 use crate::group::MemberAddress;
 use crate::provision::sealed_authority::{SealedAuthorityError, SealedKey, SealingKey};
 use crate::provision::{ProvisionError, broker_identity, empty};

@@ -51,6 +51,18 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                     .await,
             ),
         ),
+        (
+            "InviteUser",
+            gate(
+                federation
+                    .invite_user(v1::InviteUserRequest {
+                        user: "x".into(),
+                        idempotency_key: "deny-user".into(),
+                        ..v1::InviteUserRequest::default()
+                    })
+                    .await,
+            ),
+        ),
         ("RenewCertificate", gate(federation.renew_certificate(v1::RenewCertificateRequest { csr_der }).await)),
         ("ListClusters", gate(federation.list_clusters(v1::ListClustersRequest::default()).await)),
         (
@@ -143,6 +155,17 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         ("ChangeMembers", gate(rafts.change_members(v1::ChangeMembersRequest::default()).await)),
         ("RebaseTime", gate(rafts.rebase_time(v1::RebaseTimeRequest { dry_run: true }).await)),
         (
+            "InviteBroker",
+            gate(
+                rafts
+                    .invite_broker(v1::InviteBrokerRequest {
+                        idempotency_key: "deny-broker".into(),
+                        ..v1::InviteBrokerRequest::default()
+                    })
+                    .await,
+            ),
+        ),
+        (
             "Connect",
             gate(AgentServiceClient::new(channel.clone()).connect(tokio_stream::empty::<v1::AgentMessage>()).await),
         ),
@@ -170,6 +193,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
     let order = [
         "GetFederation",
         "InviteCluster",
+        "InviteUser",
         "RenewCertificate",
         "ListClusters",
         "GetCluster",
@@ -195,6 +219,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "GetRaftStatus",
         "ChangeMembers",
         "RebaseTime",
+        "InviteBroker",
         "Connect",
     ];
     order.into_iter().filter(|name| *name == "GetFederation" || parts.iter().any(|part| part.contains(name))).collect()
@@ -225,11 +250,12 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
         expected(&[
             &READS,
             &member,
-            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "ChangeMembers", "RebaseTime"]
+            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "ChangeMembers", "RebaseTime"],
+            &["InviteUser", "InviteBroker"]
         ])
     );
-    // Nothing of all that changed the state but the one invitation that an admin may make.
-    assert_eq!(federation.revision().await, revision + 1);
+    // Nothing of all that changed the state but the three invitations that an admin may make.
+    assert_eq!(federation.revision().await, revision + 3);
     let cluster = federation.join("ncc-main").await;
     assert_eq!(
         let_through(&federation.channel(&cluster.pem)).await,
@@ -239,7 +265,7 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
         ])
     );
     // Its invitation, the join, and the renewal of its certificate.
-    assert_eq!(federation.revision().await, revision + 4);
+    assert_eq!(federation.revision().await, revision + 6);
     // The request comes from the campus: its own cluster may submit it, and still not renew, quote or administer.
     let campus = identity_of(&federation.ca(), "polytech-campus");
     assert_eq!(

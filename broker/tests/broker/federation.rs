@@ -193,7 +193,7 @@ pub(crate) fn examples() -> v1::PolicyBundle {
     v1::PolicyBundle { files, commit: String::new() }
 }
 
-async fn local_listeners() -> (Listeners, MemberAddress) {
+pub(crate) async fn local_listeners() -> (Listeners, MemberAddress) {
     let client = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let raft = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = MemberAddress {

@@ -49,11 +49,10 @@ impl FederationHandlers {
         invitation::check_outstanding(&self.context, &subject, &secret_sha256, &idempotency).await?;
 
         let id = SpiffeId::user(self.context.ca.trust_domain().clone(), user.clone());
-        // Issued before the token is consumed, so that a CSR which is refused uses up no token.
-        let (certificate_pem, not_after) = self.issue(&csr, &id, self.context.validity.users)?;
         let command = Command::JoinUser(JoinUser { user: user.into(), secret_sha256 });
         let applied = self.context.propose(&Caller::User(id.clone()), command, Some(idempotency)).await?;
         applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
+        let (certificate_pem, not_after) = self.issue(&csr, &id, self.context.validity.users)?;
         tracing::info!(%id, "joined");
         let ca_pem = self.context.ca.root_pem().to_owned();
         Ok(v1::JoinUserResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })

@@ -1,0 +1,94 @@
+//! Users and brokers join with single-use tokens; a joined broker has the authority and votes.
+
+use std::time::Duration;
+
+use comity_broker::config::Config;
+use comity_broker::provision::join_group::{JoinGroupError, join_group};
+use comity_broker::{Broker, Listeners};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_proto::v1::raft_service_client::RaftServiceClient;
+use comity_runtime::ca::{CertificateAuthority, KeyAndCsr};
+use comity_runtime::identity::{IdentityPem, TlsIdentity};
+use comity_runtime::join_token::JoinToken;
+use tonic::Code;
+
+use super::federation::{Federation, detail, local_listeners, within};
+
+async fn invite_broker(federation: &Federation, key: &str) -> (u64, JoinToken) {
+    let request = v1::InviteBrokerRequest { idempotency_key: key.to_owned(), ..v1::InviteBrokerRequest::default() };
+    let reply = RaftServiceClient::new(federation.user("admin")).invite_broker(request).await.unwrap().into_inner();
+    (reply.broker, reply.token.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_brokers_join_with_tokens_and_vote() {
+    let federation = Federation::start().await;
+    let mut others: Vec<Broker> = Vec::new();
+    for number in [2, 3] {
+        let (broker, token) = invite_broker(&federation, &format!("broker-{number}")).await;
+        assert_eq!((broker, token.broker().unwrap()), (number, number));
+        let (listeners, address): (Listeners, _) = local_listeners().await;
+        let data = federation.data().with_file_name(format!("broker-{number}"));
+        let settings = join_group(&token, &data, &address).await.unwrap();
+        assert_eq!(settings.members[&number], address);
+        let copy = CertificateAuthority::load(&data.join("ca")).unwrap();
+        assert_eq!(copy.key_pem().expose(), federation.ca().key_pem().expose());
+        let mut config = Config::load(&data).unwrap();
+        config.admin_listen = "127.0.0.1:0".parse().unwrap();
+        others.push(Broker::start_on(config, listeners).await.unwrap());
+        let voters = || federation.broker().group().members().iter().filter(|member| member.voter).count() as u64;
+        within("a vote", async {
+            while voters() < number {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
+
+        let again = join_group(&token, &data.with_extension("again"), &address).await.unwrap_err();
+        let JoinGroupError::Refused { reason, .. } = again else { panic!("{again:?}") };
+        assert!(reason.contains("already used"), "{reason}");
+    }
+    for broker in others {
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_joins_once_with_a_token_and_gets_a_certificate_of_that_name() {
+    let federation = Federation::start().await;
+    let request = v1::InviteUserRequest {
+        user: "alice".to_owned(),
+        idempotency_key: "alice".to_owned(),
+        ..v1::InviteUserRequest::default()
+    };
+    let mut admin = FederationServiceClient::new(federation.user("admin"));
+    let invited = admin.invite_user(request.clone()).await.unwrap().into_inner();
+    let repeated = admin.invite_user(request).await.unwrap().into_inner();
+    assert_eq!(invited.token, repeated.token, "a repeated invitation gives the same token");
+    let token: JoinToken = invited.token.parse().unwrap();
+    assert_eq!(token.user().unwrap().as_str(), "alice");
+
+    let key = KeyAndCsr::generate().unwrap();
+    let good = v1::JoinUserRequest {
+        user: "alice".to_owned(),
+        secret: token.secret.expose().to_vec(),
+        csr_der: key.csr.as_bytes().to_vec(),
+    };
+    let mut anyone = FederationServiceClient::new(federation.anonymous());
+    let other = v1::JoinUserRequest { user: "admin".to_owned(), ..good.clone() };
+    let status = anyone.join_user(other).await.unwrap_err();
+    assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"));
+    let bad = v1::JoinUserRequest { csr_der: vec![0; 9_000], ..good.clone() };
+    assert_eq!(anyone.join_user(bad).await.unwrap_err().code(), Code::InvalidArgument);
+
+    let joined = anyone.join_user(good.clone()).await.unwrap().into_inner();
+    let pem = IdentityPem { key: key.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
+    let identity = TlsIdentity::from_pem(&pem).unwrap();
+    assert_eq!(identity.id().to_string(), "spiffe://comity.example/user/alice");
+    // The same call gets its answer again; the token in another call does not.
+    anyone.join_user(good.clone()).await.unwrap();
+    let reused = v1::JoinUserRequest { csr_der: KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec(), ..good };
+    let status = anyone.join_user(reused).await.unwrap_err();
+    assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"));
+}
