@@ -1,9 +1,12 @@
 //! The top level of the command line: global flags and the list of commands.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    cluster, completions, doctor, lease, offers, peering, policy, quote, raft, request, status, top, version, whoami,
+    cluster, completions, context, doctor, lease, login, offers, peering, policy, quote, raft, request, status, top,
+    user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;
@@ -21,6 +24,7 @@ reach it through an encrypted tunnel, with its own kubeconfig.";
 const COMITY_EXAMPLES: &str = "\
 Examples:
   comity dev                                  try a whole federation on this machine
+  comity login                                join a federation with the token that a maintainer gave you
   comity offers                               list the GPUs that clusters lend
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
   comity lease list
@@ -47,6 +51,20 @@ pub struct Args {
     pub command: Command,
 }
 
+impl Args {
+    /// Parses a command line.
+    ///
+    /// # Errors
+    /// [`clap::Error`]: it is invalid, or asks for help or the version.
+    pub fn from_command_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(line)?;
+        let mut args = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        args.global.prefer_flags(&matches);
+        Ok(args)
+    }
+}
+
 /// The commands, named by noun; their subcommands are verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -58,9 +76,17 @@ pub enum Command {
     Top(top::TopArgs),
     /// Who you are, and what policy lets you do
     Whoami(whoami::WhoamiArgs),
+    /// Log in to a federation with the token that a maintainer gave you
+    Login(login::LoginArgs),
+    /// Federations that you have logged in to: list, choose
+    #[command(subcommand)]
+    Context(context::ContextCommand),
     /// Member clusters: invite, list, show
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Users: invite
+    #[command(subcommand)]
+    User(user::UserCommand),
     /// GPUs that clusters lend
     Offers(offers::OffersArgs),
     /// Requests for GPUs: submit, watch, cancel, explain

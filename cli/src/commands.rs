@@ -2,9 +2,12 @@
 
 pub mod cluster;
 pub mod completions;
+pub mod context;
 pub mod doctor;
+mod invitation;
 pub mod lease;
 mod listings;
+pub mod login;
 pub mod offers;
 pub mod peering;
 pub mod policy;
@@ -13,5 +16,6 @@ pub mod raft;
 pub mod request;
 pub mod status;
 pub mod top;
+pub mod user;
 pub mod version;
 pub mod whoami;

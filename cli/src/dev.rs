@@ -5,6 +5,7 @@
 
 mod brokers;
 mod demonstration;
+mod dev_context;
 mod echo_workload;
 mod federation;
 mod guide;
@@ -21,11 +22,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use comity_runtime::contexts::Contexts;
 
 use crate::failure::Failure;
 use crate::output::{Format, write_stdout};
 use crate::session::Session;
 
+use dev_context::DevContext;
 use federation::Federation;
 use home::Home;
 use interrupt::Interrupt;
@@ -42,6 +45,7 @@ Examples:
   comity dev                               start, demonstrate one lease, run until Ctrl-C
   comity dev --once                        demonstrate one lease, print each step's time, exit
   comity dev --once -o json                print the same as one JSON object
+  comity dev --add-context                 save its settings: comity context use dev
   comity dev --state ~/comity-dev          keep the state for the next start
   comity dev --kubernetes                  use two real Kubernetes control planes
   comity dev --kubernetes --kubeconfig origin.kubeconfig --kubeconfig donor.kubeconfig
@@ -60,6 +64,9 @@ pub struct DevArgs {
     /// Keep the state in this directory for the next start [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Save the context `dev` while the federation runs, in place of variables to export
+    #[arg(long, conflicts_with = "once")]
+    add_context: bool,
     /// Use real Kubernetes control planes
     #[arg(long)]
     kubernetes: bool,
@@ -82,10 +89,11 @@ impl DevArgs {
             .field("--kubeconfig", self.kubeconfig.len())
             .remedy("give the origin's first, then those of one to three donors"));
         }
+        let contexts = if self.add_context { Some(session.contexts()?) } else { None };
         let home = Home::open(self.state.as_deref())?;
         let interrupt = Interrupt::listen(home.temporary_path())?;
         let mut timeline = Timeline::new(session.format);
-        let outcome = self.run_in(&home, &mut timeline, &interrupt).await;
+        let outcome = self.run_in(&home, contexts, &mut timeline, &interrupt).await;
         home.close()?;
         if session.format != Format::Table && (self.once || outcome.is_err()) {
             write_stdout(&timeline.outcome(outcome.as_ref().err())?)?;
@@ -93,13 +101,19 @@ impl DevArgs {
         outcome
     }
 
-    async fn run_in(&self, home: &Home, timeline: &mut Timeline, interrupt: &Interrupt) -> Result<(), Failure> {
+    async fn run_in(
+        &self,
+        home: &Home,
+        contexts: Option<&Contexts>,
+        timeline: &mut Timeline,
+        interrupt: &Interrupt,
+    ) -> Result<(), Failure> {
         let clusters = if self.kubernetes {
             Some(interrupt.run_until(KubernetesClusters::start(home, &self.kubeconfig, timeline)).await?)
         } else {
             None
         };
-        let outcome = self.run_with_clusters(home, clusters.as_ref(), timeline, interrupt).await;
+        let outcome = self.run_with_clusters(home, clusters.as_ref(), contexts, timeline, interrupt).await;
         if let Some(clusters) = clusters {
             clusters.stop().await?;
         }
@@ -110,6 +124,7 @@ impl DevArgs {
         &self,
         home: &Home,
         clusters: Option<&KubernetesClusters>,
+        contexts: Option<&Contexts>,
         timeline: &mut Timeline,
         interrupt: &Interrupt,
     ) -> Result<(), Failure> {
@@ -119,7 +134,8 @@ impl DevArgs {
             if self.once {
                 return interrupt.run_until(demonstration::release(&federation, clusters, &lease, timeline)).await;
             }
-            guide::show(&federation, clusters, &lease, timeline)?;
+            let context = contexts.map(|contexts| DevContext::save(contexts, &federation)).transpose()?;
+            guide::show(&federation, clusters, &lease, context.as_ref(), timeline)?;
             interrupt.triggered().await;
             timeline.note("stopping; press Ctrl-C again to stop at once");
             Ok(())

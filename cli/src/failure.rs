@@ -1,6 +1,7 @@
 //! Why a command failed, rendered for people and for scripts.
 
 use comity_proto::error_detail;
+use comity_runtime::join_token::redact_tokens;
 use comity_runtime::tls::{ConnectError, DialError};
 use serde::Serialize;
 use tonic::{Code, Status};
@@ -107,7 +108,7 @@ impl Failure {
         if !self.remedy.is_empty() {
             text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
         }
-        text
+        redact_tokens(&text)
     }
 
     /// For scripts: one JSON object.
@@ -123,7 +124,8 @@ impl Failure {
                 exit_code: self.exit.number(),
             },
         };
-        serde_json::to_string(&object).expect("strings and numbers always serialise")
+        let json = serde_json::to_string(&object).expect("strings and numbers always serialise");
+        redact_tokens(&json)
     }
 }
 
@@ -153,17 +155,21 @@ fn certificate_refused(status: &Status) -> bool {
 /// The failure of a call that never reached a broker, or whose broker attached no detail.
 fn without_detail(status: &Status) -> Failure {
     if certificate_refused(status) {
-        return Failure::new(Exit::Permission, "certificate-refused", status.message())
-            .remedy("give the directory with your certificate of this federation: --identity (COMITY_IDENTITY)");
+        return Failure::new(Exit::Permission, "certificate-refused", status.message()).remedy(
+            "choose a context of this federation ('comity context list'), or give the directory with your certificate: \
+             --identity (COMITY_IDENTITY)",
+        );
     }
     let (code, remedy) = match status.code() {
-        Code::Unavailable => {
-            ("unavailable", "check the addresses in --broker (COMITY_BROKER) and that a broker runs there")
-        }
+        Code::Unavailable => (
+            "unavailable",
+            "check that a broker runs at these addresses: 'comity context show' or --broker (COMITY_BROKER)",
+        ),
         Code::DeadlineExceeded => ("timeout", "try again; if it persists, run 'comity raft status'"),
-        Code::Unauthenticated => {
-            ("unauthenticated", "give a directory with a valid certificate: --identity (COMITY_IDENTITY)")
-        }
+        Code::Unauthenticated => (
+            "unauthenticated",
+            "run 'comity login', or give a directory with a valid certificate: --identity (COMITY_IDENTITY)",
+        ),
         Code::Unimplemented => ("unimplemented", "the broker is older than this client; compare with 'comity version'"),
         _ => ("broker-error", "see the broker's log"),
     };

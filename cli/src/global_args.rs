@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 
 use crate::output::{ColorMode, Format};
 
@@ -12,9 +13,12 @@ pub struct GlobalArgs {
     /// Brokers, comma-separated; the first one that answers is used
     #[arg(long, global = true, env = "COMITY_BROKER", value_name = "HOST:PORT,…", help_heading = "Global options")]
     pub broker: Option<String>,
-    /// Directory with your key.pem, cert.pem and ca.pem [default: ~/.config/comity/identity]
+    /// Directory with your key.pem, cert.pem and ca.pem [default: the context's]
     #[arg(long, global = true, env = "COMITY_IDENTITY", value_name = "DIR", help_heading = "Global options")]
     pub identity: Option<PathBuf>,
+    /// Context to use in place of the current one: brokers and identity, as 'comity login' saved them
+    #[arg(long, global = true, env = "COMITY_CONTEXT", value_name = "NAME", help_heading = "Global options")]
+    pub context: Option<String>,
     /// Output format: table for people, json or yaml for scripts
     #[arg(
         short,
@@ -38,4 +42,22 @@ pub struct GlobalArgs {
     /// Log to standard error; twice for debug logs
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub verbose: u8,
+}
+
+impl GlobalArgs {
+    /// Ignores COMITY_BROKER and COMITY_IDENTITY if the command line says more: it has `--context`, or is a login, whose
+    /// token names the brokers.
+    pub fn prefer_flags(&mut self, matches: &ArgMatches) {
+        let is_variable = |arg| matches.value_source(arg) == Some(ValueSource::EnvVariable);
+        let names_context = matches.value_source("context") == Some(ValueSource::CommandLine);
+        if !names_context && matches.subcommand_name() != Some("login") {
+            return;
+        }
+        if is_variable("broker") {
+            self.broker = None;
+        }
+        if is_variable("identity") {
+            self.identity = None;
+        }
+    }
 }

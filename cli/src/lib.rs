@@ -29,7 +29,7 @@ mod wire_names;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use comity_runtime::TelemetryConfig;
 use tracing::Instrument as _;
 
@@ -40,7 +40,7 @@ pub use global_args::GlobalArgs;
 
 /// Parses the command line, runs the command, and prints any failure on standard error.
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match Args::from_command_line(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return usage::report(&error, std::env::args_os()),
     };
@@ -61,12 +61,20 @@ async fn run(args: &Args) -> Result<(), Failure> {
         comity_runtime::telemetry::init(&telemetry(args)).map_err(|error| Failure::configuration(error.to_string()))?;
     let session = session::Session::new(&args.global);
     // This span starts the trace that brokers and agents continue.
-    dispatch(&args.command, &session).instrument(tracing::info_span!("comity")).await
+    let work = async {
+        dispatch(&args.command, &session).await?;
+        session.renew_if_due().await;
+        Ok(())
+    };
+    work.instrument(tracing::info_span!("comity")).await
 }
 
 async fn dispatch(command: &Command, session: &session::Session) -> Result<(), Failure> {
     match command {
         Command::Dev(command) => command.run(session).await,
+        Command::Login(command) => command.run(session).await,
+        Command::Context(command) => command.run(session),
+        Command::User(command) => command.run(session).await,
         Command::Cluster(command) => command.run(session).await,
         Command::Offers(command) => command.run(session).await,
         Command::Request(command) => command.run(session).await,

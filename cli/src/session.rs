@@ -1,13 +1,19 @@
 //! Settings that all commands share: broker addresses, the caller's identity, the output format.
+//!
+//! A flag wins against the environment, and both against the context. `--context` wins against the environment.
+
+mod renewal;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use comity_proto::v1;
+use comity_runtime::contexts::{CliContext, Contexts};
 use comity_runtime::{
     BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, Roots,
-    SystemClock, SystemEntropy, connect,
+    SystemClock, SystemEntropy, TlsIdentity, connect,
 };
 use tonic::{Response, Status};
 
@@ -28,22 +34,44 @@ const MAX_PAGES: usize = 200;
 pub struct Session {
     brokers: Option<String>,
     identity: Option<PathBuf>,
+    contexts: Option<Contexts>,
+    choice: ContextChoice,
     /// Output format.
     pub format: Format,
     tables: TableWidth,
     stale: bool,
+    /// The identity that this run presented, if a context holds it.
+    presented: OnceLock<PresentedIdentity>,
+}
+
+/// The context that gives what neither a flag nor the environment gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ContextChoice {
+    Named(String),
+    Current,
+}
+
+/// An identity of a context.
+#[derive(Debug)]
+struct PresentedIdentity {
+    directory: IdentityDir,
+    identity: TlsIdentity,
 }
 
 impl Session {
     /// A session from the command line and the environment. Opens no file and no connection.
     #[must_use]
     pub fn new(args: &GlobalArgs) -> Self {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.trim().is_empty());
         Self {
-            brokers: args.broker.clone(),
-            identity: args.identity.clone().or_else(default_identity),
+            brokers: given(&args.broker),
+            identity: args.identity.clone().filter(|path| !path.as_os_str().is_empty()),
+            contexts: Contexts::of_caller(),
+            choice: given(&args.context).map_or(ContextChoice::Current, ContextChoice::Named),
             format: args.output,
             tables: if args.wide { TableWidth::Wide } else { TableWidth::Fit },
             stale: args.stale,
+            presented: OnceLock::new(),
         }
     }
 
@@ -53,16 +81,81 @@ impl Session {
         Self {
             brokers: Some(brokers.to_string()),
             identity: Some(identity.to_owned()),
+            contexts: None,
+            choice: ContextChoice::Current,
             format,
             tables: TableWidth::Fit,
             stale: false,
+            presented: OnceLock::new(),
         }
     }
 
-    /// Whether the caller named a broker.
+    /// Whether the caller named a broker, or a context does.
+    ///
+    /// # Errors
+    /// [`Failure`] if the context cannot be read.
+    pub fn names_broker(&self) -> Result<bool, Failure> {
+        Ok(self.brokers.is_some() || self.context()?.is_some())
+    }
+
+    /// The contexts of the caller.
+    ///
+    /// # Errors
+    /// [`Failure`] if it is unknown where they are.
+    pub fn contexts(&self) -> Result<&Contexts, Failure> {
+        self.contexts.as_ref().ok_or_else(|| {
+            Failure::configuration("contexts have no place: neither HOME nor XDG_CONFIG_HOME is set")
+                .remedy("set one of them, or give --broker and --identity")
+        })
+    }
+
+    /// The context of this run: `--context`, else the current one; `None` if there is neither.
+    ///
+    /// # Errors
+    /// [`Failure`] if it cannot be read.
+    pub fn context(&self) -> Result<Option<CliContext>, Failure> {
+        let loaded = match &self.choice {
+            ContextChoice::Named(name) => self.contexts()?.load(name).map(Some),
+            ContextChoice::Current => match &self.contexts {
+                None => Ok(None),
+                Some(contexts) => match contexts.current() {
+                    Ok(name) => name.map(|name| contexts.load(&name)).transpose(),
+                    Err(error) => Err(error),
+                },
+            },
+        };
+        loaded.map_err(|error| {
+            Failure::configuration(error.to_string())
+                .remedy("choose one with --context NAME or 'comity context use NAME'; 'comity context list' lists them")
+        })
+    }
+
+    /// The name in `--context` (COMITY_CONTEXT), if given.
     #[must_use]
-    pub fn names_broker(&self) -> bool {
-        self.brokers.as_deref().is_some_and(|text| !text.trim().is_empty())
+    pub fn named_context(&self) -> Option<&str> {
+        match &self.choice {
+            ContextChoice::Named(name) => Some(name),
+            ContextChoice::Current => None,
+        }
+    }
+
+    /// The addresses in `--broker` (COMITY_BROKER), if given.
+    ///
+    /// # Errors
+    /// [`Failure`] if one is malformed.
+    pub fn given_brokers(&self) -> Result<Option<BrokerEndpoints>, Failure> {
+        let parse = |text: &String| {
+            text.parse().map_err(|error: comity_runtime::tls::EndpointError| {
+                Failure::configuration(error.to_string()).field("--broker (COMITY_BROKER)", text)
+            })
+        };
+        self.brokers.as_ref().map(parse).transpose()
+    }
+
+    /// The directory in `--identity` (COMITY_IDENTITY), if given.
+    #[must_use]
+    pub fn given_identity(&self) -> Option<IdentityDir> {
+        self.identity.as_ref().map(IdentityDir::new)
     }
 
     /// The brokers' addresses.
@@ -70,29 +163,39 @@ impl Session {
     /// # Errors
     /// [`Failure`] if none is given or one is malformed.
     pub fn endpoints(&self) -> Result<BrokerEndpoints, Failure> {
-        let text = self.brokers.as_deref().unwrap_or_default();
-        if text.trim().is_empty() {
-            return Err(Failure::configuration("no broker address is given")
-                .remedy("give --broker HOST:PORT or set COMITY_BROKER; 'comity dev' starts a local federation"));
+        if let Some(given) = self.given_brokers()? {
+            return Ok(given);
         }
-        text.parse().map_err(|error: comity_runtime::tls::EndpointError| {
-            Failure::configuration(error.to_string()).field("--broker (COMITY_BROKER)", text)
+        self.context()?.map(|context| context.brokers).ok_or_else(|| {
+            Failure::configuration("no broker address is given, and no context is current").remedy(
+                "run 'comity login' with a token from a maintainer, choose a context with 'comity context use NAME', or \
+                 give --broker HOST:PORT (COMITY_BROKER); 'comity dev' starts a local federation",
+            )
         })
     }
 
-    /// Directory of the caller's identity.
-    #[must_use]
-    pub fn identity_dir(&self) -> Option<&Path> {
-        self.identity.as_deref()
+    /// The directory of the caller's identity.
+    ///
+    /// # Errors
+    /// [`Failure`] if none is given.
+    pub fn identity_dir(&self) -> Result<IdentityDir, Failure> {
+        if let Some(given) = self.given_identity() {
+            return Ok(given);
+        }
+        self.context()?.map(|context| context.identity).ok_or_else(|| {
+            Failure::configuration("no identity is given, and no context is current").remedy(
+                "run 'comity login' with a token from a maintainer, choose a context with 'comity context use NAME', or \
+                 give --identity DIR (COMITY_IDENTITY)",
+            )
+        })
     }
 
     /// End of the caller's certificate, in milliseconds since 1970.
     ///
     /// # Errors
-    /// [`Failure`] if the identity is missing, unreadable or expired.
+    /// Like [`tls`](Self::tls).
     pub fn certificate_not_after_ms(&self) -> Result<u64, Failure> {
-        let (source, _) = self.open_identity()?;
-        let since = source.current().not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = self.caller()?.not_after().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
@@ -101,32 +204,21 @@ impl Session {
     /// # Errors
     /// [`Failure`] if the identity is missing, unreadable or expired.
     pub fn tls(&self) -> Result<ClientTls, Failure> {
-        let (source, roots) = self.open_identity()?;
+        let directory = self.identity_dir()?;
+        let (source, roots) = open_identity(&directory)?;
+        if self.identity.is_none() {
+            // A second call opens the same identity.
+            let _ = self.presented.set(PresentedIdentity { directory, identity: source.current() });
+        }
         Ok(ClientTls::new(roots, source.subscribe()))
     }
 
-    fn open_identity(&self) -> Result<(IdentitySource, Roots), Failure> {
-        let path = self.identity.clone().ok_or_else(|| {
-            Failure::configuration("no identity directory is given, and neither HOME nor XDG_CONFIG_HOME is set")
-                .remedy("give --identity DIR or set COMITY_IDENTITY")
-        })?;
-        let dir = IdentityDir::new(&path);
-        if !dir.exists() {
-            return Err(Failure::configuration("the identity directory does not hold key.pem, cert.pem and ca.pem")
-                .field("--identity (COMITY_IDENTITY)", path.display())
-                .remedy("ask a maintainer of the federation for a certificate, and give its directory"));
-        }
-        let (source, roots) = dir.open().map_err(|error| {
-            Failure::configuration(error.to_string())
-                .field("--identity (COMITY_IDENTITY)", path.display())
-                .remedy("restore the three matching files, or ask a maintainer for a new certificate")
-        })?;
-        if source.current().not_after() < SystemClock::new().now() {
-            return Err(Failure::configuration(format!("the certificate of {} has expired", source.current().id()))
-                .field("--identity (COMITY_IDENTITY)", path.display())
-                .remedy("ask a maintainer of the federation for a new certificate"));
-        }
-        Ok((source, roots))
+    /// The caller's identity.
+    ///
+    /// # Errors
+    /// Like [`tls`](Self::tls).
+    pub fn caller(&self) -> Result<TlsIdentity, Failure> {
+        Ok(open_identity(&self.identity_dir()?)?.0.current())
     }
 
     /// A channel to whichever broker answers; it connects at the first call.
@@ -207,10 +299,28 @@ pub fn idempotency_key(given: Option<&str>) -> String {
     given.map_or_else(|| format!("cli-{}", SystemEntropy.unique_hex()), str::to_owned)
 }
 
-fn default_identity() -> Option<PathBuf> {
-    let config = std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let config = config.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")))?;
-    Some(config.join("comity").join("identity"))
+/// Opens the identity in a directory.
+fn open_identity(directory: &IdentityDir) -> Result<(IdentitySource, Roots), Failure> {
+    const FIELD: &str = "--identity (COMITY_IDENTITY)";
+    const NEW: &str = "log in with a new token, which a maintainer makes with 'comity user add NAME'";
+    let path = directory.path().display();
+    if !directory.exists() {
+        return Err(Failure::configuration("the identity directory does not hold key.pem, cert.pem and ca.pem")
+            .field(FIELD, path)
+            .remedy("run 'comity login' with a token from a maintainer, or give the directory of your certificate"));
+    }
+    // Another command may be replacing key and certificate: the second try reads both new ones.
+    let (source, roots) = directory.open().or_else(|_| directory.open()).map_err(|error| {
+        let remedy = format!("restore the three matching files, or {NEW}");
+        Failure::configuration(error.to_string()).field(FIELD, path).remedy(remedy)
+    })?;
+    let identity = source.current();
+    if identity.not_after() < SystemClock::new().now() {
+        return Err(Failure::configuration(format!("the certificate of {} has expired", identity.id()))
+            .field(FIELD, directory.path().display())
+            .remedy(NEW));
+    }
+    Ok((source, roots))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use comity_runtime::join_token::redact_tokens;
 
 use crate::failure::Failure;
 use crate::output::Format;
@@ -10,11 +11,15 @@ use crate::output::Format;
 /// Prints the error, the help or the version; returns the exit code.
 pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    if is_answer || requested_format(args) == Format::Table {
-        // If the output cannot be written, there is nobody to tell.
-        let _ = error.print();
-    } else {
-        eprintln!("{}", usage_failure(error).json());
+    let format = if is_answer { Format::Table } else { requested_format(args) };
+    let text = error.to_string();
+    match (format, redact_tokens(&text)) {
+        (Format::Table, redacted) if redacted == text => {
+            // With colours. If the output cannot be written, there is nobody to tell.
+            let _ = error.print();
+        }
+        (Format::Table, redacted) => eprint!("{redacted}"),
+        (Format::Json | Format::Yaml, _) => eprintln!("{}", usage_failure(error).json()),
     }
     if is_answer { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }
 }

@@ -29,7 +29,7 @@ mod spec;
 mod value;
 mod wiring;
 
-pub use cluster_view::{Cluster, Invitation};
+pub use cluster_view::Cluster;
 pub use delivery::VirtualNode;
 pub use device::{Device, Node};
 pub use donor_verdict::DonorVerdict;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
+#[path = "cli/contexts.rs"]
+mod contexts;
 #[path = "cli/ctrl_c.rs"]
 mod ctrl_c;
 #[path = "cli/diagnosis.rs"]
@@ -20,9 +22,18 @@ mod policy_changes;
 /// `comity`, with nothing of the caller's environment that it reads.
 fn comity() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comity"));
-    for variable in ["COMITY_BROKER", "COMITY_IDENTITY", "COMITY_AGENT", "RUST_LOG", "OTEL_EXPORTER_OTLP_ENDPOINT"] {
+    for variable in [
+        "COMITY_BROKER",
+        "COMITY_IDENTITY",
+        "COMITY_CONTEXT",
+        "COMITY_AGENT",
+        "RUST_LOG",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ] {
         command.env_remove(variable);
     }
+    // The contexts of the caller.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }
@@ -58,8 +69,16 @@ fn the_help_of_every_command_shows_an_example() {
         assert!(help.contains("Examples:") && help.contains(example.trim_end()), "{name}:\n{help}");
         seen.push(name);
     });
-    for name in ["dev", "cluster invite", "request explain", "lease kubeconfig", "policy check", "raft status", "quote"]
-    {
+    for name in [
+        "dev",
+        "cluster invite",
+        "request explain",
+        "lease kubeconfig",
+        "policy check",
+        "raft status",
+        "quote",
+        "login",
+    ] {
         assert!(seen.iter().any(|seen| seen == name), "{name} is missing of {seen:?}");
     }
     let help = stdout(&run(&["--help"]));
@@ -323,29 +342,6 @@ fn exported(text: &str, variable: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap().trim_matches('"').to_owned()
 }
 
-/// A user's certificate of another federation.
-fn foreign_identity(temp: &Path) -> tempfile::TempDir {
-    use comity_broker::provision::{Init, init};
-    let dir = tempfile::tempdir_in(temp).unwrap();
-    let address = |port| format!("127.0.0.1:{port}");
-    let member = comity_broker::group::MemberAddress { raft: address(1), client: address(2) };
-    let settings = comity_broker::config::Settings {
-        id: 1,
-        members: std::collections::BTreeMap::from([(1, member)]),
-        bootstrap_admins: std::collections::BTreeSet::new(),
-        hosts: std::collections::BTreeSet::new(),
-    };
-    init(&Init {
-        data: dir.path().join("broker"),
-        trust_domain: comity_runtime::spiffe::TrustDomain::new("elsewhere.example").unwrap(),
-        settings,
-        admin: comity_runtime::spiffe::UserName::new("admin").unwrap(),
-        admin_out: dir.path().join("admin"),
-    })
-    .unwrap();
-    dir
-}
-
 #[test]
 fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let temp = tempfile::tempdir().unwrap();
@@ -409,7 +405,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let shown = stdout(&as_alice(&["lease", "show", "lease-1"]));
     assert!(shown.contains("Kubeconfig:") && shown.contains("file /") && !shown.contains("//"), "{shown}");
-    let foreign = foreign_identity(temp.path());
+    let foreign = contexts::foreign_identity(temp.path());
     let output = comity()
         .env("COMITY_BROKER", exported(&text, "COMITY_BROKER"))
         .args(["--identity", &foreign.path().join("admin").display().to_string(), "lease", "list", "-o", "json"])
@@ -463,6 +459,8 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert!(stdout(&kubeconfig).contains("tls-server-name"), "{}", stderr(&kubeconfig));
     assert_eq!(json(&["lease", "release", "lease-1"])["endReason"], "released");
     assert_eq!(as_alice(&["lease", "renew", "lease-1"]).status.code(), Some(1));
+    let as_maintainer = |args: &[&str]| as_alice(&[&["--identity", &maintainer], args].concat());
+    contexts::a_user_is_invited_logs_in_and_renews(&as_maintainer, temp.path());
 
     signal(process.id(), "INT");
     assert!(process.wait().success());

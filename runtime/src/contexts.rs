@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! ~/.config/comity/current-context        name of the context in use
-//! ~/.config/comity/contexts/NAME/         key.pem, cert.pem, ca.pem, context.json {"brokers": "h:p,h:p"}
+//! ~/.config/comity/contexts/NAME/         key.pem, cert.pem, ca.pem,
+//!                                         context.json {"brokers": "h:p,h:p", "agent": "/path/agent.sock"}
 //! ```
 //!
 //! `context.json` is written last: a directory without it is not a context.
@@ -77,12 +78,16 @@ pub struct CliContext {
     pub brokers: BrokerEndpoints,
     /// Directory of the caller's key, certificate and root certificate.
     pub identity: IdentityDir,
+    /// Socket of the local API of the agent on this machine, if the caller uses one.
+    pub agent: Option<PathBuf>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredContext {
     brokers: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    agent: Option<PathBuf>,
 }
 
 /// The contexts of one user.
@@ -144,10 +149,10 @@ impl Contexts {
         let stored: StoredContext = serde_json::from_slice(&bytes)
             .map_err(|error| ContextError::Settings { path: path.clone(), reason: error.to_string() })?;
         let brokers = stored.brokers.parse().map_err(|source| ContextError::Brokers { path, source })?;
-        Ok(CliContext { name: name.to_owned(), brokers, identity: self.identity_dir(name) })
+        Ok(CliContext { name: name.to_owned(), brokers, identity: self.identity_dir(name), agent: stored.agent })
     }
 
-    /// Creates or replaces a context.
+    /// Creates a context, or replaces its brokers and identity.
     ///
     /// # Errors
     /// [`ContextError`] if the name or the identity is invalid, or a file cannot be written.
@@ -160,10 +165,26 @@ impl Contexts {
         check_name(name)?;
         let dir = self.identity_dir(name);
         dir.save(identity)?;
-        let stored = StoredContext { brokers: brokers.to_string() };
-        let text = serde_json::to_vec_pretty(&stored).expect("strings always serialise");
-        atomic_file::write(&self.settings_file(name), &text, PRIVATE)?;
-        Ok(CliContext { name: name.to_owned(), brokers: brokers.clone(), identity: dir })
+        let agent = self.load(name).ok().and_then(|before| before.agent);
+        let context = CliContext { name: name.to_owned(), brokers: brokers.clone(), identity: dir, agent };
+        self.write_settings(&context)?;
+        Ok(context)
+    }
+
+    /// Sets the agent of a context.
+    ///
+    /// # Errors
+    /// [`ContextError`] if there is no such context, or its file cannot be written.
+    pub fn set_agent(&self, name: &str, socket: &Path) -> Result<CliContext, ContextError> {
+        let context = CliContext { agent: Some(socket.to_owned()), ..self.load(name)? };
+        self.write_settings(&context)?;
+        Ok(context)
+    }
+
+    fn write_settings(&self, context: &CliContext) -> Result<(), ContextError> {
+        let stored = StoredContext { brokers: context.brokers.to_string(), agent: context.agent.clone() };
+        let text = serde_json::to_vec_pretty(&stored).expect("addresses and paths serialise");
+        Ok(atomic_file::write(&self.settings_file(&context.name), &text, PRIVATE)?)
     }
 
     /// The name of the current context; `None` if there is none.
@@ -271,6 +292,18 @@ mod tests {
         contexts.remove("dev.test").unwrap();
         assert!(contexts.list().unwrap().is_empty() && contexts.current().unwrap().is_none());
         assert!(matches!(contexts.remove("dev.test"), Err(ContextError::Unknown { .. })));
+    }
+
+    #[test]
+    fn a_context_keeps_its_agent() {
+        let home = tempfile::tempdir().unwrap();
+        let contexts = contexts(&home);
+        let brokers: BrokerEndpoints = "b1.test:7443".parse().unwrap();
+        assert_eq!(contexts.save("dev", &brokers, &identity("dev.test")).unwrap().agent, None);
+        let socket = Path::new("/run/agent.sock");
+        contexts.set_agent("dev", socket).unwrap();
+        assert_eq!(contexts.save("dev", &brokers, &identity("dev.test")).unwrap().agent.as_deref(), Some(socket));
+        assert_eq!(contexts.load("dev").unwrap().agent.as_deref(), Some(socket));
     }
 
     #[test]

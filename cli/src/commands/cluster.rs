@@ -4,21 +4,16 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
+mod invite;
+
+pub use invite::ClusterInviteArgs;
+
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
-use crate::session::{Session, call, idempotency_key};
-use crate::units::{format_duration, parse_duration_ms};
-use crate::views::{Cluster, Invitation};
+use crate::session::{Session, call};
+use crate::views::Cluster;
 
-const INVITE_EXAMPLES: &str = "\
-Examples:
-  comity cluster invite physics-farm
-  comity cluster invite physics-farm --ttl 24h > join.token
-
-The token is a secret. It works once and is shown once. Give it to the cluster's agent, which
-joins with it. The policy must list the cluster in its institution's document.
-";
 const CLUSTER_LIST_EXAMPLES: &str = "\
 Examples:
   comity cluster list
@@ -35,8 +30,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity cluster list\n  comity cluster invite physics-farm\n")]
 pub enum ClusterCommand {
-    /// Create a single-use join token for a cluster that the policy names
-    #[command(after_help = INVITE_EXAMPLES)]
+    /// Invite a cluster: print the command with which its agent joins
     Invite(ClusterInviteArgs),
     /// List member clusters
     #[command(after_help = CLUSTER_LIST_EXAMPLES)]
@@ -44,23 +38,6 @@ pub enum ClusterCommand {
     /// Show one member cluster
     #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
-}
-
-/// `comity cluster invite`.
-#[derive(Debug, Args)]
-pub struct ClusterInviteArgs {
-    /// Cluster that may join with the token
-    cluster: String,
-    /// Lifetime of the token: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
-        value_name = "DURATION")]
-    ttl: u64,
-    /// Replace the agent of a member: the agent that joins with the token gets a new identity
-    #[arg(long)]
-    replace: bool,
-    /// Key that makes a repeated call safe: the same key creates no second token [default: random]
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
 }
 
 /// `comity cluster show`.
@@ -78,21 +55,7 @@ impl ClusterCommand {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let mut client = FederationServiceClient::new(session.channel()?);
         match self {
-            Self::Invite(args) => {
-                let request = v1::InviteClusterRequest {
-                    cluster: args.cluster.clone(),
-                    ttl_ms: args.ttl,
-                    replace: args.replace,
-                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
-                };
-                let response = call(client.invite_cluster(request)).await?;
-                eprintln!("single-use token, expires in {}:", format_duration(args.ttl));
-                session.print(&Invitation {
-                    cluster: args.cluster.clone(),
-                    token: response.token,
-                    expires_at_ms: response.expires_at_ms,
-                })
-            }
+            Self::Invite(args) => args.run(session).await,
             Self::List(watch) => {
                 let (channel, consistency) = (session.channel()?, session.consistency());
                 watch.show(session, ChangeSource::Stream, || listings::clusters(&channel, consistency)).await

@@ -9,10 +9,12 @@ use comity_proto::v1::policy_service_client::PolicyServiceClient;
 
 mod apply;
 mod bad_bundle;
+mod edit_in_force;
 mod git;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::{BundleToApply, apply};
+pub(crate) use edit_in_force::{bundle_in_force, edit_in_force};
 
 use self::bad_bundle::{bad_bundle, unreadable};
 use crate::failure::Failure;

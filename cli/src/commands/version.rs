@@ -53,7 +53,7 @@ impl VersionArgs {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         let client = env!("CARGO_PKG_VERSION");
         let mut versions = Versions { client, broker: None, trust_domain: None, ca_sha256: None };
-        if !self.client && session.names_broker() {
+        if !self.client && session.names_broker()? {
             let mut federation = FederationServiceClient::new(session.channel()?);
             let answer = call(federation.get_federation(v1::GetFederationRequest {})).await?;
             versions.broker = Some(answer.broker_version);

@@ -3,6 +3,7 @@
 use comity_runtime::atomic_file::{self, PRIVATE};
 
 use super::demonstration::LeaseInUse;
+use super::dev_context::{self, DevContext};
 use super::federation::Federation;
 use super::inventories::{DONOR, NAMES, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
@@ -15,6 +16,7 @@ pub(super) fn show(
     federation: &Federation,
     clusters: Option<&KubernetesClusters>,
     used: &LeaseInUse,
+    context: Option<&DevContext>,
     timeline: &Timeline,
 ) -> Result<(), Failure> {
     if timeline.format() != Format::Table {
@@ -29,10 +31,7 @@ pub(super) fn show(
         "
 The federation runs until Ctrl-C. In another shell, as alice of the tenant poly-ml:
 
-  export COMITY_BROKER={brokers}
-  export COMITY_IDENTITY={alice:?}
-  export COMITY_AGENT={socket:?}
-
+{selection}
   comity offers
   comity lease show {lease}
   comity quote --tenant poly-ml --origin {ORIGIN} --class frontier --gpus 2 --duration 2h
@@ -45,9 +44,7 @@ As ingrid, who maintains the federation:
   comity --identity {maintainer} cluster list
   comity --identity {maintainer} raft status
 ",
-        brokers = federation.endpoints(),
-        alice = federation.alice.display(),
-        socket = socket.display(),
+        selection = dev_context::selection(federation, &socket, context),
         maintainer = federation.maintainer.display(),
     );
     text.push_str(&match clusters {

@@ -108,22 +108,3 @@ impl Answer for Cluster {
         ])
     }
 }
-
-/// A join token, shown once.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Invitation {
-    /// Cluster that may join with it.
-    pub cluster: String,
-    /// The token: a secret, valid for one use.
-    pub token: String,
-    /// When it expires.
-    pub expires_at_ms: u64,
-}
-
-impl Answer for Invitation {
-    /// The bare token, so that it can be piped.
-    fn table(&self, _now_ms: u64) -> Sheet {
-        self.token.as_str().into()
-    }
-}

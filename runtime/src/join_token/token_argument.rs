@@ -32,6 +32,12 @@ pub fn is_token(text: &str) -> bool {
     text.trim_start().starts_with(PREFIX)
 }
 
+/// Whether a text may be a token that was cut off at its beginning. Errors would quote it as a file name.
+fn resembles_token(text: &str) -> bool {
+    const SHORTEST: usize = 100;
+    text.len() > SHORTEST && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
 /// The text without the content of the tokens in it, for messages that quote the caller's input.
 #[must_use]
 pub fn redact_tokens(text: &str) -> String {
@@ -39,9 +45,12 @@ pub fn redact_tokens(text: &str) -> String {
     let mut parts = text.split(PREFIX);
     let mut redacted = parts.next().unwrap_or_default().to_owned();
     for part in parts {
+        let rest = part.trim_start_matches(is_token_character);
         redacted.push_str(PREFIX);
-        redacted.push_str("[redacted]");
-        redacted.push_str(part.trim_start_matches(is_token_character));
+        if rest.len() < part.len() {
+            redacted.push_str("[redacted]");
+        }
+        redacted.push_str(rest);
     }
     redacted
 }
@@ -56,6 +65,8 @@ impl JoinToken {
             Zeroizing::new(argument.to_owned())
         } else if argument == "-" {
             read_input(std::io::stdin().lock())?
+        } else if resembles_token(argument) && !Path::new(argument).exists() {
+            return Err(JoinTokenError::Prefix.into());
         } else {
             let bytes = Zeroizing::new(atomic_file::read_bounded(Path::new(argument), INPUT_MAX_BYTES)?);
             Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned())
@@ -105,6 +116,9 @@ mod tests {
         let error = JoinToken::from_argument(cut).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(&cut[20..]), "{error}");
         assert!(is_token(cut) && !is_token("join.token"));
+        let rest = &line()[20..];
+        let error = JoinToken::from_argument(rest).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains(&rest[..20]), "{error}");
     }
 
     #[test]
@@ -112,6 +126,8 @@ mod tests {
         let message = format!("cannot read '{}': no such file, nor {}", line(), line());
         let expected = "cannot read 'comity-join-v1.[redacted]': no such file, nor comity-join-v1.[redacted]";
         assert_eq!(redact_tokens(&message), expected);
-        assert_eq!(redact_tokens("cannot read 'x'"), "cannot read 'x'");
+        for without in ["cannot read 'x'", "it does not begin with 'comity-join-v1.'"] {
+            assert_eq!(redact_tokens(without), without);
+        }
     }
 }

@@ -32,8 +32,8 @@ on your own cluster.
 pub struct KubeconfigArgs {
     /// Lease, as in lease-7
     lease: String,
-    /// Unix socket of the origin's agent on this machine
-    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT", required_unless_present = "kubeconfig")]
+    /// Unix socket of the origin's agent on this machine [default: the context's]
+    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT")]
     agent: Option<PathBuf>,
     /// Kubeconfig of the origin, to read the Secret from it
     #[arg(long, value_name = "FILE")]
@@ -59,7 +59,11 @@ impl Answer for Written {
 
 impl KubeconfigArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let kubeconfig = match (&self.agent, &self.kubeconfig) {
+        let agent = match (&self.agent, &self.kubeconfig) {
+            (None, None) => session.context()?.and_then(|context| context.agent),
+            (given, _) => given.clone(),
+        };
+        let kubeconfig = match (&agent, &self.kubeconfig) {
             (_, Some(origin)) => {
                 let lease = super::get_lease(session, &self.lease).await?;
                 if lease.delivery.is(Delivery::VirtualNode) {
@@ -79,8 +83,10 @@ impl KubeconfigArgs {
             }
             (Some(socket), None) => local_api::fetch_kubeconfig(socket, &self.lease).await?,
             (None, None) => {
-                return Err(Failure::usage("neither an agent nor a kubeconfig of the origin is given")
-                    .remedy("give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE"));
+                return Err(Failure::usage("neither an agent nor a kubeconfig of the origin is given").remedy(
+                    "give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE; a context keeps the socket that 'comity \
+                         login' or 'comity context add' got",
+                ));
             }
         };
         let Some(file) = &self.output_file else {

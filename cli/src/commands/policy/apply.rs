@@ -78,7 +78,7 @@ impl PolicyApplyArgs {
         }
         let effects = asked.effects.clone().unwrap_or_default();
         if asked.changed {
-            self.ask(&effects, session.format)?;
+            ask_about(&effects, &self.confirm, session.format)?;
         }
         let key = idempotency_key(self.idempotency_key.as_deref());
         let applied = apply(&mut client, bundle, key).await?;
@@ -86,16 +86,19 @@ impl PolicyApplyArgs {
         session.print(&applied)?;
         if applied.ok { Ok(()) } else { Err(bad_bundle(applied.problems.len())) }
     }
+}
 
-    /// Shows the effects, and asks unless there are none.
-    fn ask(&self, effects: &PolicyEffects, format: Format) -> Result<(), Failure> {
-        let asks = self.confirm.asks() && !effects.is_empty();
-        // Scripts get the effects with the answer.
-        if asks || format == Format::Table {
-            eprint!("{}", effects.sheet().render(Page::stderr()));
-        }
-        if asks { self.confirm.ask("The bundle takes effect at once.") } else { Ok(()) }
+/// Shows the effects of a bundle, and asks unless there are none.
+///
+/// # Errors
+/// [`Failure`]: the caller declines, or nobody can answer.
+pub(super) fn ask_about(effects: &PolicyEffects, confirm: &ConfirmArgs, format: Format) -> Result<(), Failure> {
+    let asks = confirm.asks() && !effects.is_empty();
+    // Scripts get the effects with the answer.
+    if asks || format == Format::Table {
+        eprint!("{}", effects.sheet().render(Page::stderr()));
     }
+    if asks { confirm.ask("The bundle takes effect at once.") } else { Ok(()) }
 }
 
 /// Applies a bundle; the answer lists its problems.
@@ -112,14 +115,18 @@ pub(crate) async fn apply(
 
 /// Whether a call applies the bundle.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ApplyMode {
+pub(super) enum ApplyMode {
     /// Puts it into force.
     Apply,
     /// Asks what it would change.
     DryRun,
 }
 
-async fn send(
+/// Sends a bundle; the answer lists its problems and effects.
+///
+/// # Errors
+/// [`Failure`] of the call.
+pub(super) async fn send(
     client: &mut PolicyServiceClient<BrokerChannel>,
     bundle: BundleToApply,
     idempotency_key: String,

@@ -1,0 +1,139 @@
+//! `comity cluster invite`.
+
+use clap::Args;
+use comity_policy::{Bundle, BundleSource, EditError, Enrolment, enrol_cluster};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::BrokerChannel;
+
+use crate::commands::invitation::{Invitation, InvitationText, Invited};
+use crate::commands::policy::{bundle_in_force, edit_in_force};
+use crate::confirm::ConfirmArgs;
+use crate::failure::Failure;
+use crate::session::{Session, call, idempotency_key};
+use crate::units::{format_duration, parse_duration_ms};
+
+const INVITE_EXAMPLES: &str = "\
+Examples:
+  comity cluster invite physics-farm                  prints 'comity-agent join TOKEN'
+  comity cluster invite physics-farm --enroll         also adds it to your institution in the policy
+  comity cluster invite physics-farm --enroll --institution physics-institute
+  comity cluster invite physics-farm --ttl 24h > join.token
+  comity cluster invite physics-farm -o json | jq -r .command
+
+The token is a secret. It works once and is shown once: on a terminal with the command to run, in
+a file or a pipe alone. Policy must list the cluster in its institution's document; with --enroll
+the command adds it to the bundle in force, says what that changes, and asks if anything does. A
+cluster added so lends every GPU class to everyone with an agreement; edit its document to lend less.
+";
+
+/// `comity cluster invite`.
+#[derive(Debug, Args)]
+#[command(after_help = INVITE_EXAMPLES)]
+pub struct ClusterInviteArgs {
+    /// Cluster that may join with the token
+    cluster: String,
+    /// Lifetime of the token: 1m to 7d
+    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+        value_name = "DURATION")]
+    ttl: u64,
+    /// Replace the agent of a member: the agent that joins with the token gets a new identity
+    #[arg(long)]
+    replace: bool,
+    /// Add the cluster to the policy in force first, if it is not there
+    #[arg(long)]
+    enroll: bool,
+    /// Institution of the cluster, which may be new [default: the one that you operate]
+    #[arg(long, value_name = "INSTITUTION", requires = "enroll")]
+    institution: Option<String>,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// Key that makes a repeated call safe: the same key creates no second token [default: random]
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+impl ClusterInviteArgs {
+    pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let channel = session.channel()?;
+        if self.enroll {
+            self.enrol(session, channel.clone()).await?;
+        }
+        let mut client = FederationServiceClient::new(channel);
+        let request = v1::InviteClusterRequest {
+            cluster: self.cluster.clone(),
+            ttl_ms: self.ttl,
+            replace: self.replace,
+            idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
+        };
+        let response = call(client.invite_cluster(request)).await?;
+        eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
+        session.print(&Invitation::new(
+            Invited::Cluster(self.cluster.clone()),
+            response.token,
+            response.expires_at_ms,
+            InvitationText::for_standard_output(),
+        ))
+    }
+
+    /// Adds the cluster to the bundle in force.
+    async fn enrol(&self, session: &Session, channel: BrokerChannel) -> Result<(), Failure> {
+        let user = session.caller()?.id().to_string();
+        let source = bundle_in_force(channel.clone()).await?;
+        let bundle = Bundle::compile(&source).map_err(|error| Failure::refused("bad-policy", error.to_string()))?;
+        let institution = self.institution_in(&bundle, &user)?;
+        edit_in_force(session, channel, &self.confirm, |source: &BundleSource| -> Result<BundleSource, EditError> {
+            enrol_cluster(source, &Enrolment { cluster: &self.cluster, institution: &institution, user: &user })
+        })
+        .await
+    }
+
+    /// The given institution, that of the cluster, or the only one that the caller operates.
+    fn institution_in(&self, bundle: &Bundle, user: &str) -> Result<String, Failure> {
+        let named = self.institution.as_deref().or_else(|| bundle.institution_of_cluster(&self.cluster));
+        if let Some(institution) = named {
+            return Ok(institution.to_owned());
+        }
+        let operated = bundle.roles_of(user).institutions_operated;
+        match operated.iter().collect::<Vec<_>>()[..] {
+            [institution] => Ok(institution.clone()),
+            [] => Err(Failure::usage("you operate no institution, so the cluster's is unknown")
+                .remedy("give it with --institution INSTITUTION; a new one is added to the policy")),
+            _ => Err(Failure::usage("you operate several institutions, so the cluster's is unknown")
+                .remedy(format!("give one of them with --institution: {}", Vec::from_iter(operated).join(", ")))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use comity_policy::minimal_bundle;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct InviteLine {
+        #[command(flatten)]
+        invite: ClusterInviteArgs,
+    }
+
+    fn institution(line: &str, user: &str) -> Result<String, Failure> {
+        let source = minimal_bundle("dev.test", "home", "spiffe://dev.test/user/ingrid");
+        let enrolment = Enrolment { cluster: "a", institution: "away", user: "spiffe://dev.test/user/alice" };
+        let source = enrol_cluster(&source, &enrolment).expect("edited");
+        let args = InviteLine::try_parse_from(line.split(' ')).expect("parsed").invite;
+        args.institution_in(&Bundle::compile(&source).expect("valid"), user)
+    }
+
+    #[test]
+    fn the_institution_is_given_known_or_the_callers_only_one() {
+        let ingrid = "spiffe://dev.test/user/ingrid";
+        assert_eq!(institution("invite b --enroll", ingrid).as_deref(), Ok("home"));
+        assert_eq!(institution("invite a --enroll", ingrid).as_deref(), Ok("away"));
+        assert_eq!(institution("invite b --enroll --institution new", ingrid).as_deref(), Ok("new"));
+        let stranger = institution("invite b --enroll", "spiffe://dev.test/user/eve").expect_err("unknown");
+        assert!(stranger.remedy.contains("--institution"), "{stranger}");
+        assert!(InviteLine::try_parse_from("invite b --institution new".split(' ')).is_err());
+    }
+}

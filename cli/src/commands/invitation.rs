@@ -1,0 +1,104 @@
+//! Join tokens, each shown once.
+
+use std::io::IsTerminal as _;
+
+use serde::Serialize;
+
+use crate::output::Answer;
+
+/// Who may join with a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Invited {
+    /// A cluster.
+    Cluster(String),
+    /// A user.
+    User(String),
+    /// A broker.
+    Broker(u64),
+}
+
+impl Invited {
+    /// The command that the other side runs with the token.
+    #[must_use]
+    pub fn command(&self, token: &str) -> String {
+        let program = match self {
+            Self::Cluster(_) => "comity-agent join",
+            Self::User(_) => "comity login",
+            Self::Broker(_) => "comity-broker up --join",
+        };
+        format!("{program} {token}")
+    }
+}
+
+/// What a person gets of an invitation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InvitationText {
+    /// The command to copy.
+    #[default]
+    Command,
+    /// The bare token, for a file or a pipe.
+    Token,
+}
+
+impl InvitationText {
+    /// The command on a terminal, else the token.
+    #[must_use]
+    pub fn for_standard_output() -> Self {
+        if std::io::stdout().is_terminal() { Self::Command } else { Self::Token }
+    }
+}
+
+/// A join token.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Invitation {
+    /// Who may join with it.
+    #[serde(flatten)]
+    invited: Invited,
+    /// The token: a secret, valid for one use.
+    token: String,
+    /// The command that the other side runs.
+    command: String,
+    /// When the token expires.
+    expires_at_ms: u64,
+    #[serde(skip)]
+    text: InvitationText,
+}
+
+impl Invitation {
+    /// An invitation, printed for people as `text`.
+    #[must_use]
+    pub fn new(invited: Invited, token: String, expires_at_ms: u64, text: InvitationText) -> Self {
+        Self { command: invited.command(&token), invited, token, expires_at_ms, text }
+    }
+}
+
+impl Answer for Invitation {
+    fn table(&self, _now_ms: u64) -> String {
+        match self.text {
+            InvitationText::Command => format!("{}\n", self.command),
+            InvitationText::Token => format!("{}\n", self.token),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_get_a_command_pipes_the_token_and_scripts_both() {
+        let invitation = |invited, text| Invitation::new(invited, "comity-join-v1.x".to_owned(), 7, text);
+        let alice = invitation(Invited::User("alice".to_owned()), InvitationText::Command);
+        assert_eq!(alice.table(0), "comity login comity-join-v1.x\n");
+        assert_eq!(
+            serde_json::to_string(&alice).expect("serialises"),
+            r#"{"user":"alice","token":"comity-join-v1.x","command":"comity login comity-join-v1.x","expiresAtMs":7}"#
+        );
+        let cluster = Invited::Cluster("ncc-main".to_owned());
+        assert_eq!(invitation(cluster.clone(), InvitationText::Token).table(0), "comity-join-v1.x\n");
+        assert_eq!(cluster.command("t"), "comity-agent join t");
+        assert_eq!(Invited::Broker(4).command("t"), "comity-broker up --join t");
+    }
+}

@@ -1,0 +1,252 @@
+//! `comity login`: exchanges a join token for a certificate, and keeps both as a context.
+
+mod prompt;
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::contexts::{CliContext, Contexts};
+use comity_runtime::join_token::{JoinToken, JoinTokenError, TokenArgumentError};
+use comity_runtime::{
+    BrokerEndpoints, ClientTls, IdentityPem, KeyAndCsr, Roots, SecretString, SpiffeId, atomic_file, connect,
+};
+use serde::Serialize;
+
+use super::context::{ContextView, check_replaceable, context_failure, unix_ms, warn_of_variables};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Answer, fields};
+use crate::session::{Session, call};
+use crate::units::age;
+
+const LOGIN_EXAMPLES: &str = "\
+Examples:
+  comity login                         asks for the token, and does not show it
+  comity login alice.token             reads it from a file; - reads standard input
+  comity login comity-join-v1.eyJi…    the line that 'comity user add' printed; your shell may keep it
+  comity login --context work alice.token
+  comity login --renew                 new key and certificate now; commands do it when it is time
+
+Makes your key on this machine, gets a certificate for it, and saves both with the brokers' addresses
+as a context, which becomes the current one. Its name is the federation's unless you give another.
+";
+
+const ASK_REMEDY: &str = "a maintainer of the federation makes a token with 'comity user add NAME'";
+/// Attempts to log in while the brokers elect a leader, and the pause between them.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// `comity login`.
+#[derive(Debug, Args)]
+#[command(after_help = LOGIN_EXAMPLES)]
+pub struct LoginArgs {
+    /// Token from 'comity user add', a file with it, or - for standard input [default: ask]
+    #[arg(value_name = "TOKEN|FILE|-", conflicts_with = "renew")]
+    token: Option<SecretString>,
+    /// Replace your key and certificate now
+    #[arg(long)]
+    renew: bool,
+    /// Unix socket of your cluster's agent on this machine, for 'comity lease kubeconfig'
+    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT", conflicts_with = "renew")]
+    agent: Option<PathBuf>,
+}
+
+impl LoginArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// [`Failure`]: the token is invalid, no broker accepts it, or the context cannot be saved.
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        if self.renew {
+            return renew(session).await;
+        }
+        let token = read_token(self.token.as_ref())?;
+        token.user().map_err(|error| bad_token(&error))?;
+        let contexts = session.contexts()?;
+        let name = session.named_context().unwrap_or(token.id.trust_domain().as_str());
+        // The token works once: find out before it is spent whether its certificate can be kept.
+        check_replaceable(contexts, name, &token.id)?;
+        atomic_file::create_private_dir(contexts.root())
+            .map_err(|error| Failure::configuration(error.to_string()).remedy("make the directory writable"))?;
+        let brokers = session.given_brokers()?.unwrap_or_else(|| token.brokers.clone());
+        let identity = join(&token, &brokers).await?;
+        let context = save(contexts, name, &brokers, &identity, self.agent.as_deref())?;
+        eprintln!("logged in as {}; context {name:?} is current", token.id);
+        eprintln!("next: 'comity offers' lists the GPUs that clusters lend; 'comity context list' your contexts");
+        warn_of_variables();
+        session.print(&ContextView::read(contexts, &context.name))
+    }
+}
+
+/// The token that the argument is or names, or that the caller enters.
+fn read_token(argument: Option<&SecretString>) -> Result<JoinToken, Failure> {
+    let Some(argument) = argument else {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::usage("no token is given, and standard input is not a terminal")
+                .remedy(format!("give the token, a file with it, or - for standard input; {ASK_REMEDY}")));
+        }
+        let line = prompt::read_secret("Token: ")
+            .map_err(|error| Failure::usage(format!("cannot read the token from the terminal: {error}")))?;
+        // People paste the whole line `comity login TOKEN`.
+        let token = line.expose().split_whitespace().last().unwrap_or_default();
+        return token.parse().map_err(|error| bad_token(&error));
+    };
+    JoinToken::from_argument(argument.expose().trim()).map_err(|error| match error {
+        TokenArgumentError::Token(error) => bad_token(&error),
+        other => Failure::usage(other.to_string()).remedy(ASK_REMEDY),
+    })
+}
+
+fn bad_token(error: &JoinTokenError) -> Failure {
+    let failure = Failure::usage(error.to_string());
+    match error {
+        JoinTokenError::OtherSubject { found, .. } if found.as_cluster().is_some() => {
+            failure.remedy("run 'comity-agent join' with it on a host of that cluster")
+        }
+        JoinTokenError::OtherSubject { .. } => failure.remedy("run 'comity-broker up --join' with it on the new host"),
+        _ => failure.remedy(ASK_REMEDY),
+    }
+}
+
+/// Makes a key and gets its first certificate.
+async fn join(token: &JoinToken, brokers: &BrokerEndpoints) -> Result<IdentityPem, Failure> {
+    let fresh = KeyAndCsr::generate().map_err(|error| Failure::configuration(error.to_string()))?;
+    let request = v1::JoinUserRequest {
+        user: token.user().map_err(|error| bad_token(&error))?.to_string(),
+        secret: token.secret.expose().to_vec(),
+        csr_der: fresh.csr.as_bytes().to_vec(),
+    };
+    let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
+    let mut client = FederationServiceClient::new(connect(brokers, &tls));
+    let mut attempt = 1;
+    // Repeating the same request is safe, also if the broker answered and the answer was lost.
+    let joined = loop {
+        match call(client.join_user(request.clone())).await {
+            Ok(joined) => break joined,
+            Err(failure) if failure.exit == Exit::Unavailable && attempt < ATTEMPTS => attempt += 1,
+            Err(failure) => return Err(refused(failure, &token.id)),
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
+    let pem = IdentityPem { key: fresh.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
+    Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)
+        .map_err(|error| Failure::new(Exit::Permission, "certificate-refused", error.to_string()).remedy(ASK_REMEDY))?;
+    Ok(pem)
+}
+
+/// A failed login; the general remedies assume that the caller has a certificate.
+fn refused(failure: Failure, id: &SpiffeId) -> Failure {
+    match failure.code.as_str() {
+        "certificate-refused" => failure.remedy(format!(
+            "the token is for the federation {}, and other servers run at its addresses; ask for a new token",
+            id.trust_domain()
+        )),
+        "invalid-token" => failure.remedy(ASK_REMEDY),
+        "unavailable" => failure.remedy("check the network to the brokers; the token stays valid until it expires"),
+        _ => failure,
+    }
+}
+
+fn save(
+    contexts: &Contexts,
+    name: &str,
+    brokers: &BrokerEndpoints,
+    identity: &IdentityPem,
+    agent: Option<&Path>,
+) -> Result<CliContext, Failure> {
+    let save = || {
+        let saved = contexts.save(name, brokers, identity)?;
+        let context = agent.map_or(Ok(saved), |socket| contexts.set_agent(name, socket))?;
+        contexts.set_current(name)?;
+        Ok(context)
+    };
+    save().map_err(|error| context_failure(&error))
+}
+
+async fn renew(session: &Session) -> Result<(), Failure> {
+    let directory = session.identity_dir()?;
+    let renewed = session.renew_certificate(&directory).await?;
+    session.print(&Renewed {
+        user: renewed.id().to_string(),
+        certificate_not_after_ms: unix_ms(renewed.not_after()),
+        identity: directory.path().to_owned(),
+    })
+}
+
+/// The answer of `--renew`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Renewed {
+    user: String,
+    certificate_not_after_ms: u64,
+    identity: PathBuf,
+}
+
+impl Answer for Renewed {
+    fn table(&self, now_ms: u64) -> String {
+        fields(&[
+            ("User", self.user.clone()),
+            ("Certificate ends", age(self.certificate_not_after_ms, now_ms)),
+            ("Identity", self.identity.display().to_string()),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use comity_runtime::SeededEntropy;
+
+    use super::*;
+
+    fn token(id: &str) -> String {
+        JoinToken::generate(
+            "127.0.0.1:7443".parse().expect("valid"),
+            "ab".repeat(32).parse().expect("valid"),
+            id.parse().expect("valid"),
+            &SeededEntropy::new(1),
+        )
+        .encode()
+        .expose()
+        .clone()
+    }
+
+    fn failure(argument: &str) -> Failure {
+        let read = read_token(Some(&SecretString::new(argument.to_owned())));
+        read.and_then(|token| token.user().map(drop).map_err(|error| bad_token(&error))).expect_err("no user's token")
+    }
+
+    #[test]
+    fn a_bad_token_is_never_shown() {
+        let token = token("spiffe://dev.test/user/alice");
+        let file = tempfile::NamedTempFile::new().expect("made");
+        std::fs::write(file.path(), &token[..80]).expect("written");
+        for given in [token[..80].to_owned(), token[20..].to_owned(), file.path().display().to_string()] {
+            let failure = failure(&given);
+            let shown = format!("{}{}{failure:?}", failure.text(), failure.json());
+            assert!(failure.exit == Exit::Usage && shown.contains("comity user add"), "{shown}");
+            assert!(!shown.contains(&token[20..60]), "{shown}");
+        }
+        let parsed = crate::Args::try_parse_from(["comity", "login", &token]).expect("parsed");
+        assert!(!format!("{parsed:?}").contains(&token[20..60]));
+    }
+
+    #[test]
+    fn a_token_of_another_kind_names_its_command() {
+        for (id, command) in [
+            ("spiffe://dev.test/cluster/ncc-main", "comity-agent join"),
+            ("spiffe://dev.test/broker/2", "comity-broker up --join"),
+        ] {
+            assert!(failure(&token(id)).remedy.contains(command), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        assert!(failure("alice.token").reason.contains("alice.token"));
+    }
+}

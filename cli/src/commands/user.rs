@@ -1,0 +1,171 @@
+//! `comity user`: people and robots that call the brokers.
+
+use clap::{Args, Subcommand, ValueEnum};
+use comity_policy::{Bundle, Roles, TenantRole, add_member};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::{BrokerChannel, SpiffeId, UserName};
+
+use super::invitation::{Invitation, InvitationText, Invited};
+use super::policy::{bundle_in_force, edit_in_force};
+use crate::confirm::ConfirmArgs;
+use crate::failure::Failure;
+use crate::session::{Session, call, idempotency_key};
+use crate::units::{format_duration, parse_duration_ms};
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  comity user add alice                         prints 'comity login TOKEN' for alice to run
+  comity user add alice --tenant poly-ml        also makes her a submitter of the tenant
+  comity user add alice --ttl 24h > alice.token
+  comity user add alice -o json | jq -r .command
+
+The token is a secret. It works once and is shown once: on a terminal with the command to run, in
+a file or a pipe alone. alice makes her own key; nobody else sees it. Only a maintainer may invite
+users. Policy decides what alice may do; --tenant edits the bundle in force, says what that changes,
+and asks if anything does.
+";
+
+/// `comity user`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  comity user add alice\n")]
+pub enum UserCommand {
+    /// Invite a user: print the command with which they log in
+    #[command(after_help = ADD_EXAMPLES)]
+    Add(UserAddArgs),
+}
+
+/// `comity user add`.
+#[derive(Debug, Args)]
+pub struct UserAddArgs {
+    /// Name of the user, as in policy documents after `/user/`
+    #[arg(value_name = "NAME")]
+    user: UserName,
+    /// Make the user a member of this tenant in the policy in force
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+    /// Role in the tenant
+    #[arg(long, value_enum, default_value_t = MemberRole::Submitter, value_name = "ROLE", requires = "tenant")]
+    role: MemberRole,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// Lifetime of the token: 1m to 7d
+    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+        value_name = "DURATION")]
+    ttl: u64,
+    /// Key that makes a repeated call safe: the same key creates no second token [default: random]
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// Role of a tenant's member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MemberRole {
+    /// Sees requests and leases
+    Viewer,
+    /// Submits requests and uses leases
+    Submitter,
+    /// Does the same with those of other members
+    Admin,
+}
+
+impl From<MemberRole> for TenantRole {
+    fn from(role: MemberRole) -> Self {
+        match role {
+            MemberRole::Viewer => Self::Viewer,
+            MemberRole::Submitter => Self::Submitter,
+            MemberRole::Admin => Self::Admin,
+        }
+    }
+}
+
+impl UserCommand {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// [`Failure`] of the call, or if standard output cannot be written.
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        match self {
+            Self::Add(args) => args.run(session).await,
+        }
+    }
+}
+
+impl UserAddArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let channel = session.channel()?;
+        let id = SpiffeId::user(session.caller()?.id().trust_domain().clone(), self.user.clone());
+        if let Some(tenant) = &self.tenant {
+            edit_in_force(session, channel.clone(), &self.confirm, |source| {
+                add_member(source, tenant, &id.to_string(), self.role.into())
+            })
+            .await?;
+        }
+        let request = v1::InviteUserRequest {
+            user: self.user.to_string(),
+            ttl_ms: self.ttl,
+            idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
+        };
+        let response = call(FederationServiceClient::new(channel.clone()).invite_user(request)).await?;
+        eprintln!("{}", roles_of(channel, &id).await);
+        eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
+        session.print(&Invitation::new(
+            Invited::User(self.user.to_string()),
+            response.token,
+            response.expires_at_ms,
+            InvitationText::for_standard_output(),
+        ))
+    }
+}
+
+/// The roles that the bundle in force gives a user, as one sentence.
+async fn roles_of(channel: BrokerChannel, id: &SpiffeId) -> String {
+    let source = match bundle_in_force(channel).await {
+        Ok(source) => source,
+        Err(failure) => return format!("the roles of {id} are unknown: {}", failure.reason),
+    };
+    match Bundle::compile(&source) {
+        Ok(bundle) => roles_text(id, &bundle.roles_of(&id.to_string())),
+        Err(_) => format!("the roles of {id} are unknown: this version of comity cannot read the bundle in force"),
+    }
+}
+
+fn roles_text(id: &SpiffeId, roles: &Roles) -> String {
+    if roles.is_empty() {
+        return format!(
+            "policy gives {id} no role yet: repeat the command with --tenant TENANT, or add '{{id: {id}, role: submitter}}' \
+             to the members of a Tenant document"
+        );
+    }
+    let mut parts = Vec::new();
+    if roles.federation_admin {
+        parts.push("maintainer of the federation".to_owned());
+    }
+    parts.extend(roles.institutions_operated.iter().map(|name| format!("operator of {name}")));
+    parts.extend(roles.tenants.iter().map(|(tenant, role)| format!("{} of tenant {tenant}", role.as_str())));
+    format!("policy makes {id}: {}", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    #[test]
+    fn roles_are_named_or_how_to_get_one() {
+        let id: SpiffeId = "spiffe://dev.test/user/alice".parse().expect("valid");
+        let text = roles_text(&id, &Roles::default());
+        assert!(text.contains("no role yet") && text.contains("'{id: spiffe://dev.test/user/alice,"), "{text}");
+        let roles = Roles {
+            federation_admin: true,
+            institutions_operated: BTreeSet::from(["polytechnic".to_owned()]),
+            tenants: BTreeMap::from([("poly-ml".to_owned(), TenantRole::Submitter)]),
+        };
+        assert_eq!(
+            roles_text(&id, &roles),
+            "policy makes spiffe://dev.test/user/alice: maintainer of the federation, operator of polytechnic, \
+             submitter of tenant poly-ml"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! `comity context`, `comity login`, and the order in which settings are looked up.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::{comity, stderr, stdout};
+
+/// `comity` with the contexts below `config`.
+fn comity_of(config: &Path) -> Command {
+    let mut command = comity();
+    command.env("XDG_CONFIG_HOME", config);
+    command
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    serde_json::from_str(&stdout(output)).unwrap()
+}
+
+/// A user's certificate of another federation.
+pub(crate) fn foreign_identity(temp: &Path) -> tempfile::TempDir {
+    use comity_broker::provision::{Init, init};
+    let dir = tempfile::tempdir_in(temp).unwrap();
+    let address = |port| format!("127.0.0.1:{port}");
+    let member = comity_broker::group::MemberAddress { raft: address(1), client: address(2) };
+    let settings = comity_broker::config::Settings {
+        id: 1,
+        members: std::collections::BTreeMap::from([(1, member)]),
+        bootstrap_admins: std::collections::BTreeSet::new(),
+    };
+    init(&Init {
+        data: dir.path().join("broker"),
+        trust_domain: comity_runtime::spiffe::TrustDomain::new("elsewhere.example").unwrap(),
+        settings,
+        admin: comity_runtime::spiffe::UserName::new("admin").unwrap(),
+        admin_out: dir.path().join("admin"),
+    })
+    .unwrap();
+    dir
+}
+
+#[test]
+fn flags_win_against_the_environment_and_both_against_contexts() {
+    let home = tempfile::tempdir().unwrap();
+    let identity = foreign_identity(home.path());
+    let identity = identity.path().join("admin").display().to_string();
+    let config = home.path().join("config");
+    let run = |args: &[&str]| comity_of(&config).args(args).output().unwrap();
+    let add = |name: &str, broker: &str| {
+        json(&run(&["-o", "json", "context", "add", name, "--broker", broker, "--identity", &identity]))
+    };
+    let first = add("first", "127.0.0.1:1");
+    assert_eq!((first["current"].as_bool(), first["brokers"][0].as_str()), (Some(true), Some("127.0.0.1:1")));
+    assert_eq!(add("second", "127.0.0.1:2")["current"], false);
+    let mode = |path: &str| std::fs::metadata(config.join("comity").join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!([mode("contexts/first"), mode("contexts/first/key.pem")], [0o700, 0o600]);
+
+    // No broker runs: the error names the address that was tried.
+    let tried = |variables: &[(&str, &str)], args: &[&str]| {
+        let output =
+            comity_of(&config).envs(variables.iter().copied()).args(args).args(["lease", "list"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+        let text = stderr(&output);
+        let port = text.split("127.0.0.1:").nth(1).unwrap().chars().next().unwrap();
+        port.to_digit(10).unwrap()
+    };
+    assert_eq!(tried(&[], &[]), 1);
+    assert_eq!(tried(&[("COMITY_CONTEXT", "second")], &[]), 2);
+    assert_eq!(tried(&[("COMITY_CONTEXT", "second"), ("COMITY_BROKER", "127.0.0.1:3")], &[]), 3);
+    assert_eq!(tried(&[("COMITY_BROKER", "127.0.0.1:3")], &["--context", "second"]), 2);
+    assert_eq!(tried(&[], &["--context", "second", "--broker", "127.0.0.1:4"]), 4);
+
+    assert!(run(&["context", "use", "second"]).status.success());
+    assert_eq!(tried(&[], &[]), 2);
+    let list = json(&run(&["context", "list", "-o", "json"]));
+    assert_eq!((&list["items"][1]["name"], &list["items"][1]["current"]), (&"second".into(), &true.into()));
+    assert_eq!(list["items"][0]["user"], "spiffe://elsewhere.example/user/admin");
+
+    let unconfirmed = run(&["context", "remove", "second"]);
+    assert!(unconfirmed.status.code() == Some(2) && stderr(&unconfirmed).contains("--yes"), "{}", stderr(&unconfirmed));
+    assert!(run(&["context", "remove", "second", "--yes"]).status.success());
+    assert!(!config.join("comity/contexts/second").exists());
+    let nothing = run(&["lease", "list"]);
+    assert_eq!(nothing.status.code(), Some(64));
+    assert!(stderr(&nothing).contains("'comity login'") && stderr(&nothing).contains("'comity context use"));
+    assert_eq!(run(&["context", "use", "second"]).status.code(), Some(3));
+    assert_eq!(run(&["--context", "second", "lease", "list"]).status.code(), Some(64));
+}
+
+#[test]
+fn a_token_in_the_wrong_place_is_not_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let secret = "eyJzZWNyZXQiOiJhYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5eiJ9";
+    let token = format!("comity-join-v1.{secret}");
+    for args in [
+        &["login", &token][..],
+        &["login", &token, "more"],
+        &[&token],
+        &["--identity", &token, "--broker", "127.0.0.1:1", "lease", "list"],
+        &["--context", &token, "lease", "list"],
+        &["--broker", &token, "lease", "list"],
+        &["context", "use", &token],
+        &["policy", "apply", &token],
+        &["request", "submit", "-f", &token],
+        &["lease", "kubeconfig", &token, "--agent", "/nonexistent"],
+        &["lease", "kubeconfig", "lease-1", "--agent", &token],
+    ] {
+        for format in ["table", "json"] {
+            let output = comity_of(home.path()).args(args).args(["-o", format]).output().unwrap();
+            let shown = format!("{}{}", stdout(&output), stderr(&output));
+            assert!(!output.status.success() && !shown.contains(secret), "{args:?}: {shown}");
+        }
+    }
+}
+
+/// Runs the way of a new user with a federation of `comity dev`: invitation, login, use, renewal.
+pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str]) -> Output, temp: &Path) {
+    let invited = as_maintainer(&["user", "add", "carol", "--tenant", "poly-ml", "--yes"]);
+    assert!(invited.status.success(), "{}", stderr(&invited));
+    assert!(stderr(&invited).contains("submitter of tenant poly-ml"), "{}", stderr(&invited));
+    let token = stdout(&invited);
+    let config = tempfile::tempdir_in(temp).unwrap();
+    let login = |token: &str| {
+        use std::io::Write as _;
+        let mut command = comity_of(config.path());
+        command.args(["login", "-", "-o", "json"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        process.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
+        process.wait_with_output().unwrap()
+    };
+    let context = json(&login(&token));
+    assert!(context["current"] == true && context["user"].as_str().unwrap().ends_with("/user/carol"), "{context}");
+    let again = login(&token);
+    assert_eq!(again.status.code(), Some(4), "the token worked twice: {}", stdout(&again));
+    assert!(stderr(&again).contains("comity user add") && !stderr(&again).contains(token.trim()));
+    // Nothing but the context says where the brokers are and who calls.
+    let run = |args: &[&str]| comity_of(config.path()).args(args).output().unwrap();
+    assert!(json(&run(&["offers", "-o", "json"]))["items"].as_array().is_some_and(|items| !items.is_empty()));
+    let certificate = Path::new(context["identity"].as_str().unwrap()).join("cert.pem");
+    let before = std::fs::read(&certificate).unwrap();
+    assert!(run(&["login", "--renew"]).status.success());
+    assert_ne!(std::fs::read(&certificate).unwrap(), before);
+    assert!(run(&["offers"]).status.success());
+
+    let cluster = as_maintainer(&["cluster", "invite", "new-cluster", "--enroll", "--institution", "new", "--yes"]);
+    assert!(cluster.status.success() && stdout(&cluster).starts_with("comity-join-"), "{}", stderr(&cluster));
+    let broker = json(&as_maintainer(&["raft", "invite", "-o", "json"]));
+    assert_eq!(broker["broker"], 4);
+    assert!(broker["command"].as_str().unwrap().starts_with("comity-broker up --join comity-join-"), "{broker}");
+}
