@@ -10,3 +10,4 @@ pub mod paging;
 pub mod rpc;
 pub mod rpc_error;
 pub mod server;
+pub mod visible_names;

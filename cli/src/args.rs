@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{cluster, completions, lease, offers, peering, policy, quote, raft, request, version};
+use crate::commands::{cluster, completions, lease, man, offers, peering, policy, quote, raft, request, version};
 use crate::dev::DevArgs;
 use crate::exit;
 use crate::global_args::GlobalArgs;
@@ -10,7 +10,7 @@ use crate::global_args::GlobalArgs;
 const ABOUT: &str = "Lend and borrow GPUs between Kubernetes clusters";
 
 const LONG_ABOUT: &str = "\
-Lend and borrow GPUs between Kubernetes clusters.
+Lend and borrow GPUs between Kubernetes clusters
 
 A platform team submits a request for GPUs. The broker checks it against policy, finds a donor, and relays the \
 handshake between the two clusters. The lease is a namespace on the donor with exactly the requested GPUs; you \
@@ -32,7 +32,8 @@ Examples:
     version,
     about = ABOUT,
     long_about = LONG_ABOUT,
-    after_help = format!("{COMITY_EXAMPLES}\n{}", exit::help()),
+    after_help = COMITY_EXAMPLES,
+    after_long_help = format!("{COMITY_EXAMPLES}\n{}", exit::help()),
     max_term_width = 110,
     arg_required_else_help = true
 )]
@@ -72,8 +73,10 @@ pub enum Command {
     /// The broker group: status, members, leader
     #[command(subcommand)]
     Raft(raft::RaftCommand),
-    /// Completion script for your shell
+    /// Completion script for your shell; completes ids by asking the broker
     Completions(completions::CompletionsArgs),
+    /// Manual pages of comity, comity-agent and comity-broker
+    Man(man::ManArgs),
     /// Versions of this client and of the broker
     Version(version::VersionArgs),
 }

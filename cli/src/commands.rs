@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod completions;
 pub mod lease;
+pub mod man;
 pub mod offers;
 pub mod peering;
 pub mod policy;

@@ -19,6 +19,7 @@ pub mod dev;
 pub mod exit;
 pub mod failure;
 pub mod global_args;
+pub mod help;
 pub mod output;
 pub mod session;
 pub mod units;
@@ -28,7 +29,7 @@ mod wire_names;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use comity_runtime::TelemetryConfig;
 use tracing::Instrument as _;
 
@@ -39,7 +40,9 @@ pub use global_args::GlobalArgs;
 
 /// Parses the command line, runs the command, and prints any failure on standard error.
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    // Where a shell asks for completions, this answers and exits.
+    clap_complete::CompleteEnv::with_factory(Args::command).completer("comity").complete();
+    let args = match help::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return usage::report(&error, std::env::args_os()),
     };
@@ -73,7 +76,8 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Peering(command) => command.run(session).await,
         Command::Policy(command) => command.run(session).await,
         Command::Raft(command) => command.run(session).await,
-        Command::Completions(command) => command.run(&mut Args::command()),
+        Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
         Command::Version(command) => command.run(session).await,
     }
 }
@@ -83,7 +87,7 @@ fn telemetry(args: &Args) -> TelemetryConfig {
     // People want answers, not logs. RUST_LOG overrides this for debugging.
     let filter = match args.global.verbose {
         0 => "off",
-        1 => "info",
+        1 => "off,comity::calls=debug",
         _ => "debug,h2=info,hyper=info,tower=info",
     };
     config.filter = std::env::var("RUST_LOG").unwrap_or_else(|_| filter.to_owned());

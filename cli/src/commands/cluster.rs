@@ -4,9 +4,10 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
+use super::completions::known_ids;
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
-use crate::units::{format_duration, parse_duration_ms};
+use crate::units::{DurationBounds, format_duration};
 use crate::views::{Cluster, Invitation, List};
 
 const INVITE_EXAMPLES: &str = "\
@@ -47,9 +48,10 @@ pub enum ClusterCommand {
 #[derive(Debug, Args)]
 pub struct ClusterInviteArgs {
     /// Cluster that may join with the token
+    #[arg(add = known_ids::policy_clusters())]
     cluster: String,
     /// Lifetime of the token: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+    #[arg(long, default_value = "1h", value_parser = DurationBounds::TOKEN.parser(), allow_hyphen_values = true,
         value_name = "DURATION")]
     ttl: u64,
     /// Replace the agent of a member: the agent that joins with the token gets a new identity
@@ -64,6 +66,7 @@ pub struct ClusterInviteArgs {
 #[derive(Debug, Args)]
 pub struct ClusterShowArgs {
     /// Cluster, as in ncc-main
+    #[arg(add = known_ids::clusters())]
     cluster: String,
 }
 

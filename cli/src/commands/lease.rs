@@ -16,6 +16,7 @@ pub(crate) use local_api::fetch_kubeconfig;
 pub use renew::LeaseRenewArgs;
 pub(crate) use secret::kube_client;
 
+use super::completions::known_ids;
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call, idempotency_key};
 use crate::views::{Lease, List};
@@ -68,10 +69,10 @@ pub enum LeaseCommand {
 #[derive(Debug, Args)]
 pub struct LeaseListArgs {
     /// Only leases of this tenant
-    #[arg(long)]
+    #[arg(long, add = known_ids::tenants())]
     tenant: Option<String>,
     /// Only leases with this origin or donor
-    #[arg(long)]
+    #[arg(long, add = known_ids::policy_clusters())]
     cluster: Option<String>,
     /// Include ended leases
     #[arg(long)]
@@ -82,6 +83,7 @@ pub struct LeaseListArgs {
 #[derive(Debug, Args)]
 pub struct LeaseShowArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
 }
 
@@ -89,6 +91,7 @@ pub struct LeaseShowArgs {
 #[derive(Debug, Args)]
 pub struct LeaseReleaseArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
@@ -99,6 +102,7 @@ pub struct LeaseReleaseArgs {
 #[derive(Debug, Args)]
 pub struct CheckpointedArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]

@@ -4,6 +4,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::offer_service_client::OfferServiceClient;
 
+use super::completions::known_ids;
 use crate::failure::Failure;
 use crate::session::{Session, all_pages, call};
 use crate::views::{List, Node, Offer, OfferDetail};
@@ -21,6 +22,7 @@ Examples:
 #[command(after_help = OFFERS_EXAMPLES)]
 pub struct OffersArgs {
     /// Cluster whose nodes and devices to show [default: a summary of all clusters]
+    #[arg(add = known_ids::clusters())]
     cluster: Option<String>,
 }
 

@@ -22,6 +22,7 @@ use crate::api::convert::cluster;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::visible_names::VisibleNames;
 use crate::api::{idempotency, join_secret};
 use crate::context::Context;
 use crate::group::Consistency;
@@ -105,7 +106,8 @@ impl FederationHandlers {
             replace: message.replace,
         });
         let applied = self.context.propose(&caller, command, Some(idempotency)).await?;
-        let ReplyBody::Invited { expires_at } = applied.reply? else {
+        let suggested = |refusal: Refusal| self.context.with_suggestion(&caller, refusal.into());
+        let ReplyBody::Invited { expires_at } = applied.reply.map_err(suggested)? else {
             return Err(RpcError::Internal { what: "recording the invitation" });
         };
         let token = JoinToken {
@@ -282,7 +284,8 @@ impl FederationHandlers {
         let id = ClusterId::parse(&message.cluster, "cluster")?;
         let read = |state: &State| {
             let held = state.clusters.get(&id).filter(|_| viewer.sees_cluster(&id));
-            let held = held.ok_or_else(|| Refusal::not_found("cluster", &id, "cluster"))?;
+            let names = VisibleNames::in_state(&caller, state);
+            let held = held.ok_or_else(|| names.suggest(Refusal::not_found("cluster", &id, "cluster")))?;
             Ok(v1::GetClusterResponse { cluster: Some(cluster::to_proto(state, &id, held)) })
         };
         self.context.read(message.consistency, read).await
