@@ -25,7 +25,7 @@ pub mod session;
 pub mod units;
 mod usage;
 pub mod views;
-mod wire_names;
+pub mod wire_names;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use comity_proto::v1;
+use comity_runtime::telemetry::CALLS_TARGET;
 use comity_runtime::{
     BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, SystemClock, SystemEntropy,
     connect,
@@ -97,6 +98,7 @@ impl Session {
                 .field("--identity (COMITY_IDENTITY)", path.display())
                 .remedy("ask a maintainer of the federation for a new certificate"));
         }
+        tracing::debug!(target: CALLS_TARGET, caller = %source.current().id(), identity = %path.display());
         Ok(ClientTls::new(roots, source.subscribe()))
     }
 

@@ -141,6 +141,11 @@ impl LeaseCommand {
     }
 }
 
+/// Names the filter `--cluster`, which is an argument of its own in other commands.
+fn of_filter(failure: Failure) -> Failure {
+    if failure.field == "cluster" { Failure { field: "--cluster".to_owned(), ..failure } } else { failure }
+}
+
 impl LeaseListArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let client = LeaseServiceClient::new(session.channel()?);
@@ -154,7 +159,7 @@ impl LeaseListArgs {
                 include_ended: self.all,
             };
             async move {
-                let response = call(client.list_leases(request)).await?;
+                let response = call(client.list_leases(request)).await.map_err(of_filter)?;
                 Ok((response.leases, response.page))
             }
         })

@@ -35,7 +35,8 @@ impl QuoteArgs {
         let spec = read_spec(&self.spec)?;
         let mut client = RequestServiceClient::new(session.channel()?);
         let request = v1::QuoteRequestRequest { spec: Some(spec), queue_anyway: self.queue_anyway };
-        let response = call(client.quote_request(request)).await?;
+        let response = call(client.quote_request(request)).await;
+        let response = response.map_err(|failure| failure.written_in(self.spec.written_in()))?;
         session.print(&Quote::from(response))
     }
 }

@@ -14,6 +14,7 @@ use crate::units::{
     DataAmount, DurationBounds, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_gbits, parse_gpus,
     parse_members, parse_memory_mib, parse_time_ms,
 };
+use crate::wire_names::WrittenIn;
 
 // Topics of the help, in its order.
 const WHAT: &str = "What";
@@ -172,8 +173,8 @@ impl SpecArgs {
         let delivery = self.delivery.unwrap_or_default();
         if delivery == DeliveryArg::VirtualNode && self.namespace.as_deref().is_none_or(str::is_empty) {
             return Err(Failure::usage("a virtual node needs the namespace whose pods may run on it")
-                .field("namespace", "")
-                .remedy("give a namespace on the origin, as in --namespace lab"));
+                .field(self.named("--namespace", "namespace"), "")
+                .remedy("give a namespace on the origin, as in --namespace lab (in a file: namespace: lab)"));
         }
         self.check_donors()?;
         Ok(v1::RequestSpec {
@@ -213,15 +214,28 @@ impl SpecArgs {
         })
     }
 
+    /// Where the request is written.
+    pub(crate) const fn written_in(&self) -> WrittenIn {
+        if self.file.is_some() { WrittenIn::File } else { WrittenIn::Flags }
+    }
+
+    /// The name of an argument where it is written.
+    const fn named(&self, flag: &'static str, file: &'static str) -> &'static str {
+        match self.written_in() {
+            WrittenIn::Flags => flag,
+            WrittenIn::File => file,
+        }
+    }
+
     fn check_donors(&self) -> Result<(), Failure> {
         if let Some(both) = self.donor.iter().find(|donor| self.not_donor.contains(donor)) {
             return Err(Failure::usage(format!("{both} is both allowed and excluded as a donor"))
-                .field("not-donor", both)
-                .remedy("leave out one of --donor and --not-donor"));
+                .field(self.named("--not-donor", "notDonors"), both)
+                .remedy("leave out one of the two"));
         }
         match self.donor.iter().find(|donor| Some(donor.as_str()) == self.origin.as_deref()) {
             Some(origin) => Err(Failure::usage(format!("{origin} is the origin, which cannot be its own donor"))
-                .field("donor", origin)
+                .field(self.named("--donor", "donors"), origin)
                 .remedy("give other clusters, or none to allow any")),
             None => Ok(()),
         }
@@ -231,15 +245,15 @@ impl SpecArgs {
         use v1::share::Kind;
         let not_whole = |with: &str| {
             Failure::usage(format!("{with} sets the size of each share, so the number of shares must be whole"))
-                .field("gpus", format!("{}m", amount.milli.unwrap_or(0)))
-                .remedy("give a whole number of shares, as in --gpus 2")
+                .field(self.named("--gpus", "gpus.amount"), format!("{}m", amount.milli.unwrap_or(0)))
+                .remedy("give a whole number of shares, as in --gpus 2 (in a file: amount: 2)")
         };
         match (amount.milli, &self.mig, self.gpu_memory) {
             (Some(_), Some(_), _) => Err(not_whole("a MIG profile")),
             (Some(_), _, Some(_)) => Err(not_whole("GPU memory")),
             (_, Some(profile), _) if comity_policy::is_mig_profile(profile) => Ok(Kind::MigProfile(profile.clone())),
             (_, Some(profile), _) => Err(Failure::usage(format!("{profile:?} is not the name of a MIG profile"))
-                .field("mig", profile)
+                .field(self.named("--mig", "gpus.mig"), profile)
                 .remedy("use a name that nvidia-smi mig -lgip shows, such as 1g.10gb or 1g.10gb+me")),
             (_, _, Some(memory)) => Ok(Kind::MemoryMib(memory)),
             (Some(milli), None, None) => Ok(Kind::Milli(milli)),
@@ -290,7 +304,7 @@ mod tests {
     fn a_virtual_node_needs_a_namespace_to_serve() {
         let args = SpecArgs { delivery: Some(DeliveryArg::VirtualNode), ..SpecArgs::default() };
         let failure = args.to_message().expect_err("none is named");
-        assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "namespace"));
+        assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "--namespace"));
         assert!(failure.remedy.contains("--namespace lab"), "{failure:?}");
         let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.to_message().expect("good");
         assert_eq!((spec.delivery(), spec.target_namespace.as_str()), (v1::Delivery::VirtualNode, "lab"));
@@ -304,7 +318,7 @@ mod tests {
         assert_eq!(gpus.count, 2);
         let both = SpecArgs { gpu_memory: Some(10_240), gpus: amount("0.5"), ..SpecArgs::default() };
         let failure = both.to_message().expect_err("both");
-        assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "gpus", "500m"));
+        assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "--gpus", "500m"));
     }
 
     #[test]
@@ -318,8 +332,8 @@ mod tests {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let usage = |field: &str, value: &str| (crate::exit::Exit::Usage, field.to_owned(), value.to_owned());
         let both = refused(&|args| (args.donor, args.not_donor) = (named(&["a", "b"]), named(&["b"])));
-        assert_eq!(both, usage("not-donor", "b"));
-        assert_eq!(refused(&|args| args.donor = named(&["here"])), usage("donor", "here"));
-        assert_eq!(refused(&|args| args.mig = Some("bad profile!".to_owned())), usage("mig", "bad profile!"));
+        assert_eq!(both, usage("--not-donor", "b"));
+        assert_eq!(refused(&|args| args.donor = named(&["here"])), usage("--donor", "here"));
+        assert_eq!(refused(&|args| args.mig = Some("bad profile!".to_owned())), usage("--mig", "bad profile!"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use comity_runtime::strict_yaml::{self, Mistake};
 use serde::{Deserialize, Deserializer};
@@ -214,7 +214,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
             .remedy("name one of the two"));
     }
     Ok(SpecArgs {
-        file: None,
+        file: Some(PathBuf::from(name)),
         tenant: Some(file.tenant),
         origin: Some(file.origin),
         class: gpus.class,

@@ -95,7 +95,7 @@ impl SubmitArgs {
         let submitted = ctrl_c
             .run_until(call(client.submit_request(request)), || stopped_submitting(&key))
             .await
-            .map_err(|failure| with_retry_key(failure, &key))?;
+            .map_err(|failure| with_retry_key(failure.written_in(self.spec.written_in()), &key))?;
         let request = Request::from(submitted.request.unwrap_or_default());
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);
