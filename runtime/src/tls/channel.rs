@@ -209,3 +209,45 @@ fn unavailable(error: tonic::transport::Error) -> Status {
         code => Status::new(code, message),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_call_is_logged_with_its_duration_and_result() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let refused = Ok(Status::not_found("none").into_http());
+            log_call("/comity.v1.LeaseService/GetLease", Duration::from_millis(12), &refused);
+            log_call("/x", Duration::ZERO, &Err(Status::unavailable("none")));
+            log_call("/y", Duration::ZERO, &Ok(http::Response::new(Body::empty())));
+        });
+        let text = String::from_utf8(lines.0.lock().expect("free").clone()).expect("text");
+        let first = "comity::calls: called call=\"comity.v1.LeaseService/GetLease\" ms=12 result=NotFound";
+        for part in [first, "call=\"x\"", "result=Unavailable", "result=Ok"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
