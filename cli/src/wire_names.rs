@@ -14,18 +14,18 @@ pub enum WrittenIn {
 }
 
 /// A field of the API, and what people write for it.
-struct Name {
+struct FieldName {
     wire: &'static str,
     flag: &'static str,
     file: &'static str,
 }
 
-const fn name(wire: &'static str, flag: &'static str, file: &'static str) -> Name {
-    Name { wire, flag, file }
+const fn name(wire: &'static str, flag: &'static str, file: &'static str) -> FieldName {
+    FieldName { wire, flag, file }
 }
 
 /// Names that are replaced wherever they occur. A field must precede every field whose name is its prefix.
-const NAMES: &[Name] = &[
+const FIELD_NAMES: &[FieldName] = &[
     name("spec.preemptible.checkpoint", "--checkpoint", "preemptible.checkpoint"),
     name("spec.preemptible.grace_ms", "--grace", "preemptible.grace"),
     name("spec.preemptible", "--preemptible", "preemptible"),
@@ -59,6 +59,8 @@ const NAMES: &[Name] = &[
     name("duration_ms", "--duration", "--duration"),
     name("ttl_ms", "--ttl", "--ttl"),
     name("may_shorten", "--shorten", "--shorten"),
+    name("raft_address", "--raft-address", "--raft-address"),
+    name("client_address", "--client-address", "--client-address"),
     name("idempotency_key", "--idempotency-key", "--idempotency-key"),
     name("spec.allow_donors", "--donor", "donors"),
     name("spec.deny_donors", "--not-donor", "notDonors"),
@@ -98,7 +100,7 @@ pub(crate) fn field_as_written(written_in: WrittenIn, field: &str) -> String {
 /// Rewrites `text`, part of a refusal about `field`, with the names and units that the caller wrote.
 pub(crate) fn as_written(written_in: WrittenIn, field: &str, text: &str) -> String {
     let mut text = in_units(field, text);
-    for name in NAMES {
+    for name in FIELD_NAMES {
         let typed = match written_in {
             WrittenIn::Flags => name.flag,
             WrittenIn::File => name.file,

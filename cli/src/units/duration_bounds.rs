@@ -1,9 +1,6 @@
 //! The bounds of every duration that a command takes.
 
-use super::time::{format_duration, parse_duration_ms};
-
-const SECOND: u64 = 1_000;
-const DAY: u64 = 24 * 3_600 * SECOND;
+use super::time::{DAY, SECOND, format_duration, parse_duration_ms};
 
 /// The shortest and the longest duration that an argument accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::global_args::GlobalArgs;
 use crate::session::{Session, call};
 
 /// Longest wait for the broker: a person has just pressed Tab.
-const LIMIT: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// Most candidates of one kind: more than anybody reads.
 const MOST: u32 = 200;
 /// Flags of [`GlobalArgs`] that choose the broker and the caller.
@@ -147,7 +147,7 @@ where
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
     let answer = runtime.block_on(async {
         let channel = session.channel()?;
-        tokio::time::timeout(LIMIT, ask(channel)).await.map_err(|_| Failure::unavailable("no answer"))?
+        tokio::time::timeout(ANSWER_LIMIT, ask(channel)).await.map_err(|_| Failure::unavailable("no answer"))?
     });
     shown(typed, answer.unwrap_or_default())
 }
