@@ -1,5 +1,5 @@
-//! Rewrites the fields in a broker's refusal as flags or fields of a request file, with their units, for people. Scripts (`-o json`) get the
-//! broker's text unchanged.
+//! Rewrites the fields in a broker's refusal as flags or as fields of a request file, with their units, for people.
+//! Scripts (`-o json`) get the broker's text unchanged.
 
 use crate::units::{format_duration, format_time};
 
