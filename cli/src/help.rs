@@ -21,8 +21,8 @@ pub enum Detail {
 impl Detail {
     /// The detail that a command line asks for.
     fn of(words: &[OsString]) -> Self {
-        let flags = words.iter().take_while(|word| *word != "--");
-        if flags.into_iter().any(|word| word == "--help") { Self::Full } else { Self::Short }
+        let asks = words.iter().take_while(|word| *word != "--").any(|word| word == "--help");
+        if asks { Self::Full } else { Self::Short }
     }
 }
 
@@ -50,13 +50,10 @@ fn help_flag_last(mut words: Vec<OsString>) -> Vec<OsString> {
 #[must_use]
 pub fn command(detail: Detail) -> Command {
     let root = Args::command();
-    let hidden: Vec<Arg> = root.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
-    let hidden: Vec<Arg> = hidden.into_iter().map(|arg| arg.hide(true)).collect();
+    let globals = root.get_arguments().filter(|arg| arg.is_global_set()).cloned();
+    let hidden: Vec<Arg> = globals.map(|arg| arg.hide(true)).collect();
     // A subcommand's own copy of a global flag takes the place of the one that clap would show.
-    let root = root.mut_subcommands(|sub| {
-        let sub = sub.args(&hidden);
-        with_footer(sub)
-    });
+    let root = root.mut_subcommands(|sub| with_footer(sub.args(&hidden)));
     shaped(root, detail)
 }
 
