@@ -3,7 +3,6 @@
 pub mod command;
 mod consequences;
 pub mod entry;
-pub(crate) mod unchecked;
 
 use crate::apply::entry::LogEnvelope;
 use crate::model::idempotency;

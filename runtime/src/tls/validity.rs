@@ -94,19 +94,9 @@ impl UtcTime {
 }
 
 impl fmt::Display for UtcTime {
-    /// Follows `civil_from_days` of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let (shifted, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-        let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-        let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year + year / 4 - year / 100);
-        let month = (5 * of_year + 2) / 153;
-        let day = of_year - (153 * month + 2) / 5 + 1;
-        let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-        let year = year + era * 400 + next;
-        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+        let time = jiff::Timestamp::try_from(self.0).unwrap_or(jiff::Timestamp::MAX);
+        write!(f, "{}", time.strftime("%F %T UTC"))
     }
 }
 

@@ -28,16 +28,13 @@ impl Timestamp {
     /// Date and time for people, rounded up to the minute: "2026-11-22 18:40 UTC".
     #[must_use]
     pub fn to_minute(self) -> String {
-        let minutes = self.0.div_ceil(60_000);
-        format!("{} {:02}:{:02} UTC", date(minutes / 1_440), minutes / 60 % 24, minutes % 60)
+        date_and_time(self.0.div_ceil(60_000).saturating_mul(60), "%F %H:%M UTC")
     }
 
     /// Date and time for people, rounded up to the second: "2026-11-22 18:40:00 UTC".
     #[must_use]
     pub fn to_second(self) -> String {
-        let seconds = self.0.div_ceil(1_000);
-        let (hours, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-        format!("{} {:02}:{minute:02}:{second:02} UTC", date(hours / 24), hours % 24)
+        date_and_time(self.0.div_ceil(1_000), "%F %T UTC")
     }
 
     /// Time elapsed since `earlier`; zero if this is not later.
@@ -67,18 +64,10 @@ impl Millis {
     }
 }
 
-/// The date of a day that is `days` after 1970-01-01. Uses `civil_from_days` of Howard Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms".
-fn date(days: u64) -> String {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + next;
-    format!("{year:04}-{month:02}-{day:02}")
+/// Formats a Unix time in seconds. Times after the year 9999 show as its end.
+fn date_and_time(seconds: u64, format: &str) -> String {
+    let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    time.unwrap_or(jiff::Timestamp::MAX).strftime(format).to_string()
 }
 
 #[cfg(test)]
@@ -97,5 +86,6 @@ mod tests {
         }
         assert_eq!(Timestamp(1_795_372_739_001).to_second(), "2026-11-22 18:39:00 UTC");
         assert_eq!(Timestamp(1_795_372_739_000).to_second(), "2026-11-22 18:38:59 UTC");
+        assert_eq!(Timestamp(u64::MAX).to_minute(), "9999-12-30 22:00 UTC");
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use comity_policy::{Bundle, BundleSource};
 use serde::{Deserialize, Serialize};
 
-use crate::apply::unchecked;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Actor, Reply, ReplyBody};
@@ -18,7 +17,6 @@ pub struct ApplyPolicy {
     /// All source files of the bundle.
     pub source: BundleSource,
     /// Whether the bundle may leave the federation, or the caller, without a maintainer.
-    #[serde(default = "unchecked::yes", skip_serializing_if = "unchecked::is_yes")]
     pub force: bool,
 }
 

@@ -3,7 +3,6 @@
 use comity_types::LeaseId;
 use serde::{Deserialize, Serialize};
 
-use crate::apply::unchecked;
 use crate::feasibility::check_renewal;
 use crate::model::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
 use crate::model::refusal::{Code, Refusal};
@@ -21,7 +20,6 @@ pub struct RenewLease {
     /// Length of the new term; zero keeps the current length.
     pub duration: Millis,
     /// Whether the lease may end earlier than before.
-    #[serde(default = "unchecked::yes", skip_serializing_if = "unchecked::is_yes")]
     pub may_shorten: bool,
 }
 

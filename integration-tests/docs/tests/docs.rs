@@ -1,0 +1,75 @@
+//! Each command of the documentation runs, and prints what the pages show. `COMITY_WRITE_DOCS=1` writes the output of
+//! this run into the pages instead; `COMITY_DOCS_PAGE=start.md` runs one page.
+
+#[path = "docs/odd_inputs.rs"]
+mod odd_inputs;
+
+use std::path::{Path, PathBuf};
+
+use comity_docs::links::broken;
+use comity_docs::run::{Setup, page, pages};
+
+/// Programs that the pages use; `cargo test --workspace` builds them beside this test.
+const PROGRAMS: [&str; 3] = ["comity", "comity-agent", "comity-broker"];
+
+fn programs() -> PathBuf {
+    let running = std::env::current_exe().expect("a running program has a path");
+    let folder = running.ancestors().nth(2).expect("tests are in target/PROFILE/deps").to_owned();
+    for program in PROGRAMS {
+        assert!(
+            folder.join(program).is_file(),
+            "{program} is not built: run ./test, or `cargo build --workspace --bins`"
+        );
+    }
+    folder
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let repository = repository();
+    let mut all = pages(&repository.join("docs")).expect("the folder docs");
+    all.extend(pages(&repository).expect("pages at the top"));
+    all.extend(["agent/README.md", "policy/README.md"].map(|page| repository.join(page)));
+    let mut found = Vec::new();
+    for page in &all {
+        let broken = broken(page).expect("a page");
+        found.extend(broken.iter().map(|link| format!("{}: {link}", page.display())));
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn commands_run_and_print_what_the_pages_show() {
+    let repository = repository();
+    let write = std::env::var_os("COMITY_WRITE_DOCS").is_some();
+    let setup = Setup { programs: programs(), write, repository: repository.clone() };
+    let only = std::env::var("COMITY_DOCS_PAGE").ok();
+    let mut all = pages(&repository.join("docs")).expect("the folder docs");
+    all.push(repository.join("README.md"));
+    let mut problems = Vec::new();
+    for path in all.iter().filter(|path| only.as_ref().is_none_or(|name| path.ends_with(name))) {
+        let name = path.strip_prefix(&repository).unwrap_or(path).display();
+        match page(&setup, path) {
+            Ok(outcome) => {
+                println!("{name}: {} commands ran, {} blocks did not", outcome.ran, outcome.not_run.len());
+                outcome.not_run.iter().for_each(|reason| println!("    not run, {reason}"));
+                if outcome.lacks_root && std::env::var("CI").is_ok_and(|ci| ci == "true") {
+                    problems
+                        .push(format!("{name}: under CI=true nothing may be left out, and hosts need root on Linux"));
+                }
+                problems.extend(outcome.problems.iter().map(|problem| format!("{name}, {problem}")));
+            }
+            Err(error) => problems.push(format!("{name}: {error:#}")),
+        }
+    }
+    let text = problems.join("\n\n");
+    assert!(
+        problems.is_empty() || write,
+        "{} differences (COMITY_WRITE_DOCS=1 writes them):\n\n{text}",
+        problems.len()
+    );
+}
