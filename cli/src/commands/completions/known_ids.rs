@@ -23,9 +23,6 @@ use crate::session::{Session, call};
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// Most candidates of one kind: more than anybody reads.
 const MOST: u32 = 200;
-/// Flags of [`GlobalArgs`] that choose the broker and the caller.
-const SESSION_FLAGS: [&str; 2] = ["--broker", "--identity"];
-
 /// An id, and a few words about it.
 type Candidate = (String, String);
 
@@ -159,17 +156,20 @@ fn shown(typed: &str, candidates: Vec<Candidate>) -> Vec<CompletionCandidate> {
 
 /// The session of the command line that is being completed; the rest of that line may be incomplete.
 fn session_of(words: impl Iterator<Item = OsString>) -> Option<Session> {
+    let globals = GlobalArgs::augment_args(clap::Command::new("comity"));
+    let with_value = globals.get_arguments().filter(|arg| arg.get_action().takes_values());
+    let flags: Vec<String> = with_value.filter_map(|arg| Some(format!("--{}", arg.get_long()?))).collect();
     let mut chosen = vec![OsString::from("comity")];
     let mut words = words.skip_while(|word| word != "--").skip(2);
     while let Some(word) = words.next() {
-        let text = word.to_string_lossy();
-        if SESSION_FLAGS.contains(&text.as_ref()) {
-            chosen.extend([Some(word.clone()), words.next()].into_iter().flatten());
-        } else if SESSION_FLAGS.iter().any(|flag| text.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))) {
+        let text = word.to_string_lossy().into_owned();
+        if flags.contains(&text) {
+            chosen.extend([Some(word), words.next()].into_iter().flatten());
+        } else if flags.iter().any(|flag| text.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='))) {
             chosen.push(word);
         }
     }
-    let matches = GlobalArgs::augment_args(clap::Command::new("comity")).try_get_matches_from(chosen).ok()?;
+    let matches = globals.try_get_matches_from(chosen).ok()?;
     Some(Session::new(&GlobalArgs::from_arg_matches(&matches).ok()?))
 }
 
