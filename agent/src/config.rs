@@ -7,7 +7,6 @@ mod liqo_settings;
 mod rdma;
 #[cfg(test)]
 mod tests;
-pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +17,7 @@ use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, telemetry};
+use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
@@ -48,7 +47,7 @@ pub enum ConfigError {
     Yaml {
         /// The file.
         path: PathBuf,
-        /// The problem, with line and column.
+        /// All mistakes, with line and column.
         reason: String,
     },
     /// Invalid values.
@@ -203,12 +202,15 @@ impl Config {
     /// Reads a file over the defaults, without [`check`](Self::check).
     ///
     /// # Errors
-    /// [`ConfigError`] with field, line and column; unknown fields are errors.
+    /// [`ConfigError`] with all mistakes, each with field, line and column; unknown fields are errors.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let wrong = |reason: String| ConfigError::Yaml { path: path.to_owned(), reason };
         let bytes = atomic_file::read_bounded(path, MAX_CONFIG_BYTES)?;
         let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
-        yaml::read(&text).map_err(wrong)
+        strict_yaml::read(&text).map_err(|mistakes| {
+            let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            wrong(mistakes.join("; "))
+        })
     }
 
     /// Checks values beyond their types.

@@ -13,3 +13,4 @@ pub mod rpc;
 pub mod rpc_error;
 pub mod server;
 pub mod udp_probe;
+pub mod visible_names;

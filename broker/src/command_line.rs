@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use comity_runtime::ca::MAX_VALIDITY;
 use comity_runtime::host_name::HostName;
 use comity_runtime::join_token::{is_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
@@ -33,6 +34,7 @@ use up::{Greeting, Ports, UpArgs, UpError};
 
 /// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
+const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 /// The Raft-replicated broker of a Comity federation.
 #[derive(Debug, Parser)]
@@ -214,12 +216,19 @@ struct IssueUserArgs {
     /// Name of the user: spiffe://DOMAIN/user/NAME.
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Validity of the certificate, in days.
-    #[arg(long, default_value_t = 30, value_name = "DAYS")]
+    /// Validity of the certificate, in days: 1 to 90.
+    #[arg(long, default_value_t = 30, value_name = "DAYS", value_parser = parse_days)]
     days: u64,
     /// Output directory of key and certificate.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+}
+
+/// Days within the limit of the certificate authority.
+fn parse_days(text: &str) -> Result<u64, String> {
+    let most = MAX_VALIDITY.as_secs() / SECONDS_PER_DAY;
+    let days = text.parse().ok().filter(|days| (1..=most).contains(days));
+    days.ok_or_else(|| format!("use 1 to {most} days"))
 }
 
 /// Why the command failed.
@@ -317,7 +326,7 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
             Ok(())
         }
         Action::IssueUser(args) => {
-            let validity = Duration::from_secs(args.days.saturating_mul(24 * 3600));
+            let validity = Duration::from_secs(args.days.saturating_mul(SECONDS_PER_DAY));
             let id = provision::issue_user(&args.data, &UserName::new(args.name)?, validity, &args.out)?;
             say!("{id} is in {}", args.out.display());
             Ok(())
@@ -494,5 +503,33 @@ impl RunOptions {
             None => {}
         }
         Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_validity_that_the_authority_refuses_is_a_usage_error() {
+        let line = |days: &str| {
+            CommandLine::try_parse_from([
+                "comity-broker",
+                "issue-user",
+                "--data",
+                "d",
+                "--name",
+                "n",
+                "--out",
+                "o",
+                "--days",
+                days,
+            ])
+        };
+        for (days, ok) in [("1", true), ("90", true), ("0", false), ("91", false), ("100000", false), ("x", false)] {
+            assert_eq!(line(days).is_ok(), ok, "{days}");
+        }
+        let error = line("0").expect_err("too few").to_string();
+        assert!(error.contains("--days") && error.contains("use 1 to 90 days"), "{error}");
     }
 }

@@ -20,6 +20,7 @@ use crate::api::authorize::{Rpc, Viewer, authorize};
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::api::udp_probe::UdpProbeLimit;
+use crate::api::visible_names::VisibleNames;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
 use crate::watch::WatchHub;
@@ -206,6 +207,17 @@ impl Context {
             }
         };
         Ok(self.group.read(consistency, f).await??)
+    }
+
+    /// The same error; a refusal because of an unknown name suggests the nearest one that the caller may be told.
+    #[must_use]
+    pub fn with_suggestion(&self, caller: &Caller, error: RpcError) -> RpcError {
+        match error {
+            RpcError::Refused(refusal) => {
+                VisibleNames::of(caller, self.hub.policy().as_deref()).suggest(refusal).into()
+            }
+            other => other,
+        }
     }
 
     /// Counts a refusal and converts it to a gRPC status.

@@ -1,12 +1,10 @@
 //! The top level of the command line: global flags and the list of commands.
 
-use std::ffi::OsString;
-
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cluster, completions, context, doctor, lease, login, offers, peering, policy, quote, raft, request, status, top,
-    user, version, whoami,
+    cluster, completions, context, doctor, lease, login, man, offers, peering, policy, quote, raft, request, status,
+    top, user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;
@@ -15,7 +13,7 @@ use crate::global_args::GlobalArgs;
 const ABOUT: &str = "Lend and borrow GPUs between Kubernetes clusters";
 
 const LONG_ABOUT: &str = "\
-Lend and borrow GPUs between Kubernetes clusters.
+Lend and borrow GPUs between Kubernetes clusters
 
 A platform team submits a request for GPUs. The broker checks it against policy, finds a donor, and relays the \
 handshake between the two clusters. The lease is a namespace on the donor with exactly the requested GPUs; you \
@@ -38,7 +36,8 @@ Examples:
     version,
     about = ABOUT,
     long_about = LONG_ABOUT,
-    after_help = format!("{COMITY_EXAMPLES}\n{}", exit::help()),
+    after_help = COMITY_EXAMPLES,
+    after_long_help = format!("{COMITY_EXAMPLES}\n{}", exit::help()),
     max_term_width = 110,
     arg_required_else_help = true
 )]
@@ -49,20 +48,6 @@ pub struct Args {
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
-}
-
-impl Args {
-    /// Parses a command line.
-    ///
-    /// # Errors
-    /// [`clap::Error`]: it is invalid, or asks for help or the version.
-    pub fn from_command_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let mut command = Self::command();
-        let matches = command.try_get_matches_from_mut(line)?;
-        let mut args = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        args.global.prefer_flags(&matches);
-        Ok(args)
-    }
 }
 
 /// The commands, named by noun; their subcommands are verbs.
@@ -108,8 +93,10 @@ pub enum Command {
     Raft(raft::RaftCommand),
     /// Check identity, brokers, clock and rights, with a remedy for each problem
     Doctor(doctor::DoctorArgs),
-    /// Completion script for your shell
+    /// Completion script for your shell; completes ids by asking the broker
     Completions(completions::CompletionsArgs),
+    /// Manual pages of comity, comity-agent and comity-broker
+    Man(man::ManArgs),
     /// Versions of this client and of the broker
     Version(version::VersionArgs),
 }

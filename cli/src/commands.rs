@@ -8,6 +8,7 @@ mod invitation;
 pub mod lease;
 mod listings;
 pub mod login;
+pub mod man;
 pub mod offers;
 pub mod peering;
 pub mod policy;

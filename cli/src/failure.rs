@@ -7,7 +7,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 
 use crate::exit::Exit;
-use crate::wire_names;
+use crate::wire_names::{self, WrittenIn};
 
 /// A failure shows at most this much of a value.
 const SHOWN_VALUE_CHARS: usize = 200;
@@ -28,6 +28,8 @@ pub struct Failure {
     pub value: String,
     /// Remedy; may be empty.
     pub remedy: String,
+    /// Where the caller wrote the fields that the texts name.
+    pub written_in: WrittenIn,
 }
 
 /// The object that `-o json` and `-o yaml` print on standard error.
@@ -58,6 +60,7 @@ impl Failure {
             field: String::new(),
             value: String::new(),
             remedy: String::new(),
+            written_in: WrittenIn::Flags,
         }
     }
 
@@ -96,14 +99,22 @@ impl Failure {
         self
     }
 
-    /// For people, with the flag in place of each wire field.
+    /// Names fields as in a request file, if the request was in one.
+    #[must_use]
+    pub const fn written_in(mut self, written_in: WrittenIn) -> Self {
+        self.written_in = written_in;
+        self
+    }
+
+    /// For people, with the flag or the file's field in place of each wire field.
     #[must_use]
     pub fn text(&self) -> String {
-        let shown = |text: &str| wire_names::with_flags(&self.field, text);
+        let shown = |text: &str| wire_names::as_written(self.written_in, &self.field, text);
         let mut text = format!("error: {}\n", shown(&self.reason));
         if !self.field.is_empty() {
             let value = if self.value.is_empty() { String::new() } else { format!(" = {:?}", shown(&self.value)) };
-            text.push_str(&format!("field: {}{value}\n", shown(&self.field)));
+            let field = wire_names::field_as_written(self.written_in, &self.field);
+            text.push_str(&format!("field: {field}{value}\n"));
         }
         if !self.remedy.is_empty() {
             text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
@@ -139,6 +150,7 @@ impl From<Status> for Failure {
                 field: detail.field,
                 value: detail.value,
                 remedy: detail.remedy,
+                written_in: WrittenIn::Flags,
             },
             None => without_detail(&status),
         }

@@ -39,7 +39,7 @@ pub struct GlobalArgs {
     /// Allow reads from a broker that lags behind the leader
     #[arg(long, global = true, help_heading = "Global options")]
     pub stale: bool,
-    /// Log to standard error; twice for debug logs
+    /// Show broker, caller and each call on standard error; twice for debug logs
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub verbose: u8,
 }

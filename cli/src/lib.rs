@@ -19,13 +19,14 @@ pub mod dev;
 pub mod exit;
 pub mod failure;
 pub mod global_args;
+pub mod help;
 pub mod live;
 pub mod output;
 pub mod session;
 pub mod units;
 mod usage;
 pub mod views;
-mod wire_names;
+pub mod wire_names;
 
 use std::process::ExitCode;
 
@@ -40,7 +41,9 @@ pub use global_args::GlobalArgs;
 
 /// Parses the command line, runs the command, and prints any failure on standard error.
 pub fn main() -> ExitCode {
-    let args = match Args::from_command_line(std::env::args_os()) {
+    // Where a shell asks for completions, this answers and exits.
+    clap_complete::CompleteEnv::with_factory(Args::command).completer("comity").complete();
+    let args = match help::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return usage::report(&error, std::env::args_os()),
     };
@@ -84,7 +87,8 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Policy(command) => command.run(session).await,
         Command::Raft(command) => command.run(session).await,
         Command::Doctor(command) => command.run(session).await,
-        Command::Completions(command) => command.run(&mut Args::command()),
+        Command::Completions(command) => command.run(),
+        Command::Man(command) => command.run(),
         Command::Version(command) => command.run(session).await,
         Command::Status(command) => command.run(session).await,
         Command::Top(command) => command.run(session).await,
@@ -97,7 +101,7 @@ fn telemetry(args: &Args) -> TelemetryConfig {
     // People want answers, not logs. RUST_LOG overrides this for debugging.
     let filter = match args.global.verbose {
         0 => "off",
-        1 => "info",
+        1 => "off,comity::calls=debug",
         _ => "debug,h2=info,hyper=info,tower=info",
     };
     config.filter = std::env::var("RUST_LOG").unwrap_or_else(|_| filter.to_owned());

@@ -11,6 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use comity_proto::v1;
 use comity_runtime::contexts::{CliContext, Contexts};
+use comity_runtime::telemetry::CALLS_TARGET;
 use comity_runtime::{
     BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, Roots,
     SystemClock, SystemEntropy, TlsIdentity, connect,
@@ -210,6 +211,7 @@ impl Session {
             // A second call opens the same identity.
             let _ = self.presented.set(PresentedIdentity { directory, identity: source.current() });
         }
+        tracing::debug!(target: CALLS_TARGET, caller = %source.current().id(), identity = %directory.path().display());
         Ok(ClientTls::new(roots, source.subscribe()))
     }
 

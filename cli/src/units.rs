@@ -2,6 +2,7 @@
 
 mod amount;
 mod data;
+mod duration_bounds;
 mod gpus;
 mod members;
 mod time;
@@ -10,6 +11,7 @@ pub use amount::{format_cpu, format_memory, parse_cpu_milli, parse_gbits, parse_
 /// Formats thousandths of anything: GPUs, cores, credits.
 pub use comity_policy::show_gpus as format_milli;
 pub use data::{DataAmount, parse_data};
+pub use duration_bounds::DurationBounds;
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};
 pub use time::{age, format_duration, format_time, parse_duration_ms, parse_time_ms};

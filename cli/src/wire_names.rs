@@ -1,54 +1,111 @@
-//! Rewrites the wire fields in a broker's refusal as flags and their units, for people. Scripts (`-o json`) get the
-//! broker's text unchanged.
+//! Rewrites the fields in a broker's refusal as flags or as fields of a request file, with their units, for people.
+//! Scripts (`-o json`) get the broker's text unchanged.
 
 use crate::units::{format_duration, format_time};
 
-/// Each field and its flag. A field must precede every field whose name is its prefix.
-const FLAGS: &[(&str, &str)] = &[
-    ("spec.preemptible.checkpoint", "--checkpoint"),
-    ("spec.preemptible.grace_ms", "--grace"),
-    ("spec.gpus.share.mig_profile", "--mig"),
-    ("spec.gpus.share.memory_mib", "--gpu-memory"),
-    ("spec.gpus.share.milli", "--gpus"),
-    ("spec.gpus.cpu_milli_per_gpu", "--cpu-per-gpu"),
-    ("spec.gpus.memory_mib_per_gpu", "--memory-per-gpu"),
-    ("spec.gpus.selector", "--selector"),
-    ("spec.gpus.class", "--class"),
-    ("spec.gpus.count", "--gpus"),
-    ("spec.topology.same_node", "--same-node"),
-    ("spec.topology.whole_node", "--whole-node"),
-    ("spec.topology.rdma_gbits", "--rdma-gbits"),
-    ("spec.topology.spread_nodes", "--spread-nodes"),
-    ("spec.topology.nvlink", "--nvlink"),
-    ("spec.topology.numa", "--numa"),
-    ("spec.members.desired", "--members"),
-    ("spec.members.min", "--members"),
-    ("spec.members", "--members"),
-    ("spec.spread_donors", "--spread-donors"),
-    ("spec.data", "--data"),
-    ("spec.target_namespace", "--namespace"),
-    ("spec.not_before_ms", "--start-after"),
-    ("spec.start_by_ms", "--start-by"),
-    ("spec.duration_ms", "--duration"),
-    ("duration_ms", "--duration"),
-    ("may_shorten", "--shorten"),
-    ("spec.allow_donors", "--donor"),
-    ("spec.deny_donors", "--not-donor"),
-    ("spec.delivery", "--delivery"),
-    ("spec.priority", "--priority"),
-    ("spec.purpose", "--purpose"),
-    ("spec.tenant", "--tenant"),
-    ("spec.origin", "--origin"),
-    ("set queue_anyway", "add --queue-anyway"),
+/// Where the caller wrote the fields of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WrittenIn {
+    /// On the command line.
+    #[default]
+    Flags,
+    /// In a request file.
+    File,
+}
+
+/// A field of the API, and what people write for it.
+struct FieldName {
+    wire: &'static str,
+    flag: &'static str,
+    file: &'static str,
+}
+
+const fn name(wire: &'static str, flag: &'static str, file: &'static str) -> FieldName {
+    FieldName { wire, flag, file }
+}
+
+/// Names that are replaced wherever they occur. A field must precede every field whose name is its prefix.
+const FIELD_NAMES: &[FieldName] = &[
+    name("spec.preemptible.checkpoint", "--checkpoint", "preemptible.checkpoint"),
+    name("spec.preemptible.grace_ms", "--grace", "preemptible.grace"),
+    name("spec.preemptible", "--preemptible", "preemptible"),
+    name("spec.gpus.share.mig_profile", "--mig", "gpus.mig"),
+    name("spec.gpus.share.memory_mib", "--gpu-memory", "gpus.memory"),
+    name("spec.gpus.share.milli", "--gpus", "gpus.amount"),
+    name("spec.gpus.share.whole", "--gpus", "gpus.amount"),
+    name("spec.gpus.share", "--gpus", "gpus.amount"),
+    name("spec.gpus.cpu_milli_per_gpu", "--cpu-per-gpu", "gpus.cpuPerGpu"),
+    name("spec.gpus.memory_mib_per_gpu", "--memory-per-gpu", "gpus.memoryPerGpu"),
+    name("spec.gpus.selector", "--selector", "gpus.selector"),
+    name("spec.gpus.class", "--class", "gpus.class"),
+    name("spec.gpus.count", "--gpus", "gpus.amount"),
+    name("spec.gpus", "--gpus", "gpus"),
+    name("spec.topology.same_node", "--same-node", "topology.sameNode"),
+    name("spec.topology.whole_node", "--whole-node", "topology.wholeNode"),
+    name("spec.topology.rdma_gbits", "--rdma-gbits", "topology.rdmaGbits"),
+    name("spec.topology.spread_nodes", "--spread-nodes", "topology.spreadNodes"),
+    name("spec.topology.nvlink", "--nvlink", "topology.nvlink"),
+    name("spec.topology.numa", "--numa", "topology.numa"),
+    name("spec.members.desired", "--members", "members"),
+    name("spec.members.min", "--members", "members"),
+    name("spec.members", "--members", "members"),
+    name("spec.spread_donors", "--spread-donors", "spreadDonors"),
+    name("spec.data", "--data", "data"),
+    name("].mib", "].size", "].size"),
+    name("spec.target_namespace", "--namespace", "namespace"),
+    name("spec.not_before_ms", "--start-after", "startAfter"),
+    name("spec.start_by_ms", "--start-by", "startBy"),
+    name("spec.duration_ms", "--duration", "duration"),
+    name("duration_ms", "--duration", "--duration"),
+    name("ttl_ms", "--ttl", "--ttl"),
+    name("may_shorten", "--shorten", "--shorten"),
+    name("raft_address", "--raft-address", "--raft-address"),
+    name("client_address", "--client-address", "--client-address"),
+    name("idempotency_key", "--idempotency-key", "--idempotency-key"),
+    name("spec.allow_donors", "--donor", "donors"),
+    name("spec.deny_donors", "--not-donor", "notDonors"),
+    name("spec.delivery", "--delivery", "delivery"),
+    name("spec.priority", "--priority", "priority"),
+    name("spec.purpose", "--purpose", "purpose"),
+    name("spec.tenant", "--tenant", "tenant"),
+    name("spec.origin", "--origin", "origin"),
+    name("set queue_anyway", "add --queue-anyway", "add --queue-anyway"),
+];
+
+/// Fields whose names are words of plain English: replaced only where the field itself is named.
+const WORDS: &[(&str, &str)] = &[
+    ("tenant", "--tenant"),
+    ("lease", "<LEASE>"),
+    ("request", "<REQUEST>"),
+    ("cluster", "<CLUSTER>"),
+    ("peering", "<PEERING>"),
+    ("bundle.commit", "--commit"),
+    ("bundle", "<DIR>"),
+    ("include_ended", "--all"),
+    ("include_closed", "--all"),
+    ("queue_anyway", "--queue-anyway"),
+    ("dry_run", "--dry-run"),
+    ("replace", "--replace"),
+    ("force", "--force"),
 ];
 /// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;
 
-/// Rewrites `text`, part of a refusal about `field`, with flags in place of fields and the flag's units.
-pub(crate) fn with_flags(field: &str, text: &str) -> String {
+/// Names a field as the caller wrote it.
+pub(crate) fn field_as_written(written_in: WrittenIn, field: &str) -> String {
+    let word = WORDS.iter().find(|(wire, _)| *wire == field);
+    word.map_or_else(|| as_written(written_in, field, field), |(_, typed)| (*typed).to_owned())
+}
+
+/// Rewrites `text`, part of a refusal about `field`, with the names and units that the caller wrote.
+pub(crate) fn as_written(written_in: WrittenIn, field: &str, text: &str) -> String {
     let mut text = in_units(field, text);
-    for (wire, flag) in FLAGS {
-        text = text.replace(wire, flag);
+    for name in FIELD_NAMES {
+        let typed = match written_in {
+            WrittenIn::Flags => name.flag,
+            WrittenIn::File => name.file,
+        };
+        text = text.replace(name.wire, typed);
     }
     text
 }
@@ -56,7 +113,7 @@ pub(crate) fn with_flags(field: &str, text: &str) -> String {
 /// Rewrites each number in the unit that the field's flag takes.
 fn in_units(field: &str, text: &str) -> String {
     match field {
-        "spec.duration_ms" | "duration_ms" | "spec.preemptible.grace_ms" => {
+        "spec.duration_ms" | "duration_ms" | "ttl_ms" | "spec.preemptible.grace_ms" => {
             map_numbers(text, |ms| if ms < 1_000 { ms.to_string() } else { format_duration(ms) })
         }
         "spec.not_before_ms" | "spec.start_by_ms" => {
@@ -97,6 +154,8 @@ fn map_numbers(text: &str, change: impl Fn(u64) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -133,7 +192,78 @@ mod tests {
             ),
             ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
         ] {
-            assert_eq!(with_flags(field, text), expected);
+            assert_eq!(as_written(WrittenIn::Flags, field, text), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_own_names() {
+        let text = "spec.gpus.cpu_milli_per_gpu \"9\" contradicts spec.topology.same_node";
+        let shown = as_written(WrittenIn::File, "spec.gpus.cpu_milli_per_gpu", text);
+        assert_eq!(shown, "gpus.cpuPerGpu \"9m\" contradicts topology.sameNode");
+        assert_eq!(field_as_written(WrittenIn::File, "spec.deny_donors[1]"), "notDonors[1]");
+        assert_eq!(field_as_written(WrittenIn::Flags, "lease"), "<LEASE>");
+    }
+
+    /// Fields that this client always sets rightly.
+    const OURS: [&str; 4] = ["page", "consistency", "spec", "spec.topology"];
+
+    /// The paths of all fields of a message.
+    fn paths(
+        messages: &BTreeMap<String, prost_types::DescriptorProto>,
+        message: &str,
+        above: &str,
+        found: &mut Vec<String>,
+    ) {
+        for field in &messages[message].field {
+            let path = format!("{above}{}", field.name());
+            let below = field.type_name().trim_start_matches('.');
+            let is_request = path.starts_with("spec") && messages.contains_key(below);
+            if is_request && !path.starts_with("spec.data") {
+                paths(messages, below, &format!("{path}."), found);
+            }
+            found.push(path);
+        }
+    }
+
+    #[test]
+    fn every_field_that_the_broker_can_refuse_has_a_name_that_people_write() {
+        use prost::Message as _;
+        let files = prost_types::FileDescriptorSet::decode(comity_proto::FILE_DESCRIPTOR_SET).expect("descriptors");
+        let mut messages = BTreeMap::new();
+        for file in files.file {
+            for message in file.message_type {
+                for nested in &message.nested_type {
+                    let name = format!("{}.{}.{}", file.package(), message.name(), nested.name());
+                    messages.insert(name, nested.clone());
+                }
+                messages.insert(format!("{}.{}", file.package(), message.name()), message);
+            }
+        }
+        let mut found = Vec::new();
+        for message in [
+            "SubmitRequestRequest",
+            "QuoteRequestRequest",
+            "GetRequestRequest",
+            "ListRequestsRequest",
+            "CancelRequestRequest",
+            "ListLeasesRequest",
+            "RenewLeaseRequest",
+            "ReleaseLeaseRequest",
+            "InviteClusterRequest",
+            "ListPeeringsRequest",
+            "GetPeeringRequest",
+            "ApplyPolicyRequest",
+        ] {
+            let messages = &messages;
+            paths(messages, &format!("comity.v1.{message}"), "", &mut found);
+        }
+        assert!(found.iter().any(|path| path == "spec.gpus.share.mig_profile"), "{found:?}");
+        for path in found.iter().filter(|path| !OURS.contains(&path.as_str())) {
+            let typed = field_as_written(WrittenIn::Flags, path);
+            assert!(typed.starts_with("--") || typed.starts_with('<'), "{path}: {typed}");
+            let typed = field_as_written(WrittenIn::File, path);
+            assert!(!typed.contains('_') && !typed.starts_with("spec"), "{path}: {typed}");
         }
     }
 }

@@ -118,6 +118,13 @@ fn bad_input_has_its_exit_code_and_a_remedy() {
         (submit(&["--delivery", "virtual-node"]), 2, "remedy: give a namespace on the origin"),
         (submit(&["--gpu-memory", "10"]), 2, "64Gi"),
         (submit(&["--duration", "2"]), 2, "1h30m"),
+        (submit(&["--duration", "9s"]), 2, "'--duration <DURATION>': \"9s\" is too short; use 10s to 90d"),
+        (submit(&["--preemptible", "--grace", "2d"]), 2, "\"2d\" is too long; use 1s to 1d"),
+        (run(&["cluster", "invite", "x", "--ttl", "8d"]), 2, "'--ttl <DURATION>': \"8d\" is too long; use 1m to 7d"),
+        (run(&["lease", "renew", "lease-1", "--duration", "91d"]), 2, "\"91d\" is too long; use 10s to 90d"),
+        (run(&["laese", "list"]), 2, "a similar subcommand exists: 'lease'"),
+        (run(&["lease", "list", "--tenat", "t"]), 2, "a similar argument exists: '--tenant'"),
+        (submit(&["--delivery", "virtual-node"]), 2, "field: --namespace"),
         (submit(&["--file", "request.yaml"]), 2, "--file"),
         (submit(&["--mig", "1g.10gb", "--gpus", "0.5"]), 2, "remedy: give a whole number"),
         (run(&["request", "submit", "--tenant", "t"]), 2, "--origin"),
@@ -178,6 +185,39 @@ fn a_request_file_is_read_strictly() {
     let output = run(&["quote", "-f", &file.display().to_string()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("request.yaml:5:3") && stderr(&output).contains("amuont"), "{}", stderr(&output));
+}
+
+#[test]
+fn every_mistake_of_a_request_file_is_reported_in_its_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("request.yaml");
+    let quote = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        stderr(&run(&["quote", "-f", &file.display().to_string()]))
+    };
+    let both = quote("tenant: t\norigni: o\ngpus:\n  class: c\n  amuont: 3\nduration: 5s\n");
+    for part in ["request.yaml:2:1", "did you mean \"origin\"?", "request.yaml:5:3", "\"amount\"?", "use 10s to 90d"] {
+        assert!(both.contains(part), "{part}: {both}");
+    }
+    let donors = quote("tenant: t\norigin: o\ngpus: {class: c}\ndonors: [o]\n");
+    assert!(donors.contains("field: donors = \"o\""), "{donors}");
+}
+
+#[test]
+fn a_request_file_to_start_from_and_manual_pages_are_printed() {
+    let example = run(&["request", "example"]);
+    assert!(example.status.success() && stdout(&example).starts_with("tenant: "), "{}", stdout(&example));
+    let page = run(&["man"]);
+    assert!(page.status.success() && stdout(&page).contains(".TH comity"), "{}", stderr(&page));
+}
+
+#[test]
+fn short_help_is_shorter_than_full_help() {
+    let lines = |flag: &str| stdout(&run(&["request", "submit", flag])).lines().count();
+    assert!(lines("-h") < lines("--help"));
+    assert_eq!(stdout(&run(&["help", "lease", "list"])), stdout(&run(&["lease", "list", "--help"])));
+    let completed = comity().env("COMPLETE", "bash").args(["--", "comity", "lease", "sh"]).output().unwrap();
+    assert!(completed.status.success() && stderr(&completed).is_empty(), "{}", stderr(&completed));
 }
 
 #[test]
@@ -255,7 +295,7 @@ fn a_file_that_is_not_text_is_one_problem_among_the_others() {
 fn completions_and_version_need_nothing() {
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completions", shell]);
-        assert!(output.status.success() && stdout(&output).contains("kubeconfig"), "{shell}");
+        assert!(output.status.success() && stdout(&output).contains("COMPLETE"), "{shell}");
     }
     let output = run(&["version", "-o", "json"]);
     let version: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();

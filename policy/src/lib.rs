@@ -51,3 +51,4 @@ pub use problem::{Problem, ProblemCode, render_problems};
 pub use roles::Roles;
 pub use selector::{Selector, compile_selector};
 pub use source::{BundleSource, SourceFile};
+pub use suggest::nearest;

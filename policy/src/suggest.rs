@@ -3,7 +3,8 @@
 use strsim::osa_distance;
 
 /// The known word nearest to `word`, if few enough edits separate them for a typing error.
-pub(crate) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+#[must_use]
+pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let word: String = word.chars().take(80).flat_map(char::to_lowercase).collect();
     let allowed = (word.chars().count() / 3).clamp(1, 3);
     known

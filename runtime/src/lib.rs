@@ -31,6 +31,7 @@ pub mod secret;
 pub mod shutdown;
 pub mod signing;
 pub mod spiffe;
+pub mod strict_yaml;
 pub mod telemetry;
 pub mod tls;
 

@@ -138,6 +138,9 @@ pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> 
     Ok(TelemetryGuard { provider })
 }
 
+/// Log target of calls to brokers, at level debug: the broker reached, and each call's duration and result.
+pub const CALLS_TARGET: &str = "comity::calls";
+
 /// Validates a log filter.
 ///
 /// # Errors

@@ -23,6 +23,49 @@ fn what_is_dumped_reads_back() {
 }
 
 #[test]
+fn a_value_of_the_wrong_type_is_named_with_its_field_and_line() {
+    for (text, parts) in [
+        ("sharing:\n  maxLentGpus: many\n", ["sharing.maxLentGpus", "line 2", "many"]),
+        ("fabric:\n  keepaliveSeconds: [1]\n", ["fabric.keepaliveSeconds", "line 2", "[1]"]),
+        ("burst: {enabled: perhaps}\n", ["burst.enabled", "line 1", "perhaps"]),
+        ("adminListen: localhost\n", ["adminListen", "line 1", "localhost"]),
+        ("stateDir: /a\nliqo:\n  podCidrs:\n    - 10.0.0.0\n", ["liqo.podCidrs[0]", "line 4", "10.0.0.0"]),
+        ("burst:\n  enabeld: true\n", ["burst", "line 2", "enabeld"]),
+    ] {
+        let error = read(text).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{text}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn advice_for_programmers_is_left_out() {
+    for text in ["stateDir: /a\n---\nstateDir: /b\n", "a: [", "\t", "burst: {enabled: yes}\n", "stateDir: null\n"] {
+        let Err(error) = read(text) else { continue };
+        let error = error.to_string();
+        let advice = ["from_str", "Options", "Deserialize", "serde", "with_"];
+        assert!(!advice.iter().any(|word| error.contains(word)) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_the_file_are_reported_with_the_nearest_names() {
+    let text = "stateDri: /a\nfabric:\n  keepAliveSecond: 5\nsharing:\n  maxLentGpus: many\nlog: {fliter: info}\n";
+    let error = read(text).unwrap_err().to_string();
+    for part in [
+        "did you mean \"stateDir\"?",
+        "line 1",
+        "did you mean \"keepaliveSeconds\"?",
+        "line 3",
+        "sharing.maxLentGpus: expected a whole number at line 5",
+        "did you mean \"filter\"?",
+        "line 6",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
 fn all_invalid_values_are_reported_together() {
     let error =
         read("kubernetes: {}\nliqo: {namespace: Liqo, apiServer: nowhere}\nburst: {maxGpus: 0, maxRequests: 0}\n");
@@ -139,8 +182,8 @@ fn a_bad_configuration_is_one_sentence_that_names_the_field() {
 fn the_book_has_the_defaults() {
     let page = include_str!("../../../docs/join.md");
     let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let example = yaml::read::<Config>(blocks.next().unwrap()).unwrap();
+    let example = strict_yaml::read::<Config>(blocks.next().unwrap()).unwrap();
     example.check().unwrap();
-    let said = yaml::read::<Config>(blocks.next().unwrap()).unwrap();
+    let said = strict_yaml::read::<Config>(blocks.next().unwrap()).unwrap();
     assert_eq!(said, Config::default());
 }

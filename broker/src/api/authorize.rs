@@ -106,6 +106,54 @@ impl Rpc {
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }
     }
+
+    /// The call in words, after "may not".
+    const fn phrase(self) -> &'static str {
+        match self {
+            Self::GetFederation => "read the federation's name and version",
+            Self::InviteCluster => "invite clusters",
+            Self::Join => "join the federation",
+            Self::RenewCertificate => "renew a certificate",
+            Self::ListClusters | Self::GetCluster => "see clusters",
+            Self::ListOffers | Self::GetOffer => "see offers",
+            Self::SubmitRequest => "submit requests",
+            Self::GetRequest | Self::ListRequests => "see requests",
+            Self::CancelRequest => "cancel requests",
+            Self::ExplainRequest => "have requests explained",
+            Self::QuoteRequest => "get quotes",
+            Self::GetLease | Self::ListLeases => "see leases",
+            Self::ReleaseLease => "release leases",
+            Self::RenewLease => "renew leases",
+            Self::CheckpointLease => "report that the work of a lease is saved",
+            Self::GetPeering | Self::ListPeerings => "see peerings",
+            Self::CheckPolicy => "check policy at the broker",
+            Self::ApplyPolicy => "apply policy",
+            Self::GetPolicy => "read the policy",
+            Self::Watch => "watch requests and leases",
+            Self::GetRaftStatus => "read the broker group's status",
+            Self::ChangeMembers => "change the members of the broker group",
+            Self::RebaseTime => "move log time",
+            Self::Connect => "act as a cluster's agent",
+        }
+    }
+
+    /// The lowest role that permits it.
+    fn grant(self) -> Grant<'static> {
+        let roles = self.allows().iter().filter_map(|who| match who {
+            Who::Member => Some(Grant::Tenant(None, TenantRole::Viewer)),
+            Who::Submitter => Some(Grant::Tenant(None, TenantRole::Submitter)),
+            Who::Operator => Some(Grant::Operator),
+            Who::Admin => Some(Grant::Maintainer),
+            Who::Anyone | Who::Cluster | Who::Broker => None,
+        });
+        roles
+            .min_by_key(|grant| match grant {
+                Grant::Tenant(..) => 0,
+                Grant::Operator => 1,
+                Grant::Maintainer | Grant::Nobody => 2,
+            })
+            .unwrap_or(Grant::Nobody)
+    }
 }
 
 /// Checks the table. `bootstrap`: SPIFFE ids that count as maintainers while no bundle is in force.
@@ -134,7 +182,8 @@ pub fn authorize(
             remedy: "call with the certificate of a user or cluster of this federation",
         });
     }
-    Err(denied(format!("{} may not call {rpc:?}", caller.name()), bundle).into())
+    let reason = format!("{} may not {}", caller.name(), rpc.phrase());
+    Err(denied(reason, caller, rpc.grant(), bundle).into())
 }
 
 /// Whether the caller maintains the federation: by its role, or as a bootstrap admin while no bundle is in force.
@@ -156,10 +205,47 @@ pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
     }
 }
 
-fn denied(reason: String, bundle: Option<&Bundle>) -> Refusal {
+/// Remedy while nobody has a role.
+const NO_BUNDLE: &str =
+    "no policy bundle is in force: a bootstrap admin applies one with `comity policy apply DIRECTORY`";
+
+/// The entry of a policy document that would permit a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grant<'a> {
+    /// A role in a tenant: that one, or any.
+    Tenant(Option<&'a str>, TenantRole),
+    /// An operator of an institution.
+    Operator,
+    /// A maintainer of the federation.
+    Maintainer,
+    /// Only agents and brokers may.
+    Nobody,
+}
+
+impl Grant<'_> {
+    /// The remedy for `caller`: document, field and line.
+    fn remedy(self, caller: &Caller) -> String {
+        let id = caller.name();
+        if !matches!(caller, Caller::User(_)) || self == Self::Nobody {
+            return "call with the certificate of somebody who may; roles in the policy bundle are for users"
+                .to_owned();
+        }
+        let entry = match self {
+            Self::Tenant(tenant, role) => {
+                let document = tenant.map_or_else(|| "a Tenant document".to_owned(), |name| format!("Tenant {name}"));
+                format!("to spec.members of {document}: `- {{id: \"{id}\", role: {}}}`", role.as_str())
+            }
+            Self::Operator => format!("to spec.operators of its Institution document: `- \"{id}\"`"),
+            Self::Maintainer | Self::Nobody => format!("to spec.maintainers of the Federation document: `- \"{id}\"`"),
+        };
+        format!("ask a maintainer to add this {entry}")
+    }
+}
+
+fn denied(reason: String, caller: &Caller, grant: Grant<'_>, bundle: Option<&Bundle>) -> Refusal {
     let remedy = match bundle {
-        Some(_) => "ask a maintainer to give this id the role in the policy bundle",
-        None => "no policy bundle is in force: a bootstrap admin applies one with `comity policy apply DIRECTORY`",
+        Some(_) => grant.remedy(caller),
+        None => NO_BUNDLE.to_owned(),
     };
     Refusal::new(Code::PermissionDenied, reason, remedy)
 }
@@ -257,10 +343,24 @@ pub fn may_submit(
     if let Caller::Cluster(_, cluster) = caller {
         return may_act_from(cluster, bundle, tenant, origin);
     }
-    if roles_of(caller, bundle).may_submit(tenant.as_str()) {
+    let roles = roles_of(caller, bundle);
+    if roles.may_submit(tenant.as_str()) {
         return Ok(());
     }
-    Err(denied(format!("{} may not submit for tenant {tenant}", caller.name()), bundle).at("spec.tenant", tenant))
+    known_tenant(&roles, bundle, tenant)?;
+    let reason = format!("{} may not submit for tenant {tenant}", caller.name());
+    let grant = Grant::Tenant(Some(tenant.as_str()), TenantRole::Submitter);
+    Err(denied(reason, caller, grant, bundle).at("spec.tenant", tenant))
+}
+
+/// Tells a misspelt tenant from a missing role, for users who may read the policy.
+fn known_tenant(roles: &Roles, bundle: Option<&Bundle>, tenant: &TenantId) -> Result<(), Refusal> {
+    match bundle {
+        Some(bundle) if !roles.is_empty() && !bundle.tenants.contains_key(tenant.as_str()) => {
+            Err(Refusal::not_found("spec.tenant", tenant, "tenant"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Permits a cluster to act as origin for tenants of its institution.
@@ -277,7 +377,8 @@ fn may_act_from(
             .map_err(|refusal| refusal.at("spec.origin", origin));
     }
     let Some(bundle) = bundle else {
-        return Err(denied(format!("cluster {cluster} belongs to no institution"), None));
+        let reason = format!("cluster {cluster} belongs to no institution");
+        return Err(Refusal::new(Code::PermissionDenied, reason, NO_BUNDLE));
     };
     let Some(institution) = bundle.institution_of_cluster(cluster.as_str()) else {
         let reason = format!("no institution of the policy bundle has cluster {cluster}");
@@ -309,15 +410,20 @@ pub fn may_change(
     if own || roles.has_tenant_role(tenant.as_str(), TenantRole::Admin) {
         return Ok(());
     }
-    Err(denied(format!("{} is neither its owner nor an admin of tenant {tenant}", caller.name()), bundle))
+    let reason = format!("{} is neither its owner nor an admin of tenant {tenant}", caller.name());
+    Err(denied(reason, caller, Grant::Tenant(Some(tenant.as_str()), TenantRole::Admin), bundle))
 }
 
 /// Permits a user to quote a tenant's request.
 pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId) -> Result<(), Refusal> {
-    if roles_of(caller, bundle).may_view(tenant.as_str()) {
+    let roles = roles_of(caller, bundle);
+    if roles.may_view(tenant.as_str()) {
         return Ok(());
     }
-    Err(denied(format!("{} has no role in tenant {tenant}", caller.name()), bundle).at("spec.tenant", tenant))
+    known_tenant(&roles, bundle, tenant)?;
+    let reason = format!("{} has no role in tenant {tenant}", caller.name());
+    let grant = Grant::Tenant(Some(tenant.as_str()), TenantRole::Viewer);
+    Err(denied(reason, caller, grant, bundle).at("spec.tenant", tenant))
 }
 
 /// Permits a user to invite a cluster.
@@ -336,6 +442,62 @@ pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId)
     if bundle_says {
         return Ok(());
     }
-    Err(denied(format!("{} operates no institution that may enrol cluster {cluster}", caller.name()), bundle)
-        .at("cluster", cluster))
+    let reason = format!("{} operates no institution that may enrol cluster {cluster}", caller.name());
+    Err(denied(reason, caller, Grant::Operator, bundle).at("cluster", cluster))
+}
+
+#[cfg(test)]
+mod tests {
+    use comity_runtime::spiffe::TrustDomain;
+    use comity_runtime::spiffe::{SpiffeId, UserName};
+
+    use super::*;
+
+    fn bundle() -> Bundle {
+        let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/examples");
+        let files = comity_policy::read_directory(std::path::Path::new(policy)).expect("readable");
+        Bundle::compile(&comity_policy::BundleSource { files, commit: None }).expect("valid")
+    }
+
+    fn user(name: &str) -> Caller {
+        let domain = TrustDomain::new("comity.example").expect("a domain");
+        Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")))
+    }
+
+    #[test]
+    fn a_denial_names_the_entry_that_would_permit_the_call() {
+        let bundle = bundle();
+        for (rpc, name, reason, entry) in [
+            (
+                Rpc::GetRaftStatus,
+                "alice",
+                "may not read the broker group's status",
+                "spec.operators of its Institution",
+            ),
+            (Rpc::ApplyPolicy, "alice", "may not apply policy", "spec.maintainers of the Federation"),
+            (Rpc::SubmitRequest, "hana", "may not submit requests", "role: submitter"),
+            (Rpc::ListLeases, "mallory", "may not see leases", "role: viewer"),
+        ] {
+            let RpcError::Refused(refusal) =
+                authorize(rpc, &user(name), Some(&bundle), &BTreeSet::new()).expect_err("denied")
+            else {
+                panic!("{rpc:?}")
+            };
+            assert!(refusal.reason.ends_with(reason), "{refusal}");
+            assert!(refusal.remedy.contains(entry), "{refusal}");
+            assert!(refusal.remedy.contains(&format!("spiffe://comity.example/user/{name}")), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_tenant_is_no_missing_role() {
+        let bundle = bundle();
+        let tenant = |name: &str| TenantId::parse(name, "tenant").expect("an id");
+        let code = |caller: &str, name: &str| {
+            may_view_tenant(&user(caller), Some(&bundle), &tenant(name)).expect_err("refused").code
+        };
+        assert_eq!(code("alice", "poly-lm"), Code::NotFound);
+        assert_eq!(code("alice", "startup-robots"), Code::PermissionDenied);
+        assert_eq!(code("mallory", "poly-lm"), Code::PermissionDenied);
+    }
 }

@@ -1,12 +1,13 @@
 //! Pages, snapshots, resuming, and `resync-required`.
 
 use comity_proto::v1;
+use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_event::Object;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use tonic::{Code, Streaming};
 
-use crate::federation::{Federation, assert_refused, spec, within};
+use crate::federation::{Federation, assert_refused, detail, spec, within};
 
 async fn next(events: &mut Streaming<v1::WatchEvent>) -> v1::WatchEvent {
     within("an event", events.message()).await.unwrap().unwrap()
@@ -53,6 +54,38 @@ async fn lists_are_paged_without_gaps() {
         ..v1::ListRequestsRequest::default()
     };
     assert_refused(requests.list_requests(large).await, Code::InvalidArgument, "page.size", "501");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_names_are_not_found_and_the_nearest_visible_one_is_suggested() {
+    let federation = Federation::start().await;
+    let campus = federation.join("polytech-campus").await;
+    let mut requests = RequestServiceClient::new(federation.user("alice"));
+    let mut leases = LeaseServiceClient::new(federation.user("alice"));
+
+    let of = |tenant: &str| v1::ListRequestsRequest { tenant: tenant.to_owned(), ..Default::default() };
+    assert!(requests.list_requests(of("poly-ml")).await.unwrap().into_inner().requests.is_empty());
+    assert_refused(requests.list_requests(of("nosuch")).await, Code::NotFound, "tenant", "nosuch");
+    let near = requests.list_requests(of("poly-lm")).await.unwrap_err();
+    assert_eq!(detail(&near).remedy, "did you mean poly-ml?");
+    let of_donor = v1::ListLeasesRequest { cluster: "ncc-mian".to_owned(), ..Default::default() };
+    let near = leases.list_leases(of_donor).await.unwrap_err();
+    assert_eq!(detail(&near).remedy, "did you mean ncc-main?");
+
+    let mistaken = v1::RequestSpec { tenant: "poly-lm".to_owned(), ..spec() };
+    let quote = v1::QuoteRequestRequest { spec: Some(mistaken.clone()), queue_anyway: true };
+    assert_refused(requests.quote_request(quote).await, Code::NotFound, "spec.tenant", "poly-lm");
+    let mut gpus = spec().gpus.unwrap();
+    gpus.class = "midrnage".to_owned();
+    let mistaken = v1::RequestSpec { gpus: Some(gpus), ..spec() };
+    let call = v1::SubmitRequestRequest { spec: Some(mistaken), idempotency_key: "k".to_owned(), ..Default::default() };
+    let near = requests.submit_request(call).await.unwrap_err();
+    assert_eq!((near.code(), detail(&near).remedy.as_str()), (Code::NotFound, "did you mean midrange?"));
+
+    // A cluster is told the names of its own institution only.
+    let mut at_campus = RequestServiceClient::new(federation.channel(&campus.pem));
+    let near = at_campus.list_requests(of("startup-robot")).await.unwrap_err();
+    assert!(!detail(&near).remedy.contains("startup-robots"), "{near:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

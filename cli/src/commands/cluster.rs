@@ -8,6 +8,7 @@ mod invite;
 
 pub use invite::ClusterInviteArgs;
 
+use super::completions::known_ids;
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
@@ -44,6 +45,7 @@ pub enum ClusterCommand {
 #[derive(Debug, Args)]
 pub struct ClusterShowArgs {
     /// Cluster, as in ncc-main
+    #[arg(add = known_ids::clusters())]
     cluster: String,
 }
 

@@ -108,7 +108,7 @@ fn failed(name: &str, failure: Failure) -> Check {
 
 /// The caller's SPIFFE id. The session has read the identity already, so that it is usable.
 fn check_identity(session: &Session, list: &mut CheckList) -> Option<String> {
-    let directory = IdentityDir::new(session.identity_dir()?);
+    let directory = session.identity_dir().ok()?;
     let (_, identity) = directory.load().ok()?;
     if let Err(error) = private_files::check(&directory.key_file()) {
         list.push(Check::failed(IDENTITY_CHECK, error.to_string(), "run the chmod command"));

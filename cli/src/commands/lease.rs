@@ -16,6 +16,7 @@ pub(crate) use local_api::fetch_kubeconfig;
 pub use renew::LeaseRenewArgs;
 pub(crate) use secret::kube_client;
 
+use super::completions::known_ids;
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
@@ -70,10 +71,10 @@ pub enum LeaseCommand {
 #[derive(Debug, Args)]
 pub struct LeaseListArgs {
     /// Only leases of this tenant
-    #[arg(long)]
+    #[arg(long, add = known_ids::tenants())]
     tenant: Option<String>,
     /// Only leases with this origin or donor
-    #[arg(long)]
+    #[arg(long, add = known_ids::policy_clusters())]
     cluster: Option<String>,
     /// Include ended leases
     #[arg(long)]
@@ -86,6 +87,7 @@ pub struct LeaseListArgs {
 #[derive(Debug, Args)]
 pub struct LeaseShowArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
 }
 
@@ -93,6 +95,7 @@ pub struct LeaseShowArgs {
 #[derive(Debug, Args)]
 pub struct LeaseReleaseArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
@@ -103,6 +106,7 @@ pub struct LeaseReleaseArgs {
 #[derive(Debug, Args)]
 pub struct CheckpointedArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
@@ -141,6 +145,11 @@ impl LeaseCommand {
     }
 }
 
+/// Names the filter `--cluster`, which is an argument of its own in other commands.
+fn of_filter(failure: Failure) -> Failure {
+    if failure.field == "cluster" { Failure { field: "--cluster".to_owned(), ..failure } } else { failure }
+}
+
 impl LeaseListArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let channel = session.channel()?;
@@ -151,6 +160,6 @@ impl LeaseListArgs {
             cluster: self.cluster.clone().unwrap_or_default(),
             include_ended: self.all,
         };
-        self.watch.show(session, ChangeSource::Stream, || listings::leases(&channel, &query)).await
+        self.watch.show(session, ChangeSource::Stream, || listings::leases(&channel, &query)).await.map_err(of_filter)
     }
 }

@@ -4,6 +4,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::offer_service_client::OfferServiceClient;
 
+use super::completions::known_ids;
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
@@ -24,7 +25,7 @@ Examples:
 #[command(after_help = OFFERS_EXAMPLES)]
 pub struct OffersArgs {
     /// Cluster whose nodes and devices to show [default: a summary of all clusters]
-    #[arg(conflicts_with = "watch")]
+    #[arg(conflicts_with = "watch", add = known_ids::clusters())]
     cluster: Option<String>,
     #[command(flatten)]
     watch: WatchArgs,

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::peering_service_client::PeeringServiceClient;
 
+use super::completions::known_ids;
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
@@ -47,6 +48,7 @@ pub struct PeeringListArgs {
 #[derive(Debug, Args)]
 pub struct PeeringShowArgs {
     /// Peering, as in peer-1
+    #[arg(add = known_ids::peerings())]
     peering: String,
 }
 

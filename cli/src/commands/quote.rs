@@ -4,7 +4,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
-use super::request::{SpecArgs, read_spec};
+use super::request::{OUTPUT, SpecArgs, read_spec};
 use crate::failure::Failure;
 use crate::session::{Session, call};
 use crate::views::Quote;
@@ -22,7 +22,7 @@ pub struct QuoteArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// Show each donor's reason even if no donor could ever serve the request (otherwise exit code 6)
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     queue_anyway: bool,
 }
 
@@ -35,7 +35,8 @@ impl QuoteArgs {
         let spec = read_spec(&self.spec)?;
         let mut client = RequestServiceClient::new(session.channel()?);
         let request = v1::QuoteRequestRequest { spec: Some(spec), queue_anyway: self.queue_anyway };
-        let response = call(client.quote_request(request)).await?;
+        let response = call(client.quote_request(request)).await;
+        let response = response.map_err(|failure| failure.written_in(self.spec.written_in()))?;
         session.print(&Quote::from(response))
     }
 }

@@ -8,6 +8,7 @@ use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_types::LeaseState;
 
 mod ctrl_c;
+mod example;
 mod follow;
 mod read_spec;
 mod spec_args;
@@ -15,18 +16,21 @@ mod spec_file;
 mod submit;
 mod wiring_args;
 
+pub use example::RequestExampleArgs;
 pub use follow::{Change, Followed, Follower};
 pub use read_spec::read_spec;
+pub(crate) use spec_args::OUTPUT;
 pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 
 use self::ctrl_c::{CtrlC, stopped_waiting};
+use super::completions::known_ids;
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::output::Format;
 use crate::session::{Session, call, idempotency_key};
-use crate::units::parse_duration_ms;
+use crate::units::DurationBounds;
 use crate::views::{Explanation, Request};
 
 const REQUEST_LIST_EXAMPLES: &str = "\
@@ -81,13 +85,15 @@ pub enum RequestCommand {
     /// Show for each donor why a request is not placed there, and what would unblock it
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(RequestIdArgs),
+    /// Print a complete request file, for submit and quote with --file
+    Example(RequestExampleArgs),
 }
 
 /// `comity request list`.
 #[derive(Debug, Args)]
 pub struct RequestListArgs {
     /// Only requests of this tenant
-    #[arg(long)]
+    #[arg(long, add = known_ids::tenants())]
     tenant: Option<String>,
     /// Include ended requests
     #[arg(long)]
@@ -100,6 +106,7 @@ pub struct RequestListArgs {
 #[derive(Debug, Args)]
 pub struct RequestIdArgs {
     /// Request, as in req-42
+    #[arg(add = known_ids::requests())]
     request: String,
 }
 
@@ -107,9 +114,10 @@ pub struct RequestIdArgs {
 #[derive(Debug, Args)]
 pub struct RequestWatchArgs {
     /// Request, as in req-42
+    #[arg(add = known_ids::requests())]
     request: String,
     /// Stop watching after this time (exit code 5); the request continues
-    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true, value_name = "DURATION")]
+    #[arg(long, value_parser = DurationBounds::WAIT.parser(), allow_hyphen_values = true, value_name = "DURATION")]
     timeout: Option<u64>,
 }
 
@@ -117,6 +125,7 @@ pub struct RequestWatchArgs {
 #[derive(Debug, Args)]
 pub struct RequestCancelArgs {
     /// Request, as in req-42
+    #[arg(add = known_ids::requests())]
     request: String,
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
@@ -147,6 +156,7 @@ impl RequestCommand {
                 followed.into_result()
             }
             Self::Cancel(args) => args.run(session).await,
+            Self::Example(args) => args.run(),
             Self::Explain(args) => {
                 let mut client = RequestServiceClient::new(session.channel()?);
                 let request = v1::ExplainRequestRequest { request: args.request.clone() };

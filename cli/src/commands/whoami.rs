@@ -76,7 +76,7 @@ impl CallerRights {
             id: answer.id,
             kind: answer.kind,
             brokers: session.endpoints()?.to_string(),
-            identity: session.identity_dir().map(|dir| dir.display().to_string()),
+            identity: session.identity_dir().ok().map(|dir| dir.path().display().to_string()),
             certificate_not_after_ms: session.certificate_not_after_ms()?,
             policy_in_force: answer.policy_in_force,
             maintainer: answer.maintainer,

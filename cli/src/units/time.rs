@@ -1,10 +1,12 @@
 //! Durations, points in time and ages.
 
 const DURATION_REMEDY: &str = "write a duration as 30m, 2h, 1h30m or 3d";
-const SECOND: u64 = 1_000;
+/// Milliseconds of a second.
+pub(super) const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+/// Milliseconds of a day.
+pub(super) const DAY: u64 = 24 * HOUR;
 
 /// Parses `2h`, `1h30m`, `90s` or `3d` as milliseconds; units go from large to small, each at most once.
 ///

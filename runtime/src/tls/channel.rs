@@ -23,7 +23,7 @@ use super::connector::{Connector, describe_failure};
 use super::endpoints::BrokerEndpoints;
 use super::redirect::{RepeatableRequest, WatchedBody, is_redirect};
 use crate::identity::TlsIdentity;
-use crate::telemetry::inject_trace;
+use crate::telemetry::{CALLS_TARGET, inject_trace};
 
 /// Attempts of one call, at most.
 const MAX_ATTEMPTS: usize = 4;
@@ -150,10 +150,11 @@ impl Service<http::Request<Body>> for BrokerChannel {
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         inject_trace(request.headers_mut());
+        let (call_path, began) = (request.uri().path().to_owned(), tokio::time::Instant::now());
         let (request, repeatable) = RepeatableRequest::record(request);
         let call = self.current.channel.call(request);
         let (shared, mut number) = (Arc::clone(&self.shared), self.current.number);
-        Box::pin(async move {
+        let answer = async move {
             let mut response = call.await.map_err(unavailable)?;
             for _ in 1..shared.attempts() {
                 if !is_redirect(response.headers()) {
@@ -168,6 +169,11 @@ impl Service<http::Request<Body>> for BrokerChannel {
             let (head, body) = response.into_parts();
             let body = WatchedBody::watch(body, move || drop(shared.next_broker(number)));
             Ok(http::Response::from_parts(head, body))
+        };
+        Box::pin(async move {
+            let answer = answer.await;
+            log_call(&call_path, began.elapsed(), &answer);
+            answer
         })
     }
 }
@@ -176,6 +182,17 @@ impl fmt::Debug for BrokerChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BrokerChannel").field("brokers", &self.shared.connector.addresses()).finish()
     }
+}
+
+/// Logs the path, duration and result of a call.
+fn log_call(path: &str, took: Duration, answer: &Result<http::Response<Body>, Status>) {
+    let result = match answer {
+        // A refused call has its status in the headers.
+        Ok(response) => Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code()),
+        Err(status) => status.code(),
+    };
+    let ms = took.as_millis();
+    tracing::debug!(target: CALLS_TARGET, call = path.trim_start_matches('/'), %ms, ?result, "called");
 }
 
 /// Converts a transport error to a status that callers retry, with a message for operators.
@@ -190,5 +207,47 @@ fn unavailable(error: tonic::transport::Error) -> Status {
             unavailable
         }
         code => Status::new(code, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_call_is_logged_with_its_duration_and_result() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let refused = Ok(Status::not_found("none").into_http());
+            log_call("/comity.v1.LeaseService/GetLease", Duration::from_millis(12), &refused);
+            log_call("/x", Duration::ZERO, &Err(Status::unavailable("none")));
+            log_call("/y", Duration::ZERO, &Ok(http::Response::new(Body::empty())));
+        });
+        let text = String::from_utf8(lines.0.lock().expect("free").clone()).expect("text");
+        let first = "comity::calls: called call=\"comity.v1.LeaseService/GetLease\" ms=12 result=NotFound";
+        for part in [first, "call=\"x\"", "result=Unavailable", "result=Ok"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

@@ -26,6 +26,7 @@ use super::client::ClientTls;
 use super::endpoints::{BrokerEndpoints, host};
 use super::refusal::Refusal;
 use crate::identity::TlsIdentity;
+use crate::telemetry::CALLS_TARGET;
 
 /// How long to wait for the server's first bytes.
 const GREETING_WAIT: Duration = Duration::from_secs(1);
@@ -224,10 +225,11 @@ impl Connector {
             match reached {
                 (index, Ok(stream)) => {
                     self.next.store(index + 1, Ordering::Relaxed);
+                    debug!(target: CALLS_TARGET, broker = %self.addresses[index], "connected");
                     return Ok(stream);
                 }
                 (index, Err(error)) => {
-                    debug!(address = %self.addresses[index], %error, "broker not reached");
+                    debug!(target: CALLS_TARGET, broker = %self.addresses[index], %error, "broker not reached");
                     tried.push((index, error));
                     underway.extend(waiting.next().map(|index| self.reach(index)));
                 }

@@ -271,6 +271,17 @@ pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
     check_queue(state, spec, &bundle.federation.spec.limits)
 }
 
+/// The first names of a list, for a remedy.
+fn listed(names: &BTreeSet<String>) -> String {
+    /// More would fill the terminal.
+    const MOST: usize = 12;
+    let mut shown: Vec<&str> = names.iter().take(MOST).map(String::as_str).collect();
+    if names.len() > MOST {
+        shown.push("…");
+    }
+    shown.join(", ")
+}
+
 /// Checks a request against the parts of `bundle` that do not depend on the donor.
 pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Refusal> {
     let tenant = bundle
@@ -282,7 +293,8 @@ pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Ref
     };
     if !tenant.spec.clusters.contains(spec.origin.as_str()) {
         let reason = format!("tenant {} may not send requests from {}", spec.tenant, spec.origin);
-        return denied("spec.origin", spec.origin.as_str(), reason, "name one of the clusters in its Tenant document");
+        let remedy = format!("name a cluster of its Tenant document: {}", listed(&tenant.spec.clusters));
+        return denied("spec.origin", spec.origin.as_str(), reason, &remedy);
     }
     match &spec.gpus.devices {
         DeviceChoice::Class(class) => {
@@ -291,7 +303,8 @@ pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Ref
             }
             if !tenant.spec.classes.contains(class.as_str()) {
                 let reason = format!("tenant {} may not ask for class {class}", spec.tenant);
-                return denied("spec.gpus.class", class.as_str(), reason, "ask for a class in its Tenant document");
+                let remedy = format!("ask for a class of its Tenant document: {}", listed(&tenant.spec.classes));
+                return denied("spec.gpus.class", class.as_str(), reason, &remedy);
             }
         }
         DeviceChoice::Selector(source) => drop(selector_of(source)?),

@@ -119,7 +119,12 @@ impl Refusal {
                         plural(what)
                     )
                 }
-                _ => format!("list the {} that exist", plural(what)),
+                "lease" => "`comity lease list --all` shows the leases that you may see".to_owned(),
+                "request" => "`comity request list --all` shows the requests that you may see".to_owned(),
+                "peering" => "`comity peering list --all` shows the peerings that you may see".to_owned(),
+                "cluster" | "member cluster" => "`comity cluster list` shows the clusters that you may see".to_owned(),
+                "offer" => "`comity offers` shows the offers that you may see".to_owned(),
+                _ => format!("name one of the {} that exist", plural(what)),
             },
         }
     }
@@ -157,9 +162,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn not_found_remedies_use_the_plural() {
+    fn not_found_remedies_name_a_command() {
         for (what, remedy) in [
-            ("lease", "list the leases that exist"),
+            ("lease", "`comity lease list --all` shows the leases that you may see"),
             ("class", "name one of the classes that the policy in force defines: comity policy show --text"),
             (
                 "priority class",

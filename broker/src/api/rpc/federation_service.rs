@@ -22,6 +22,7 @@ use crate::api::convert::{cluster, rights};
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::visible_names::VisibleNames;
 use crate::api::{idempotency, invitation};
 use crate::context::{Context, complete};
 use crate::group::Consistency;
@@ -250,7 +251,8 @@ impl FederationHandlers {
         let id = ClusterId::parse(&message.cluster, "cluster")?;
         let read = |state: &State| {
             let held = state.clusters.get(&id).filter(|_| viewer.sees_cluster(&id));
-            let held = held.ok_or_else(|| Refusal::not_found("cluster", &id, "cluster"))?;
+            let names = VisibleNames::in_state(&caller, state);
+            let held = held.ok_or_else(|| names.suggest(Refusal::not_found("cluster", &id, "cluster")))?;
             Ok(v1::GetClusterResponse { cluster: Some(cluster::to_proto(state, &id, held)) })
         };
         self.context.read(message.consistency, read).await
@@ -302,16 +304,6 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     };
     Ok(Joining { cluster, name, secret_sha256, csr, identity, voucher, idempotency })
 }
-
-/// The hash under which the invitation of a secret is recorded.
-fn parse_secret(secret: &[u8]) -> Result<String, Refusal> {
-    if secret.len() != SECRET_BYTES {
-        let remedy = format!("send the {SECRET_BYTES} bytes of the join token");
-        return Err(Refusal::invalid("secret", format!("{} bytes", secret.len()), "has the wrong length", remedy));
-    }
-    Ok(join_secret::hash_hex(secret))
-}
-
 fn parse_csr(der: Vec<u8>) -> Result<CsrDer, Refusal> {
     let bytes = der.len();
     CsrDer::new(der).map_err(|_| {

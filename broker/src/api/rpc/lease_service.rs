@@ -16,6 +16,7 @@ use crate::api::idempotency;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::visible_names::VisibleNames;
 use crate::context::Context;
 use crate::group::Consistency;
 
@@ -60,6 +61,9 @@ impl LeaseHandlers {
         let cluster =
             Some(&message.cluster).filter(|c| !c.is_empty()).map(|c| ClusterId::parse(c, "cluster")).transpose()?;
         let read = |state: &State| {
+            let names = VisibleNames::in_state(&caller, state);
+            tenant.as_ref().map_or(Ok(()), |tenant| names.check_tenant(state, &viewer, tenant))?;
+            cluster.as_ref().map_or(Ok(()), |cluster| names.check_cluster(state, &viewer, cluster))?;
             let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
             let wanted = state.leases.range(range).filter(|(_, held)| {
                 let donor = &held.placement.donor;

@@ -13,6 +13,7 @@ use crate::api::convert::offer;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::visible_names::VisibleNames;
 use crate::context::Context;
 
 /// Reads offers.
@@ -50,7 +51,8 @@ impl OfferHandlers {
         let message = request.into_inner();
         let id = ClusterId::parse(&message.cluster, "cluster")?;
         let read = |state: &comity_core::State| {
-            let missing = || Refusal::not_found("cluster", &id, "offer");
+            let names = VisibleNames::in_state(&caller, state);
+            let missing = || names.suggest(Refusal::not_found("cluster", &id, "offer"));
             let cluster = state.clusters.get(&id).filter(|_| viewer.sees_offer(&id)).ok_or_else(missing)?;
             let held = cluster.offer.as_ref().ok_or_else(missing)?;
             Ok(v1::GetOfferResponse {

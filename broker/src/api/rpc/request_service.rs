@@ -14,11 +14,13 @@ use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
 use crate::api::authorize::{Rpc, Viewer, may_change, may_submit, may_view_tenant};
+use crate::api::caller::Caller;
 use crate::api::convert::{answer, lease, request as convert};
 use crate::api::idempotency::of_call;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::visible_names::VisibleNames;
 use crate::context::Context;
 use crate::group::Consistency;
 
@@ -44,13 +46,21 @@ impl RequestHandlers {
         request: Request<v1::SubmitRequestRequest>,
     ) -> Result<v1::SubmitRequestResponse, RpcError> {
         let caller = self.context.admit(Rpc::SubmitRequest, &request).await?;
-        let mut message = request.into_inner();
+        let submitted = self.submit(&caller, request.into_inner()).await;
+        submitted.map_err(|error| self.context.with_suggestion(&caller, error))
+    }
+
+    async fn submit(
+        &self,
+        caller: &Caller,
+        mut message: v1::SubmitRequestRequest,
+    ) -> Result<v1::SubmitRequestResponse, RpcError> {
         let key = std::mem::take(&mut message.idempotency_key);
         let queue_anyway = std::mem::take(&mut message.queue_anyway);
         let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
         let spec = convert::spec(message.spec)?;
-        self.context.permit(|bundle| may_submit(&caller, bundle, &spec.tenant, &spec.origin)).await?;
+        self.context.permit(|bundle| may_submit(caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
             let read = |state: &State| {
@@ -78,7 +88,7 @@ impl RequestHandlers {
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
             .context
-            .mutate(&caller, command, Some(idempotency), |state, reply| match reply {
+            .mutate(caller, command, Some(idempotency), |state, reply| match reply {
                 ReplyBody::Request(id) => request_message(state, id),
                 _ => Err(Refusal::not_found("request", "", "request")),
             })
@@ -113,6 +123,8 @@ impl RequestHandlers {
         let tenant =
             Some(&message.tenant).filter(|t| !t.is_empty()).map(|t| TenantId::parse(t, "tenant")).transpose()?;
         let read = |state: &State| {
+            let names = VisibleNames::in_state(&caller, state);
+            tenant.as_ref().map_or(Ok(()), |tenant| names.check_tenant(state, &viewer, tenant))?;
             let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
             let wanted = state.requests.range(range).filter(|(_, record)| {
                 viewer.sees_request(&record.spec.tenant, &record.spec.origin)
@@ -199,10 +211,18 @@ impl RequestHandlers {
         request: Request<v1::QuoteRequestRequest>,
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = self.context.admit(Rpc::QuoteRequest, &request).await?;
-        let viewer = self.context.viewer(&caller);
-        let message = request.into_inner();
+        let quote = self.quote(&caller, request.into_inner()).await;
+        quote.map_err(|error| self.context.with_suggestion(&caller, error))
+    }
+
+    async fn quote(
+        &self,
+        caller: &Caller,
+        message: v1::QuoteRequestRequest,
+    ) -> Result<v1::QuoteRequestResponse, RpcError> {
+        let viewer = self.context.viewer(caller);
         let spec = convert::spec(message.spec)?;
-        self.context.permit(|bundle| may_view_tenant(&caller, bundle, &spec.tenant)).await?;
+        self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = |state: &State| {
             let spec = command::check_submission(state, &spec, state.log_time.max(now))?;

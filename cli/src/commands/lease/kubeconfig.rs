@@ -8,6 +8,7 @@ use comity_types::Delivery;
 use serde::Serialize;
 
 use super::{local_api, secret};
+use crate::commands::completions::known_ids;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, write_stdout};
@@ -31,6 +32,7 @@ on your own cluster.
 #[command(after_help = KUBECONFIG_EXAMPLES)]
 pub struct KubeconfigArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
     /// Unix socket of the origin's agent on this machine [default: the context's]
     #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT")]

@@ -27,7 +27,7 @@ pub(crate) async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<Secre
         .strip_prefix("lease-")
         .filter(|number| !number.is_empty() && number.len() <= 20 && number.bytes().all(|b| b.is_ascii_digit()));
     if number.is_none() {
-        return Err(Failure::usage("this is not a lease id").field("LEASE", lease).remedy("give it as in lease-7"));
+        return Err(Failure::usage("this is not a lease id").field("<LEASE>", lease).remedy("give it as in lease-7"));
     }
     let path = format!("/v1/leases/{lease}/kubeconfig");
     let (status, body) = tokio::time::timeout(LIMIT, get(socket, &path)).await.unwrap_or_else(|_| {

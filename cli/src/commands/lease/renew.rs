@@ -6,10 +6,11 @@ use comity_proto::v1::lease_service_client::LeaseServiceClient;
 
 use super::get_lease::get_lease;
 use crate::clock::now_ms;
+use crate::commands::completions::known_ids;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{format_time, parse_duration_ms};
+use crate::units::{DurationBounds, format_time};
 use crate::views::Lease;
 
 const RENEW_EXAMPLES: &str = "\
@@ -26,9 +27,10 @@ A renewal that would end the lease earlier than before is refused without --shor
 #[command(after_help = RENEW_EXAMPLES)]
 pub struct LeaseRenewArgs {
     /// Lease, as in lease-7
+    #[arg(add = known_ids::leases())]
     lease: String,
-    /// Length of the new term [default: as before]
-    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true)]
+    /// Length of the new term: 10s to 90d [default: as before]
+    #[arg(long, value_parser = DurationBounds::LEASE.parser(), allow_hyphen_values = true)]
     duration: Option<u64>,
     /// Let the lease end earlier than before
     #[arg(long)]

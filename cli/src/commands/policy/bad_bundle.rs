@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// The directory cannot be read as a bundle.
 pub(super) fn unreadable(dir: &Path, error: &ReadError) -> Failure {
     Failure::usage(error.to_string())
-        .field("DIR", dir.display())
+        .field("<DIR>", dir.display())
         .remedy("give the directory that has the Federation document")
 }
 

@@ -15,7 +15,7 @@ pub fn read_spec(args: &SpecArgs) -> Result<v1::RequestSpec, Failure> {
         Some(file) => spec_file::read(file)?.to_message(),
         None if args.class.is_none() && args.selector.is_none() => {
             Err(Failure::usage("neither --class nor --selector is given")
-                .field("class", "")
+                .field("--class", "")
                 .remedy("give --class NAME or --selector CEL"))
         }
         None => args.to_message(),

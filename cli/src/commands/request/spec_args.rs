@@ -8,13 +8,24 @@ use comity_proto::v1;
 use serde::Deserialize;
 
 use super::wiring_args::{NumaArg, NvLinkArg};
+use crate::commands::completions::known_ids;
 use crate::failure::Failure;
 use crate::units::{
-    DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_duration_ms, parse_gbits, parse_gpus,
+    DataAmount, DurationBounds, GpuAmount, MemberRange, parse_cpu_milli, parse_data, parse_gbits, parse_gpus,
     parse_members, parse_memory_mib, parse_time_ms,
 };
+use crate::wire_names::WrittenIn;
 
-const HEADING: &str = "Request";
+// Topics of the help, in its order.
+const WHAT: &str = "What";
+const WHERE: &str = "Where";
+const WHEN: &str = "When";
+const SHARING: &str = "Sharing";
+const TOPOLOGY: &str = "Topology";
+/// Also of the flags that say what happens when something goes wrong.
+pub(super) const FAILURES: &str = "Failures";
+/// Of the flags that say what a command prints, and when.
+pub(crate) const OUTPUT: &str = "Output";
 
 /// How a lease is delivered to the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -39,8 +50,8 @@ impl From<DeliveryArg> for v1::Delivery {
 /// The flags that describe a request, or the file that does.
 #[derive(Clone, Debug, Default, Args)]
 pub struct SpecArgs {
-    /// Read the request from a YAML file, or from standard input with '-'; excludes the flags below
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = [
+    /// Read the request from a YAML file, or from standard input with '-', instead of the flags below
+    #[arg(short, long, value_name = "FILE", help_heading = WHAT, conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu",
         "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
         "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
@@ -48,103 +59,110 @@ pub struct SpecArgs {
     ])]
     pub file: Option<PathBuf>,
     /// Tenant that is accounted for the lease
-    #[arg(long, help_heading = HEADING, required_unless_present = "file")]
+    #[arg(long, help_heading = WHAT, required_unless_present = "file", add = known_ids::tenants())]
     pub tenant: Option<String>,
-    /// Your cluster, which gets the kubeconfig or the virtual node
-    #[arg(long, value_name = "CLUSTER", help_heading = HEADING, required_unless_present = "file")]
-    pub origin: Option<String>,
     /// GPU class, as in frontier; either this or --selector is required
-    #[arg(long, value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING, conflicts_with = "selector")]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new(), help_heading = WHAT, conflicts_with = "selector",
+        add = known_ids::classes())]
     pub class: Option<String>,
     /// CEL expression over device attributes, instead of a class
-    #[arg(long, value_name = "CEL", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
+    #[arg(long, value_name = "CEL", value_parser = NonEmptyStringValueParser::new(), help_heading = WHAT,
+        hide_short_help = true)]
     pub selector: Option<String>,
     /// Whole GPUs (3), a part of one (0.25), or several equal parts (4x0.25) [default: 1]
-    #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, allow_hyphen_values = true, help_heading = HEADING)]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_gpus, allow_hyphen_values = true, help_heading = WHAT)]
     pub gpus: Option<GpuAmount>,
-    /// MIG profile of each share, named as on the donor's boards, as in 1g.10gb; --gpus gives the number of shares
-    #[arg(long, value_name = "PROFILE", help_heading = HEADING, conflicts_with = "gpu_memory")]
-    pub mig: Option<String>,
-    /// Device memory of each share, as in 10Gi, on a shared device or a MIG instance; --gpus gives the number of shares
-    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true,
-        help_heading = HEADING)]
-    pub gpu_memory: Option<u64>,
     /// CPU per share, as in 8 or 500m
-    #[arg(long, value_name = "CPU", value_parser = parse_cpu_milli, allow_hyphen_values = true, help_heading = HEADING)]
+    #[arg(long, value_name = "CPU", value_parser = parse_cpu_milli, allow_hyphen_values = true, help_heading = WHAT)]
     pub cpu_per_gpu: Option<u64>,
     /// Main memory per share, as in 64Gi
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true,
-        help_heading = HEADING)]
+        help_heading = WHAT)]
     pub memory_per_gpu: Option<u64>,
-    /// Length of the lease, as in 2h [default: the federation's]
-    #[arg(long, value_parser = parse_duration_ms, allow_hyphen_values = true, help_heading = HEADING)]
-    pub duration: Option<u64>,
-    /// Place all GPUs on one node
-    #[arg(long, help_heading = HEADING)]
-    pub same_node: bool,
-    /// Take whole nodes only
-    #[arg(long, help_heading = HEADING)]
-    pub whole_node: bool,
-    /// NVLink between the GPUs of each node [default: none]
-    #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
-    pub nvlink: Option<NvLinkArg>,
-    /// Source of each share's CPU and memory [default: none]
-    #[arg(long, value_enum, value_name = "WISH", help_heading = HEADING)]
-    pub numa: Option<NumaArg>,
-    /// RDMA bandwidth per node in Gbit/s, on one network, if the GPUs are on several nodes [default: 0]
-    #[arg(long, value_name = "GBITS", value_parser = parse_gbits, allow_hyphen_values = true, help_heading = HEADING)]
-    pub rdma_gbits: Option<u32>,
-    /// Spread evenly over as many nodes of the donor as have room, to limit the loss if one fails [default: use as few
-    /// nodes as possible]
-    #[arg(long, conflicts_with_all = ["same_node", "whole_node"], help_heading = HEADING)]
-    pub spread_nodes: bool,
     /// Members of a gang, each with --gpus on one node: 4, or 2-8 to start with at least 2 and grow to at most 8
     #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true,
-        help_heading = HEADING)]
+        help_heading = WHAT, hide_short_help = true)]
     pub members: Option<MemberRange>,
+    /// Purpose of the request, in your words
+    #[arg(long, value_name = "TEXT", help_heading = WHAT, hide_short_help = true)]
+    pub purpose: Option<String>,
+    /// Your cluster, which gets the kubeconfig or the virtual node
+    #[arg(long, value_name = "CLUSTER", help_heading = WHERE, required_unless_present = "file",
+        add = known_ids::clusters())]
+    pub origin: Option<String>,
+    /// How the lease is delivered [default: namespace]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = WHERE)]
+    pub delivery: Option<DeliveryArg>,
+    /// Namespace on your cluster for the kubeconfig Secret [default: comity-leases]; with --delivery virtual-node, the
+    /// namespace whose pods may run on the node (required)
+    #[arg(long, help_heading = WHERE)]
+    pub namespace: Option<String>,
+    /// Allow only this donor (repeatable)
+    #[arg(long, value_name = "CLUSTER", help_heading = WHERE, add = known_ids::clusters())]
+    pub donor: Vec<String>,
+    /// Exclude this donor (repeatable)
+    #[arg(long, value_name = "CLUSTER", help_heading = WHERE, hide_short_help = true, add = known_ids::clusters())]
+    pub not_donor: Vec<String>,
     /// With --members: use several donors, with one lease each, if no single donor has room for the minimum
-    #[arg(long, help_heading = HEADING)]
+    #[arg(long, help_heading = WHERE, hide_short_help = true)]
     pub spread_donors: bool,
     /// Dataset that the work reads, and how much of it, as in imagenet-1k=150Gi; prefers donors that hold it or can get
     /// it soon (repeatable)
     #[arg(long, value_name = "NAME=SIZE", value_parser = parse_data, allow_hyphen_values = true,
-        help_heading = HEADING)]
+        help_heading = WHERE, hide_short_help = true)]
     pub data: Vec<DataAmount>,
-    /// Allow only this donor (repeatable)
-    #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
-    pub donor: Vec<String>,
-    /// Exclude this donor (repeatable)
-    #[arg(long, value_name = "CLUSTER", help_heading = HEADING)]
-    pub not_donor: Vec<String>,
-    /// How the lease is delivered [default: namespace]
-    #[arg(long, value_enum, value_name = "HOW", help_heading = HEADING)]
-    pub delivery: Option<DeliveryArg>,
-    /// Namespace on your cluster for the kubeconfig Secret [default: comity-leases]; with --delivery virtual-node, the
-    /// namespace whose pods may run on the node (required)
-    #[arg(long, help_heading = HEADING)]
-    pub namespace: Option<String>,
-    /// Purpose of the request, in your words
-    #[arg(long, value_name = "TEXT", help_heading = HEADING)]
-    pub purpose: Option<String>,
+    /// Length of the lease, as in 2h: 10s to 90d [default: the federation's]
+    #[arg(long, value_parser = DurationBounds::LEASE.parser(), allow_hyphen_values = true, help_heading = WHEN)]
+    pub duration: Option<u64>,
     /// Priority class [default: the federation's]
-    #[arg(long, value_name = "CLASS", value_parser = NonEmptyStringValueParser::new(), help_heading = HEADING)]
+    #[arg(long, value_name = "CLASS", value_parser = NonEmptyStringValueParser::new(), help_heading = WHEN,
+        add = known_ids::priorities())]
     pub priority: Option<String>,
     /// Earliest start: 2026-11-23T08:00Z, or 2h for 2 hours from now
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = WHEN,
+        hide_short_help = true)]
     pub start_after: Option<u64>,
     /// Latest start, after which the request fails: 2026-11-23T08:00Z, or 2h for 2 hours from now
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = HEADING)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = WHEN,
+        hide_short_help = true)]
     pub start_by: Option<u64>,
+    /// MIG profile of each share, named as on the donor's boards, as in 1g.10gb; --gpus gives the number of shares
+    #[arg(long, value_name = "PROFILE", help_heading = SHARING, hide_short_help = true, conflicts_with = "gpu_memory")]
+    pub mig: Option<String>,
+    /// Device memory of each share, as in 10Gi, on a shared device or a MIG instance; --gpus gives the number of shares
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true,
+        help_heading = SHARING, hide_short_help = true)]
+    pub gpu_memory: Option<u64>,
+    /// Place all GPUs on one node
+    #[arg(long, help_heading = TOPOLOGY, hide_short_help = true)]
+    pub same_node: bool,
+    /// Take whole nodes only
+    #[arg(long, help_heading = TOPOLOGY, hide_short_help = true)]
+    pub whole_node: bool,
+    /// Spread evenly over as many nodes of the donor as have room, to limit the loss if one fails [default: use as few
+    /// nodes as possible]
+    #[arg(long, conflicts_with_all = ["same_node", "whole_node"], help_heading = TOPOLOGY, hide_short_help = true)]
+    pub spread_nodes: bool,
+    /// NVLink between the GPUs of each node [default: none]
+    #[arg(long, value_enum, value_name = "WISH", help_heading = TOPOLOGY, hide_short_help = true)]
+    pub nvlink: Option<NvLinkArg>,
+    /// Source of each share's CPU and memory [default: none]
+    #[arg(long, value_enum, value_name = "WISH", help_heading = TOPOLOGY, hide_short_help = true)]
+    pub numa: Option<NumaArg>,
+    /// RDMA bandwidth per node in Gbit/s, on one network, if the GPUs are on several nodes [default: 0]
+    #[arg(long, value_name = "GBITS", value_parser = parse_gbits, allow_hyphen_values = true, help_heading = TOPOLOGY,
+        hide_short_help = true)]
+    pub rdma_gbits: Option<u32>,
     /// Let requests of higher priority preempt it, with notice; it then migrates to another donor or waits again
-    #[arg(long, help_heading = HEADING)]
+    #[arg(long, help_heading = FAILURES, hide_short_help = true)]
     pub preemptible: bool,
-    /// With --preemptible: notice that the work needs before it ends [default: the donor's]
-    #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = parse_duration_ms,
-        allow_hyphen_values = true, help_heading = HEADING)]
+    /// With --preemptible: notice that the work needs before it ends, 1s to 1d [default: the donor's]
+    #[arg(long, value_name = "DURATION", requires = "preemptible", value_parser = DurationBounds::GRACE.parser(),
+        allow_hyphen_values = true, help_heading = FAILURES, hide_short_help = true)]
     pub grace: Option<u64>,
     /// With --preemptible: the work reports each save with 'comity lease checkpointed', so that only later progress is
     /// lost
-    #[arg(long, requires = "preemptible", help_heading = HEADING)]
+    #[arg(long, requires = "preemptible", help_heading = FAILURES, hide_short_help = true)]
     pub checkpoint: bool,
 }
 
@@ -155,8 +173,8 @@ impl SpecArgs {
         let delivery = self.delivery.unwrap_or_default();
         if delivery == DeliveryArg::VirtualNode && self.namespace.as_deref().is_none_or(str::is_empty) {
             return Err(Failure::usage("a virtual node needs the namespace whose pods may run on it")
-                .field("namespace", "")
-                .remedy("give a namespace on the origin, as in --namespace lab"));
+                .field(self.named("--namespace", "namespace"), "")
+                .remedy("give a namespace on the origin, as in --namespace lab (in a file: namespace: lab)"));
         }
         self.check_donors()?;
         Ok(v1::RequestSpec {
@@ -196,15 +214,28 @@ impl SpecArgs {
         })
     }
 
+    /// Where the request is written.
+    pub(crate) const fn written_in(&self) -> WrittenIn {
+        if self.file.is_some() { WrittenIn::File } else { WrittenIn::Flags }
+    }
+
+    /// The name of an argument where it is written.
+    const fn named(&self, flag: &'static str, file: &'static str) -> &'static str {
+        match self.written_in() {
+            WrittenIn::Flags => flag,
+            WrittenIn::File => file,
+        }
+    }
+
     fn check_donors(&self) -> Result<(), Failure> {
         if let Some(both) = self.donor.iter().find(|donor| self.not_donor.contains(donor)) {
             return Err(Failure::usage(format!("{both} is both allowed and excluded as a donor"))
-                .field("not-donor", both)
-                .remedy("leave out one of --donor and --not-donor"));
+                .field(self.named("--not-donor", "notDonors"), both)
+                .remedy("leave out one of the two"));
         }
         match self.donor.iter().find(|donor| Some(donor.as_str()) == self.origin.as_deref()) {
             Some(origin) => Err(Failure::usage(format!("{origin} is the origin, which cannot be its own donor"))
-                .field("donor", origin)
+                .field(self.named("--donor", "donors"), origin)
                 .remedy("give other clusters, or none to allow any")),
             None => Ok(()),
         }
@@ -214,15 +245,15 @@ impl SpecArgs {
         use v1::share::Kind;
         let not_whole = |with: &str| {
             Failure::usage(format!("{with} sets the size of each share, so the number of shares must be whole"))
-                .field("gpus", format!("{}m", amount.milli.unwrap_or(0)))
-                .remedy("give a whole number of shares, as in --gpus 2")
+                .field(self.named("--gpus", "gpus.amount"), format!("{}m", amount.milli.unwrap_or(0)))
+                .remedy("give a whole number of shares, as in --gpus 2 (in a file: amount: 2)")
         };
         match (amount.milli, &self.mig, self.gpu_memory) {
             (Some(_), Some(_), _) => Err(not_whole("a MIG profile")),
             (Some(_), _, Some(_)) => Err(not_whole("GPU memory")),
             (_, Some(profile), _) if comity_policy::is_mig_profile(profile) => Ok(Kind::MigProfile(profile.clone())),
             (_, Some(profile), _) => Err(Failure::usage(format!("{profile:?} is not the name of a MIG profile"))
-                .field("mig", profile)
+                .field(self.named("--mig", "gpus.mig"), profile)
                 .remedy("use a name that nvidia-smi mig -lgip shows, such as 1g.10gb or 1g.10gb+me")),
             (_, _, Some(memory)) => Ok(Kind::MemoryMib(memory)),
             (Some(milli), None, None) => Ok(Kind::Milli(milli)),
@@ -273,7 +304,7 @@ mod tests {
     fn a_virtual_node_needs_a_namespace_to_serve() {
         let args = SpecArgs { delivery: Some(DeliveryArg::VirtualNode), ..SpecArgs::default() };
         let failure = args.to_message().expect_err("none is named");
-        assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "namespace"));
+        assert_eq!((failure.exit.number(), failure.field.as_str()), (2, "--namespace"));
         assert!(failure.remedy.contains("--namespace lab"), "{failure:?}");
         let spec = SpecArgs { namespace: Some("lab".to_owned()), ..args }.to_message().expect("good");
         assert_eq!((spec.delivery(), spec.target_namespace.as_str()), (v1::Delivery::VirtualNode, "lab"));
@@ -287,7 +318,7 @@ mod tests {
         assert_eq!(gpus.count, 2);
         let both = SpecArgs { gpu_memory: Some(10_240), gpus: amount("0.5"), ..SpecArgs::default() };
         let failure = both.to_message().expect_err("both");
-        assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "gpus", "500m"));
+        assert_eq!((failure.exit.number(), failure.field.as_str(), failure.value.as_str()), (2, "--gpus", "500m"));
     }
 
     #[test]
@@ -301,8 +332,8 @@ mod tests {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let usage = |field: &str, value: &str| (crate::exit::Exit::Usage, field.to_owned(), value.to_owned());
         let both = refused(&|args| (args.donor, args.not_donor) = (named(&["a", "b"]), named(&["b"])));
-        assert_eq!(both, usage("not-donor", "b"));
-        assert_eq!(refused(&|args| args.donor = named(&["here"])), usage("donor", "here"));
-        assert_eq!(refused(&|args| args.mig = Some("bad profile!".to_owned())), usage("mig", "bad profile!"));
+        assert_eq!(both, usage("--not-donor", "b"));
+        assert_eq!(refused(&|args| args.donor = named(&["here"])), usage("--donor", "here"));
+        assert_eq!(refused(&|args| args.mig = Some("bad profile!".to_owned())), usage("--mig", "bad profile!"));
     }
 }

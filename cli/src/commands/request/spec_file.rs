@@ -2,53 +2,52 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use comity_runtime::strict_yaml::{self, Mistake};
 use serde::{Deserialize, Deserializer};
 
 use super::spec_args::{DeliveryArg, SpecArgs};
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
 use crate::units::{
-    DataAmount, GpuAmount, MemberRange, parse_cpu_milli, parse_duration_ms, parse_gpus, parse_members,
-    parse_memory_mib, parse_time_ms,
+    DataAmount, DurationBounds, GpuAmount, MemberRange, parse_cpu_milli, parse_gpus, parse_members, parse_memory_mib,
+    parse_time_ms,
 };
 
 /// Largest file accepted; a request is at most a page.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// An error shows at most this much of a line.
-const SHOWN_CHARS: usize = 80;
-
-/// A complete request file, as the help shows it.
-pub(super) const FILE_EXAMPLE: &str = "  tenant: poly-ml
-  origin: polytech-campus
-  gpus:
-    class: midrange        # or selector: device.memoryMiB >= 40000
-    amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
-    cpuPerGpu: 8
-    memoryPerGpu: 64Gi
-  topology:
-    sameNode: true         # or wholeNode: true
-    nvlink: preferred      # or required: NVLink between the GPUs of each node
-    numa: aligned          # CPU and memory from the NUMA node of each GPU
-    rdmaGbits: 0           # per node, if the GPUs are on several nodes
-    spreadNodes: false     # true: over as many nodes as have room; excludes sameNode, wholeNode
-  members: 2-4             # a gang, each member with `gpus` on one node: at least 2, at most 4
-  spreadDonors: false      # true: members may be on several donors (needs members)
-  data:                    # read by the work; prefers donors that hold it or can get it soon
-  - {dataset: imagenet-1k, size: 150Gi}
-  duration: 2h
-  donors: []               # allow only these; notDonors excludes donors
-  delivery: namespace      # or virtual-node: pods of `namespace` run on the donor, unchanged
-  namespace: comity-leases
-  purpose: fine-tuning for the spring course
-  priority: urgent         # a PriorityClass of the policy
-  startAfter: 30m          # from now, or a time such as 2026-11-23T08:00Z
-  startBy: 8h              # latest start, after which the request fails
-  preemptible:             # requests of higher priority may preempt it
-    grace: 10m             # notice that the work needs
-    checkpoint: true       # the work reports when it is saved
+/// A complete request file, as `comity request example` prints it.
+pub(super) const FILE_EXAMPLE: &str = "\
+tenant: poly-ml
+origin: polytech-campus
+gpus:
+  class: midrange        # or selector: device.memoryMiB >= 40000
+  amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
+  cpuPerGpu: 8
+  memoryPerGpu: 64Gi
+topology:
+  sameNode: true         # or wholeNode: true
+  nvlink: preferred      # or required: NVLink between the GPUs of each node
+  numa: aligned          # CPU and memory from the NUMA node of each GPU
+  rdmaGbits: 0           # per node, if the GPUs are on several nodes
+  spreadNodes: false     # true: over as many nodes as have room; excludes sameNode, wholeNode
+members: 2-4             # a gang, each member with `gpus` on one node: at least 2, at most 4
+spreadDonors: false      # true: members may be on several donors (needs members)
+data:                    # read by the work; prefers donors that hold it or can get it soon
+- {dataset: imagenet-1k, size: 150Gi}
+duration: 2h
+donors: []               # allow only these; notDonors excludes donors
+delivery: namespace      # or virtual-node: pods of `namespace` run on the donor, unchanged
+namespace: comity-leases
+purpose: fine-tuning for the spring course
+priority: urgent         # a PriorityClass of the policy
+startAfter: 30m          # from now, or a time such as 2026-11-23T08:00Z
+startBy: 8h              # latest start, after which the request fails
+preemptible:             # requests of higher priority may preempt it
+  grace: 10m             # notice that the work needs
+  checkpoint: true       # the work reports when it is saved
 ";
 
 /// The fields of the file.
@@ -87,7 +86,7 @@ struct SpecFile {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct FilePreemptible {
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "notice")]
     grace: Option<u64>,
     checkpoint: bool,
 }
@@ -149,7 +148,11 @@ fn cpu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Err
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    parse_scalar(deserializer, parse_duration_ms)
+    parse_scalar(deserializer, |text| DurationBounds::LEASE.parse(text))
+}
+
+fn notice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parse_scalar(deserializer, |text| DurationBounds::GRACE.parse(text))
 }
 
 fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MemberRange>, D::Error> {
@@ -186,11 +189,14 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
-    let file: SpecFile = serde_saphyr::from_str(text).map_err(|error| {
-        let place = error.location().map(|at| format!(":{}:{}", at.line(), at.column())).unwrap_or_default();
-        let problem = problem_text(text, error.without_snippet());
-        Failure::usage(format!("{name}{place}: invalid request file: {problem}"))
-            .remedy("'comity request submit --help' shows a complete file")
+    let file: SpecFile = strict_yaml::read(text).map_err(|mistakes| {
+        let shown = |mistake: &Mistake| {
+            let place = if mistake.line > 0 { format!(":{}:{}", mistake.line, mistake.column) } else { String::new() };
+            let text = if mistake.text.is_empty() { String::new() } else { format!(": {:?}", mistake.text) };
+            format!("{name}{place}: invalid request file: {}{text}", mistake.problem)
+        };
+        let shown: Vec<String> = mistakes.iter().map(shown).collect();
+        Failure::usage(shown.join("; ")).remedy("'comity request example' prints a complete file")
     })?;
     let gpus = file.gpus;
     let devices = match (&gpus.class, &gpus.selector) {
@@ -208,7 +214,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
             .remedy("name one of the two"));
     }
     Ok(SpecArgs {
-        file: None,
+        file: Some(PathBuf::from(name)),
         tenant: Some(file.tenant),
         origin: Some(file.origin),
         class: gpus.class,
@@ -244,34 +250,6 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         grace: file.preemptible.as_ref().and_then(|it| it.grace),
         checkpoint: file.preemptible.is_some_and(|it| it.checkpoint),
     })
-}
-
-/// The problem in words for people, since the parser's are for programmers, and the line at fault.
-fn problem_text(text: &str, error: &serde_saphyr::Error) -> String {
-    use serde_saphyr::Error;
-    let problem = match error {
-        Error::Unexpected { expected: "mapping start", .. } => "expected fields, as in {grace: 10m}".to_owned(),
-        Error::Unexpected { expected: "sequence start", .. } => "expected a list, as in [a, b]".to_owned(),
-        Error::InvalidScalar { ty, .. } if is_integer_type(ty) => "expected a whole number".to_owned(),
-        Error::InvalidScalar { .. } => "expected a value of another type".to_owned(),
-        Error::MultipleDocuments { .. } => "the file holds several documents; one file is one request".to_owned(),
-        Error::DuplicateMappingKey { key, .. } => {
-            format!("{} is given twice", key.as_ref().map_or_else(|| "a field".to_owned(), ToString::to_string))
-        }
-        other => other.render_with_formatter(&serde_saphyr::UserMessageFormatter),
-    };
-    let problem = problem.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
-    let line = line.and_then(|line| text.lines().nth(line.checked_sub(1)?)).map(str::trim);
-    match line.filter(|line| !line.is_empty()) {
-        Some(line) => format!("{problem}: {:?}", line.chars().take(SHOWN_CHARS).collect::<String>()),
-        None => problem,
-    }
-}
-
-/// Whether a Rust type name is an integer's.
-fn is_integer_type(ty: &str) -> bool {
-    ty.strip_prefix(['u', 'i']).is_some_and(|bits| bits.parse::<u32>().is_ok())
 }
 
 #[cfg(test)]
@@ -310,12 +288,12 @@ mod tests {
     fn problems_are_described_in_plain_words() {
         let good = "tenant: t\norigin: o\ngpus: {class: c}\n";
         for (more, word) in [
-            ("preemptible: true\n", "expected fields, as in {grace: 10m}"),
+            ("preemptible: true\n", "expected fields, as in {field: value}"),
             ("donors: one\n", "expected a list"),
             ("topology: {rdmaGbits: many}\n", "expected a whole number"),
             ("topology: {sameNode: 3}\n", "sameNode: 3"),
             ("tenant: u\n", "tenant is given twice"),
-            ("---\ntenant: u\n", "one file is one request"),
+            ("---\ntenant: u\n", "several documents"),
         ] {
             let failure = parse("f", &format!("{good}{more}")).expect_err(more);
             assert!(failure.reason.contains(word), "{}", failure.reason);

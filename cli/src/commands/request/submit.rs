@@ -9,17 +9,23 @@ use comity_proto::v1::request_service_client::RequestServiceClient;
 use super::ctrl_c::{CtrlC, stopped_submitting, stopped_waiting};
 use super::follow::Follower;
 use super::read_spec::read_spec;
-use super::spec_args::SpecArgs;
-use super::spec_file::FILE_EXAMPLE;
+use super::spec_args::{FAILURES, OUTPUT, SpecArgs};
 use crate::failure::Failure;
 use crate::output::{Format, Page, write_stdout};
 use crate::session::{Session, call, idempotency_key};
-use crate::units::parse_duration_ms;
+use crate::units::DurationBounds;
 use crate::views::Request;
 
-fn examples() -> String {
-    format!(
-        "\
+const SUBMIT_EXAMPLES: &str = "\
+Examples:
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
+  comity request submit -f request.yaml --wait --timeout 5m -o json
+  comity request example > request.yaml
+
+--help shows all flags by topic: sharing, topology, gangs, data, start times, preemption.
+";
+
+const MORE_SUBMIT_EXAMPLES: &str = "\
 Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 \\
       --duration 2h --wait
@@ -43,37 +49,34 @@ By default the lease is a namespace on the donor: get its kubeconfig with 'comit
 kubeconfig'. With --delivery virtual-node it is a node in your cluster: 'comity lease show' shows
 what pods of that namespace need to run there.
 
-A request file has the same fields as the flags:
-{FILE_EXAMPLE}
-With --wait, standard error shows the progress (placed, connecting, active), standard output the
-lease. Ctrl-C ends the wait (exit code 130), not the request.
-"
-    )
-}
+A request file has the same fields as the flags: 'comity request example' prints one. With --wait,
+standard error shows the progress (placed, connecting, active), standard output the lease. Ctrl-C
+ends the wait (exit code 130), not the request.
+";
 
 /// `comity request submit`.
 #[derive(Debug, Args)]
-#[command(after_help = examples())]
+#[command(after_help = SUBMIT_EXAMPLES, after_long_help = MORE_SUBMIT_EXAMPLES)]
 pub struct SubmitArgs {
     #[command(flatten)]
     spec: SpecArgs,
-    /// Validate the request, but do not submit it
-    #[arg(long, conflicts_with = "wait")]
-    dry_run: bool,
     /// Queue the request even if no donor could ever serve it as things are (otherwise exit code 6)
-    #[arg(long)]
+    #[arg(long, help_heading = FAILURES)]
     queue_anyway: bool,
-    /// Wait until the lease is active or the request ends
-    #[arg(long)]
-    wait: bool,
-    /// With --wait: stop waiting after this time (exit code 5); the request continues
-    #[arg(long, requires = "wait", default_value = "10m", value_parser = parse_duration_ms, allow_hyphen_values = true,
-        value_name = "DURATION")]
-    timeout: u64,
     /// Key that makes a repeated call safe: the same key and request submit no second request [default: random]. Give
     /// start times as dates then, because 40s from now differs in each call
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", help_heading = FAILURES, hide_short_help = true)]
     idempotency_key: Option<String>,
+    /// Validate the request, but do not submit it
+    #[arg(long, conflicts_with = "wait", help_heading = OUTPUT)]
+    dry_run: bool,
+    /// Wait until the lease is active or the request ends
+    #[arg(long, help_heading = OUTPUT)]
+    wait: bool,
+    /// With --wait: stop waiting after this time (exit code 5); the request continues
+    #[arg(long, requires = "wait", default_value = "10m", value_parser = DurationBounds::WAIT.parser(),
+        allow_hyphen_values = true, value_name = "DURATION", help_heading = OUTPUT)]
+    timeout: u64,
 }
 
 impl SubmitArgs {
@@ -92,7 +95,7 @@ impl SubmitArgs {
         let submitted = ctrl_c
             .run_until(call(client.submit_request(request)), || stopped_submitting(&key))
             .await
-            .map_err(|failure| with_retry_key(failure, &key))?;
+            .map_err(|failure| with_retry_key(failure.written_in(self.spec.written_in()), &key))?;
         let request = Request::from(submitted.request.unwrap_or_default());
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);

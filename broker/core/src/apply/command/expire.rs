@@ -72,7 +72,7 @@ fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
         request.early = false;
         if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
             request.state = RequestState::Failed;
-            "not placed by its start_by: no donor could serve it in time".clone_into(&mut request.message);
+            "not placed by its latest start: no donor could serve it in time".clone_into(&mut request.message);
         } else {
             "waiting for a donor".clone_into(&mut request.message);
         }
