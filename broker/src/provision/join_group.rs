@@ -57,7 +57,7 @@ pub enum JoinGroupError {
     /// The token is used up, but the data directory is incomplete.
     #[error(
         "broker {broker} joined, but {path} cannot be written: {source}; free the directory, then join again with the \
-         token of `comity raft invite --broker {broker}`",
+         token of `comity raft invite {broker}`",
         path = .path.display()
     )]
     NotStored {

@@ -51,7 +51,7 @@ pub struct LoginArgs {
     #[arg(long)]
     renew: bool,
     /// Unix socket of your cluster's agent on this machine, for 'comity lease kubeconfig'
-    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT", conflicts_with = "renew")]
+    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT")]
     agent: Option<PathBuf>,
 }
 
