@@ -210,12 +210,6 @@ impl fmt::Debug for JoinToken {
     }
 }
 
-/// Whether a text is meant as a token, and must not be printed.
-#[must_use]
-pub fn is_token(text: &str) -> bool {
-    text.trim_start().starts_with(PREFIX)
-}
-
 /// SHA-256 of a secret, which the broker stores. 32 random bytes need no salt.
 pub fn hash_secret(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
