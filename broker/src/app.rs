@@ -256,17 +256,20 @@ impl Broker {
     /// # Errors
     /// The refusal, as text.
     pub async fn apply_first_policy(&self, source: &BundleSource, admin: &SpiffeId) -> Result<bool, String> {
-        loop {
-            match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {
-                Ok(true) => return Ok(false),
-                Ok(false) => break,
-                Err(_) => tokio::time::sleep(LEADER_POLL_INTERVAL).await,
-            }
-        }
         let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false });
         let caller = Caller::User(admin.clone());
-        let applied = self.context.propose(&caller, command, None).await.map_err(|error| error.to_string())?;
-        applied.reply.map(|_| true).map_err(|refusal| refusal.reason)
+        loop {
+            let is_in_force = self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await;
+            if is_in_force.as_ref().is_ok_and(|is_in_force| *is_in_force) {
+                return Ok(false);
+            }
+            if is_in_force.is_ok()
+                && let Ok(applied) = self.context.propose(&caller, command.clone(), None).await
+            {
+                return applied.reply.map(|_| true).map_err(|refusal| refusal.reason);
+            }
+            tokio::time::sleep(LEADER_POLL_INTERVAL).await;
+        }
     }
 
     /// Waits until this broker must leave its group, and returns the reason: the process should then exit.
