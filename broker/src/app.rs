@@ -259,14 +259,14 @@ impl Broker {
         let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false });
         let caller = Caller::User(admin.clone());
         loop {
-            let is_in_force = self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await;
-            if is_in_force.as_ref().is_ok_and(|is_in_force| *is_in_force) {
-                return Ok(false);
-            }
-            if is_in_force.is_ok()
-                && let Ok(applied) = self.context.propose(&caller, command.clone(), None).await
-            {
-                return applied.reply.map(|_| true).map_err(|refusal| refusal.reason);
+            match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {
+                Ok(true) => return Ok(false),
+                Ok(false) => {
+                    if let Ok(applied) = self.context.propose(&caller, command.clone(), None).await {
+                        return applied.reply.map(|_| true).map_err(|refusal| refusal.reason);
+                    }
+                }
+                Err(_) => {}
             }
             tokio::time::sleep(LEADER_POLL_INTERVAL).await;
         }
