@@ -258,17 +258,20 @@ impl Broker {
     /// # Errors
     /// The refusal, as text.
     pub async fn apply_first_policy(&self, source: &BundleSource, admin: &SpiffeId) -> Result<bool, String> {
+        let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false });
+        let caller = Caller::User(admin.clone());
         loop {
             match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {
                 Ok(true) => return Ok(false),
-                Ok(false) => break,
-                Err(_) => tokio::time::sleep(LEADER_POLL_INTERVAL).await,
+                Ok(false) => {
+                    if let Ok(applied) = self.context.propose(&caller, command.clone(), None).await {
+                        return applied.reply.map(|_| true).map_err(|refusal| refusal.reason);
+                    }
+                }
+                Err(_) => {}
             }
+            tokio::time::sleep(LEADER_POLL_INTERVAL).await;
         }
-        let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false });
-        let caller = Caller::User(admin.clone());
-        let applied = self.context.propose(&caller, command, None).await.map_err(|error| error.to_string())?;
-        applied.reply.map(|_| true).map_err(|refusal| refusal.reason)
     }
 
     /// Waits until this broker must leave its group, and returns the reason: the process should then exit.
