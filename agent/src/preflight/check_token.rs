@@ -4,7 +4,7 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::checks::{Check, CheckList, clock_check};
 use comity_runtime::telemetry::TraceInjector;
-use comity_runtime::{BrokerEndpoints, ClientTls, Clock, JoinToken, tls};
+use comity_runtime::{BrokerEndpoints, ClientTls, Clock, ClusterName, JoinToken, tls};
 use tonic::{Code, Status};
 
 use super::check_brokers::{CALL_TIMEOUT, ahead_ms};
@@ -16,6 +16,8 @@ const MINUTE_MS: u64 = 60_000;
 /// The token, and the clock that is compared with the broker's.
 pub(super) struct TokenQuestion<'a> {
     pub(super) token: &'a JoinToken,
+    /// The cluster that it names.
+    pub(super) cluster: &'a ClusterName,
     pub(super) clock: &'a dyn Clock,
 }
 
@@ -28,7 +30,7 @@ pub(super) async fn check(
     list: &mut CheckList,
 ) -> Option<v1::CheckJoinResponse> {
     let request = v1::CheckJoinRequest {
-        cluster: question.token.cluster.to_string(),
+        cluster: question.cluster.to_string(),
         secret: question.token.secret.expose().to_vec(),
         udp_endpoints: probe.map(|probe| probe.endpoints.clone()).unwrap_or_default(),
         nonce: probe.map(|probe| probe.nonce.to_vec()).unwrap_or_default(),
@@ -47,7 +49,7 @@ pub(super) async fn check(
             return None;
         }
     };
-    let cluster = &question.token.cluster;
+    let cluster = question.cluster;
     let minutes = answer.expires_at_ms.saturating_sub(answer.time_ms).div_ceil(MINUTE_MS);
     list.push(Check::ok(TOKEN_CHECK, format!("valid for cluster {cluster}, for {minutes} more minutes")));
     list.push(if answer.institution.is_empty() {

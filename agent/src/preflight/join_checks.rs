@@ -47,14 +47,21 @@ impl JoinChecks<'_> {
         list.push(check_state_directory::check(&self.config.state_dir, missing));
         let capacity = self.capacity(&mut list).await;
         let brokers = &self.token.brokers;
-        let tls = ClientTls::pinned(self.token.ca_sha256, self.token.trust_domain.clone());
+        let tls = ClientTls::pinned(self.token.ca_sha256, self.token.id.trust_domain().clone());
         let reached = check_brokers::check(brokers, &tls, &mut list).await;
         let probe = self.probe(&mut list).await;
         if !reached {
             list.push(Check::skipped("token", "no broker can be asked"));
             return list;
         }
-        let question = TokenQuestion { token: self.token, clock: self.clock };
+        let cluster = match self.token.cluster() {
+            Ok(cluster) => cluster,
+            Err(error) => {
+                list.push(Check::failed("token", error.to_string(), "make one with 'comity cluster invite CLUSTER'"));
+                return list;
+            }
+        };
+        let question = TokenQuestion { token: self.token, cluster, clock: self.clock };
         let Some(answer) = check_token::check(&question, brokers, &tls, probe.as_ref(), &mut list).await else {
             return list;
         };

@@ -112,7 +112,11 @@ impl Rpc {
         match self {
             Self::GetFederation => "read the federation's name and version",
             Self::InviteCluster => "invite clusters",
-            Self::Join => "join the federation",
+            Self::InviteUser => "invite people",
+            Self::InviteBroker => "invite brokers",
+            Self::CheckJoin => "check a join token",
+            Self::Join | Self::JoinUser | Self::JoinBroker => "join the federation",
+            Self::WhoAmI => "read its own rights",
             Self::RenewCertificate => "renew a certificate",
             Self::ListClusters | Self::GetCluster => "see clusters",
             Self::ListOffers | Self::GetOffer => "see offers",
@@ -144,7 +148,7 @@ impl Rpc {
             Who::Submitter => Some(Grant::Tenant(None, TenantRole::Submitter)),
             Who::Operator => Some(Grant::Operator),
             Who::Admin => Some(Grant::Maintainer),
-            Who::Anyone | Who::Cluster | Who::Broker => None,
+            Who::Anyone | Who::Certified | Who::Cluster | Who::Broker => None,
         });
         roles
             .min_by_key(|grant| match grant {

@@ -67,7 +67,8 @@ pub async fn invite(
     let secret = join_secret::derive(&context.ca, &caller.name(), invited, &idempotency.key);
     let command = command(join_secret::hash_hex(secret.expose()));
     let applied = context.propose(caller, command, Some(idempotency)).await?;
-    let ReplyBody::Invited { subject, expires_at } = applied.reply? else {
+    let suggested = |refusal: Refusal| context.with_suggestion(caller, refusal.into());
+    let ReplyBody::Invited { subject, expires_at } = applied.reply.map_err(suggested)? else {
         return Err(RpcError::Internal { what: "recording the invitation" });
     };
     let unnameable = |_| RpcError::Internal { what: "naming the invited subject" };
@@ -115,6 +116,7 @@ pub fn used_up(subject: &InviteSubject, refusal: Refusal) -> Refusal {
     refusal
 }
 
-fn invalid_token(subject: &InviteSubject, reason: &str) -> Refusal {
+/// The refusal of a token.
+pub fn invalid_token(subject: &InviteSubject, reason: &str) -> Refusal {
     Refusal::new(Code::InvalidToken, reason, subject.remedy()).at("secret", "[redacted]")
 }

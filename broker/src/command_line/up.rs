@@ -212,6 +212,7 @@ impl Plan {
                         id: 1,
                         members: BTreeMap::from([(1, address.clone())]),
                         bootstrap_admins: BTreeSet::new(),
+                        hosts: BTreeSet::new(),
                     },
                     admin: admin.clone(),
                     admin_out: admin_context::admin_dir(data),

@@ -96,7 +96,7 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
     };
     let mut members: BTreeMap<u64, MemberAddress> = joined.members.into_iter().map(member).collect();
     members.insert(broker, address.clone());
-    let settings = Settings { id: broker, members, bootstrap_admins: BTreeSet::new() };
+    let settings = Settings { id: broker, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() };
     store(&ca, &settings, data).map_err(|source| JoinGroupError::NotStored {
         broker,
         path: data.to_owned(),

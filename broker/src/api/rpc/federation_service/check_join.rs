@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
-use comity_core::{Refusal, State};
+use comity_core::{InviteSubject, Refusal, State};
 use comity_proto::{MAX_UDP_PROBES, UDP_PROBE_NONCE_BYTES, v1};
 use comity_runtime::tls::PeerInfo;
 use comity_types::ClusterId;
 use tonic::Request;
 
-use super::{FederationHandlers, invalid_token, parse_secret};
+use super::FederationHandlers;
+use crate::api::invitation;
 use crate::api::rpc_error::RpcError;
 use crate::api::udp_probe::{Nonce, send_probe};
 use crate::group::Consistency;
@@ -37,16 +38,18 @@ impl FederationHandlers {
     /// Facts about an unspent token and its cluster.
     async fn unspent(&self, check: &JoinCheck) -> Result<v1::CheckJoinResponse, RpcError> {
         let now = self.context.now();
+        let subject = InviteSubject::Cluster(check.cluster.clone());
+        let unknown = |reason: &str| invitation::invalid_token(&subject, reason);
         let read = |state: &State| {
             let invite = state
                 .invites
                 .get(&check.secret_sha256)
-                .ok_or_else(|| invalid_token("the join token is unknown, expired or already used"))?;
+                .ok_or_else(|| unknown("the join token is unknown, expired or already used"))?;
             if invite.expires_at <= now {
-                return Err(invalid_token("the join token has expired"));
+                return Err(unknown("the join token has expired"));
             }
-            if invite.cluster != check.cluster {
-                return Err(invalid_token("the join token is for another cluster").at("cluster", &check.cluster));
+            if invite.subject != subject {
+                return Err(unknown("the join token is for another cluster").at("cluster", &check.cluster));
             }
             let bundle = state.policy.as_ref().map(|record| &record.bundle);
             let institution = bundle.and_then(|bundle| bundle.institution_of_cluster(check.cluster.as_str()));
@@ -82,7 +85,7 @@ impl FederationHandlers {
 impl JoinCheck {
     fn parse(message: v1::CheckJoinRequest) -> Result<Self, Refusal> {
         let cluster = ClusterId::parse(&message.cluster, "cluster")?;
-        let secret_sha256 = parse_secret(&message.secret)?;
+        let secret_sha256 = invitation::parse_secret(&message.secret)?;
         let count = message.udp_endpoints.len();
         if count > MAX_UDP_PROBES {
             let remedy = format!("send at most {MAX_UDP_PROBES}, best first");
