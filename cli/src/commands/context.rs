@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, columns, fields};
+use crate::output::{Answer, Sheet, columns, fields};
 use crate::session::Session;
 use crate::units::age;
 
@@ -257,7 +257,7 @@ impl ContextView {
 }
 
 impl Answer for ContextView {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         fields(&[
             ("Context", format!("{}{}", self.name, if self.current { " (current)" } else { "" })),
@@ -277,7 +277,7 @@ struct ContextList {
 }
 
 impl Answer for ContextList {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let row = |context: &ContextView| {
             vec![
                 if context.current { "*" } else { "" }.to_owned(),
