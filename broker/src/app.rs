@@ -208,7 +208,7 @@ impl Broker {
         let client_tls = ServerTls::new(identity.subscribe(), ca.roots());
         let clients = server::serve_clients(context.clone(), listeners.client, client_tls, age, serving.token());
         serving.spawn(log_end("clients", clients));
-        serving.spawn(renewal.run(identity, serving.token()));
+        serving.spawn(renewal.run(identity, group.clone(), serving.token()));
         serving.spawn(tasks::run(context.clone(), serving.token()));
         serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
         serving.spawn(remember_members::run(group.clone(), config.clone(), serving.token()));
@@ -266,6 +266,7 @@ fn renewal(config: &Config, ca: &Arc<CertificateAuthority>, clock: &Arc<dyn Cloc
         ca: Arc::clone(ca),
         dir: IdentityDir::new(config.identity_dir()),
         id: SpiffeId::broker(ca.trust_domain().clone(), config.settings.id),
+        settings: config.settings.clone(),
         validity: config.broker_certificates,
         clock: Arc::clone(clock),
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use comity_runtime::host_name::HostName;
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
 use comity_runtime::spiffe::{SpiffeError, TrustDomain, UserName};
@@ -18,7 +19,7 @@ use crate::config::{Config, ConfigError, Settings, parse_members};
 use crate::disaster_recovery::rebuild::{self, RebuildError};
 use crate::disaster_recovery::recover::{LiveGroup, RecoverError, Recovery};
 use crate::group::{Halt, date_and_time};
-use crate::provision::{self, Init, ProvisionError};
+use crate::provision::{self, Init, NewBroker, ProvisionError};
 
 /// Prints a line; ignores a closed pipe.
 macro_rules! say {
@@ -88,6 +89,20 @@ struct RecoverArgs {
 }
 
 #[derive(Debug, Args)]
+struct HostArgs {
+    /// Further DNS name or address in this broker's certificate, such as a load balancer's; repeatable. Always there are
+    /// the hosts of its addresses, localhost, 127.0.0.1 and ::1. Kept in broker.json until a later command gives others.
+    #[arg(long = "host", env = "COMITY_BROKER_HOST", value_name = "NAME", value_delimiter = ',')]
+    given: Vec<HostName>,
+}
+
+impl HostArgs {
+    fn names(&self) -> BTreeSet<HostName> {
+        self.given.iter().cloned().collect()
+    }
+}
+
+#[derive(Debug, Args)]
 struct InitArgs {
     /// Data directory of this broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
@@ -101,6 +116,8 @@ struct InitArgs {
     /// Founding members: 1=HOST:RAFTPORT/HOST:CLIENTPORT,2=… (one or three).
     #[arg(long, env = "COMITY_BROKER_MEMBERS", default_value = "1=127.0.0.1:7444/127.0.0.1:7443", value_name = "LIST")]
     members: String,
+    #[command(flatten)]
+    hosts: HostArgs,
     /// Name of the first admin.
     #[arg(long, default_value = "admin", value_name = "NAME")]
     admin: String,
@@ -123,6 +140,8 @@ struct RunArgs {
     /// Listen address for metrics and probes, without authentication; default 127.0.0.1:7480.
     #[arg(long, env = "COMITY_BROKER_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    hosts: HostArgs,
     /// Validity of cluster certificates, in seconds; default 1 day.
     #[arg(long, env = "COMITY_BROKER_CLUSTER_CERTIFICATES_S", value_name = "SECONDS")]
     cluster_certificates_s: Option<u64>,
@@ -157,6 +176,8 @@ struct AddIdentityArgs {
     /// Data directory to create.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    #[command(flatten)]
+    hosts: HostArgs,
     /// Leave an existing broker unchanged; for init containers.
     #[arg(long)]
     once: bool,
@@ -242,12 +263,13 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
         Action::Run(args) => run(args).await,
         Action::AddIdentity(args) => {
             let out = args.out.display();
-            if args.once && !provision::add_identity_once(&args.data, args.id, &args.out)? {
+            let new = NewBroker { id: args.id, hosts: args.hosts.names() };
+            if args.once && !provision::add_identity_once(&args.data, &new, &args.out)? {
                 say!("broker {} was in {out} already", args.id);
                 return Ok(());
             }
             if !args.once {
-                provision::add_identity(&args.data, args.id, &args.out)?;
+                provision::add_identity(&args.data, &new, &args.out)?;
             }
             say!("broker {} is in {out}", args.id);
             for step in provision::next_steps(&Settings::load(&args.out)?, &args.out) {
@@ -326,7 +348,12 @@ async fn recover(args: RecoverArgs) -> Result<(), Failure> {
 }
 
 fn init(args: InitArgs) -> Result<(), Failure> {
-    let settings = Settings { id: args.id, members: parse_members(&args.members)?, bootstrap_admins: BTreeSet::new() };
+    let settings = Settings {
+        id: args.id,
+        members: parse_members(&args.members)?,
+        bootstrap_admins: BTreeSet::new(),
+        hosts: args.hosts.names(),
+    };
     let init = Init {
         data: args.data,
         trust_domain: TrustDomain::new(args.trust_domain)?,
@@ -359,6 +386,9 @@ async fn run(args: RunArgs) -> Result<(), Failure> {
         return Ok(());
     }
     config.check_private()?;
+    if !args.hosts.given.is_empty() {
+        config.settings.save(&config.data)?;
+    }
     let mut telemetry = TelemetryConfig::from_environment("comity-broker");
     telemetry.filter.clone_from(&args.log);
     telemetry.log_format = args.log_format.parse::<LogFormat>()?;
@@ -396,6 +426,10 @@ impl RunArgs {
                 reason: "want a minute to 90 days".to_owned(),
             }),
         };
+        if !self.hosts.given.is_empty() {
+            config.settings.hosts = self.hosts.names();
+            config.settings.check()?;
+        }
         config.client_listen = self.client_listen.unwrap_or(config.client_listen);
         config.raft_listen = self.raft_listen.unwrap_or(config.raft_listen);
         config.admin_listen = self.admin_listen.unwrap_or(config.admin_listen);

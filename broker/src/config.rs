@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::host_name::HostName;
 use comity_runtime::identity::IdentityDir;
 use comity_runtime::private_files::{self, NotPrivate};
 use comity_runtime::spiffe::SpiffeId;
@@ -19,6 +20,10 @@ use crate::group::{MemberAddress, Timing};
 const MAX_SETTINGS_BYTES: u64 = 64 << 10;
 /// Maximum founding members: more voters slow down each write and add little safety.
 const MAX_MEMBERS: usize = 7;
+/// Maximum further names of a broker; with those of its addresses they fit into a certificate.
+const MAX_HOSTS: usize = 8;
+/// Names under which programs on the same machine reach a broker.
+const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// Port of metrics and probes, on the loopback only: it has no authentication.
 const ADMIN_PORT: u16 = 7480;
 
@@ -75,6 +80,8 @@ pub struct Settings {
     pub members: BTreeMap<u64, MemberAddress>,
     /// SPIFFE ids that may apply policy while no bundle is in force.
     pub bootstrap_admins: BTreeSet<String>,
+    /// Further names and addresses under which clients reach this broker, such as a load balancer's.
+    pub hosts: BTreeSet<HostName>,
 }
 
 impl Settings {
@@ -153,6 +160,9 @@ impl Settings {
                     .map_err(|error| ConfigError::value("members", endpoint, error.to_string()))?;
             }
         }
+        if self.hosts.len() > MAX_HOSTS {
+            return Err(ConfigError::value("host", self.hosts.len(), format!("want at most {MAX_HOSTS} names")));
+        }
         for admin in &self.bootstrap_admins {
             let id: SpiffeId = admin.parse().map_err(|error: comity_runtime::spiffe::SpiffeError| {
                 ConfigError::value("bootstrap-admins", admin, error.to_string())
@@ -167,6 +177,18 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// The names and addresses in the certificate of a broker with these addresses, beside `given` ones.
+pub(crate) fn certificate_hosts<'a>(
+    given: &BTreeSet<HostName>,
+    own: impl IntoIterator<Item = &'a MemberAddress>,
+) -> Vec<HostName> {
+    let own = own.into_iter().flat_map(|address| [&address.client, &address.raft]);
+    let local = LOCAL_HOSTS.iter().filter_map(|host| host.parse().ok());
+    let all: BTreeSet<HostName> =
+        own.filter_map(|address| HostName::of_address(address)).chain(local).chain(given.iter().cloned()).collect();
+    all.into_iter().collect()
 }
 
 /// Parses `1=host:raftport/host:clientport,2=…`.
@@ -304,6 +326,7 @@ impl Config {
             "id": self.settings.id,
             "members": self.settings.members,
             "bootstrap_admins": self.settings.bootstrap_admins,
+            "hosts": self.settings.hosts,
             "client_listen": self.client_listen,
             "raft_listen": self.raft_listen,
             "admin_listen": self.admin_listen,
@@ -343,12 +366,22 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_names_the_addresses_of_its_broker_and_the_given_hosts() {
+        let members = parse_members("1=b1.example:7444/[2001:db8::7]:7443,2=b2.example:7444/b2.example:7443").unwrap();
+        let given = BTreeSet::from(["lb.example".parse().unwrap(), "localhost".parse().unwrap()]);
+        let names = certificate_hosts(&given, members.get(&1)).into_iter().map(|name| name.to_string());
+        let names: BTreeSet<String> = names.collect();
+        let expected = ["b1.example", "2001:db8::7", "lb.example", "localhost", "127.0.0.1", "::1"];
+        assert_eq!(names, expected.map(str::to_owned).into());
+    }
+
+    #[test]
     fn secrets_that_others_can_read_are_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let home = tempfile::tempdir().unwrap();
         let data = home.path().join("data");
         let members = parse_members("1=127.0.0.1:17444/127.0.0.1:17443").unwrap();
-        let settings = Settings { id: 1, members, bootstrap_admins: BTreeSet::new() };
+        let settings = Settings { id: 1, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() };
         crate::provision::init(&crate::provision::Init {
             data: data.clone(),
             trust_domain: comity_runtime::spiffe::TrustDomain::new("modes.test").unwrap(),
@@ -385,6 +418,7 @@ mod tests {
             id: 1,
             members: parse_members("1=127.0.0.1:17444/127.0.0.1:17443").unwrap(),
             bootstrap_admins: BTreeSet::from(["spiffe://dev.test/user/admin".to_owned()]),
+            hosts: BTreeSet::from(["lb.example.org".parse().unwrap()]),
         };
         settings.save(home.path()).unwrap();
         assert_eq!(Settings::load(home.path()).unwrap(), settings);
@@ -399,6 +433,9 @@ mod tests {
         };
         assert!(refused(|s| s.id = 0).contains("numbered from 1"));
         assert!(refused(|s| s.members.clear()).contains("want 1 to 7 members"));
+        assert!(
+            refused(|s| s.hosts = (0..9).map(|n| format!("h{n}").parse().unwrap()).collect()).contains("at most 8")
+        );
         let mut even = settings.clone();
         even.members.insert(2, even.members[&1].clone());
         assert!(even.check().unwrap_err().to_string().contains("the Raft address of two brokers"));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use comity_core::reply::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::Bundle;
-use comity_proto::v1;
+use comity_proto::{RequiredFields, v1};
 use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::clock::Clock;
 use comity_runtime::telemetry::current_traceparent;
@@ -63,6 +63,12 @@ pub struct Context {
     pub stop: CancellationToken,
 }
 
+/// Refuses a message without all of its required fields.
+pub fn complete(message: &impl RequiredFields) -> Result<(), RpcError> {
+    let missing = message.missing();
+    if missing.is_empty() { Ok(()) } else { Err(RpcError::Missing(missing)) }
+}
+
 impl Context {
     /// Current log time: at least that of the last entry, independent of this broker's wall clock.
     pub fn now(&self) -> Timestamp {
@@ -74,8 +80,15 @@ impl Context {
         UNIX_EPOCH + Duration::from_millis(self.now().0)
     }
 
-    /// Authenticates the caller and checks `rpc` against the authorization table.
-    pub async fn admit<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
+    /// Authenticates the caller, checks `rpc` against the authorization table, and the message for missing fields.
+    pub async fn admit<T: RequiredFields>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
+        let caller = self.admit_stream(rpc, request).await?;
+        complete(request.get_ref())?;
+        Ok(caller)
+    }
+
+    /// Authenticates the caller of a stream and checks `rpc` against the authorization table.
+    pub async fn admit_stream<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
         let caller = Caller::of(request.extensions().get::<PeerInfo>(), self.group.inner.certificate_time())?;
         self.admit_caller(rpc, &caller).await?;
         Ok(caller)

@@ -1,14 +1,16 @@
 //! Offline setup: the certificate authority, broker identities, user certificates. Works only on local files.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use comity_runtime::atomic_file;
 use comity_runtime::ca::{CaError, CertificateAuthority};
+use comity_runtime::host_name::HostName;
 use comity_runtime::identity::{IdentityDir, IdentityError};
 use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
-use crate::config::{ConfigError, Settings, ca_dir, founding_file, identity_dir};
+use crate::config::{ConfigError, Settings, ca_dir, certificate_hosts, founding_file, identity_dir};
 
 /// Validity of user certificates issued on the command line.
 pub const USER_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -79,15 +81,31 @@ pub fn init(init: &Init) -> Result<(), ProvisionError> {
     let founding = founding_file(&init.data);
     atomic_file::write(&founding, FOUNDING, atomic_file::PRIVATE).map_err(ConfigError::from)?;
     broker_identity(&ca, &settings, &init.data)?;
-    save_identity(&ca, &admin, USER_VALIDITY, &init.admin_out)
+    save_user(&ca, &admin, USER_VALIDITY, &init.admin_out)
+}
+
+/// Another broker of a group.
+#[derive(Debug, Clone)]
+pub struct NewBroker {
+    /// Its number.
+    pub id: u64,
+    /// Further names for its certificate; empty: those of the broker whose settings it gets, such as a load balancer's.
+    pub hosts: BTreeSet<HostName>,
+}
+
+impl NewBroker {
+    fn settings(&self, source: Settings) -> Settings {
+        let hosts = if self.hosts.is_empty() { source.hosts } else { self.hosts.clone() };
+        Settings { id: self.id, hosts, ..source }
+    }
 }
 
 /// Creates the data directory of another broker of the group: a copy of the authority and a new identity.
 ///
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
-pub fn add_identity(data: &Path, id: u64, out: &Path) -> Result<(), ProvisionError> {
-    let settings = Settings { id, ..Settings::load(data)? };
+pub fn add_identity(data: &Path, new: &NewBroker, out: &Path) -> Result<(), ProvisionError> {
+    let settings = new.settings(Settings::load(data)?);
     settings.check()?;
     free(&identity_dir(out))?;
     let ca = CertificateAuthority::load(&ca_dir(data))?;
@@ -100,17 +118,17 @@ pub fn add_identity(data: &Path, id: u64, out: &Path) -> Result<(), ProvisionErr
 ///
 /// # Errors
 /// [`ProvisionError`]; another broker's directory is an error.
-pub fn add_identity_once(data: &Path, id: u64, out: &Path) -> Result<bool, ProvisionError> {
+pub fn add_identity_once(data: &Path, new: &NewBroker, out: &Path) -> Result<bool, ProvisionError> {
     match Settings::load(out) {
-        Ok(settings) if settings.id == id => return Ok(false),
+        Ok(settings) if settings.id == new.id => return Ok(false),
         Ok(_) => return Err(ProvisionError::Exists { path: out.to_owned() }),
         // The settings are written last: without them, no broker has run here.
         Err(ConfigError::NotInitialised { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let source = Settings::load(data)?;
-    let founds = source.id == id && founding_file(data).exists();
-    let settings = Settings { id, ..source };
+    let founds = source.id == new.id && founding_file(data).exists();
+    let settings = new.settings(source);
     settings.check()?;
     let (from, to) = (ca_dir(data), ca_dir(out));
     let ca = if CertificateAuthority::exists(&to) {
@@ -151,7 +169,7 @@ pub fn issue_user(data: &Path, name: &UserName, validity: Duration, out: &Path) 
     free_identity(out)?;
     let ca = CertificateAuthority::load(&ca_dir(data))?;
     let id = SpiffeId::user(ca.trust_domain().clone(), name.clone());
-    save_identity(&ca, &id, validity, out)?;
+    save_user(&ca, &id, validity, out)?;
     Ok(id)
 }
 
@@ -159,27 +177,29 @@ pub fn issue_user(data: &Path, name: &UserName, validity: Duration, out: &Path) 
 ///
 /// # Errors
 /// [`ProvisionError`].
-pub(crate) fn ensure_identity(ca: &CertificateAuthority, id: u64, data: &Path) -> Result<(), ProvisionError> {
-    let dir = identity_dir(data);
-    if IdentityDir::new(&dir).load().is_ok() {
-        return Ok(());
-    }
-    save_identity(ca, &SpiffeId::broker(ca.trust_domain().clone(), id), BROKER_VALIDITY, &dir)
+pub(crate) fn ensure_identity(
+    ca: &CertificateAuthority,
+    settings: &Settings,
+    data: &Path,
+) -> Result<(), ProvisionError> {
+    if IdentityDir::new(identity_dir(data)).load().is_ok() { Ok(()) } else { save_broker(ca, settings, data) }
 }
 
 fn broker_identity(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
-    let id = SpiffeId::broker(ca.trust_domain().clone(), settings.id);
-    save_identity(ca, &id, BROKER_VALIDITY, &identity_dir(data))?;
+    save_broker(ca, settings, data)?;
     // Written last: a directory with settings is complete.
     Ok(settings.save(data)?)
 }
 
-fn save_identity(
-    ca: &CertificateAuthority,
-    id: &SpiffeId,
-    validity: Duration,
-    out: &Path,
-) -> Result<(), ProvisionError> {
+fn save_broker(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
+    let id = SpiffeId::broker(ca.trust_domain().clone(), settings.id);
+    let hosts = certificate_hosts(&settings.hosts, settings.members.get(&settings.id));
+    let pem = ca.new_identity(&id, &hosts, BROKER_VALIDITY, SystemTime::now())?;
+    IdentityDir::new(identity_dir(data)).save(&pem)?;
+    Ok(())
+}
+
+fn save_user(ca: &CertificateAuthority, id: &SpiffeId, validity: Duration, out: &Path) -> Result<(), ProvisionError> {
     let pem = ca.new_identity(id, &[], validity, SystemTime::now())?;
     IdentityDir::new(out).save(&pem)?;
     Ok(())
@@ -206,8 +226,6 @@ fn free_identity(path: &Path) -> Result<(), ProvisionError> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::config::parse_members;
 
@@ -222,6 +240,7 @@ mod tests {
                 id: 1,
                 members: parse_members("1=a:7444/a:7443,2=b:7444/b:7443,3=c:7444/c:7443").unwrap(),
                 bootstrap_admins: BTreeSet::new(),
+                hosts: BTreeSet::from(["lb.example".parse().unwrap()]),
             },
             admin: UserName::new("ingrid").unwrap(),
             admin_out: home.path().join("ingrid"),
@@ -230,22 +249,28 @@ mod tests {
         // A copy needs only the settings and the CA of the first broker.
         std::fs::remove_dir_all(identity_dir(&first)).unwrap();
 
-        assert!(add_identity_once(&first, 2, &out).unwrap());
+        let broker = |id| NewBroker { id, hosts: BTreeSet::new() };
+        assert!(add_identity_once(&first, &broker(2), &out).unwrap());
+        let (_, identity) = IdentityDir::new(identity_dir(&out)).load().unwrap();
+        assert!(["b", "lb.example", "localhost"].iter().all(|name| identity.hosts().contains(&name.parse().unwrap())));
+        assert!(!identity.hosts().contains(&"a".parse().unwrap()));
         let certificate = || std::fs::read(identity_dir(&out).join("cert.pem")).unwrap();
         let made = certificate();
         assert_eq!(Settings::load(&out).unwrap().id, 2);
         let steps = next_steps(&Settings::load(&out).unwrap(), &out);
         assert_eq!(steps.len(), 1, "{steps:?}");
-        assert!(!add_identity_once(&first, 2, &out).unwrap());
+        assert!(!add_identity_once(&first, &broker(2), &out).unwrap());
         assert_eq!(certificate(), made);
-        assert!(matches!(add_identity_once(&first, 3, &out), Err(ProvisionError::Exists { .. })));
+        assert!(matches!(add_identity_once(&first, &broker(3), &out), Err(ProvisionError::Exists { .. })));
 
         // Killed before the settings were written.
         std::fs::remove_file(out.join("broker.json")).unwrap();
-        assert!(add_identity_once(&first, 2, &out).unwrap());
+        assert!(add_identity_once(&first, &broker(2), &out).unwrap());
         assert_ne!(certificate(), made);
         let fourth = home.path().join("fourth");
-        add_identity(&first, 4, &fourth).unwrap();
+        let public = BTreeSet::from(["fourth.example".parse().unwrap()]);
+        add_identity(&first, &NewBroker { id: 4, hosts: public.clone() }, &fourth).unwrap();
+        assert_eq!(Settings::load(&fourth).unwrap().hosts, public);
         let steps = next_steps(&Settings::load(&fourth).unwrap(), &fourth);
         assert!(steps[1].contains("comity raft add-learner 4 --raft-address HOST:7444"), "{steps:?}");
         assert!(steps[1].contains("comity raft promote 4"), "{steps:?}");

@@ -1,13 +1,18 @@
 //! Renews a broker's own certificate from the authority on its disk, without closing connections.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use comity_runtime::ca::{CaError, CertificateAuthority};
 use comity_runtime::clock::Clock;
+use comity_runtime::host_name::HostName;
 use comity_runtime::identity::{IdentityDir, IdentityError, IdentitySource, TlsIdentity};
 use comity_runtime::spiffe::SpiffeId;
 use tokio_util::sync::CancellationToken;
+
+use crate::config::{Settings, certificate_hosts};
+use crate::group::{Group, MemberAddress};
 
 /// Interval of renewal checks; short, because clocks may be set.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -32,6 +37,8 @@ pub struct Renewal {
     pub dir: IdentityDir,
     /// Identity to certify.
     pub id: SpiffeId,
+    /// The broker's number and addresses, and further names for its certificate.
+    pub settings: Settings,
     /// Validity of each certificate.
     pub validity: Duration,
     /// Time.
@@ -39,26 +46,31 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// The identity on disk, renewed if it is due.
+    /// The identity on disk, renewed if it is due or lacks a host name.
     ///
     /// # Errors
     /// [`RenewalError`].
     pub fn load(&self) -> Result<TlsIdentity, RenewalError> {
         let (_, identity) = self.dir.load()?;
-        if self.is_due(&identity) { self.renew() } else { Ok(identity) }
+        let hosts = self.hosts(None);
+        if self.is_due(&identity, &hosts) { self.renew(&hosts) } else { Ok(identity) }
     }
 
-    /// Renews whenever it is due, until `stop`.
-    pub async fn run(self, source: IdentitySource, stop: CancellationToken) {
+    /// Renews whenever it is due, until `stop`. A broker that was added to a running group learns its own addresses from
+    /// the group.
+    pub async fn run(self, source: IdentitySource, group: Group, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = self.clock.sleep(RENEWAL_CHECK_INTERVAL) => {}
                 () = stop.cancelled() => return,
             }
-            if !self.is_due(&source.current()) {
+            let members = group.members();
+            let own = members.iter().find(|member| member.id == self.settings.id).map(|member| &member.address);
+            let hosts = self.hosts(own);
+            if !self.is_due(&source.current(), &hosts) {
                 continue;
             }
-            match self.renew() {
+            match self.renew(&hosts) {
                 Ok(identity) => source.update(identity),
                 // A third of its validity is left for the operator to act.
                 Err(error) => tracing::error!(%error, "this broker's certificate is not renewed"),
@@ -66,12 +78,18 @@ impl Renewal {
         }
     }
 
-    fn is_due(&self, identity: &TlsIdentity) -> bool {
-        self.clock.now() >= identity.renew_at()
+    fn hosts(&self, of_group: Option<&MemberAddress>) -> Vec<HostName> {
+        let configured = self.settings.members.get(&self.settings.id);
+        certificate_hosts(&self.settings.hosts, configured.into_iter().chain(of_group))
     }
 
-    fn renew(&self) -> Result<TlsIdentity, RenewalError> {
-        let pem = self.ca.new_identity(&self.id, &[], self.validity, self.clock.now())?;
+    fn is_due(&self, identity: &TlsIdentity, hosts: &[HostName]) -> bool {
+        let named: BTreeSet<&HostName> = identity.hosts().iter().collect();
+        self.clock.now() >= identity.renew_at() || !hosts.iter().all(|host| named.contains(host))
+    }
+
+    fn renew(&self, hosts: &[HostName]) -> Result<TlsIdentity, RenewalError> {
+        let pem = self.ca.new_identity(&self.id, hosts, self.validity, self.clock.now())?;
         let identity = self.dir.save(&pem)?;
         tracing::info!(id = %self.id, "this broker's certificate is renewed");
         Ok(identity)
@@ -87,26 +105,42 @@ mod tests {
     use comity_runtime::spiffe::TrustDomain;
 
     use super::*;
+    use crate::config::parse_members;
 
     #[test]
-    fn a_certificate_is_renewed_after_two_thirds_of_its_life() {
+    fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_when_it_lacks_a_name() {
         let home = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let domain = TrustDomain::new("dev.test").unwrap();
         let ca = Arc::new(CertificateAuthority::create(domain.clone(), now).unwrap());
         let clock = ManualClock::at_unix_ms(now.duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap());
-        let renewal = Renewal {
+        let mut renewal = Renewal {
             id: SpiffeId::broker(domain, 1),
+            settings: Settings {
+                id: 1,
+                members: parse_members("1=b1.example:7444/b1.example:7443").unwrap(),
+                bootstrap_admins: BTreeSet::new(),
+                hosts: BTreeSet::new(),
+            },
             dir: IdentityDir::new(home.path()),
             validity: Duration::from_secs(3600),
             clock: Arc::new(clock.clone()),
             ca: Arc::clone(&ca),
         };
-        renewal.dir.save(&ca.new_identity(&renewal.id, &[], renewal.validity, now).unwrap()).unwrap();
+        renewal.dir.save(&ca.new_identity(&renewal.id, &renewal.hosts(None), renewal.validity, now).unwrap()).unwrap();
         let first = renewal.load().unwrap();
         clock.advance(Duration::from_secs(2300));
         assert_eq!(renewal.load().unwrap().not_after(), first.not_after());
         clock.advance(Duration::from_secs(300));
-        assert!(renewal.load().unwrap().not_after() > first.not_after());
+        let second = renewal.load().unwrap();
+        assert!(second.not_after() > first.not_after());
+
+        let balancer: HostName = "lb.example".parse().unwrap();
+        assert!(!second.hosts().contains(&balancer));
+        renewal.settings.hosts.insert(balancer.clone());
+        let third = renewal.load().unwrap();
+        assert!(third.hosts().contains(&balancer) && third.hosts().contains(&"b1.example".parse().unwrap()));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(renewal.load().unwrap().not_after(), third.not_after(), "it names every host");
     }
 }

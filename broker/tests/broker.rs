@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "broker/any_client.rs"]
+mod any_client;
 #[path = "broker/bad_input.rs"]
 mod bad_input;
 #[path = "broker/cluster_requests.rs"]

@@ -1,8 +1,7 @@
 //! Why a command failed, rendered for people and for scripts.
 
-use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_proto::error_detail;
 use comity_runtime::tls::{ConnectError, DialError};
-use prost::Message as _;
 use serde::Serialize;
 use tonic::{Code, Status};
 
@@ -144,13 +143,6 @@ impl From<Status> for Failure {
     }
 }
 
-/// The detail that the broker attached to its refusal, if any.
-#[must_use]
-pub fn error_detail(status: &Status) -> Option<v1::ErrorDetail> {
-    let bytes = status.metadata().get_bin(ERROR_DETAIL_METADATA)?.to_bytes().ok()?;
-    v1::ErrorDetail::decode(bytes).ok().filter(|detail| !detail.reason.is_empty())
-}
-
 /// Whether one side refused the other's certificate, most often because it is of another federation. Retrying cannot
 /// help.
 fn certificate_refused(status: &Status) -> bool {
@@ -197,7 +189,7 @@ fn exit_of(grpc: Code, code: &str) -> Exit {
 
 #[cfg(test)]
 mod tests {
-    use tonic::metadata::{MetadataMap, MetadataValue};
+    use comity_proto::{ErrorDetails, error_status, v1};
 
     use super::*;
 
@@ -209,9 +201,7 @@ mod tests {
             value: "9".to_owned(),
             remedy: "ask for 8".to_owned(),
         };
-        let mut metadata = MetadataMap::new();
-        metadata.insert_bin(ERROR_DETAIL_METADATA, MetadataValue::from_bytes(&detail.encode_to_vec()));
-        Status::with_metadata(code, "short", metadata)
+        error_status(code, &detail, ErrorDetails::new())
     }
 
     #[test]

@@ -4,11 +4,17 @@
 //! group and may change with every release. The `.proto` files beside this crate carry the documentation; they are
 //! compiled by protox at build time, so neither protoc nor any system library is needed.
 //!
-//! Only the enums that `comity-types` has too are converted here. Messages are parsed at the edge of each service.
+//! Only the enums that `comity-types` has too are converted here. Messages are parsed at the edge of each service;
+//! [`RequiredFields`] tells before that which fields are missing.
 
 mod convert;
+mod error_status;
+mod required_fields;
 
 pub use convert::Unspecified;
+pub use error_status::{ERROR_DOMAIN, error_detail, error_status};
+pub use required_fields::{MissingField, RequiredFields};
+pub use tonic_types::{ErrorDetails, StatusExt};
 
 /// The public API, package `comity.v1`.
 #[allow(missing_docs, reason = "generated: tonic adds items of its own without documentation")]
@@ -39,8 +45,5 @@ pub mod raft {
     }
 }
 
-/// All files as one encoded `FileDescriptorSet`, for reflection.
+/// The files of the public API as an encoded `FileDescriptorSet`, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/comity.bin"));
-
-/// Name of the metadata entry that carries an encoded [`v1::ErrorDetail`].
-pub const ERROR_DETAIL_METADATA: &str = "comity-error-bin";

@@ -5,7 +5,6 @@
 //! constraints; [`crate::tls`] checks the trust domain instead.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +18,7 @@ use zeroize::Zeroize;
 
 use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
 use crate::entropy::{Entropy, SystemEntropy};
+use crate::host_name::HostName;
 use crate::identity::{BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots};
 use crate::secret::{Secret, SecretString};
 use crate::spiffe::{SpiffeId, SpiffeKind, TrustDomain};
@@ -80,7 +80,7 @@ pub enum CaError {
     /// The root expires before the certificate would.
     #[error("the federation's root certificate expires too soon: create a new authority and join again")]
     RootEnds,
-    /// Too many or invalid host names.
+    /// Too many host names.
     #[error("host names are refused: {reason}")]
     Names {
         /// The error.
@@ -103,22 +103,6 @@ pub enum CaError {
 impl CaError {
     fn encoding(error: impl fmt::Display) -> Self {
         Self::Encoding { reason: error.to_string() }
-    }
-}
-
-/// A name beside the SPIFFE id, for clients that check host names. Comity's clients do not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostName {
-    /// A DNS name.
-    Dns(String),
-    /// An IP address.
-    Ip(IpAddr),
-}
-
-impl From<&str> for HostName {
-    /// An IP address if the text is one, otherwise a DNS name. [`CertificateAuthority::issue`] validates it.
-    fn from(text: &str) -> Self {
-        text.parse().map_or_else(|_| Self::Dns(text.to_owned()), Self::Ip)
     }
 }
 
@@ -372,13 +356,9 @@ fn host_names(hosts: &[HostName]) -> Result<Vec<SanType>, CaError> {
         let reason = format!("{} given, at most {MAX_NAMES} are allowed", hosts.len());
         return Err(CaError::Names { reason });
     }
-    let name = |host: &HostName| match host {
-        HostName::Ip(ip) => Ok(SanType::IpAddress(*ip)),
-        HostName::Dns(dns) => {
-            let refuse = || CaError::Names { reason: format!("{dns:?} is not a DNS name") };
-            rustls_pki_types::DnsName::try_from(dns.as_str()).map_err(|_| refuse())?;
-            dns.as_str().try_into().map(SanType::DnsName).map_err(|_| refuse())
-        }
+    let name = |host: &HostName| match host.ip() {
+        Some(ip) => Ok(SanType::IpAddress(ip)),
+        None => host.dns().unwrap_or_default().try_into().map(SanType::DnsName).map_err(CaError::encoding),
     };
     hosts.iter().map(name).collect()
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::atomic_file::FileError;
 use crate::crypto;
+use crate::host_name::HostName;
 use crate::secret::SecretString;
 use crate::spiffe::{SpiffeError, SpiffeId, TrustDomain};
 
@@ -148,6 +149,11 @@ impl TlsIdentity {
     /// The SPIFFE id of the certificate.
     pub fn id(&self) -> &SpiffeId {
         &self.0.facts.id
+    }
+
+    /// The host names and addresses in the certificate.
+    pub fn hosts(&self) -> &[HostName] {
+        &self.0.facts.hosts
     }
 
     /// Start of the certificate's validity.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Trust: a federation has one root certificate and one trust domain. Only the SPIFFE id in its verified certificate
-//! identifies a peer; DNS names and addresses prove nothing.
+//! identifies a peer to Comity's programs; DNS names and addresses in it are for other clients.
 
 pub mod admin;
 pub mod atomic_file;
@@ -19,6 +19,7 @@ pub mod ca;
 pub mod clock;
 pub mod crypto;
 pub mod entropy;
+pub mod host_name;
 pub mod identity;
 pub mod join_token;
 pub mod memory;
@@ -36,6 +37,7 @@ pub use ca::{CertificateAuthority, CsrDer, IssuedCertificate, KeyAndCsr};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use crypto::install_crypto_provider;
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
+pub use host_name::HostName;
 pub use identity::{IdentityDir, IdentityPem, IdentitySource, RootHash, Roots, TlsIdentity};
 pub use join_token::JoinToken;
 pub use secret::{Secret, SecretBytes, SecretString};

@@ -1,15 +1,21 @@
-//! Errors of calls: a gRPC code, one sentence, and an encoded `ErrorDetail`.
+//! Errors of calls: a gRPC code, one sentence, and details as `google.rpc.Status`.
+
+use std::time::Duration;
 
 use comity_core::Refusal;
 use comity_core::refusal::Code as RefusalCode;
-use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_proto::{ErrorDetails, MissingField, error_status, v1};
 use comity_runtime::tls::ELSEWHERE_METADATA;
 use comity_types::InvalidId;
-use prost::Message as _;
-use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::group::Unavailable;
+
+/// Wait that a refused caller is advised to make: most elections are over by then.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Missing fields that one answer names: more could exceed the headers that a client accepts.
+const MAX_MISSING_FIELDS: usize = 32;
 
 /// Why a call was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +23,9 @@ pub enum RpcError {
     /// Refused by parsing, policy or apply.
     #[error("{0}")]
     Refused(#[from] Refusal),
+    /// Required fields are not set.
+    #[error("{}", are_missing(.0))]
+    Missing(Vec<MissingField>),
     /// The broker group cannot answer now.
     #[error("the broker group cannot answer now: {0}")]
     Unavailable(#[from] Unavailable),
@@ -84,6 +93,10 @@ impl RpcError {
         };
         match self {
             Self::Refused(refusal) => refusal_detail(refusal),
+            Self::Missing(fields) => v1::ErrorDetail {
+                field: fields.first().map(|field| field.path.clone()).unwrap_or_default(),
+                ..detail(RefusalCode::InvalidField.as_str(), &how_to_set(fields))
+            },
             Self::Unavailable(_) => {
                 detail("unavailable", "try again; if it lasts, ask each broker with `comity raft status`")
             }
@@ -107,6 +120,7 @@ impl RpcError {
     fn code(&self) -> Code {
         match self {
             Self::Refused(refusal) => grpc_code(refusal.code),
+            Self::Missing(_) => Code::InvalidArgument,
             Self::Unavailable(_) | Self::Stopping => Code::Unavailable,
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::ResyncRequired { .. } => Code::FailedPrecondition,
@@ -115,11 +129,41 @@ impl RpcError {
             Self::Internal { .. } => Code::Internal,
         }
     }
+
+    /// The standard details beside `ErrorInfo`: the fields at fault, and when to try again.
+    fn standard_details(&self) -> ErrorDetails {
+        let mut details = ErrorDetails::new();
+        match self {
+            Self::Refused(refusal) if refusal.code == RefusalCode::InvalidField => {
+                details.add_bad_request_violation(&refusal.field, &refusal.reason);
+            }
+            Self::Missing(fields) => {
+                for field in named(fields) {
+                    details.add_bad_request_violation(&field.path, format!("is missing: {}", field.hint));
+                }
+            }
+            Self::ResyncRequired { .. } => {
+                details.add_bad_request_violation("from_revision", self.to_string());
+            }
+            Self::Refused(Refusal { code: RefusalCode::LimitReached, .. })
+            | Self::Unavailable(_)
+            | Self::Stopping
+            | Self::TooMany { .. } => {
+                details.set_retry_info(Some(RETRY_AFTER));
+            }
+            Self::Refused(_)
+            | Self::Unauthenticated { .. }
+            | Self::WatcherTooSlow { .. }
+            | Self::Superseded { .. }
+            | Self::Internal { .. } => {}
+        }
+        details
+    }
 }
 
 impl From<RpcError> for Status {
     fn from(error: RpcError) -> Self {
-        let mut status = status(error.code(), &error.detail());
+        let mut status = error_status(error.code(), &error.detail(), error.standard_details());
         if matches!(&error, RpcError::Unavailable(reason) if reason.may_be_repeated()) {
             status.metadata_mut().insert(ELSEWHERE_METADATA, MetadataValue::from_static("1"));
         }
@@ -139,14 +183,28 @@ pub fn refusal_detail(refusal: &Refusal) -> v1::ErrorDetail {
     }
 }
 
-/// A status with `detail` in its metadata and a readable message.
-#[must_use]
-pub fn status(code: Code, detail: &v1::ErrorDetail) -> Status {
-    let message =
-        if detail.remedy.is_empty() { detail.reason.clone() } else { format!("{}; {}", detail.reason, detail.remedy) };
-    let mut metadata = MetadataMap::new();
-    metadata.insert_bin(ERROR_DETAIL_METADATA, MetadataValue::from_bytes(&detail.encode_to_vec()));
-    Status::with_metadata(code, message, metadata)
+fn named(fields: &[MissingField]) -> &[MissingField] {
+    &fields[..fields.len().min(MAX_MISSING_FIELDS)]
+}
+
+/// "spec.tenant, spec.origin and spec.delivery are missing".
+fn are_missing(fields: &[MissingField]) -> String {
+    let mut paths: Vec<&str> = named(fields).iter().map(|field| field.path.as_str()).collect();
+    let more = fields.len() - paths.len();
+    let more = format!("{more} more");
+    if fields.len() > MAX_MISSING_FIELDS {
+        paths.push(&more);
+    }
+    match paths.split_last() {
+        None => String::new(),
+        Some((last, [])) => format!("{last} is missing"),
+        Some((last, others)) => format!("{} and {last} are missing", others.join(", ")),
+    }
+}
+
+fn how_to_set(fields: &[MissingField]) -> String {
+    let set: Vec<String> = named(fields).iter().map(|field| format!("{} ({})", field.path, field.hint)).collect();
+    format!("set {}", set.join(", "))
 }
 
 fn grpc_code(code: RefusalCode) -> Code {
@@ -168,6 +226,8 @@ fn grpc_code(code: RefusalCode) -> Code {
 
 #[cfg(test)]
 mod tests {
+    use comity_proto::{RequiredFields as _, StatusExt as _, error_detail};
+
     use super::*;
 
     #[test]
@@ -176,12 +236,51 @@ mod tests {
         let status = Status::from(RpcError::from(refusal));
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(status.message(), "spec.gpus.count \"0\" is out of range; ask for 1 to 4096");
-        let bytes = status.metadata().get_bin(ERROR_DETAIL_METADATA).and_then(|value| value.to_bytes().ok());
-        let detail = bytes.and_then(|bytes| v1::ErrorDetail::decode(bytes).ok()).unwrap_or_default();
+        let detail = error_detail(&status).unwrap_or_default();
         assert_eq!(
             (detail.code.as_str(), detail.field.as_str(), detail.value.as_str(), detail.remedy.as_str()),
             ("invalid-field", "spec.gpus.count", "0", "ask for 1 to 4096")
         );
+        assert_eq!(violations(&status), ["spec.gpus.count"]);
+        assert!(status.get_details_retry_info().is_none());
+    }
+
+    fn violations(status: &Status) -> Vec<String> {
+        let request = status.get_details_bad_request().map(|request| request.field_violations);
+        request.unwrap_or_default().into_iter().map(|violation| violation.field).collect()
+    }
+
+    #[test]
+    fn one_answer_names_all_missing_fields() {
+        let message = v1::RequestSpec {
+            tenant: "poly-ml".to_owned(),
+            delivery: v1::Delivery::Namespace.into(),
+            gpus: Some(v1::GpuDemand { class: "midrange".to_owned(), count: 1, ..v1::GpuDemand::default() }),
+            ..v1::RequestSpec::default()
+        };
+        let status = Status::from(RpcError::Missing(message.missing()));
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(violations(&status), ["origin", "gpus.share"]);
+        let detail = error_detail(&status).expect("it has one");
+        assert_eq!((detail.code.as_str(), detail.field.as_str()), ("invalid-field", "origin"));
+        assert_eq!(detail.reason, "origin and gpus.share are missing");
+        assert_eq!(
+            detail.remedy,
+            "set origin (Cluster the workload comes from), gpus.share (One of whole, milli, mig_profile and memory_mib)"
+        );
+        let files = vec![v1::PolicyFile::default(); 512];
+        let status = Status::from(RpcError::Missing(v1::PolicyBundle { files, ..Default::default() }.missing()));
+        assert_eq!(violations(&status).len(), MAX_MISSING_FIELDS);
+        assert!(status.message().contains(" and 480 more are missing"), "{}", status.message());
+    }
+
+    #[test]
+    fn callers_learn_where_waiting_helps() {
+        let waits = |error: RpcError| Status::from(error).get_details_retry_info().is_some();
+        assert!(waits(Unavailable::NoLeader { broker: 1 }.into()));
+        assert!(waits(RpcError::TooMany { what: "64 calls are under way".to_owned() }));
+        assert!(waits(Refusal::new(RefusalCode::LimitReached, "too many requests wait", "wait").into()));
+        assert!(!waits(Refusal::new(RefusalCode::PolicyDenied, "no agreement", "ask").into()));
     }
 
     #[test]

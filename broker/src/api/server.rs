@@ -34,8 +34,6 @@ const MAX_STREAMS: u32 = 256;
 /// HTTP/2 ping interval and timeout.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of unary calls; proposals time out earlier.
-const CALL_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Serves agents and users until `stop`.
 ///
@@ -57,21 +55,25 @@ pub async fn serve_clients(
             health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }
     };
-    // The descriptors are this crate's own, so they are valid; without them only reflection is missing.
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .ok();
+    let reflected = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
+            .include_reflection_service(false)
+    };
     let limits = IncomingLimits { connections: MAX_CONNECTIONS, ..IncomingLimits::default() };
     base()
-        .timeout(CALL_TIMEOUT)
         .max_connection_age(connection_age)
         .layer(TraceLayer)
         .layer(PeerLimitLayer::default())
         .layer(ExplainFailureLayer)
         .add_service(health_service)
-        .add_optional_service(reflection)
+        // The descriptors are this crate's own, so they are valid; without them only reflection is missing.
+        .add_optional_service(reflected().build_v1().ok())
+        // Clients from before 2023 know only this version.
+        .add_optional_service(reflected().build_v1alpha().ok())
         .add_service(
             FederationServiceServer::new(federation_service::FederationHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),

@@ -164,7 +164,7 @@ pub async fn rebuild(data: &Path) -> Result<Rebuilt, RebuildError> {
     let read = tokio::task::spawn_blocking(move || storage::read_beside(&old, id).ok()).await.ok().flatten();
     let committed = read.and_then(|copy| copy.committed);
     let further = committed.filter(|own| *own > leader_last).map(|own| (own, leader_last));
-    ensure_identity(&ca, settings.id, data)?;
+    ensure_identity(&ca, &settings, data)?;
     let aside = set_aside(&group_dir)?;
     Settings { members: members.clone(), ..settings.clone() }.save(data)?;
     Ok(Rebuilt { id: settings.id, leader, aside, members, further })

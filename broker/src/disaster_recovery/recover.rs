@@ -151,7 +151,7 @@ impl Recovery {
     /// [`RecoverError`].
     pub async fn carry_out(self) -> Result<Recovered, RecoverError> {
         let Self { from, settings, ca, copy, address } = self;
-        ensure_identity(&ca, settings.id, &from).map_err(RebuildError::from)?;
+        ensure_identity(&ca, &settings, &from).map_err(RebuildError::from)?;
         let fresh = from.join(format!("group.new-{}", std::process::id()));
         let made = {
             let fresh = fresh.clone();

@@ -66,7 +66,12 @@ mod tests {
     use crate::replication::identity::Incarnation;
 
     fn settings(id: u64, members: &str) -> Settings {
-        Settings { id, members: parse_members(members).unwrap(), bootstrap_admins: BTreeSet::new() }
+        Settings {
+            id,
+            members: parse_members(members).unwrap(),
+            bootstrap_admins: BTreeSet::new(),
+            hosts: BTreeSet::new(),
+        }
     }
 
     fn members(voters: &str, learners: &str) -> Vec<MemberStatus> {

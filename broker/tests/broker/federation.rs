@@ -18,7 +18,6 @@ use comity_runtime::join_token::JoinToken;
 use comity_runtime::signing::IdentityKey;
 use comity_runtime::spiffe::{ClusterName, SpiffeId, TrustDomain, UserName};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ClientTls, connect};
-use prost::Message as _;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tonic::{Code, Status};
@@ -49,7 +48,12 @@ impl Federation {
     pub(crate) async fn bare() -> Self {
         let home = tempfile::tempdir().unwrap();
         let (listeners, address) = local_listeners().await;
-        let settings = Settings { id: 1, members: BTreeMap::from([(1, address)]), bootstrap_admins: BTreeSet::new() };
+        let settings = Settings {
+            id: 1,
+            members: BTreeMap::from([(1, address)]),
+            bootstrap_admins: BTreeSet::new(),
+            hosts: BTreeSet::new(),
+        };
         let init = Init {
             data: home.path().join("broker-1"),
             trust_domain: TrustDomain::new(DOMAIN).unwrap(),
@@ -203,11 +207,9 @@ async fn local_listeners() -> (Listeners, MemberAddress) {
     (Listeners { client, raft }, address)
 }
 
-/// Error detail in the metadata of a refused call.
+/// Error detail of a refused call.
 pub(crate) fn detail(status: &Status) -> v1::ErrorDetail {
-    let bytes = status.metadata().get_bin(comity_proto::ERROR_DETAIL_METADATA);
-    let bytes = bytes.unwrap_or_else(|| panic!("no details: {status:?}")).to_bytes().unwrap();
-    v1::ErrorDetail::decode(bytes).unwrap()
+    comity_proto::error_detail(status).unwrap_or_else(|| panic!("no details: {status:?}"))
 }
 
 /// Asserts the code, field and value of a refusal, and that it has a remedy.

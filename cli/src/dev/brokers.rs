@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use comity_broker::app::{Broker, Listeners, StartError};
 use comity_broker::config::{Config, Settings};
 use comity_broker::group::MemberAddress;
-use comity_broker::provision::{self, Init};
+use comity_broker::provision::{self, Init, NewBroker};
 use comity_runtime::{BrokerEndpoints, IdentityDir, TrustDomain, UserName};
 use tokio::net::TcpListener;
 
@@ -116,13 +116,15 @@ async fn create_group(home: &Home, trust_domain: &str) -> Result<BTreeMap<u64, L
     let init = Init {
         data: data_dir(home, 1),
         trust_domain: TrustDomain::new(trust_domain).map_err(|error| start_failure(&error))?,
-        settings: Settings { id: 1, members, bootstrap_admins: BTreeSet::new() },
+        settings: Settings { id: 1, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() },
         admin: UserName::new(MAINTAINER).map_err(|error| start_failure(&error))?,
         admin_out: maintainer_dir(home),
     };
     provision::init(&init).map_err(|error| start_failure(&error))?;
     for id in 2..=BROKERS {
-        provision::add_identity(&data_dir(home, 1), id, &data_dir(home, id)).map_err(|error| start_failure(&error))?;
+        let new = NewBroker { id, hosts: BTreeSet::new() };
+        provision::add_identity(&data_dir(home, 1), &new, &data_dir(home, id))
+            .map_err(|error| start_failure(&error))?;
     }
     Ok(ports)
 }

@@ -31,7 +31,7 @@ fn the_broker_decides_the_content_of_a_certificate() {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let csr = CsrDer::new(params.serialize_request(&key).unwrap().der().to_vec()).unwrap();
     let now = SystemTime::now();
-    let hosts = [HostName::Dns("a.test".into()), HostName::Ip([127, 0, 0, 1].into())];
+    let hosts = ["a.test", "127.0.0.1", "::1"].map(|host| host.parse::<HostName>().unwrap());
     let issued = ca.issue(&csr, &cluster(), &hosts, VALIDITY, now).unwrap();
 
     let chain = parse_chain("chain", &issued.chain_pem).unwrap();
@@ -48,7 +48,8 @@ fn the_broker_decides_the_content_of_a_certificate() {
     assert!(usage.client_auth && usage.server_auth && !usage.any);
     assert!(leaf.name_constraints().unwrap().is_none());
     let names = &leaf.subject_alternative_name().unwrap().unwrap().value.general_names;
-    assert_eq!(names.len(), 3);
+    assert_eq!(names.len(), 4);
+    assert_eq!(facts.hosts, hosts);
     assert!(!format!("{names:?}").contains("evil"));
     assert_eq!(hex::encode(leaf.raw_serial()), issued.serial);
 }
@@ -106,8 +107,8 @@ fn garbage_is_refused_with_a_reason() {
     }
     let late = now + ROOT_VALIDITY;
     assert!(matches!(ca.issue(&good, &cluster(), &[], VALIDITY, late), Err(CaError::RootEnds)));
-    let bad_host = [HostName::Dns("no good".into())];
-    assert!(matches!(ca.issue(&good, &cluster(), &bad_host, VALIDITY, now), Err(CaError::Names { .. })));
+    let hosts = vec!["a.test".parse().unwrap(); MAX_NAMES + 1];
+    assert!(matches!(ca.issue(&good, &cluster(), &hosts, VALIDITY, now), Err(CaError::Names { .. })));
 }
 
 #[test]
@@ -135,4 +136,25 @@ fn a_key_of_another_root_is_refused() {
     std::fs::copy(two.path().join(KEY_FILE), one.path().join(KEY_FILE)).unwrap();
     let error = CertificateAuthority::load(one.path()).unwrap_err().to_string();
     assert!(error.contains("not the key of ca.pem"), "{error}");
+}
+
+#[test]
+fn clients_that_check_host_names_accept_a_broker_by_its_names_only() {
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier as _;
+
+    let (ca, now) = (authority(), SystemTime::now());
+    let hosts = ["lb.test", "127.0.0.1", "::1"].map(|host| host.parse::<HostName>().unwrap());
+    let pem = ca.new_identity(&SpiffeId::broker(domain(), 1), &hosts, VALIDITY, now).unwrap();
+    let chain = parse_chain("chain", &pem.chain).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(parse_chain("root", ca.root_pem()).unwrap().remove(0)).unwrap();
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(roots.into(), crate::crypto::provider()).build().unwrap();
+    let accepts = |name: &str| {
+        let name = name.to_owned().try_into().unwrap();
+        verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], rustls_pki_types::UnixTime::now()).is_ok()
+    };
+    assert!(["lb.test", "127.0.0.1", "::1"].into_iter().all(accepts));
+    assert!(!["other.test", "127.0.0.2"].into_iter().any(accepts));
 }

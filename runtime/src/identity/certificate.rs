@@ -1,5 +1,6 @@
-//! Reads the SPIFFE id and the validity of a certificate.
+//! Reads the SPIFFE id, the host names and the validity of a certificate.
 
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::CertificateDer;
@@ -7,6 +8,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::IdentityError;
+use crate::host_name::HostName;
 use crate::spiffe::{SpiffeId, TrustDomain};
 
 /// How long before its issue a certificate begins, so that machines with slower clocks accept it. More would not help:
@@ -17,6 +19,7 @@ pub(crate) const BACKDATE: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateFacts {
     pub(crate) id: SpiffeId,
+    pub(crate) hosts: Vec<HostName>,
     pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
 }
@@ -26,6 +29,7 @@ impl CertificateFacts {
         let certificate = parse(der)?;
         Ok(Self {
             id: single_uri_name(&certificate)?.parse()?,
+            hosts: names(&certificate)?.iter().filter_map(|name| host_name(name)).collect(),
             not_before: from_unix_seconds(certificate.validity().not_before.timestamp()),
             not_after: from_unix_seconds(certificate.validity().not_after.timestamp()),
         })
@@ -51,13 +55,28 @@ fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Identit
     if rest.is_empty() { Ok(certificate) } else { Err(fail("bytes follow its end".to_owned())) }
 }
 
-fn single_uri_name<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, IdentityError> {
+fn names<'a>(certificate: &'a X509Certificate<'_>) -> Result<Vec<&'a GeneralName<'a>>, IdentityError> {
     let names = certificate
         .subject_alternative_name()
         .map_err(|error| IdentityError::Certificate { reason: error.to_string() })?;
-    let uris: Vec<&str> = names
-        .iter()
-        .flat_map(|extension| &extension.value.general_names)
+    Ok(names.into_iter().flat_map(|extension| &extension.value.general_names).collect())
+}
+
+fn host_name(name: &GeneralName<'_>) -> Option<HostName> {
+    match name {
+        GeneralName::DNSName(dns) => dns.parse().ok(),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = || <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let v6 = || <[u8; 16]>::try_from(*bytes).map(IpAddr::from);
+            v4().or_else(|_| v6()).ok().map(HostName::from)
+        }
+        _ => None,
+    }
+}
+
+fn single_uri_name<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, IdentityError> {
+    let uris: Vec<&str> = names(certificate)?
+        .into_iter()
         .filter_map(|name| match name {
             GeneralName::URI(uri) => Some(*uri),
             _ => None,

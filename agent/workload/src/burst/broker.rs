@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use comity_proto::v1;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
+use comity_proto::{error_detail, v1};
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, tls};
 use futures::future::BoxFuture;
-use prost::Message as _;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Status};
 
@@ -19,8 +18,6 @@ const BROKER_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests of one page, and most pages read: together what a broker group keeps.
 const PAGE: u32 = 500;
 const MAX_PAGES: usize = 100;
-/// Metadata key of a refusal's details.
-const DETAIL: &str = "comity-error-bin";
 
 type Channel = InterceptedService<BrokerChannel, TraceInjector>;
 
@@ -117,9 +114,7 @@ async fn limited<T>(call: impl Future<Output = Result<tonic::Response<T>, Status
 }
 
 fn error(status: &Status) -> RequestError {
-    let detail = status.metadata().get_bin(DETAIL).and_then(|value| value.to_bytes().ok());
-    let detail = detail.and_then(|bytes| v1::ErrorDetail::decode(bytes).ok());
-    match (status.code(), detail) {
+    match (status.code(), error_detail(status)) {
         (Code::NotFound, _) => RequestError::NotFound(status.message().to_owned()),
         (
             Code::Unavailable
@@ -164,6 +159,8 @@ fn gone_is_done<T>(answer: Result<T, RequestError>) -> Result<(), RequestError> 
 
 #[cfg(test)]
 mod tests {
+    use comity_proto::{ErrorDetails, error_status};
+
     use super::*;
 
     #[test]
@@ -174,10 +171,7 @@ mod tests {
             remedy: "wait".to_owned(),
             ..v1::ErrorDetail::default()
         };
-        let mut status = Status::failed_precondition("no");
-        status
-            .metadata_mut()
-            .insert_bin(DETAIL, tonic::metadata::BinaryMetadataValue::from_bytes(&detail.encode_to_vec()));
+        let status = error_status(Code::FailedPrecondition, &detail, ErrorDetails::new());
         let refused =
             RequestError::Refused { code: "policy-denied".to_owned(), reason: "quota is used up; wait".to_owned() };
         assert_eq!(error(&status), refused);

@@ -75,7 +75,7 @@ impl AgentHandlers {
     }
 
     async fn begin(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Messages, RpcError> {
-        let caller = self.context.admit(Rpc::Connect, &request).await?;
+        let caller = self.context.admit_stream(Rpc::Connect, &request).await?;
         let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
         let span = info_span!("agent", %cluster);
         let (sender, receiver) = mpsc::channel(ACK_QUEUE_CAPACITY);

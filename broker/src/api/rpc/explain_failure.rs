@@ -1,15 +1,18 @@
-//! Adds error details to failures that tonic itself reports, such as a message that is too large or malformed.
+//! Adds error details to failures that tonic itself reports, such as a message that is too large or malformed, and ends
+//! calls that take too long.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
-use comity_proto::{ERROR_DETAIL_METADATA, v1};
+use comity_proto::{ErrorDetails, error_detail, error_status, v1};
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 
-use crate::api::rpc_error;
+/// Timeout of unary calls, and of the start of streams; proposals time out earlier.
+const CALL_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Adds details to failed calls without them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,12 +48,14 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let call = self.inner.call(request);
         Box::pin(async move {
-            let response = call.await?;
+            let Ok(response) = tokio::time::timeout(CALL_TIMEOUT, call).await else {
+                let reason = format!("the call took more than {} s", CALL_TIMEOUT.as_secs());
+                return Ok(explained(Status::deadline_exceeded(reason)).into_http());
+            };
+            let response = response?;
             // A refused call has its status in the headers. A stream that fails later adds details by itself.
             Ok(match Status::from_header_map(response.headers()) {
-                Some(status)
-                    if status.code() != Code::Ok && status.metadata().get_bin(ERROR_DETAIL_METADATA).is_none() =>
-                {
+                Some(status) if status.code() != Code::Ok && error_detail(&status).is_none() => {
                     explained(status).into_http()
                 }
                 _ => response,
@@ -62,7 +67,7 @@ where
 /// The same status, with details.
 #[must_use]
 pub fn explained(status: Status) -> Status {
-    if status.metadata().get_bin(ERROR_DETAIL_METADATA).is_some() {
+    if error_detail(&status).is_some() {
         return status;
     }
     let detail = |code: &str, field: &str, value: String, remedy: &str| v1::ErrorDetail {
@@ -94,7 +99,7 @@ pub fn explained(status: Status) -> Status {
         }
         other => (other, detail("failed", "", String::new(), "try again")),
     };
-    rpc_error::status(code, &detail)
+    error_status(code, &detail, ErrorDetails::new())
 }
 
 /// The size of the refused message: the first number in the library's sentence.
@@ -105,8 +110,6 @@ fn sizes(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use prost::Message as _;
-
     use super::*;
 
     #[test]
@@ -116,8 +119,7 @@ mod tests {
         );
         let ours = explained(theirs);
         assert_eq!(ours.code(), Code::ResourceExhausted);
-        let bytes = ours.metadata().get_bin(ERROR_DETAIL_METADATA).and_then(|value| value.to_bytes().ok());
-        let detail = v1::ErrorDetail::decode(bytes.expect("it has details")).expect("ours");
+        let detail = error_detail(&ours).expect("it has details");
         assert_eq!(
             (detail.code.as_str(), detail.field.as_str(), detail.value.as_str()),
             ("message-too-large", "message", "5242880 bytes")

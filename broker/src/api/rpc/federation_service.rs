@@ -23,7 +23,7 @@ use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
 use crate::api::{idempotency, join_secret};
-use crate::context::Context;
+use crate::context::{Context, complete};
 use crate::group::Consistency;
 
 /// Purpose under which a joining agent signs its CSR with its identity key.
@@ -129,6 +129,7 @@ impl FederationHandlers {
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Result<v1::JoinResponse, RpcError> {
         // The token authorizes; the caller's certificate does not matter.
+        complete(request.get_ref())?;
         let joining = parse_join(request.into_inner())?;
         self.known_invite(&joining).await?;
         self.vouched(&joining).await?;

@@ -114,8 +114,8 @@ fn change(message: v1::ChangeMembersRequest) -> Result<(MembershipChange, u64), 
         Some(Change::AddLearner(new)) => {
             let id = broker(new.id)?;
             let address = MemberAddress {
-                raft: endpoint("raft_address", &new.raft_address)?,
-                client: endpoint("client_address", &new.client_address)?,
+                raft: endpoint("add_learner.raft_address", &new.raft_address)?,
+                client: endpoint("add_learner.client_address", &new.client_address)?,
             };
             Ok((MembershipChange::AddLearner { id, address }, id))
         }

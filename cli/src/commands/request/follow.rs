@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
+use comity_proto::{error_detail, v1};
 use comity_runtime::{Backoff, BrokerChannel, SystemEntropy};
 use comity_types::LeaseState;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use tokio_stream::StreamExt as _;
 use tonic::Status;
 
 use crate::exit::Exit;
-use crate::failure::{Failure, error_detail};
+use crate::failure::Failure;
 use crate::output::Answer;
 use crate::views::{Lease, Request};
 
