@@ -111,7 +111,8 @@ fn assert_whole_tour(report: &Value, who: &str) {
     let submitted: Vec<&str> = report["submitted"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
     let &[a, b, c] = &submitted[..] else { panic!("{who}: {report}") };
     assert!(a != b && b != c && a != c, "{who}: {report}");
-    let (queued, cancelled) = (|id| format!("{id} REQUEST_STATE_QUEUED"), |id| format!("{id} REQUEST_STATE_CANCELLED"));
+    let queued = |id: &str| format!("{id} REQUEST_STATE_QUEUED");
+    let cancelled = |id: &str| format!("{id} REQUEST_STATE_CANCELLED");
     let spec = ["tenant", "origin", "gpus.class", "gpus.share", "gpus.count", "delivery"];
     let missing = spec.iter().map(|field| format!("spec.{field}")).chain(["idempotency_key".to_owned()]);
     let expected = json!({
@@ -133,7 +134,7 @@ fn assert_whole_tour(report: &Value, who: &str) {
 /// The folder of the client programs, and the requirements that this machine lacks.
 async fn requirements_of_clients() -> Result<(PathBuf, Vec<String>)> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/client-programs");
-    let check = Command::new(&script).arg("--check").output().await.context("scripts/client-programs")?;
+    let check = Command::new(script).arg("--check").output().await.context("scripts/client-programs")?;
     let mut missing = Vec::new();
     if !check.status.success() {
         let why = String::from_utf8_lossy(&check.stderr).trim().to_owned();
