@@ -232,12 +232,13 @@ mod tests {
         let files = prost_types::FileDescriptorSet::decode(comity_proto::FILE_DESCRIPTOR_SET).expect("descriptors");
         let mut messages = BTreeMap::new();
         for file in files.file {
+            let package = file.package().to_owned();
             for message in file.message_type {
                 for nested in &message.nested_type {
-                    let name = format!("{}.{}.{}", file.package(), message.name(), nested.name());
+                    let name = format!("{package}.{}.{}", message.name(), nested.name());
                     messages.insert(name, nested.clone());
                 }
-                messages.insert(format!("{}.{}", file.package(), message.name()), message);
+                messages.insert(format!("{package}.{}", message.name()), message);
             }
         }
         let mut found = Vec::new();

@@ -54,8 +54,9 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Mistake>> {
         Err(first) => first,
     };
     let mut mistakes = vec![first.mistake(text)];
-    if serde_saphyr::from_str::<IgnoredAny>(text).is_err() {
-        // Without a structure, there is nothing to repair.
+    // Without a structure, or with all that is there read well, there is nothing to repair.
+    let is_incomplete = matches!(first.error, Error::SerdeMissingField { .. });
+    if is_incomplete || serde_saphyr::from_str::<IgnoredAny>(text).is_err() {
         return Err(mistakes);
     }
     let mut repaired = text.to_owned();

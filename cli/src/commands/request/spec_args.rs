@@ -91,11 +91,11 @@ pub struct SpecArgs {
         add = known_ids::clusters())]
     pub origin: Option<String>,
     /// How the lease is delivered [default: namespace]
-    #[arg(long, value_enum, value_name = "HOW", help_heading = WHERE)]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = WHERE, hide_short_help = true)]
     pub delivery: Option<DeliveryArg>,
     /// Namespace on your cluster for the kubeconfig Secret [default: comity-leases]; with --delivery virtual-node, the
     /// namespace whose pods may run on the node (required)
-    #[arg(long, help_heading = WHERE)]
+    #[arg(long, help_heading = WHERE, hide_short_help = true)]
     pub namespace: Option<String>,
     /// Allow only this donor (repeatable)
     #[arg(long, value_name = "CLUSTER", help_heading = WHERE, add = known_ids::clusters())]

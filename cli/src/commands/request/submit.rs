@@ -18,11 +18,12 @@ use crate::views::Request;
 
 const SUBMIT_EXAMPLES: &str = "\
 Examples:
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
+  comity request submit --tenant poly-ml --origin polytech-campus \\
+      --class frontier --gpus 3 --wait
   comity request submit -f request.yaml --wait --timeout 5m -o json
   comity request example > request.yaml
 
---help shows all flags by topic: sharing, topology, gangs, data, start times, preemption.
+--help shows all flags by topic: sharing, topology, gangs, times, preemption.
 ";
 
 const MORE_SUBMIT_EXAMPLES: &str = "\
@@ -61,7 +62,7 @@ pub struct SubmitArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// Queue the request even if no donor could ever serve it as things are (otherwise exit code 6)
-    #[arg(long, help_heading = FAILURES)]
+    #[arg(long, help_heading = FAILURES, hide_short_help = true)]
     queue_anyway: bool,
     /// Key that makes a repeated call safe: the same key and request submit no second request [default: random]. Give
     /// start times as dates then, because 40s from now differs in each call
