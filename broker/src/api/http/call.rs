@@ -30,7 +30,7 @@ const TIMEOUT_DIGITS: usize = 10;
 
 /// What a request asks for.
 #[derive(Debug)]
-pub enum Asked {
+pub enum HttpTarget {
     /// The description of the API.
     OpenApi,
     /// A call.
@@ -71,7 +71,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
 }
 
-impl Asked {
+impl HttpTarget {
     /// Reads method, path and headers. `longest`: the timeout of calls that set none.
     ///
     /// # Errors
@@ -189,18 +189,18 @@ mod tests {
     const WATCH: &str = "/comity.v1.WatchService/Watch";
     const LONGEST: Duration = Duration::from_secs(100);
 
-    fn asked(method: &str, path: &str, headers: &[(&str, &str)]) -> Result<Asked, u16> {
+    fn target(method: &str, path: &str, headers: &[(&str, &str)]) -> Result<HttpTarget, u16> {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).expect("a request").into_parts();
-        Asked::of(&parts, LONGEST).map_err(|refused| refused.into_response().status().as_u16())
+        HttpTarget::of(&parts, LONGEST).map_err(|refused| refused.into_response().status().as_u16())
     }
 
     fn call(method: &str, path: &str, headers: &[(&str, &str)]) -> HttpCall {
-        match asked(method, path, headers) {
-            Ok(Asked::Call(call)) => call,
+        match target(method, path, headers) {
+            Ok(HttpTarget::Call(call)) => call,
             other => panic!("{method} {path}: {other:?}"),
         }
     }
@@ -231,13 +231,13 @@ mod tests {
     fn a_page_of_another_site_cannot_use_a_browsers_certificate() {
         for (name, value) in [("content-type", FORM), ("content-type", "text/plain"), ("x-none", "")] {
             let headers = [(name, value), ("origin", "https://elsewhere.example")];
-            assert_eq!(asked("POST", GET_LEASE, &headers).err(), Some(415), "{value}");
+            assert_eq!(target("POST", GET_LEASE, &headers).err(), Some(415), "{value}");
         }
     }
 
     #[test]
     fn other_requests_are_refused_with_the_status_that_says_why() {
-        let refused = |method, path, headers: &[(&str, &str)]| asked(method, path, headers).err();
+        let refused = |method, path, headers: &[(&str, &str)]| target(method, path, headers).err();
         assert_eq!(refused("GET", GET_LEASE, &[]), Some(405));
         assert_eq!(refused("DELETE", WATCH, &[]), Some(405));
         assert_eq!(refused("POST", OPENAPI_PATH, &[]), Some(405));

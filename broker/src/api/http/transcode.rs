@@ -11,7 +11,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{Layer, Service, ServiceExt as _};
 
-use crate::api::http::call::{Asked, HttpCall, MessageSource, is_grpc};
+use crate::api::http::call::{HttpCall, HttpTarget, MessageSource, is_grpc};
 use crate::api::http::connect_error::JSON;
 use crate::api::http::grpc_frames::FrameReader;
 use crate::api::http::procedures::Shape;
@@ -72,9 +72,9 @@ where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
     let (mut parts, body) = request.into_parts();
-    let call = match Asked::of(&parts, longest) {
-        Ok(Asked::Call(call)) => call,
-        Ok(Asked::OpenApi) => return Ok(success(JSON, openapi::document())),
+    let call = match HttpTarget::of(&parts, longest) {
+        Ok(HttpTarget::Call(call)) => call,
+        Ok(HttpTarget::OpenApi) => return Ok(success(JSON, openapi::document())),
         Err(refused) => return Ok(refused.into_response()),
     };
     let start = Start::default();
