@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, columns, fields};
+use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::session::Session;
 use crate::units::age;
 
@@ -257,7 +257,7 @@ impl ContextView {
 }
 
 impl Answer for ContextView {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         fields(&[
             ("Context", format!("{}{}", self.name, if self.current { " (current)" } else { "" })),
@@ -277,7 +277,7 @@ struct ContextList {
 }
 
 impl Answer for ContextList {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         let row = |context: &ContextView| {
             vec![
                 if context.current { "*" } else { "" }.to_owned(),
@@ -287,9 +287,16 @@ impl Answer for ContextList {
                 context.brokers.join(","),
             ]
         };
+        const CONTEXT_COLUMNS: [Column; 5] = [
+            Column::text(""),
+            Column::text("context"),
+            Column::text("user").rank(1),
+            Column::text("certificate"),
+            Column::text("brokers").rank(2),
+        ];
         let none =
             "no context; 'comity login' makes one from a token, which a maintainer makes with 'comity user add NAME'";
-        columns(&["", "context", "user", "certificate", "brokers"], self.items.iter().map(row).collect(), none)
+        columns(&CONTEXT_COLUMNS, self.items.iter().map(row).collect(), none)
     }
 }
 
@@ -321,7 +328,7 @@ mod tests {
         std::fs::write(home.path().join("contexts/bad/cert.pem"), "").expect("written");
         let items = ["bad", "dev"].map(|name| ContextView::read(&contexts, name)).into();
         let list = ContextList { items };
-        let text = list.table(crate::clock::now_ms());
+        let text = list.table(crate::clock::now_ms()).to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].trim_start().starts_with("bad") && !lines[1].contains("ends in"), "{text}");
         assert!(lines[2].starts_with('*') && lines[2].contains("spiffe://dev.test/user/alice"), "{text}");

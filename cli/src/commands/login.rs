@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::context::{ContextView, check_replaceable, context_failure, unix_ms, warn_of_variables};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, fields};
+use crate::output::{Answer, Sheet, fields};
 use crate::session::{Session, call};
 use crate::units::age;
 
@@ -187,7 +187,7 @@ struct Renewed {
 }
 
 impl Answer for Renewed {
-    fn table(&self, now_ms: u64) -> String {
+    fn table(&self, now_ms: u64) -> Sheet {
         fields(&[
             ("User", self.user.clone()),
             ("Certificate ends", age(self.certificate_not_after_ms, now_ms)),
