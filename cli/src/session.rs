@@ -207,11 +207,11 @@ impl Session {
     pub fn tls(&self) -> Result<ClientTls, Failure> {
         let directory = self.identity_dir()?;
         let (source, roots) = open_identity(&directory)?;
+        tracing::debug!(target: CALLS_TARGET, caller = %source.current().id(), identity = %directory.path().display());
         if self.identity.is_none() {
             // A second call opens the same identity.
             let _ = self.presented.set(PresentedIdentity { directory, identity: source.current() });
         }
-        tracing::debug!(target: CALLS_TARGET, caller = %source.current().id(), identity = %directory.path().display());
         Ok(ClientTls::new(roots, source.subscribe()))
     }
 

@@ -11,12 +11,12 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::checks::{Check, CheckList, Outcome, clock_check};
-use comity_runtime::{BrokerEndpoints, ClientTls, Clock as _, IdentityDir, SystemClock, connect, private_files};
+use comity_runtime::{BrokerEndpoints, ClientTls, Clock as _, SystemClock, connect, private_files};
 use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::Answer;
+use crate::output::{Answer, Sheet};
 use crate::session::{Session, call};
 
 const DOCTOR_EXAMPLES: &str = "\
@@ -56,9 +56,9 @@ struct Diagnosis {
 }
 
 impl Answer for Diagnosis {
-    fn table(&self, _now_ms: u64) -> String {
+    fn table(&self, _now_ms: u64) -> Sheet {
         let agent = self.agent_checks.as_ref().map(|checks| format!("\nagent:\n{}", checks.text()));
-        format!("{}{}", self.checks.text(), agent.unwrap_or_default())
+        format!("{}{}", self.checks.text(), agent.unwrap_or_default()).into()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::output::{Answer, Sheet};
 /// Who may join with a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Invited {
+pub(crate) enum Invited {
     /// A cluster.
     Cluster(String),
     /// A user.
@@ -21,7 +21,7 @@ pub enum Invited {
 impl Invited {
     /// The command that the other side runs with the token.
     #[must_use]
-    pub fn command(&self, token: &str) -> String {
+    pub(crate) fn command(&self, token: &str) -> String {
         let program = match self {
             Self::Cluster(_) => "comity-agent join",
             Self::User(_) => "comity login",
@@ -33,7 +33,7 @@ impl Invited {
 
 /// What a person gets of an invitation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InvitationText {
+pub(crate) enum InvitationText {
     /// The command to copy.
     #[default]
     Command,
@@ -44,7 +44,7 @@ pub enum InvitationText {
 impl InvitationText {
     /// The command on a terminal, else the token.
     #[must_use]
-    pub fn for_standard_output() -> Self {
+    pub(crate) fn for_standard_output() -> Self {
         if std::io::stdout().is_terminal() { Self::Command } else { Self::Token }
     }
 }
@@ -52,7 +52,7 @@ impl InvitationText {
 /// A join token.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Invitation {
+pub(crate) struct Invitation {
     /// Who may join with it.
     #[serde(flatten)]
     invited: Invited,
@@ -69,7 +69,7 @@ pub struct Invitation {
 impl Invitation {
     /// An invitation, printed for people as `text`.
     #[must_use]
-    pub fn new(invited: Invited, token: String, expires_at_ms: u64, text: InvitationText) -> Self {
+    pub(crate) fn new(invited: Invited, token: String, expires_at_ms: u64, text: InvitationText) -> Self {
         Self { command: invited.command(&token), invited, token, expires_at_ms, text }
     }
 }

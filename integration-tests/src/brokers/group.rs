@@ -103,6 +103,7 @@ impl Group {
             brokers: *SEATS.end(),
             policy: policy.path().to_owned(),
             place: Place::here(),
+            hosts: Vec::new(),
             snapshot_every: SNAPSHOT_EVERY,
             cluster_certificates_s: 86_400,
         };

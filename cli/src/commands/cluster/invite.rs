@@ -82,7 +82,12 @@ impl ClusterInviteArgs {
     async fn enrol(&self, session: &Session, channel: BrokerChannel) -> Result<(), Failure> {
         let user = session.caller()?.id().to_string();
         let source = bundle_in_force(channel.clone()).await?;
-        let bundle = Bundle::compile(&source).map_err(|error| Failure::refused("bad-policy", error.to_string()))?;
+        let bundle = Bundle::compile(&source).map_err(|problems| {
+            Failure::refused(
+                "bad-policy",
+                format!("this version of comity finds {} problems in the bundle in force", problems.len()),
+            )
+        })?;
         let institution = self.institution_in(&bundle, &user)?;
         edit_in_force(session, channel, &self.confirm, |source: &BundleSource| -> Result<BundleSource, EditError> {
             enrol_cluster(source, &Enrolment { cluster: &self.cluster, institution: &institution, user: &user })
