@@ -282,6 +282,15 @@ impl Answer for ContextView {
     }
 }
 
+/// The mark of the current context first.
+const CONTEXT_COLUMNS: [Column; 5] = [
+    Column::text(""),
+    Column::text("context"),
+    Column::text("user").rank(1),
+    Column::text("certificate"),
+    Column::text("brokers").rank(2),
+];
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ContextList {
@@ -299,13 +308,6 @@ impl Answer for ContextList {
                 context.brokers.join(","),
             ]
         };
-        const CONTEXT_COLUMNS: [Column; 5] = [
-            Column::text(""),
-            Column::text("context"),
-            Column::text("user").rank(1),
-            Column::text("certificate"),
-            Column::text("brokers").rank(2),
-        ];
         let none =
             "no context; 'comity login' makes one from a token, which a maintainer makes with 'comity user add NAME'";
         columns(&CONTEXT_COLUMNS, self.items.iter().map(row).collect(), none)
