@@ -1,9 +1,11 @@
 //! `comity context`: the federations that the caller has logged in to.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use comity_runtime::contexts::{CliContext, ContextError, Contexts};
 use comity_runtime::{SpiffeId, TlsIdentity};
 use serde::Serialize;
@@ -11,7 +13,7 @@ use serde::Serialize;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, Sheet, columns, fields};
+use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::session::Session;
 use crate::units::age;
 
@@ -72,6 +74,7 @@ pub enum ContextCommand {
 #[derive(Debug, Args)]
 pub struct ContextNameArgs {
     /// Context, as 'comity context list' shows it
+    #[arg(add = ArgValueCompleter::new(names_like))]
     name: String,
 }
 
@@ -79,6 +82,7 @@ pub struct ContextNameArgs {
 #[derive(Debug, Args)]
 pub struct ContextShowArgs {
     /// Context, as 'comity context list' shows it
+    #[arg(add = ArgValueCompleter::new(names_like))]
     name: Option<String>,
 }
 
@@ -96,6 +100,7 @@ pub struct ContextAddArgs {
 #[derive(Debug, Args)]
 pub struct ContextRemoveArgs {
     /// Context, as 'comity context list' shows it
+    #[arg(add = ArgValueCompleter::new(names_like))]
     name: String,
     #[command(flatten)]
     confirm: ConfirmArgs,
@@ -166,6 +171,13 @@ pub(super) fn warn_of_variables() {
     if !set.is_empty() {
         eprintln!("note: {} in the environment wins against the current context; unset it", set.join(", "));
     }
+}
+
+/// Completes the names of contexts.
+fn names_like(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let names = Contexts::of_caller().and_then(|contexts| contexts.list().ok()).unwrap_or_default();
+    let matching = names.into_iter().filter(|name| typed.to_str().is_some_and(|typed| name.starts_with(typed)));
+    matching.map(CompletionCandidate::new).collect()
 }
 
 fn no_current() -> Failure {
@@ -270,6 +282,15 @@ impl Answer for ContextView {
     }
 }
 
+/// The mark of the current context first.
+const CONTEXT_COLUMNS: [Column; 5] = [
+    Column::text(""),
+    Column::text("context"),
+    Column::text("user").rank(1),
+    Column::text("certificate"),
+    Column::text("brokers").rank(2),
+];
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ContextList {
@@ -289,7 +310,7 @@ impl Answer for ContextList {
         };
         let none =
             "no context; 'comity login' makes one from a token, which a maintainer makes with 'comity user add NAME'";
-        columns(&["", "context", "user", "certificate", "brokers"], self.items.iter().map(row).collect(), none)
+        columns(&CONTEXT_COLUMNS, self.items.iter().map(row).collect(), none)
     }
 }
 
@@ -321,7 +342,7 @@ mod tests {
         std::fs::write(home.path().join("contexts/bad/cert.pem"), "").expect("written");
         let items = ["bad", "dev"].map(|name| ContextView::read(&contexts, name)).into();
         let list = ContextList { items };
-        let text = list.table(crate::clock::now_ms());
+        let text = list.table(crate::clock::now_ms()).to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].trim_start().starts_with("bad") && !lines[1].contains("ends in"), "{text}");
         assert!(lines[2].starts_with('*') && lines[2].contains("spiffe://dev.test/user/alice"), "{text}");

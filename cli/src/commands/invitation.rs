@@ -91,13 +91,13 @@ mod tests {
     fn terminals_get_a_command_pipes_the_token_and_scripts_both() {
         let invitation = |invited, text| Invitation::new(invited, "comity-join-v1.x".to_owned(), 7, text);
         let alice = invitation(Invited::User("alice".to_owned()), InvitationText::Command);
-        assert_eq!(alice.table(0), "comity login comity-join-v1.x\n");
+        assert_eq!(alice.table(0).to_string(), "comity login comity-join-v1.x\n");
         assert_eq!(
             serde_json::to_string(&alice).expect("serialises"),
             r#"{"user":"alice","token":"comity-join-v1.x","command":"comity login comity-join-v1.x","expiresAtMs":7}"#
         );
         let cluster = Invited::Cluster("ncc-main".to_owned());
-        assert_eq!(invitation(cluster.clone(), InvitationText::Token).table(0), "comity-join-v1.x\n");
+        assert_eq!(invitation(cluster.clone(), InvitationText::Token).table(0).to_string(), "comity-join-v1.x\n");
         assert_eq!(cluster.command("t"), "comity-agent join t");
         assert_eq!(Invited::Broker(4).command("t"), "comity-broker up --join t");
     }

@@ -11,7 +11,7 @@ use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 use super::invitation::{Invitation, InvitationText, Invited};
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{format_duration, parse_duration_ms};
+use crate::units::{DurationBounds, format_duration};
 use crate::views::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
 /// Limit of a status call: a broker that is down must not delay the others' answers.
@@ -150,7 +150,7 @@ pub struct BrokerInviteArgs {
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: Option<u64>,
     /// Lifetime of the token: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+    #[arg(long, default_value = "1h", value_parser = DurationBounds::TOKEN.parser(), allow_hyphen_values = true,
         value_name = "DURATION")]
     ttl: u64,
     /// Key that makes a repeated call safe: the same key creates no second token [default: random]

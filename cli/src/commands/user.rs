@@ -11,7 +11,7 @@ use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{format_duration, parse_duration_ms};
+use crate::units::{DurationBounds, format_duration};
 
 const ADD_EXAMPLES: &str = "\
 Examples:
@@ -50,7 +50,7 @@ pub struct UserAddArgs {
     #[command(flatten)]
     confirm: ConfirmArgs,
     /// Lifetime of the token: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+    #[arg(long, default_value = "1h", value_parser = DurationBounds::TOKEN.parser(), allow_hyphen_values = true,
         value_name = "DURATION")]
     ttl: u64,
     /// Key that makes a repeated call safe: the same key creates no second token [default: random]

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::atomic_file::PRIVATE;
+use comity_runtime::telemetry::CALLS_TARGET;
 use comity_runtime::{Clock as _, IdentityDir, IdentityPem, KeyAndCsr, SystemClock, TlsIdentity};
 
 use super::{PresentedIdentity, Session, call};
@@ -25,9 +26,11 @@ impl Session {
             return;
         }
         match tokio::time::timeout(AUTOMATIC_LIMIT, self.renew_certificate(directory)).await {
-            Ok(Ok(renewed)) => tracing::info!(id = %renewed.id(), "the certificate was renewed"),
-            Ok(Err(failure)) => tracing::warn!(%failure, "cannot renew the certificate yet"),
-            Err(_) => tracing::warn!("cannot renew the certificate yet: no answer within {AUTOMATIC_LIMIT:?}"),
+            Ok(Ok(renewed)) => tracing::info!(target: CALLS_TARGET, id = %renewed.id(), "the certificate was renewed"),
+            Ok(Err(failure)) => tracing::warn!(target: CALLS_TARGET, %failure, "cannot renew the certificate yet"),
+            Err(_) => {
+                tracing::warn!(target: CALLS_TARGET, "cannot renew the certificate yet: no answer within {AUTOMATIC_LIMIT:?}")
+            }
         }
     }
 

@@ -6,12 +6,13 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::BrokerChannel;
 
+use crate::commands::completions::known_ids;
 use crate::commands::invitation::{Invitation, InvitationText, Invited};
 use crate::commands::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{format_duration, parse_duration_ms};
+use crate::units::{DurationBounds, format_duration};
 
 const INVITE_EXAMPLES: &str = "\
 Examples:
@@ -32,9 +33,10 @@ cluster added so lends every GPU class to everyone with an agreement; edit its d
 #[command(after_help = INVITE_EXAMPLES)]
 pub struct ClusterInviteArgs {
     /// Cluster that may join with the token
+    #[arg(add = known_ids::policy_clusters())]
     cluster: String,
     /// Lifetime of the token: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = parse_duration_ms, allow_hyphen_values = true,
+    #[arg(long, default_value = "1h", value_parser = DurationBounds::TOKEN.parser(), allow_hyphen_values = true,
         value_name = "DURATION")]
     ttl: u64,
     /// Replace the agent of a member: the agent that joins with the token gets a new identity
