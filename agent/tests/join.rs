@@ -49,7 +49,12 @@ impl Federation {
         let init = Init {
             data: home.path().join("broker"),
             trust_domain: TrustDomain::new("comity.example").unwrap(),
-            settings: Settings { id: 1, members: BTreeMap::from([(1, address)]), bootstrap_admins: BTreeSet::new() },
+            settings: Settings {
+                id: 1,
+                members: BTreeMap::from([(1, address)]),
+                bootstrap_admins: BTreeSet::new(),
+                hosts: BTreeSet::new(),
+            },
             admin: UserName::new("admin").unwrap(),
             admin_out: home.path().join("admin"),
         };

@@ -136,6 +136,7 @@ mod tests {
             id: 1,
             members: parse_members("1=b1.test:7444/b1.test:7443").unwrap(),
             bootstrap_admins: BTreeSet::new(),
+            hosts: BTreeSet::new(),
         };
         let made = Init {
             data: data.to_owned(),

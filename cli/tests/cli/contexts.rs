@@ -28,6 +28,7 @@ pub(crate) fn foreign_identity(temp: &Path) -> tempfile::TempDir {
         id: 1,
         members: std::collections::BTreeMap::from([(1, member)]),
         bootstrap_admins: std::collections::BTreeSet::new(),
+        hosts: std::collections::BTreeSet::new(),
     };
     init(&Init {
         data: dir.path().join("broker"),
