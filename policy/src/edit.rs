@@ -151,10 +151,10 @@ pub fn add_member(
             return Err(EditError::OtherRole { user, tenant, role: held.as_str() });
         }
         None => {
-            let target = Target::of(document, "members");
+            let list = EditedList::of(document, "members");
             let item = format!("{{id: {user}, role: {}}}", role.as_str());
             let is_member = |bundle: &Bundle| bundle.tenants[tenant].spec.members.get(user) == Some(&role);
-            editor.add_item(&target, &item, is_member)?;
+            editor.add_item(&list, &item, is_member)?;
         }
     }
     Ok(editor.into_source())
@@ -170,14 +170,14 @@ fn check_user(user: &str) -> Result<(), EditError> {
 }
 
 /// A list in a document.
-struct Target {
+struct EditedList {
     location: SourceLocation,
     file: usize,
     field: &'static str,
     place: Option<FieldPlace>,
 }
 
-impl Target {
+impl EditedList {
     fn of<T>(document: &Document<T>, field: &'static str) -> Self {
         let line_of_first = || {
             let fields = document.places.iter().filter(|(path, _)| !path.contains(['.', '[']));
@@ -229,49 +229,49 @@ impl Editor {
         if lists(&self.bundle) {
             return Ok(());
         }
-        let target = Target::of(&self.bundle.institutions[institution], "clusters");
-        self.add_item(&target, cluster, lists)
+        let list = EditedList::of(&self.bundle.institutions[institution], "clusters");
+        self.add_item(&list, cluster, lists)
     }
 
     /// Lets the tenant with the institution's name send requests from the cluster.
     fn admit_origin(&mut self, institution: &str, cluster: &str) -> Result<(), EditError> {
         let own = self.bundle.tenants.get(institution).filter(|tenant| tenant.spec.institution == institution);
         let Some(tenant) = own.filter(|tenant| !tenant.spec.clusters.contains(cluster)) else { return Ok(()) };
-        let target = Target::of(tenant, "clusters");
+        let list = EditedList::of(tenant, "clusters");
         let is_origin = |bundle: &Bundle| bundle.tenants[institution].spec.clusters.contains(cluster);
-        self.add_item(&target, cluster, is_origin)
+        self.add_item(&list, cluster, is_origin)
     }
 
     fn join_open_agreement(&mut self, institution: &str) -> Result<(), EditError> {
         let Some(agreement) = self.bundle.agreements.get(OPEN_AGREEMENT) else { return Ok(()) };
-        let lists: &[&'static str] = match &agreement.spec.sides {
+        let fields: &[&'static str] = match &agreement.spec.sides {
             AgreementSides::Mutual(_) => &["parties"],
             AgreementSides::OneWay { .. } => &["borrowers", "lenders"],
         };
-        for list in lists {
-            let target = Target::of(&self.bundle.agreements[OPEN_AGREEMENT], list);
+        for field in fields {
+            let list = EditedList::of(&self.bundle.agreements[OPEN_AGREEMENT], field);
             let is_party = |bundle: &Bundle| match &bundle.agreements[OPEN_AGREEMENT].spec.sides {
                 AgreementSides::Mutual(parties) => parties.contains(institution),
-                AgreementSides::OneWay { borrowers, .. } if *list == "borrowers" => borrowers.contains(institution),
+                AgreementSides::OneWay { borrowers, .. } if *field == "borrowers" => borrowers.contains(institution),
                 AgreementSides::OneWay { lenders, .. } => lenders.contains(institution),
             };
-            self.add_item(&target, institution, is_party)?;
+            self.add_item(&list, institution, is_party)?;
         }
         Ok(())
     }
 
     /// Inserts an item, and keeps the edit only if the bundle then says so and has the same documents.
-    fn add_item(&mut self, target: &Target, item: &str, says_so: impl Fn(&Bundle) -> bool) -> Result<(), EditError> {
+    fn add_item(&mut self, list: &EditedList, item: &str, says_so: impl Fn(&Bundle) -> bool) -> Result<(), EditError> {
         let by_hand = || EditError::ByHand {
-            file: target.location.file.clone(),
-            line: target.location.line,
-            field: target.field,
+            file: list.location.file.clone(),
+            line: list.location.line,
+            field: list.field,
             item: item.to_owned(),
         };
         let mut files = self.bundle.source().files.clone();
-        let file = files.get_mut(target.file).ok_or_else(by_hand)?;
-        let place = target.place.as_ref().ok_or_else(by_hand)?;
-        file.text = insert_item(&file.text, place, target.field, item).ok_or_else(by_hand)?;
+        let file = files.get_mut(list.file).ok_or_else(by_hand)?;
+        let place = list.place.as_ref().ok_or_else(by_hand)?;
+        file.text = insert_item(&file.text, place, list.field, item).ok_or_else(by_hand)?;
         let edited = Bundle::compile(&BundleSource { files, commit: None }).map_err(|_| by_hand())?;
         if !says_so(&edited) || edited.document_count() != self.bundle.document_count() {
             return Err(by_hand());
