@@ -228,9 +228,8 @@ mod tests {
 
     #[test]
     fn every_field_that_the_broker_can_refuse_has_a_name_that_people_write() {
-        let files =
-            <prost_types::FileDescriptorSet as prost_types::prost::Message>::decode(comity_proto::FILE_DESCRIPTOR_SET)
-                .expect("descriptors");
+        let files = <prost_types::FileDescriptorSet as prost::Message>::decode(comity_proto::FILE_DESCRIPTOR_SET)
+            .expect("descriptors");
         let mut messages = BTreeMap::new();
         for file in files.file {
             let package = file.package().to_owned();

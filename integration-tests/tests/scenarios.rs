@@ -1,55 +1,55 @@
 //! Scenario tests of whole federations of real processes; `comity_scenarios` runs them.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-#[path = "scenarios/broker_drills.rs"]
+#[path = "scenarios/brokers/broker_drills.rs"]
 mod broker_drills;
-#[path = "scenarios/brokers_fail.rs"]
+#[path = "scenarios/brokers/brokers_fail.rs"]
 mod brokers_fail;
-#[path = "scenarios/burst.rs"]
+#[path = "scenarios/kubernetes/burst.rs"]
 mod burst;
-#[path = "scenarios/chaos.rs"]
+#[path = "scenarios/brokers/chaos.rs"]
 mod chaos;
 #[path = "scenarios/clients.rs"]
 mod clients;
-#[path = "scenarios/clocks.rs"]
+#[path = "scenarios/brokers/clocks.rs"]
 mod clocks;
-#[path = "scenarios/control_planes.rs"]
+#[path = "scenarios/kubernetes/control_planes.rs"]
 mod control_planes;
-#[path = "scenarios/crashes.rs"]
+#[path = "scenarios/brokers/crashes.rs"]
 mod crashes;
-#[path = "scenarios/day_two.rs"]
+#[path = "scenarios/brokers/day_two.rs"]
 mod day_two;
-#[path = "scenarios/disasters.rs"]
+#[path = "scenarios/brokers/disasters.rs"]
 mod disasters;
 #[path = "scenarios/explain.rs"]
 mod explain;
-#[path = "scenarios/growth.rs"]
+#[path = "scenarios/brokers/growth.rs"]
 mod growth;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
-#[path = "scenarios/liqo_network.rs"]
+#[path = "scenarios/kubernetes/liqo_network.rs"]
 mod liqo_network;
-#[path = "scenarios/lost_disk.rs"]
+#[path = "scenarios/brokers/lost_disk.rs"]
 mod lost_disk;
-#[path = "scenarios/manifests.rs"]
+#[path = "scenarios/kubernetes/manifests.rs"]
 mod manifests;
 #[path = "scenarios/near.rs"]
 mod near;
-#[path = "scenarios/nodes.rs"]
+#[path = "scenarios/kubernetes/nodes.rs"]
 mod nodes;
-#[path = "scenarios/pods.rs"]
+#[path = "scenarios/kubernetes/pods.rs"]
 mod pods;
-#[path = "scenarios/pods_burst.rs"]
+#[path = "scenarios/kubernetes/pods_burst.rs"]
 mod pods_burst;
-#[path = "scenarios/real_kubelets.rs"]
+#[path = "scenarios/kubernetes/real_kubelets.rs"]
 mod real_kubelets;
 #[path = "scenarios/reclaimed.rs"]
 mod reclaimed;
-#[path = "scenarios/restart.rs"]
+#[path = "scenarios/brokers/restart.rs"]
 mod restart;
 #[path = "scenarios/secrets.rs"]
 mod secrets;
-#[path = "scenarios/token.rs"]
+#[path = "scenarios/kubernetes/token.rs"]
 mod token;
 
 use comity_scenarios::Federation;

@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// Hosts of one page, at most.
 const MAX_HOSTS: usize = 8;
+/// The namespace with the bridge that connects the hosts.
+const SWITCH: &str = "switch";
 
 /// A network of hosts. It ends with this value.
 #[derive(Debug)]
@@ -23,9 +25,9 @@ impl Hosts {
     pub fn create() -> Result<Self> {
         ensure!(may_create(), "hosts need root on Linux");
         let hosts = Self { prefix: format!("cd{}", std::process::id()), names: Vec::new() };
-        hosts.ip(&["netns", "add", &hosts.namespace("hub")])?;
-        hosts.ip_in("hub", &["link", "add", "hub", "type", "bridge"])?;
-        hosts.ip_in("hub", &["link", "set", "hub", "up"])?;
+        hosts.ip(&["netns", "add", &hosts.namespace(SWITCH)])?;
+        hosts.ip_in(SWITCH, &["link", "add", "bridge", "type", "bridge"])?;
+        hosts.ip_in(SWITCH, &["link", "set", "bridge", "up"])?;
         Ok(hosts)
     }
 
@@ -40,7 +42,8 @@ impl Hosts {
         }
         let hosts: String =
             self.names.iter().enumerate().map(|(n, name)| format!("10.99.0.{} {name}\n", n + 1)).collect();
-        let file = home.join(format!("hosts-{name}"));
+        // Hosts that run already see the new one: the same file is mounted at each.
+        let file = home.join("hosts");
         std::fs::write(&file, format!("127.0.0.1 localhost\n{hosts}"))?;
         let enter = format!(
             "mount -t tmpfs tmpfs /var/lib && mount --bind {} /etc/hosts && hostname {name} && exec bash --noprofile --norc",
@@ -56,8 +59,8 @@ impl Hosts {
         let number = self.names.len();
         let (namespace, port) = (self.namespace(name), format!("port{number}"));
         self.ip(&["netns", "add", &namespace])?;
-        self.ip_in("hub", &["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &namespace])?;
-        self.ip_in("hub", &["link", "set", &port, "master", "hub", "up"])?;
+        self.ip_in(SWITCH, &["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &namespace])?;
+        self.ip_in(SWITCH, &["link", "set", &port, "master", "bridge", "up"])?;
         self.ip_in(name, &["address", "add", &format!("10.99.0.{number}/24"), "dev", "eth0"])?;
         self.ip_in(name, &["link", "set", "eth0", "up"])?;
         self.ip_in(name, &["link", "set", "lo", "up"])
@@ -82,7 +85,7 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for name in self.names.iter().map(String::as_str).chain(["hub"]) {
+        for name in self.names.iter().map(String::as_str).chain([SWITCH]) {
             _ = self.ip(&["netns", "delete", &self.namespace(name)]);
         }
     }

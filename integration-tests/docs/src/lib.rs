@@ -15,6 +15,8 @@
 //! | `no federation` | the page's commands need none; on the first block of the page |
 //! | `as NAME` | runs as this user of the federation |
 //! | `on NAME` | runs on a host of this name, which is empty at first and shares a network with the page's other hosts |
+//! | `gpus` | on the first block of a host: it has four H100, by a stand-in for nvidia-smi |
+//! | `terminal` | the output goes to a terminal |
 //! | `exit N` | exit code of the block's last command; default 0 in `sh`, any in `console` |
 //! | `numbers` | all numbers match |
 //! | `background` | the last command keeps running; its first lines must be those shown |

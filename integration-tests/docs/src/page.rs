@@ -28,6 +28,10 @@ pub struct Notes {
     pub host: Option<String>,
     /// The exit code of the last command.
     pub exit: Option<i32>,
+    /// The host has GPUs.
+    pub gpus: bool,
+    /// Output goes to a terminal.
+    pub terminal: bool,
     /// Any numbers match.
     pub numbers: bool,
     /// The last command keeps running.
@@ -87,6 +91,8 @@ impl std::str::FromStr for Notes {
             match note.split_once(' ') {
                 None if note == "federation" => notes.federation = true,
                 None if note == "numbers" => notes.numbers = true,
+                None if note == "gpus" => notes.gpus = true,
+                None if note == "terminal" => notes.terminal = true,
                 None if note == "background" => notes.background = true,
                 Some(("no", "federation")) => notes.no_federation = true,
                 Some(("on", host)) => notes.host = Some(host.to_owned()),

@@ -24,8 +24,18 @@ pub struct Setup {
     pub repository: PathBuf,
     /// The folder of `comity`, `comity-agent` and `comity-broker`.
     pub programs: PathBuf,
+    /// The folder of kubectl.
+    pub kubernetes: PathBuf,
     /// Whether to write what was printed into the pages.
     pub write: bool,
+}
+
+impl Setup {
+    /// The folders of programs, first those in `before`.
+    fn path(&self, before: &[&Path]) -> String {
+        let folders = before.iter().copied().chain([self.programs.as_path(), self.kubernetes.as_path()]);
+        folders.map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":")
+    }
 }
 
 /// What became of a page.
@@ -66,7 +76,7 @@ pub fn page(setup: &Setup, path: &Path) -> Result<Outcome> {
     let home = tempfile::Builder::new().prefix("comity-docs-").tempdir()?;
     let folder = work_folder(&setup.repository, home.path())?;
     let bash = ["bash", "--noprofile", "--norc"].map(str::to_owned);
-    let shell = Shell::start(&bash, &folder, &setup.programs, home.path())?;
+    let shell = Shell::start(&bash, &folder, &setup.path(&[]), home.path())?;
     let mut run = PageRun {
         setup,
         masks: Masks::default(),
@@ -105,6 +115,7 @@ impl PageRun<'_> {
                     self.start_federation()?;
                 }
                 let host = block.notes.host.clone().unwrap_or_default();
+                self.shell(&host, block.notes.gpus)?;
                 if let Some(user) = &block.notes.user {
                     let identity = self.federation.as_ref().context("there is no federation")?.identity(user);
                     ensure!(identity.exists(), "the federation has no user {user}");
@@ -159,7 +170,8 @@ impl PageRun<'_> {
             } else if block.notes.background && last {
                 (self.background(host, &step.command, shown, block.notes.numbers)?, 0)
             } else {
-                let command = self.with_folder(&step.command);
+                let command = self.with_words(&self.with_folder(&step.command));
+                let command = if block.notes.terminal { on_terminal(&command) } else { command };
                 self.run(host, &command)?
             };
             let printed: Vec<String> = printed.iter().map(|line| self.without_folder(line)).collect();
@@ -184,12 +196,13 @@ impl PageRun<'_> {
     /// Runs a command on a host; the empty name is this machine.
     fn run(&mut self, host: &str, command: &str) -> Result<(Vec<String>, i32)> {
         let command = self.with_words(command);
-        let (printed, code) = self.shell(host)?.run(&command)?;
+        let (printed, code) = self.shell(host, false)?.run(&command)?;
         self.words.extend(printed.iter().flat_map(|line| line.split_whitespace()).map(str::to_owned));
         Ok((printed, code))
     }
 
-    fn shell(&mut self, host: &str) -> Result<&mut Shell> {
+    /// The shell of a host, which is made if need be; `gpus`: with GPUs.
+    fn shell(&mut self, host: &str, gpus: bool) -> Result<&mut Shell> {
         if !self.shells.contains_key(host) {
             let hosts = match &mut self.hosts {
                 Some(hosts) => hosts,
@@ -198,7 +211,9 @@ impl PageRun<'_> {
             let home = self.home.path().join(format!("home-{host}"));
             std::fs::create_dir(&home)?;
             let command = hosts.shell(host, self.home.path())?;
-            let shell = Shell::start(&command, &self.home.path().join("work"), &self.setup.programs, &home)?;
+            let stand_ins = self.setup.repository.join("integration-tests/docs/stand-ins");
+            let path = if gpus { self.setup.path(&[&stand_ins]) } else { self.setup.path(&[]) };
+            let shell = Shell::start(&command, &self.home.path().join("work"), &path, &home)?;
             self.shells.insert(host.to_owned(), shell);
         }
         self.shells.get_mut(host).context("the shell of the host")
@@ -218,7 +233,7 @@ impl PageRun<'_> {
         let file = self.home.path().join(format!("background-{}", self.outcome.ran));
         let command = self.with_folder(command);
         let command = self.with_words(&command);
-        self.shell(host)?.start_in_background(&command, &file)?;
+        self.shell(host, false)?.start_in_background(&command, &file)?;
         let until = Instant::now() + BACKGROUND;
         loop {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -238,6 +253,12 @@ impl PageRun<'_> {
     fn without_folder(&self, text: &str) -> String {
         text.replace(&self.folder().display().to_string(), SHOWN_FOLDER)
     }
+}
+
+/// The command, run by `script`, which gives it a terminal.
+fn on_terminal(command: &str) -> String {
+    let quoted = command.replace('\'', "'\\''");
+    format!("script --quiet --return --flush --command '{quoted}' /dev/null | tr -d '\\r'")
 }
 
 /// A folder with links to everything in the repository but its build output: commands may write files beside them.

@@ -22,19 +22,22 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts a shell by `command` in a folder, with `programs` first in its path.
+    /// Starts a shell by `command` in a folder, with `programs`, folders separated by colons, first in its path.
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(command: &[String], folder: &Path, programs: &Path, home: &Path) -> Result<Self> {
+    pub fn start(command: &[String], folder: &Path, programs: &str, home: &Path) -> Result<Self> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut process = Command::new("setsid")
             .args(command)
             .current_dir(folder)
             .env_clear()
-            .env("PATH", format!("{}:{path}", programs.display()))
+            .env("PATH", format!("{programs}:{path}"))
             .env("HOME", home)
             .env("LANG", "C.UTF-8")
+            .env("COLUMNS", "120")
+            .env("NO_COLOR", "1")
+            .env("TERM", "xterm")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

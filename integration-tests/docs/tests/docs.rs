@@ -5,6 +5,7 @@
 mod odd_inputs;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use comity_docs::links::broken;
 use comity_docs::run::{Setup, page, pages};
@@ -22,6 +23,13 @@ fn programs() -> PathBuf {
         );
     }
     folder
+}
+
+/// The folder of kubectl, which `scripts/kubernetes-binaries` gets.
+fn kubernetes(repository: &Path) -> PathBuf {
+    let output = Command::new(repository.join("scripts/kubernetes-binaries")).output().expect("the script runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
 fn repository() -> PathBuf {
@@ -46,7 +54,8 @@ fn links_lead_somewhere() {
 fn commands_run_and_print_what_the_pages_show() {
     let repository = repository();
     let write = std::env::var_os("COMITY_WRITE_DOCS").is_some();
-    let setup = Setup { programs: programs(), write, repository: repository.clone() };
+    let setup =
+        Setup { programs: programs(), kubernetes: kubernetes(&repository), write, repository: repository.clone() };
     let only = std::env::var("COMITY_DOCS_PAGE").ok();
     let mut all = pages(&repository.join("docs")).expect("the folder docs");
     all.push(repository.join("README.md"));

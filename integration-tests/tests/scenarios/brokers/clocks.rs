@@ -15,7 +15,7 @@ const LIBRARY: &str = "faketime/libfaketime.so.1";
 const HOURS_2_MS: i64 = 7_200_000;
 /// A clock offset longer than a lease and shorter than the lifetime of certificates.
 const MINUTES_45: (&str, i64) = ("+45m", 2_700_000);
-const OPERATE: &str = include_str!("../../../docs/operate.md");
+const OPERATE: &str = include_str!("../../../../docs/operate.md");
 
 /// Path of libfaketime, if it is installed. `./test` reports at its start if it is not.
 fn library() -> Option<PathBuf> {

@@ -12,7 +12,7 @@ use crate::OrLogs as _;
 use crate::inventories::origin_and_donor;
 
 const DATA: &str = "/var/lib/comity-broker";
-const PAGE: &str = include_str!("../../../docs/disaster.md");
+const PAGE: &str = include_str!("../../../../docs/disaster.md");
 
 /// The commands under a heading, block by block.
 fn blocks(heading: &str) -> Vec<Vec<&'static str>> {
