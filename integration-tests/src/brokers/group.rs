@@ -105,6 +105,7 @@ impl Group {
             place: Place::here(),
             snapshot_every: SNAPSHOT_EVERY,
             cluster_certificates_s: 86_400,
+            hosts: Vec::new(),
         };
         let places = hosts.places();
         let federation = Federation::start_at(config, places, |seat, data| hosts.mount(seat, &data)).await?;
