@@ -14,6 +14,8 @@ mod required_fields;
 pub use convert::Unspecified;
 pub use error_status::{ERROR_DOMAIN, error_detail, error_status};
 pub use required_fields::{MissingField, RequiredFields};
+/// The files of the standard error details, package `google.rpc`, as an encoded `FileDescriptorSet`.
+pub use tonic_types::pb::FILE_DESCRIPTOR_SET as ERROR_DETAILS_DESCRIPTOR_SET;
 pub use tonic_types::{ErrorDetails, StatusExt};
 
 /// The public API, package `comity.v1`.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use comity_proto::FILE_DESCRIPTOR_SET;
 use comity_proto::v1::federation_service_server::FederationServiceServer;
 use comity_proto::v1::lease_service_server::LeaseServiceServer;
 use comity_proto::v1::offer_service_server::OfferServiceServer;
@@ -11,6 +10,7 @@ use comity_proto::v1::policy_service_server::PolicyServiceServer;
 use comity_proto::v1::raft_service_server::RaftServiceServer;
 use comity_proto::v1::request_service_server::RequestServiceServer;
 use comity_proto::v1::watch_service_server::WatchServiceServer;
+use comity_proto::{ERROR_DETAILS_DESCRIPTOR_SET, FILE_DESCRIPTOR_SET};
 use comity_runtime::telemetry::TraceLayer;
 use comity_runtime::tls::{Incoming, IncomingLimits, ServerTls, incoming};
 use tokio::net::TcpListener;
@@ -61,6 +61,8 @@ pub async fn serve_clients(
     let reflected = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            // grpcurl learns the types of error details by reflection, too.
+            .register_encoded_file_descriptor_set(ERROR_DETAILS_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)

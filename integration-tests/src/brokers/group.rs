@@ -106,6 +106,7 @@ impl Group {
             hosts: Vec::new(),
             snapshot_every: SNAPSHOT_EVERY,
             cluster_certificates_s: 86_400,
+            hosts: Vec::new(),
         };
         let places = hosts.places();
         let federation = Federation::start_at(config, places, |seat, data| hosts.mount(seat, &data)).await?;

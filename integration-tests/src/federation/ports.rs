@@ -28,7 +28,7 @@ impl Ports {
     }
 }
 
-/// A port as [`free_ports`] finds them.
+/// A port free for TCP and UDP, below the range of outgoing connections.
 pub fn free_port() -> Result<u16> {
     Ok(free_ports(1)?[0])
 }

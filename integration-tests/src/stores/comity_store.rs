@@ -39,6 +39,7 @@ impl ComityStore {
             hosts: Vec::new(),
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
+            hosts: Vec::new(),
         })
         .await?;
         let brokers = BrokerEndpoints::new(federation.broker_addresses())?;
