@@ -20,6 +20,8 @@ mod kept;
 mod policy_changes;
 #[path = "cli/policy_check.rs"]
 mod policy_check;
+#[path = "cli/terminal.rs"]
+mod terminal;
 
 /// `comity`, with nothing of the caller's environment that it reads.
 fn comity() -> Command {
@@ -187,39 +189,6 @@ fn a_request_file_is_read_strictly() {
     let output = run(&["quote", "-f", &file.display().to_string()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("request.yaml:5:3") && stderr(&output).contains("amuont"), "{}", stderr(&output));
-}
-
-#[test]
-fn every_mistake_of_a_request_file_is_reported_in_its_own_words() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("request.yaml");
-    let quote = |text: &str| {
-        std::fs::write(&file, text).unwrap();
-        stderr(&run(&["quote", "-f", &file.display().to_string()]))
-    };
-    let both = quote("tenant: t\norigni: o\ngpus:\n  class: c\n  amuont: 3\nduration: 5s\n");
-    for part in ["request.yaml:2:1", "did you mean \"origin\"?", "request.yaml:5:3", "\"amount\"?", "use 10s to 90d"] {
-        assert!(both.contains(part), "{part}: {both}");
-    }
-    let donors = quote("tenant: t\norigin: o\ngpus: {class: c}\ndonors: [o]\n");
-    assert!(donors.contains("field: donors = \"o\""), "{donors}");
-}
-
-#[test]
-fn a_request_file_to_start_from_and_manual_pages_are_printed() {
-    let example = run(&["request", "example"]);
-    assert!(example.status.success() && stdout(&example).starts_with("tenant: "), "{}", stdout(&example));
-    let page = run(&["man"]);
-    assert!(page.status.success() && stdout(&page).contains(".TH comity"), "{}", stderr(&page));
-}
-
-#[test]
-fn short_help_is_shorter_than_full_help() {
-    let lines = |flag: &str| stdout(&run(&["request", "submit", flag])).lines().count();
-    assert!(lines("-h") < lines("--help"));
-    assert_eq!(stdout(&run(&["help", "lease", "list"])), stdout(&run(&["lease", "list", "--help"])));
-    let completed = comity().env("COMPLETE", "bash").args(["--", "comity", "lease", "sh"]).output().unwrap();
-    assert!(completed.status.success() && stderr(&completed).is_empty(), "{}", stderr(&completed));
 }
 
 #[test]
