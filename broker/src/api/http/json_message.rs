@@ -121,7 +121,7 @@ mod tests {
         assert!(reason.starts_with("field \"spec.gpus.count\" is malformed: "), "{reason}");
         assert_eq!(refused(r#"{"dryrun": true}"#).0, "dryrun");
         assert_eq!(refused(r#"{"spec": {"delivery": "BY_MAIL"}}"#).0, "spec.delivery");
-        for malformed in ["", "{", "[]", "{} {}", r#"{"dryRun": true, "dryRun": true}"#] {
+        for malformed in ["", "{", "[]", "{} {}"] {
             assert!(!refused(malformed).1.is_empty(), "{malformed}");
         }
     }
