@@ -29,7 +29,7 @@ Exit code 1 if a check failed. Changes nothing.
 ";
 
 /// A broker that is down must not delay the others' answers.
-const BROKER_LIMIT: Duration = Duration::from_secs(5);
+const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// A certificate that ends so soon is a warning.
 const SOON: Duration = Duration::from_secs(3 * 24 * 3_600);
 
@@ -167,9 +167,9 @@ async fn ask(address: &str, tls: &ClientTls) -> Result<BrokerAnswer, Failure> {
     let mut client = FederationServiceClient::new(connect(&endpoint, tls));
     let clock = SystemClock::new();
     let sent = clock.unix_ms();
-    let answer = tokio::time::timeout(BROKER_LIMIT, client.get_federation(v1::GetFederationRequest {})).await;
+    let answer = tokio::time::timeout(ASK_LIMIT, client.get_federation(v1::GetFederationRequest {})).await;
     let answer = answer.map_err(|_| {
-        Failure::unavailable(format!("no answer within {} s", BROKER_LIMIT.as_secs()))
+        Failure::unavailable(format!("no answer within {} s", ASK_LIMIT.as_secs()))
             .remedy("check that a broker runs there, and that firewalls let this host reach it")
     })?;
     let federation = answer?.into_inner();
