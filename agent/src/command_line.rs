@@ -12,7 +12,7 @@ mod settings;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use comity_runtime::redaction::redact_tokens;
+use comity_runtime::join_token::redact_tokens;
 
 use crate::observe::file::SAMPLE_INVENTORY;
 use doctor_command::DoctorArgs;

@@ -26,7 +26,6 @@ pub mod identity;
 pub mod join_token;
 pub mod memory;
 pub mod private_files;
-pub mod redaction;
 pub mod secret;
 pub mod shutdown;
 pub mod signing;

@@ -6,8 +6,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::join_token::{JoinToken, TOKEN_MAX_BYTES, is_token};
+use comity_runtime::atomic_file::FileError;
+use comity_runtime::join_token::{JoinToken, TOKEN_MAX_BYTES, TokenArgumentError, is_token};
 use comity_runtime::{Secret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
@@ -48,13 +48,16 @@ impl JoinTokenSource {
     /// # Errors
     /// [`JoinError::File`] or [`JoinError::Token`]; neither quotes the token.
     pub fn read(&self) -> Result<JoinToken, JoinError> {
-        let invalid = |source| JoinError::Token { origin: self.to_string(), source };
+        let invalid = |origin: &dyn fmt::Display, source| JoinError::Token { origin: origin.to_string(), source };
         match self {
-            Self::Inline(text) => text.expose().parse().map_err(invalid),
-            Self::File(path) => {
-                let bytes = Zeroizing::new(atomic_file::read_bounded(path, TOKEN_FILE_MAX_BYTES)?);
-                String::from_utf8_lossy(&bytes).parse().map_err(invalid)
-            }
+            Self::Inline(text) => text.expose().parse().map_err(|source| invalid(self, source)),
+            Self::File(path) => JoinToken::from_argument(&path.to_string_lossy()).map_err(|error| match error {
+                TokenArgumentError::File(error) => error.into(),
+                TokenArgumentError::Input(source) => FileError { operation: "read", path: path.clone(), source }.into(),
+                TokenArgumentError::Token(source) if path.exists() => invalid(self, source),
+                // It may be a token that was cut off at its beginning.
+                TokenArgumentError::Token(source) => invalid(&"the given text", source),
+            }),
             Self::StandardInput => self.clone().loaded()?.read(),
         }
     }
@@ -150,5 +153,8 @@ mod tests {
         std::fs::write(&path, "no token").unwrap();
         let error = parse(path.to_str().unwrap()).read().unwrap_err().to_string();
         assert!(error.contains("join.token: not a join token"), "{error}");
+        let cut = "eyJzZWNyZXQiOiJhYiJ9".repeat(10);
+        let error = parse(&cut).read().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains(&cut), "{error}");
     }
 }

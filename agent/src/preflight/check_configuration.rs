@@ -13,12 +13,11 @@ pub(super) fn check(config: &Config) -> Vec<Check> {
             .0
             .iter()
             .map(|setting| {
-                let value = if setting.value.is_empty() { String::new() } else { format!(" {:?}", setting.value) };
-                Check::failed(
-                    CONFIGURATION_CHECK,
-                    format!("{}{value} is refused", setting.field),
-                    setting.reason.clone(),
-                )
+                let detail = match setting.value.as_str() {
+                    "" => format!("{} is missing", setting.field),
+                    value => format!("{} {value:?} is refused", setting.field),
+                };
+                Check::failed(CONFIGURATION_CHECK, detail, setting.reason.clone())
             })
             .collect(),
         Err(error) => vec![Check::failed(CONFIGURATION_CHECK, error.to_string(), "docs/join.md lists all fields")],
