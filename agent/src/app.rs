@@ -20,7 +20,8 @@ use comity_runtime::{
 use tokio::sync::{Notify, watch};
 
 use crate::config::{Config, ConfigError, FabricModeName};
-use crate::enrollment::join::{JoinError, JoinInput, Membership, join_or_load};
+use crate::enrollment::join::{JoinInput, Membership, join_or_load};
+use crate::enrollment::join_error::JoinError;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings};

@@ -1,5 +1,6 @@
 //! How the agent joins its federation, and renews its certificate.
 
 pub mod join;
+pub mod join_error;
 pub mod renew;
 pub mod token_source;

@@ -21,10 +21,10 @@ reach it through an encrypted tunnel, with its own kubeconfig.";
 
 const COMITY_EXAMPLES: &str = "\
 Examples:
-  comity dev                                  try a whole federation on this machine
-  comity login                                join a federation with the token that a maintainer gave you
+  comity dev                                  try a whole federation
+  comity login                                join with a token
   comity offers                               list the GPUs that clusters lend
-  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
+  comity request submit --tenant t --origin c --class frontier --gpus 3 --wait
   comity lease list
   comity lease kubeconfig lease-1 --output-file gpus.kubeconfig
 ";
@@ -53,9 +53,9 @@ pub struct Args {
 /// The commands, named by noun; their subcommands are verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a whole federation on this machine: three brokers and four clusters
+    /// Run a whole federation on this machine
     Dev(DevArgs),
-    /// Overview: brokers, clusters, GPUs, leases, queue, and what needs attention
+    /// Brokers, clusters, GPUs, leases and queue on one screen
     Status(status::StatusArgs),
     /// GPU use, leases and queue, live
     Top(top::TopArgs),
@@ -77,7 +77,7 @@ pub enum Command {
     /// Requests for GPUs: submit, watch, cancel, explain
     #[command(subcommand)]
     Request(request::RequestCommand),
-    /// Placement, start time and price of a request, without submitting it
+    /// Placement, start and price of a request, unsubmitted
     Quote(quote::QuoteArgs),
     /// Leases: list, use, renew, release
     #[command(subcommand)]
@@ -91,9 +91,9 @@ pub enum Command {
     /// The broker group: status, members, leader
     #[command(subcommand)]
     Raft(raft::RaftCommand),
-    /// Check identity, brokers, clock and rights, with a remedy for each problem
+    /// Check identity, brokers, clock and rights
     Doctor(doctor::DoctorArgs),
-    /// Completion script for your shell; completes ids by asking the broker
+    /// Completion script for your shell, with ids
     Completions(completions::CompletionsArgs),
     /// Manual pages of comity, comity-agent and comity-broker
     Man(man::ManArgs),

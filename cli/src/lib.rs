@@ -88,7 +88,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Raft(command) => command.run(session).await,
         Command::Doctor(command) => command.run(session).await,
         Command::Completions(command) => command.run(),
-        Command::Man(command) => command.run(),
+        Command::Man(command) => command.run(help::command(help::Detail::Full)),
         Command::Version(command) => command.run(session).await,
         Command::Status(command) => command.run(session).await,
         Command::Top(command) => command.run(session).await,

@@ -123,7 +123,6 @@ impl<'a> GrowthRun<'a> {
             brokers: 1,
             policy: policy.path().to_owned(),
             place: Place::here(),
-            hosts: Vec::new(),
             snapshot_every: config.snapshot_every,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),

@@ -13,24 +13,21 @@
 //! identifies a peer to Comity's programs; DNS names and addresses in it are for other clients.
 
 pub mod admin;
-pub mod atomic_file;
 pub mod backoff;
 pub mod ca;
 pub mod checks;
 pub mod clock;
-pub mod contexts;
 pub mod crypto;
 pub mod entropy;
+pub mod files;
 pub mod host_name;
 pub mod identity;
 pub mod join_token;
 pub mod memory;
-pub mod private_files;
 pub mod secret;
 pub mod shutdown;
 pub mod signing;
 pub mod spiffe;
-pub mod strict_yaml;
 pub mod telemetry;
 pub mod tls;
 
@@ -38,9 +35,10 @@ pub use admin::{AdminServer, BuildInfo, Readiness, ReadinessGuard};
 pub use backoff::Backoff;
 pub use ca::{CertificateAuthority, CsrDer, IssuedCertificate, KeyAndCsr};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use contexts::{CliContext, ContextError, Contexts};
 pub use crypto::install_crypto_provider;
 pub use entropy::{Entropy, SeededEntropy, SystemEntropy};
+pub use files::contexts::{self, CliContext, ContextError, Contexts};
+pub use files::{atomic_file, private_files, strict_yaml};
 pub use host_name::HostName;
 pub use identity::{IdentityDir, IdentityPem, IdentitySource, RootHash, Roots, TlsIdentity};
 pub use join_token::JoinToken;

@@ -5,7 +5,7 @@ use comity_runtime::telemetry::TelemetryError;
 
 use crate::app::AgentError;
 use crate::config::ConfigError;
-use crate::enrollment::join::JoinError;
+use crate::enrollment::join_error::JoinError;
 use crate::services::nodes::follower::FollowerError;
 
 /// `sysexits.h`: the command was used wrongly.

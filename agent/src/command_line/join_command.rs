@@ -14,7 +14,8 @@ use super::run_command::{identity_key, run_agent};
 use super::settings::Settings;
 use crate::app::AgentError;
 use crate::config::Config;
-use crate::enrollment::join::{JoinError, JoinInput, join_or_load};
+use crate::enrollment::join::{JoinInput, join_or_load};
+use crate::enrollment::join_error::JoinError;
 use crate::enrollment::token_source::JoinTokenSource;
 use crate::preflight::{JoinChecks, Skippable};
 

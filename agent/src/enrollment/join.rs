@@ -1,93 +1,29 @@
 //! Exchanges a join token for an identity, over a connection whose root certificate the token pins.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
-use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::ca::CaError;
-use comity_runtime::identity::IdentityError;
-use comity_runtime::join_token::JoinTokenError;
+use comity_runtime::atomic_file;
 use comity_runtime::telemetry::TraceInjector;
-use comity_runtime::tls::{self, ConnectError, EndpointError};
+use comity_runtime::tls::{self, ConnectError};
 use comity_runtime::{
     Backoff, BrokerEndpoints, ClientTls, Clock, ClusterName, Entropy, IdentityDir, IdentityKey, IdentityPem,
     IdentitySignature, JoinToken, KeyAndCsr, Roots, TlsIdentity,
 };
 
+use super::join_error::{JOIN_TIMEOUT, JoinError};
 use super::token_source::JoinTokenSource;
 
 /// Purpose of the identity key's signature over the CSR.
 const JOIN_DOMAIN: &str = "join-csr";
-/// How long joining is retried while no broker answers; a starting group takes seconds.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shortest and longest pause between tries.
 const JOIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 /// Name of the file with the brokers' addresses in the state directory.
 const BROKERS_FILE: &str = "brokers";
 /// Its largest size.
 const BROKERS_MAX_BYTES: u64 = 16 << 10;
-
-/// Why an agent has no identity.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    /// No identity and no token.
-    #[error("{state} holds no identity of a member cluster: get a token with `comity cluster invite`, and run \
-        `comity-agent join TOKEN`", state = .state.display())]
-    NoToken {
-        /// The state folder.
-        state: PathBuf,
-    },
-    /// A file could not be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The token is invalid.
-    #[error("{origin}: {source}")]
-    Token {
-        /// Where the token comes from.
-        origin: String,
-        /// The cause.
-        #[source]
-        source: JoinTokenError,
-    },
-    /// No key could be made.
-    #[error(transparent)]
-    Key(#[from] CaError),
-    /// The identity on disk, or the received one, is invalid.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The list of brokers is invalid.
-    #[error(transparent)]
-    Brokers(#[from] EndpointError),
-    /// A broker refused.
-    #[error("the broker refused to let {cluster} join: {reason}")]
-    Refused {
-        /// The cluster.
-        cluster: String,
-        /// Its reason.
-        reason: String,
-    },
-    /// The server that answers is not a broker of the token's federation.
-    #[error(
-        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) belongs to \
-         it: {reason}; ask for a new token"
-    )]
-    SomebodyElse {
-        /// The federation of the token.
-        federation: String,
-        /// Its brokers.
-        brokers: String,
-        /// The error of the first one.
-        reason: String,
-    },
-    /// No broker answered.
-    #[error("no broker answered within {}s: {reason}", JOIN_TIMEOUT.as_secs())]
-    Unreachable {
-        /// The last failure.
-        reason: String,
-    },
-}
 
 /// An agent's membership in its federation.
 #[derive(Debug)]

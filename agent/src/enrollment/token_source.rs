@@ -12,7 +12,7 @@ use comity_runtime::{Secret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::join::JoinError;
+use super::join_error::JoinError;
 
 /// Bytes read for a token, at most: a token with some white space around it.
 const TOKEN_FILE_MAX_BYTES: u64 = 2 * TOKEN_MAX_BYTES as u64;

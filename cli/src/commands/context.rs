@@ -62,7 +62,7 @@ pub enum ContextCommand {
     /// Show one context [default: the one that commands use]
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ContextShowArgs),
-    /// Save --broker and --identity as a context
+    /// Save brokers and identity as a context
     #[command(after_help = ADD_CONTEXT_EXAMPLES)]
     Add(ContextAddArgs),
     /// Delete a context with its key

@@ -27,7 +27,7 @@ const LOGIN_EXAMPLES: &str = "\
 Examples:
   comity login                         asks for the token, and does not show it
   comity login alice.token             reads it from a file; - reads standard input
-  comity login comity-join-v1.eyJi…    the line that 'comity user add' printed; your shell may keep it
+  comity login TOKEN                   the line that 'comity user add' printed; your shell may keep it
   comity login --context work alice.token
   comity login --renew                 new key and certificate now; commands do it when it is time
 

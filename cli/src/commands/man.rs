@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _};
 
 use crate::failure::Failure;
-use crate::help::{Detail, command};
 use crate::output::write_stdout;
 
 const MAN_EXAMPLES: &str = "\
@@ -23,14 +22,14 @@ pub struct ManArgs {
 }
 
 impl ManArgs {
-    /// Prints one page, or writes one for each command of each program.
+    /// Prints one page, that of `comity`, or writes one for each command of each program.
     ///
     /// # Errors
     /// [`Failure`] if a page cannot be written.
-    pub fn run(&self) -> Result<(), Failure> {
+    pub fn run(&self, comity: clap::Command) -> Result<(), Failure> {
         let Some(dir) = &self.dir else {
             let mut page = Vec::new();
-            let rendered = clap_mangen::Man::new(command(Detail::Full)).render(&mut page);
+            let rendered = clap_mangen::Man::new(comity).render(&mut page);
             rendered.map_err(|error| Failure::configuration(format!("cannot write the page: {error}")))?;
             return write_stdout(&String::from_utf8_lossy(&page));
         };
@@ -40,7 +39,7 @@ impl ManArgs {
         std::fs::create_dir_all(dir).map_err(unwritten)?;
         let agent = comity_agent::command_line::CommandLine::command();
         let broker = comity_broker::command_line::CommandLine::command();
-        for program in [command(Detail::Full), agent, broker] {
+        for program in [comity, agent, broker] {
             clap_mangen::generate_to(program, dir).map_err(unwritten)?;
         }
         Ok(())
@@ -54,7 +53,9 @@ mod tests {
     #[test]
     fn every_program_and_command_gets_a_page() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        ManArgs { dir: Some(dir.path().join("man1")) }.run().expect("written");
+        ManArgs { dir: Some(dir.path().join("man1")) }
+            .run(crate::help::command(crate::help::Detail::Full))
+            .expect("written");
         let page = |name: &str| std::fs::read_to_string(dir.path().join("man1").join(name)).expect(name);
         let submit = page("comity-request-submit.1");
         assert!(submit.contains("numa") && submit.contains("Examples"), "{submit}");

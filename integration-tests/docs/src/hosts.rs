@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// Hosts of one page, at most.
 const MAX_HOSTS: usize = 8;
+/// The domain of the hosts.
+const DOMAIN: &str = "lab.example";
 /// The namespace with the bridge that connects the hosts.
 const SWITCH: &str = "switch";
 
@@ -40,13 +42,17 @@ impl Hosts {
         if !self.names.iter().any(|known| known == name) {
             self.add(name)?;
         }
-        let hosts: String =
-            self.names.iter().enumerate().map(|(n, name)| format!("10.99.0.{} {name}\n", n + 1)).collect();
+        let hosts: String = self
+            .names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| format!("10.99.0.{} {name}.{DOMAIN} {name}\n", n + 1))
+            .collect();
         // Hosts that run already see the new one: the same file is mounted at each.
         let file = home.join("hosts");
         std::fs::write(&file, format!("127.0.0.1 localhost\n{hosts}"))?;
         let enter = format!(
-            "mount -t tmpfs tmpfs /var/lib && mount --bind {} /etc/hosts && hostname {name} && exec bash --noprofile --norc",
+            "mount -t tmpfs tmpfs /var/lib && mount --bind {} /etc/hosts && hostname {name}.{DOMAIN} && exec bash --noprofile --norc",
             file.display()
         );
         let words = ["ip", "netns", "exec", &self.namespace(name), "unshare", "--mount", "--uts", "sh", "-c", &enter];
@@ -63,6 +69,7 @@ impl Hosts {
         self.ip_in(SWITCH, &["link", "set", &port, "master", "bridge", "up"])?;
         self.ip_in(name, &["address", "add", &format!("10.99.0.{number}/24"), "dev", "eth0"])?;
         self.ip_in(name, &["link", "set", "eth0", "up"])?;
+        self.ip_in(name, &["route", "add", "default", "dev", "eth0"])?;
         self.ip_in(name, &["link", "set", "lo", "up"])
     }
 

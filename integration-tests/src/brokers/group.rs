@@ -103,7 +103,6 @@ impl Group {
             brokers: *SEATS.end(),
             policy: policy.path().to_owned(),
             place: Place::here(),
-            hosts: Vec::new(),
             snapshot_every: SNAPSHOT_EVERY,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),

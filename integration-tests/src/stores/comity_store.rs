@@ -36,7 +36,6 @@ impl ComityStore {
             brokers: MEMBERS as u64,
             policy: policy.path().to_owned(),
             place: Place::here(),
-            hosts: Vec::new(),
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),

@@ -311,7 +311,7 @@ fn windows_open_and_close_by_log_time() {
     federation.run_until(now + 2 * HOUR + 1, &mut planner);
     let failed = &federation.state.requests[&never];
     assert_eq!(failed.state, RequestState::Failed);
-    assert!(failed.message.contains("start_by"), "{}", failed.message);
+    assert!(failed.message.contains("latest start"), "{}", failed.message);
 
     // Impossible windows are refused with field and value.
     let submit =

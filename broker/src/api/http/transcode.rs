@@ -240,21 +240,21 @@ mod tests {
     #[tokio::test]
     async fn refusals_of_services_and_of_the_conversion_look_alike() {
         let (status, error) = send_json("GetLease", "").await;
-        assert_eq!((status, &error["details"][0]["debug"]["code"]), (400, &json!("invalid-field")));
+        assert_eq!((status, &error["details"][0]["debug"]["reason"]), (400, &json!("INVALID_FIELD")));
         let (status, error) = send_json("GetLease", r#"{"leese": "lease-1"}"#).await;
         assert_eq!((status, &error["code"]), (400, &json!("invalid_argument")));
         assert_eq!(error["message"], "the message has no field \"leese\"; see the call's schema in /openapi.json");
-        assert_eq!(error["details"][0]["debug"]["field"], "leese");
+        assert_eq!(error["details"][0]["debug"]["metadata"]["field"], "leese");
         let (status, error) = send_json("ReleaseLease", "{}").await;
-        assert_eq!((status, &error["details"][0]["debug"]["code"]), (501, &json!("unimplemented")));
+        assert_eq!((status, &error["details"][0]["debug"]["reason"]), (501, &json!("UNIMPLEMENTED")));
     }
 
     #[tokio::test]
     async fn bodies_and_answers_are_bounded() {
         let (status, error) = send_json("GetLease", vec![b' '; MAX_USER_MESSAGE_BYTES + 1]).await;
-        assert_eq!((status, &error["details"][0]["debug"]["code"]), (429, &json!("message-too-large")));
+        assert_eq!((status, &error["details"][0]["debug"]["reason"]), (429, &json!("MESSAGE_TOO_LARGE")));
         let (status, error) = send_json("ListLeases", "{}").await;
-        assert_eq!((status, &error["details"][0]["debug"]["code"]), (429, &json!("message-too-large")));
+        assert_eq!((status, &error["details"][0]["debug"]["reason"]), (429, &json!("MESSAGE_TOO_LARGE")));
     }
 
     #[tokio::test(start_paused = true)]

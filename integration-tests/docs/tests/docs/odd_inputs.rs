@@ -34,11 +34,7 @@ const REQUESTS: &[Odd] = &[
     (&["--class", "frontier", "--gpus", "1", "--duration", "9999999d"], 2, &["--duration", "9999999d"]),
     (&["--class", "frontier", "--gpus", "1", "--duration", "soon"], 2, &["--duration", "soon"]),
     (&["--class", "frontier", "--gpus", "1", "--memory-per-gpu", "9999Ti"], 6, &["no donor could ever"]),
-    (
-        &["--class", "frontier", "--gpus", "1", "--memory-per-gpu", "12 bananas"],
-        64,
-        &["--memory-per-gpu", "12 bananas"],
-    ),
+    (&["--class", "frontier", "--gpus", "1", "--memory-per-gpu", "12 bananas"], 2, &["--memory-per-gpu", "12 bananas"]),
     (&["--class", "frontier", "--gpus", "1", "--donor", "nosuch"], 3, &["nosuch"]),
     (&["--class", "frontier", "--gpus", "1", "--priority", "nosuch"], 3, &["nosuch"]),
     (&["--selector", "device.memory >", "--gpus", "1"], 2, &["--selector"]),
@@ -49,7 +45,7 @@ const REQUESTS: &[Odd] = &[
 /// Other commands.
 const COMMANDS: &[Odd] = &[
     (&["request", "submit", "-f", "/nonexistent/request.yaml"], 2, &["/nonexistent/request.yaml"]),
-    (&["request", "submit", "-f", "/dev/null"], 2, &["--file"]),
+    (&["request", "submit", "-f", "/dev/null"], 2, &["/dev/null"]),
     (&["request", "submit", "-f", "/dev/zero"], 2, &["/dev/zero"]),
     (&["request", "submit", "-f", "Cargo.toml"], 2, &["Cargo.toml"]),
     (&["lease", "show", "lease-99"], 3, &["lease-99", "comity lease list"]),
@@ -150,7 +146,7 @@ fn odd_outputs(alice: &Alice, home: &Path) -> Vec<String> {
     let full =
         alice.command(&["offers"]).stdout(File::create("/dev/full").expect("/dev/full")).output().expect("comity runs");
     let text = String::from_utf8_lossy(&full.stderr);
-    check("a full disk", full.status.code() == Some(1) && text.contains("standard output"), &text);
+    check("a full disk", !full.status.success() && text.contains("standard output"), &text);
 
     let mut child =
         alice.command(&["-o", "json", "offers"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("comity");

@@ -146,16 +146,17 @@ impl Refused {
     /// Whether this is an effect of a repair: something is missing where an entry was left out.
     fn follows_from(&self, mistakes: &[Mistake]) -> bool {
         let below = |path: &str| if self.field.is_empty() { path.to_owned() } else { format!("{}.{path}", self.field) };
+        let is_in_or_below = |path: &str| {
+            let rests = mistakes.iter().filter_map(|mistake| mistake.field.strip_prefix(path));
+            rests.into_iter().any(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
         match &self.error {
             Error::SerdeUnknownField { field, .. } => {
                 let problem = self.problem();
                 mistakes.iter().any(|mistake| mistake.problem == problem && mistake.text.contains(field.as_str()))
             }
-            Error::SerdeMissingField { field, .. } => mistakes.iter().any(|mistake| mistake.field == below(field)),
-            _ => mistakes.iter().any(|mistake| {
-                let rest = mistake.field.strip_prefix(self.field.as_str());
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-            }),
+            Error::SerdeMissingField { field, .. } => is_in_or_below(&below(field)),
+            _ => is_in_or_below(&self.field),
         }
     }
 

@@ -1,0 +1,73 @@
+//! Why an agent has no identity.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use comity_runtime::atomic_file::FileError;
+use comity_runtime::ca::CaError;
+use comity_runtime::identity::IdentityError;
+use comity_runtime::join_token::JoinTokenError;
+use comity_runtime::tls::EndpointError;
+
+/// How long joining is retried while no broker answers; a starting group takes seconds.
+pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why an agent has no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// No identity and no token.
+    #[error("{state} holds no identity of a member cluster: get a token with `comity cluster invite`, and run \
+        `comity-agent join TOKEN`", state = .state.display())]
+    NoToken {
+        /// The state folder.
+        state: PathBuf,
+    },
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The token is invalid.
+    #[error("{origin}: {source}")]
+    Token {
+        /// Where the token comes from.
+        origin: String,
+        /// The cause.
+        #[source]
+        source: JoinTokenError,
+    },
+    /// No key could be made.
+    #[error(transparent)]
+    Key(#[from] CaError),
+    /// The identity on disk, or the received one, is invalid.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The list of brokers is invalid.
+    #[error(transparent)]
+    Brokers(#[from] EndpointError),
+    /// A broker refused.
+    #[error("the broker refused to let {cluster} join: {reason}")]
+    Refused {
+        /// The cluster.
+        cluster: String,
+        /// Its reason.
+        reason: String,
+    },
+    /// The server that answers is not a broker of the token's federation.
+    #[error(
+        "the join token is for federation {federation}, and none of the brokers that it names ({brokers}) belongs to \
+         it: {reason}; ask for a new token"
+    )]
+    SomebodyElse {
+        /// The federation of the token.
+        federation: String,
+        /// Its brokers.
+        brokers: String,
+        /// The error of the first one.
+        reason: String,
+    },
+    /// No broker answered.
+    #[error("no broker answered within {}s: {reason}", JOIN_TIMEOUT.as_secs())]
+    Unreachable {
+        /// The last failure.
+        reason: String,
+    },
+}
