@@ -71,11 +71,12 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Mistake>> {
         if last.is_about_syntax() || mistakes.len() == MAX_MISTAKES {
             break;
         }
-        if last.follows_from(&mistakes) {
-            continue;
+        // A missing field has no entry that could be left out.
+        let is_missing = matches!(last.error, Error::SerdeMissingField { .. });
+        if !last.follows_from(&mistakes) {
+            mistakes.push(last.mistake(text));
         }
-        mistakes.push(last.mistake(text));
-        if matches!(last.error, Error::SerdeMissingField { .. }) {
+        if is_missing {
             break;
         }
     }

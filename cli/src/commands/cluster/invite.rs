@@ -16,16 +16,13 @@ use crate::units::{DurationBounds, format_duration};
 
 const INVITE_EXAMPLES: &str = "\
 Examples:
-  comity cluster invite physics-farm                  prints 'comity-agent join TOKEN'
-  comity cluster invite physics-farm --enroll         also adds it to your institution in the policy
-  comity cluster invite physics-farm --enroll --institution physics-institute
+  comity cluster invite physics-farm           prints 'comity-agent join TOKEN'
+  comity cluster invite physics-farm --enroll  also adds it to the policy
   comity cluster invite physics-farm --ttl 24h > join.token
-  comity cluster invite physics-farm -o json | jq -r .command
 
-The token is a secret. It works once and is shown once: on a terminal with the command to run, in
-a file or a pipe alone. Policy must list the cluster in its institution's document; with --enroll
-the command adds it to the bundle in force, says what that changes, and asks if anything does. A
-cluster added so lends every GPU class to everyone with an agreement; edit its document to lend less.
+The token is a secret that works once. In a pipe or a file it stands alone.
+Policy must list the cluster; --enroll adds it to the bundle in force, with all
+GPU classes, and asks if that changes anything.
 ";
 
 /// `comity cluster invite`.
