@@ -32,7 +32,7 @@ const POLL: Duration = Duration::from_secs(1);
 const MAX_INVENTORY_BYTES: u64 = 4 << 20;
 
 /// A complete inventory with comments, to begin with.
-pub const SAMPLE_INVENTORY: &str = include_str!("../../../deploy/agent/inventory.sample.yaml");
+pub const SAMPLE_INVENTORY: &str = include_str!("../../inventory.sample.yaml");
 
 /// Why an inventory file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,11 +4,17 @@
 #[path = "docs/odd_inputs.rs"]
 mod odd_inputs;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use comity_docs::links::broken;
 use comity_docs::run::{Setup, page, pages};
+
+/// Pages that run at once.
+const PAGES_AT_ONCE: usize = 4;
 
 /// Programs that the pages use; `cargo test --workspace` builds them beside this test.
 const PROGRAMS: [&str; 3] = ["comity", "comity-agent", "comity-broker"];
@@ -59,10 +65,23 @@ fn commands_run_and_print_what_the_pages_show() {
     let only = std::env::var("COMITY_DOCS_PAGE").ok();
     let mut all = pages(&repository.join("docs")).expect("the folder docs");
     all.push(repository.join("README.md"));
+    all.retain(|path| only.as_ref().is_none_or(|name| path.ends_with(name)));
+    // Pages wait for their federations most of the time.
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..PAGES_AT_ONCE {
+            scope.spawn(|| {
+                while let Some(path) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = page(&setup, path);
+                    results.lock().expect("no page panics").insert(path.clone(), result);
+                }
+            });
+        }
+    });
     let mut problems = Vec::new();
-    for path in all.iter().filter(|path| only.as_ref().is_none_or(|name| path.ends_with(name))) {
-        let name = path.strip_prefix(&repository).unwrap_or(path).display();
-        match page(&setup, path) {
+    for (path, result) in results.into_inner().expect("no page panics") {
+        let name = path.strip_prefix(&repository).unwrap_or(&path).display();
+        match result {
             Ok(outcome) => {
                 println!("{name}: {} commands ran, {} blocks did not", outcome.ran, outcome.not_run.len());
                 outcome.not_run.iter().for_each(|reason| println!("    not run, {reason}"));
