@@ -16,7 +16,6 @@ pub mod admin_context;
 pub mod first_policy;
 pub mod join_group;
 pub mod sealed_authority;
-mod sudo_caller;
 pub mod up_defaults;
 
 /// Validity of user certificates issued on the command line.

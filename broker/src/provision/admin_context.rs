@@ -8,7 +8,6 @@ use comity_runtime::identity::{IdentityDir, IdentityError};
 use comity_runtime::tls::{BrokerEndpoints, EndpointError};
 
 use crate::config::Settings;
-use crate::provision::sudo_caller::SudoCaller;
 
 /// Numbers tried for the name of a context that is taken.
 const MAX_NAMES: u32 = 100;
@@ -40,15 +39,6 @@ pub enum AdminContextError {
     /// The member's address.
     #[error(transparent)]
     Address(#[from] EndpointError),
-    /// The context stays root's.
-    #[error("cannot give {path} to the caller of sudo: {source}; change its owner by hand", path = .path.display())]
-    Owner {
-        /// The directory.
-        path: PathBuf,
-        /// The error.
-        #[source]
-        source: std::io::Error,
-    },
     /// The copy in the data directory cannot be removed.
     #[error("cannot remove {path}: {source}; remove it by hand", path = .path.display())]
     Remove {
@@ -77,17 +67,8 @@ pub fn hand_out(data: &Path, settings: &Settings) -> Result<Option<CliContext>, 
     if !IdentityDir::new(&path).exists() {
         return Ok(None);
     }
-    let sudo = SudoCaller::find();
-    let contexts = match &sudo {
-        Some(caller) => Contexts::new(caller.settings_dir()),
-        None => Contexts::of_caller().ok_or(AdminContextError::NoHome { path })?,
-    };
-    let context = hand_out_to(&contexts, data, settings)?;
-    if let Some(caller) = sudo {
-        let dir = contexts.root();
-        caller.give(dir).map_err(|source| AdminContextError::Owner { path: dir.to_owned(), source })?;
-    }
-    Ok(context)
+    let contexts = Contexts::of_caller().ok_or(AdminContextError::NoHome { path })?;
+    hand_out_to(&contexts, data, settings)
 }
 
 fn hand_out_to(contexts: &Contexts, data: &Path, settings: &Settings) -> Result<Option<CliContext>, AdminContextError> {

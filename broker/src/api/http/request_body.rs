@@ -10,7 +10,8 @@ use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
 use prost::Message as _;
-use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
+use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage as _, Value};
+use tokio::sync::Semaphore;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
@@ -21,6 +22,29 @@ use crate::api::rpc::MAX_USER_MESSAGE_BYTES;
 
 /// Field of a watch that says after which revision to start.
 const FROM_REVISION: &str = "from_revision";
+
+/// Bytes of a body that is decoded at once, and that a caller without a certificate may send.
+const SMALL_BODY_BYTES: usize = 64 << 10;
+/// Permits for larger bodies.
+static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
+
+/// How much a caller may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLimit {
+    /// Without a certificate: joins, and calls that are refused anyway.
+    Anonymous,
+    /// With a certificate.
+    Certified,
+}
+
+impl BodyLimit {
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Anonymous => SMALL_BODY_BYTES,
+            Self::Certified => MAX_USER_MESSAGE_BYTES,
+        }
+    }
+}
 
 /// Revision after which the events of a call start, once its message was read; 0: all objects first.
 #[derive(Debug, Clone, Default)]
@@ -36,17 +60,17 @@ impl Start {
 
 /// The message of `call` as the body of a gRPC request.
 #[must_use]
-pub fn grpc_body(call: &HttpCall, body: Body, start: Start) -> Body {
+pub fn grpc_body(call: &HttpCall, body: Body, limit: BodyLimit, start: Start) -> Body {
     let (input, source, last_event) = (call.method.input(), call.source.clone(), call.last_event);
     let read = async move {
         let mut message = match source {
             MessageSource::Query(query) => json_message::decode(input.clone(), &query_string::to_json(&input, &query)?),
             MessageSource::Json => {
-                let json = read_bounded(body).await?;
-                json_message::decode(input, if json.is_empty() { b"{}" } else { &json })
+                let json = read_bounded(body, limit).await?;
+                decode_json(input, if json.is_empty() { Bytes::from_static(b"{}") } else { json }).await
             }
-            MessageSource::Proto => DynamicMessage::decode(input, read_bounded(body).await?)
-                .map_err(|error| json_message::malformed(".", &error.to_string())),
+            // The service decodes it.
+            MessageSource::Proto => return Ok(Frame::data(framed(&read_bounded(body, limit).await?))),
         }?;
         if let Some(revision) = last_event
             && message.descriptor().get_field_by_name(FROM_REVISION).is_some()
@@ -86,13 +110,25 @@ pub fn grpc_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-async fn read_bounded(body: Body) -> Result<Bytes, Status> {
-    match Limited::new(body, MAX_USER_MESSAGE_BYTES).collect().await {
+/// Decodes JSON. A decoded message can take sixty times the memory of its text, so few large ones are decoded at once,
+/// beside the threads that serve the group.
+async fn decode_json(input: MessageDescriptor, json: Bytes) -> Result<DynamicMessage, Status> {
+    if json.len() <= SMALL_BODY_BYTES {
+        return json_message::decode(input, &json);
+    }
+    let failed = |_| Status::internal("the message could not be decoded");
+    let _permit = LARGE_BODIES.acquire().await.map_err(|_| Status::internal("the broker stops"))?;
+    tokio::task::spawn_blocking(move || json_message::decode(input, &json)).await.map_err(failed)?
+}
+
+async fn read_bounded(body: Body, limit: BodyLimit) -> Result<Bytes, Status> {
+    let limit = limit.bytes();
+    match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             let detail = v1::ErrorDetail {
                 code: "message-too-large".to_owned(),
-                reason: format!("the body has more than {MAX_USER_MESSAGE_BYTES} bytes"),
+                reason: format!("the body has more than {limit} bytes"),
                 field: "message".to_owned(),
                 value: String::new(),
                 remedy: "send less in one message".to_owned(),

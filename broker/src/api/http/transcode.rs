@@ -5,6 +5,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use comity_runtime::tls::PeerInfo;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, Version};
 use tonic::body::Body;
@@ -15,7 +16,7 @@ use crate::api::http::call::{HttpCall, HttpTarget, MessageSource, is_grpc};
 use crate::api::http::connect_error::JSON;
 use crate::api::http::grpc_frames::FrameReader;
 use crate::api::http::procedures::Shape;
-use crate::api::http::request_body::{Start, grpc_body, grpc_headers};
+use crate::api::http::request_body::{BodyLimit, Start, grpc_body, grpc_headers};
 use crate::api::http::{connect_error, event_stream, json_message, openapi};
 use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
 use crate::api::rpc::explain_failure::explained;
@@ -78,7 +79,9 @@ where
         Err(refused) => return Ok(refused.into_response()),
     };
     let start = Start::default();
-    let body = grpc_body(&call, body, start.clone());
+    let is_certified = parts.extensions.get::<PeerInfo>().is_some_and(|peer| peer.spiffe.is_some());
+    let limit = if is_certified { BodyLimit::Certified } else { BodyLimit::Anonymous };
+    let body = grpc_body(&call, body, limit, start.clone());
     parts.method = Method::POST;
     parts.version = Version::HTTP_2;
     parts.headers = grpc_headers(parts.headers);
@@ -140,7 +143,6 @@ mod tests {
     use comity_core::Refusal;
     use comity_proto::v1;
     use comity_proto::v1::lease_service_server::{LeaseService, LeaseServiceServer};
-    use comity_runtime::tls::PeerInfo;
     use http::StatusCode;
     use http_body_util::BodyExt as _;
     use prost::Message as _;
@@ -255,6 +257,17 @@ mod tests {
         assert_eq!((status, &error["details"][0]["debug"]["reason"]), (429, &json!("MESSAGE_TOO_LARGE")));
         let (status, error) = send_json("ListLeases", "{}").await;
         assert_eq!((status, &error["details"][0]["debug"]["reason"]), (429, &json!("MESSAGE_TOO_LARGE")));
+    }
+
+    #[tokio::test]
+    async fn only_callers_with_a_certificate_may_send_large_bodies() {
+        let large = || post("GetLease", " ".repeat(70_000) + r#"{"lease": "lease-1"}"#);
+        assert_eq!(send(large()).await.0, StatusCode::TOO_MANY_REQUESTS);
+        let mut certified = large();
+        let spiffe = Some("spiffe://dev.test/user/alice".parse().expect("an id"));
+        let remote_addr = "192.0.2.1:9".parse().expect("an address");
+        certified.extensions_mut().insert(PeerInfo { spiffe, remote_addr, cert_not_after: None });
+        assert_eq!(send(certified).await.0, StatusCode::OK);
     }
 
     #[tokio::test(start_paused = true)]
