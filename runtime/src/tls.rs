@@ -14,6 +14,7 @@
 mod channel;
 mod client;
 mod connector;
+mod early_preface;
 mod endpoints;
 mod incoming;
 mod peer;

@@ -22,7 +22,7 @@ pub(super) enum Failure {
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Agent(#[from] Box<AgentError>),
-    #[error("checks failed: {failed}; nothing was changed in the federation, and the join token is still valid")]
+    #[error("checks failed: {failed}; nothing was changed in the federation, and the join token was not used")]
     NotJoined { failed: usize },
     #[error("checks failed: {failed}")]
     Unhealthy { failed: usize },

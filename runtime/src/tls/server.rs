@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use super::early_preface::EarlyPreface;
 use super::peer::PeerInfo;
 use super::refusal::Refusal;
 use super::validity::RefusedForTime;
@@ -110,7 +111,11 @@ impl ServerTls {
                 }
             })?;
         let peer = PeerInfo::of(stream.get_ref().1.peer_certificates(), remote_addr);
-        Ok(ServerConnection { stream, peer, _slot: None })
+        let session = stream.get_ref().1;
+        // A server of HTTP/2 alone greets by itself.
+        let greets = self.acceptor.config().alpn_protocols.len() > 1 && session.alpn_protocol() == Some(ALPN);
+        let preface = greets.then(EarlyPreface::default);
+        Ok(ServerConnection { stream, peer, preface, _slot: None })
     }
 }
 
@@ -134,6 +139,7 @@ impl ResolvesServerCert for NewestServerIdentity {
 pub struct ServerConnection {
     stream: TlsStream<TcpStream>,
     peer: PeerInfo,
+    preface: Option<EarlyPreface>,
     _slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -159,7 +165,11 @@ impl Connected for ServerConnection {
 
 impl AsyncRead for ServerConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let Self { stream, preface, .. } = &mut *self;
+        match preface {
+            Some(preface) => preface.poll_read(Pin::new(stream), cx, buffer),
+            None => Pin::new(stream).poll_read(cx, buffer),
+        }
     }
 }
 
