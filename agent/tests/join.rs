@@ -133,7 +133,8 @@ async fn a_failed_check_spends_nothing_and_then_the_same_token_joins() {
     let config = write_config(home.path(), &INVENTORY.replace("driverVersion", "drivreVersion"));
     let (code, printed) = agent(&["join", &token, "--config", &config], "", &token).await;
     assert_eq!(code, Some(3), "{printed}");
-    for part in ["driverVersion is missing", "did you mean driverVersion?", "was not used", "a datagram of the broker"] {
+    for part in ["driverVersion is missing", "did you mean driverVersion?", "was not used", "a datagram of the broker"]
+    {
         assert!(printed.contains(part), "{part}: {printed}");
     }
     assert_eq!(federation.members().await, 0);

@@ -18,6 +18,8 @@ impl Default for Masks {
             (r"\b([0-9a-f]{40,64}|[0-9a-f]{16}|[0-9a-f]{12}|[0-9a-f]{8})\b", "HASH"),
             (r"\b(\d+d)?(\d+h)?(\d+m)?\d+s\b|\b\d+[dhm](\d+[hm])?\b", "DURATION"),
             (r"[+-]?\b\d+(\.\d+)? (ms|s|min|MiB)\b", "AMOUNT"),
+            // An age in a table.
+            (r"  +now(  |$)", "  DURATION ago  "),
             ("\"(total_ms|ms)\":\\d+", "\"ms\":N"),
             (r"\bbroker \d leads\b", "broker N leads"),
             (r"\bcomity-join-\S+", "TOKEN"),

@@ -14,7 +14,7 @@ use comity_docs::links::broken;
 use comity_docs::run::{Setup, page, pages};
 
 /// Pages that run at once.
-const PAGES_AT_ONCE: usize = 4;
+const PAGES_AT_ONCE: usize = 2;
 
 /// Programs that the pages use; `cargo test --workspace` builds them beside this test.
 const PROGRAMS: [&str; 3] = ["comity", "comity-agent", "comity-broker"];
