@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
-/// Numbers of fields in descriptors, of which the paths of comments consist.
+/// Field numbers of descriptors. A comment's path is a list of them.
 const MESSAGES_OF_FILE: i32 = 4;
 const FIELDS_OF_MESSAGE: i32 = 2;
 const MESSAGES_OF_MESSAGE: i32 = 3;
