@@ -10,12 +10,13 @@ use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::entropy::SystemEntropy;
 use comity_runtime::identity::{IdentityError, RootHash};
 use comity_runtime::join_token::{JoinToken, JoinTokenError};
+use comity_runtime::sealing::Sealed;
 use comity_runtime::tls::{self, ClientTls};
 use tonic::{Code, Status};
 
 use crate::config::{Settings, ca_dir};
 use crate::group::MemberAddress;
-use crate::provision::sealed_authority::{SealedAuthorityError, SealedKey, SealingKey};
+use crate::provision::sealed_authority::{SealedAuthorityError, SealingKey};
 use crate::provision::{ProvisionError, broker_identity, empty};
 
 /// How long joining is retried while no broker answers.
@@ -88,7 +89,7 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
         client_address: address.client.clone(),
     };
     let joined = call(token, request, broker).await?;
-    let sealed = SealedKey { encapsulated: joined.encapsulated_key, ciphertext: joined.sealed_ca_key };
+    let sealed = Sealed { encapsulated_key: joined.encapsulated_key, ciphertext: joined.sealed_ca_key };
     let ca = sealing.open(&sealed, &joined.ca_pem, &token.id)?;
     check_pin(token.ca_sha256, &ca)?;
     let member = |member: v1::RaftMember| {
