@@ -64,9 +64,7 @@ impl Admission {
     /// Admits a connection after its handshake.
     pub(super) fn connection(&self, peer: &PeerInfo) -> Result<ConnectionSlots, ShareUsedUp> {
         match &peer.spiffe {
-            Some(identity) => {
-                self.take([(ConnectionHolder::Identity(identity.to_string()), self.shares.per_identity)])
-            }
+            Some(identity) => self.take([(ConnectionHolder::Identity(identity.to_string()), self.shares.per_identity)]),
             None => {
                 let source = SourceAddress::of(peer.remote_addr.ip());
                 self.take([
@@ -77,10 +75,7 @@ impl Admission {
         }
     }
 
-    fn take<const N: usize>(
-        &self,
-        limits: [(ConnectionHolder, usize); N],
-    ) -> Result<ConnectionSlots, ShareUsedUp> {
+    fn take<const N: usize>(&self, limits: [(ConnectionHolder, usize); N]) -> Result<ConnectionSlots, ShareUsedUp> {
         let limits = limits.map(|(key, most)| SlotLimit { key, most });
         self.held.take(limits).map_err(|SlotLimit { key, most }| match key {
             ConnectionHolder::Handshakes(source_address) => ShareUsedUp::Handshakes { source_address, most },
