@@ -45,7 +45,8 @@ pub(super) struct IdleTimer {
 impl IdleTimer {
     pub(super) fn new(limits: IdleLimits, calls: OpenCalls) -> Self {
         let accepted = Instant::now();
-        let sleep = Box::pin(tokio::time::sleep_until(accepted + limits.first_call));
+        // Over at the first look, which sets the deadline.
+        let sleep = Box::pin(tokio::time::sleep_until(accepted));
         Self { limits, calls, accepted, unread_since: None, sleep, overdue: None }
     }
 
