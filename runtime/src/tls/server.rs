@@ -25,7 +25,7 @@ use tonic::transport::server::Connected;
 pub use self::idle::IdleLimits;
 
 use self::early_preface::EarlyPreface;
-use self::idle::{IdleTimer, Overdue};
+use self::idle::{IdleTimer, Overdue, Write};
 use super::admission::ConnectionSlots;
 use super::peer::PeerInfo;
 use super::refusal::Refusal;
@@ -181,9 +181,14 @@ impl ServerConnection {
     }
 
     /// Ends a write that waits for the peer if the connection must close.
-    fn end_overdue<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn end_overdue<T>(
+        &mut self,
+        write: Write,
+        written: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
         if let Some(idle) = &mut self.idle {
-            idle.note_write(&written);
+            idle.note_write(write, &written);
         }
         match self.poll_overdue(cx) {
             Some(_) if written.is_pending() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -219,17 +224,17 @@ impl AsyncRead for ServerConnection {
 impl AsyncWrite for ServerConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.end_overdue(cx, written)
+        self.end_overdue(Write::Buffer, written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.end_overdue(cx, flushed)
+        self.end_overdue(Write::Flush, flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut_down = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.end_overdue(cx, shut_down)
+        self.end_overdue(Write::Flush, shut_down, cx)
     }
 
     fn poll_write_vectored(
@@ -238,7 +243,7 @@ impl AsyncWrite for ServerConnection {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.end_overdue(cx, written)
+        self.end_overdue(Write::Buffer, written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -30,14 +30,23 @@ pub(super) enum Overdue {
     Cut,
 }
 
+/// Ways to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Write {
+    /// Into the buffer of the TLS session, which has room until it is full.
+    Buffer,
+    /// Everything to the peer.
+    Flush,
+}
+
 /// The deadline of one connection.
 #[derive(Debug)]
 pub(super) struct IdleTimer {
     limits: IdleLimits,
     calls: OpenCalls,
     accepted: Instant,
-    /// Since when a write waits for the peer.
-    unread_since: Option<Instant>,
+    /// The write that waits for the peer, and since when.
+    unread: Option<(Write, Instant)>,
     sleep: Pin<Box<Sleep>>,
     overdue: Option<Overdue>,
 }
@@ -47,7 +56,7 @@ impl IdleTimer {
         let accepted = Instant::now();
         // Over at the first look, which sets the deadline.
         let sleep = Box::pin(tokio::time::sleep_until(accepted));
-        Self { limits, calls, accepted, unread_since: None, sleep, overdue: None }
+        Self { limits, calls, accepted, unread: None, sleep, overdue: None }
     }
 
     /// Whether the connection must close. If not, the task wakes when that may change.
@@ -65,14 +74,18 @@ impl IdleTimer {
     }
 
     /// Notes whether a write waits for the peer.
-    pub(super) fn note_write<T>(&mut self, written: &Poll<T>) {
-        if written.is_ready() {
-            self.unread_since = None;
-        } else if self.unread_since.is_none() {
-            let now = Instant::now();
-            self.unread_since = Some(now);
-            let deadline = self.sleep.deadline().min(now + self.limits.unread);
-            self.sleep.as_mut().reset(deadline);
+    pub(super) fn note_write<T>(&mut self, write: Write, written: &Poll<T>) {
+        match (self.unread, written.is_ready()) {
+            // The buffer may have room although the peer reads nothing.
+            (Some((Write::Flush, _)), true) if write == Write::Buffer => {}
+            (_, true) => self.unread = None,
+            (Some((_, since)), false) => self.unread = Some((write, since)),
+            (None, false) => {
+                let now = Instant::now();
+                self.unread = Some((write, now));
+                let deadline = self.sleep.deadline().min(now + self.limits.unread);
+                self.sleep.as_mut().reset(deadline);
+            }
         }
     }
 
@@ -85,7 +98,7 @@ impl IdleTimer {
             Usage::Busy => now + between_calls,
             Usage::IdleSince(end) => end + between_calls,
         };
-        let unread = self.unread_since.map(|since| since + unread);
+        let unread = self.unread.map(|(_, since)| since + unread);
         let old = age.map(|age| self.accepted + age);
         let cut = unread.into_iter().chain(old).min();
         match cut {
@@ -148,11 +161,15 @@ mod tests {
         let mut timer = IdleTimer::new(LIMITS, calls.clone());
         let _call = calls.begin();
         pass(&mut timer, 20).await;
-        timer.note_write(&Poll::<()>::Pending);
-        pass(&mut timer, 4).await;
-        timer.note_write(&Poll::Ready(()));
-        pass(&mut timer, 10).await;
-        timer.note_write(&Poll::<()>::Pending);
-        assert_eq!(closes(&mut timer, began).await, (39, Overdue::Cut));
+        for write in [Write::Buffer, Write::Flush] {
+            timer.note_write(write, &Poll::<()>::Pending);
+            pass(&mut timer, 4).await;
+            timer.note_write(write, &Poll::Ready(()));
+            pass(&mut timer, 6).await;
+        }
+        timer.note_write(Write::Flush, &Poll::<()>::Pending);
+        pass(&mut timer, 3).await;
+        timer.note_write(Write::Buffer, &Poll::Ready(()));
+        assert_eq!(closes(&mut timer, began).await, (45, Overdue::Cut));
     }
 }
