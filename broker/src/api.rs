@@ -14,3 +14,4 @@ pub mod rpc_error;
 pub mod server;
 pub mod udp_probe;
 pub mod visible_names;
+pub mod watch_seats;

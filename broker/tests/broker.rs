@@ -20,5 +20,7 @@ mod joins;
 mod lease_story;
 #[path = "broker/lists_and_watches.rs"]
 mod lists_and_watches;
+#[path = "broker/open_port.rs"]
+mod open_port;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;

@@ -54,5 +54,7 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 pub const UDP_PROBE_MAGIC: &[u8] = b"comity-udp-probe";
 /// Bytes of the nonce of `CheckJoin`.
 pub const UDP_PROBE_NONCE_BYTES: usize = 16;
+/// End of the reason why a broker sent no datagram to an endpoint at another address than the caller's.
+pub const UDP_PROBE_OTHER_ADDRESS: &str = "brokers send only to the address that they are called from";
 /// Endpoints of one `CheckJoin`, at most.
 pub const MAX_UDP_PROBES: usize = 4;

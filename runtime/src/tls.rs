@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   client: connect() ─▶ Connector ─▶ TCP to each endpoint in turn ─▶ ServerVerifier ─▶ Channel
-//!   server: incoming() ─▶ accept ─▶ handshake (bounded, 5 s) ─▶ ClientVerifier ─▶ PeerInfo ─▶ tonic
+//!   server: incoming() ─▶ accept ─▶ handshake (bounded, 3 s) ─▶ ClientVerifier ─▶ PeerInfo ─▶ tonic
 //! ```
 //!
 //! A connection keeps its identities. After a renewal, [`BrokerChannel`] opens a new connection for new calls, while
@@ -11,29 +11,36 @@
 //! Servers refuse calls under an expired certificate with [`PeerInfo::has_expired`]. Sessions are never resumed,
 //! because resumption would skip the check of the expiry.
 
+mod admission;
 mod channel;
 mod client;
 mod connector;
-mod early_preface;
 mod endpoints;
 mod incoming;
+mod keyed_slots;
+mod open_calls;
 mod peer;
 mod redirect;
 mod refusal;
 mod server;
+mod source_address;
 mod validity;
 mod verify_client;
 mod verify_server;
 
+pub use admission::ConnectionShares;
 pub use channel::{BrokerChannel, ChannelOptions, connect, connect_with};
 pub use client::ClientTls;
 pub use connector::{ClientStream, ConnectError, DialError, dial};
 pub use endpoints::{BrokerEndpoints, EndpointError, MAX_ENDPOINTS};
-pub use incoming::{Incoming, IncomingLimits, incoming};
+pub use incoming::{IdleConnections, Incoming, IncomingLimits, incoming};
+pub use keyed_slots::{HeldSlots, KeyedSlots, SlotLimit};
+pub use open_calls::{OpenCall, OpenCalls};
 pub use peer::PeerInfo;
 pub use redirect::ELSEWHERE_METADATA;
 pub use refusal::Refusal;
-pub use server::{HandshakeError, ServerConnection, ServerTls};
+pub use server::{HandshakeError, IdleLimits, ServerConnection, ServerTls};
+pub use source_address::SourceAddress;
 pub use validity::RefusedForTime;
 pub use verify_client::ClientCertificates;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comity_proto::{MAX_UDP_PROBES, UDP_PROBE_MAGIC, UDP_PROBE_NONCE_BYTES, v1};
+use comity_proto::{MAX_UDP_PROBES, UDP_PROBE_MAGIC, UDP_PROBE_NONCE_BYTES, UDP_PROBE_OTHER_ADDRESS, v1};
 use comity_runtime::Entropy;
 use comity_runtime::checks::Check;
 use comity_types::Side;
@@ -56,7 +56,12 @@ impl UdpProbe {
             .map(|probe| format!("{}: {}", probe.endpoint, probe.not_sent))
             .collect();
         if unsent.len() == self.endpoints.len() {
-            return not_reached(side, format!("the broker sent nothing: {}", unsent.join("; ")));
+            let detail = format!("the broker sent nothing: {}", unsent.join("; "));
+            if probes.iter().any(|probe| probe.not_sent.ends_with(UDP_PROBE_OTHER_ADDRESS)) {
+                let remedy = "send a UDP datagram to the endpoint from outside, and look for it with tcpdump";
+                return Check::warning(UDP_CHECK, format!("not checked: {detail}"), remedy);
+            }
+            return not_reached(side, detail);
         }
         let endpoints = self.endpoints.join(", ");
         if tokio::time::timeout(ARRIVES_WITHIN, self.arrival()).await.unwrap_or(false) {
@@ -131,6 +136,11 @@ mod tests {
         let check = probe.check(&refused, Side::Donor).await;
         assert!(check.result == Outcome::Failed && check.remedy.contains("--skip udp"), "{check:?}");
         assert_eq!(probe.check(&refused, Side::Origin).await.result, Outcome::Warning);
+        // Behind two addresses, a donor may well be reachable.
+        let not_sent = format!("192.0.2.9 is not 192.0.2.1; {UDP_PROBE_OTHER_ADDRESS}");
+        let elsewhere = vec![v1::UdpProbe { not_sent, ..refused[0].clone() }];
+        let check = probe.check(&elsewhere, Side::Donor).await;
+        assert!(check.result == Outcome::Warning && check.detail.contains("192.0.2.9 is not"), "{check:?}");
         probe.endpoints.clear();
         assert!(probe.check(&[], Side::Donor).await.detail.contains("fabric.endpoints"));
     }

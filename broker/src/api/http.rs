@@ -7,12 +7,16 @@
 //!
 //! Each call becomes a gRPC call inside the process, so identity, authorization, limits and traces are those of gRPC.
 
+pub mod body_deadline;
 pub mod call;
 pub mod connect_error;
+pub mod connection_calls;
 pub mod event_stream;
 pub mod grpc_frames;
+pub mod held_body;
 pub mod json_message;
 pub mod openapi;
+pub mod other_site;
 pub mod procedures;
 pub mod query_string;
 pub mod request_body;

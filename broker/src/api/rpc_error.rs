@@ -51,11 +51,13 @@ pub enum RpcError {
         /// Last revision sent completely.
         last: u64,
     },
-    /// A peer has too much under way.
-    #[error("{what}, which is the limit of one peer")]
-    TooMany {
-        /// The exceeded limit, with its number.
-        what: String,
+    /// A limit of this broker is reached.
+    #[error("{reason}")]
+    LimitReached {
+        /// The limit, with its number.
+        reason: String,
+        /// The remedy.
+        remedy: &'static str,
     },
     /// A newer stream of the same cluster took over.
     #[error("a newer stream of cluster {cluster} took over")]
@@ -110,7 +112,7 @@ impl RpcError {
                 value: last.to_string(),
                 ..detail("watcher-too-slow", "watch again from the last revision you have, and read faster")
             },
-            Self::TooMany { .. } => detail("limit-reached", "wait until some of them are done"),
+            Self::LimitReached { remedy, .. } => detail("limit-reached", remedy),
             Self::Superseded { .. } => detail("superseded", "run one agent per cluster; the newest stream wins"),
             Self::Stopping => detail("unavailable", "connect to another broker"),
             Self::Internal { .. } => detail("internal", "look at this broker's log, and try another broker"),
@@ -125,7 +127,7 @@ impl RpcError {
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::ResyncRequired { .. } => Code::FailedPrecondition,
             Self::WatcherTooSlow { .. } | Self::Superseded { .. } => Code::Aborted,
-            Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::LimitReached { .. } => Code::ResourceExhausted,
             Self::Internal { .. } => Code::Internal,
         }
     }
@@ -148,7 +150,7 @@ impl RpcError {
             Self::Refused(Refusal { code: RefusalCode::LimitReached, .. })
             | Self::Unavailable(_)
             | Self::Stopping
-            | Self::TooMany { .. } => {
+            | Self::LimitReached { .. } => {
                 details.set_retry_info(Some(RETRY_AFTER));
             }
             Self::Refused(_)
@@ -278,7 +280,7 @@ mod tests {
     fn callers_learn_where_waiting_helps() {
         let waits = |error: RpcError| Status::from(error).get_details_retry_info().is_some();
         assert!(waits(Unavailable::NoLeader { broker: 1 }.into()));
-        assert!(waits(RpcError::TooMany { what: "64 calls are under way".to_owned() }));
+        assert!(waits(RpcError::LimitReached { reason: "64 calls are under way".to_owned(), remedy: "wait" }));
         assert!(waits(Refusal::new(RefusalCode::LimitReached, "too many requests wait", "wait").into()));
         assert!(!waits(Refusal::new(RefusalCode::PolicyDenied, "no agreement", "ask").into()));
     }
@@ -298,7 +300,7 @@ mod tests {
         for error in [
             RpcError::ResyncRequired { from: 3, oldest: 9 },
             RpcError::WatcherTooSlow { last: 4 },
-            RpcError::TooMany { what: "64 calls are under way".to_owned() },
+            RpcError::LimitReached { reason: "64 calls are under way".to_owned(), remedy: "wait" },
             RpcError::Superseded { cluster: "campus".to_owned() },
             RpcError::Stopping,
             RpcError::Internal { what: "issuing the certificate" },

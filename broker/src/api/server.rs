@@ -12,11 +12,12 @@ use comity_proto::v1::request_service_server::RequestServiceServer;
 use comity_proto::v1::watch_service_server::WatchServiceServer;
 use comity_proto::{ERROR_DETAILS_DESCRIPTOR_SET, FILE_DESCRIPTOR_SET};
 use comity_runtime::telemetry::TraceLayer;
-use comity_runtime::tls::{Incoming, IncomingLimits, ServerTls, incoming};
+use comity_runtime::tls::{IdleConnections, IdleLimits, Incoming, IncomingLimits, ServerTls, incoming};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::api::http::connection_calls::ConnectionCallsLayer;
 use crate::api::http::transcode::TranscodeLayer;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
@@ -35,6 +36,22 @@ const MAX_STREAMS: u32 = 256;
 /// HTTP/2 ping interval and timeout.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// When connections of agents and users close that nobody uses.
+const IDLE_CONNECTIONS: IdleConnections = IdleConnections {
+    certified: IdleLimits {
+        first_call: Duration::from_secs(30),
+        between_calls: Duration::from_secs(300),
+        unread: Duration::from_secs(30),
+        age: None,
+    },
+    // To join takes a few calls.
+    anonymous: IdleLimits {
+        first_call: Duration::from_secs(10),
+        between_calls: Duration::from_secs(30),
+        unread: Duration::from_secs(10),
+        age: Some(Duration::from_secs(300)),
+    },
+};
 /// Timeout of unary calls over HTTP that set none.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(145);
 
@@ -68,10 +85,12 @@ pub async fn serve_clients(
             .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
             .include_reflection_service(false)
     };
-    let limits = IncomingLimits { connections: MAX_CONNECTIONS, ..IncomingLimits::default() };
+    let limits =
+        IncomingLimits { connections: MAX_CONNECTIONS, idle: Some(IDLE_CONNECTIONS), ..IncomingLimits::default() };
     base()
         .accept_http1(true)
         .max_connection_age(connection_age)
+        .layer(ConnectionCallsLayer)
         .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
         .layer(PeerLimitLayer::default())

@@ -1,14 +1,14 @@
 //! Small UDP datagrams by which a joining cluster finds out whether its fabric can be reached from outside.
 //!
-//! A datagram is smaller than the request that asks for it, and only the holder of an unspent join token gets any, so
-//! that nobody can use brokers to flood or scan others.
+//! A datagram is smaller than the request that asks for it, and goes only to the address from which the holder of an
+//! unspent join token calls, so that nobody can use brokers to flood or scan others.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use comity_proto::{UDP_PROBE_MAGIC, UDP_PROBE_NONCE_BYTES};
+use comity_proto::{UDP_PROBE_MAGIC, UDP_PROBE_NONCE_BYTES, UDP_PROBE_OTHER_ADDRESS};
 use tokio::net::UdpSocket;
 
 /// Lowest port that is probed: those below belong to other services.
@@ -33,9 +33,14 @@ pub enum ProbeError {
     /// The port belongs to a system service.
     #[error("ports below {MIN_PORT} are not probed")]
     Port,
-    /// The address is the broker's own host or no host's at all.
-    #[error("{0} is not an address at which the broker reaches another host")]
-    Address(IpAddr),
+    /// The caller calls from another address.
+    #[error("{target} is not {caller}; {}", UDP_PROBE_OTHER_ADDRESS)]
+    OtherAddress {
+        /// The first address of the endpoint.
+        target: IpAddr,
+        /// The caller's.
+        caller: IpAddr,
+    },
     /// The token was checked often just now.
     #[error("this token was checked {MAX_CALLS} times within {} s; wait a minute", PROBE_WINDOW.as_secs())]
     TooOften,
@@ -78,16 +83,22 @@ impl UdpProbeLimit {
     }
 }
 
-/// Sends one datagram to an endpoint, "host:port", for a caller at this address.
+/// Sends one datagram to an endpoint, "host:port", if the caller calls from its address.
 ///
 /// # Errors
 /// [`ProbeError`] if nothing was sent.
-pub async fn send_probe(endpoint: &str, nonce: &Nonce, caller: Option<IpAddr>) -> Result<(), ProbeError> {
+pub async fn send_probe(endpoint: &str, nonce: &Nonce, caller: IpAddr) -> Result<(), ProbeError> {
     let unresolved = |reason: &dyn std::fmt::Display| ProbeError::Unresolved(reason.to_string());
     let resolved = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host(endpoint)).await;
-    let mut addresses = resolved.map_err(|_| unresolved(&"no answer"))?.map_err(|error| unresolved(&error))?;
-    let target = addresses.next().ok_or_else(|| unresolved(&"it has no address"))?;
-    check_target(target, caller)?;
+    let addresses = resolved.map_err(|_| unresolved(&"no answer"))?.map_err(|error| unresolved(&error))?;
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let first = addresses.first().ok_or_else(|| unresolved(&"it has no address"))?;
+    if first.port() < MIN_PORT {
+        return Err(ProbeError::Port);
+    }
+    let caller = caller.to_canonical();
+    let target = choose_target(&addresses, caller);
+    let target = target.ok_or_else(|| ProbeError::OtherAddress { target: first.ip().to_canonical(), caller })?;
     let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let failed = |error: std::io::Error| ProbeError::Send(error.to_string());
     let socket = UdpSocket::bind((any, 0)).await.map_err(failed)?;
@@ -96,18 +107,13 @@ pub async fn send_probe(endpoint: &str, nonce: &Nonce, caller: Option<IpAddr>) -
     Ok(())
 }
 
-/// Refuses targets that a caller could not have as its own, or that would reach services of the broker's host.
-fn check_target(target: SocketAddr, caller: Option<IpAddr>) -> Result<(), ProbeError> {
-    if target.port() < MIN_PORT {
-        return Err(ProbeError::Port);
-    }
-    let ip = target.ip().to_canonical();
-    let is_local_caller = caller.is_some_and(|caller| caller.to_canonical().is_loopback());
-    let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-    if ip.is_unspecified() || ip.is_multicast() || is_broadcast || (ip.is_loopback() && !is_local_caller) {
-        return Err(ProbeError::Address(ip));
-    }
-    Ok(())
+/// The address of the caller among those of an endpoint. A caller on the broker's own host may name any loopback address.
+fn choose_target(addresses: &[SocketAddr], caller: IpAddr) -> Option<SocketAddr> {
+    let is_callers = |target: &&SocketAddr| {
+        let ip = target.ip().to_canonical();
+        ip == caller || (ip.is_loopback() && caller.is_loopback())
+    };
+    addresses.iter().find(is_callers).copied()
 }
 
 #[cfg(test)]
@@ -115,7 +121,7 @@ fn check_target(target: SocketAddr, caller: Option<IpAddr>) -> Result<(), ProbeE
 mod tests {
     use super::*;
 
-    const LOOPBACK: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     #[tokio::test]
     async fn a_datagram_with_the_nonce_arrives() {
@@ -134,28 +140,43 @@ mod tests {
         assert!(matches!(error, ProbeError::Unresolved(_)), "{error}");
     }
 
+    #[tokio::test]
+    async fn nothing_is_sent_to_other_addresses_or_low_ports() {
+        let caller: IpAddr = "192.0.2.1".parse().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let own = socket.local_addr().unwrap().to_string();
+        let refused = send_probe(&own, &[7; 16], caller).await.unwrap_err();
+        assert_eq!(refused, ProbeError::OtherAddress { target: LOOPBACK, caller });
+        assert!(socket.try_recv(&mut [0; 64]).is_err());
+        assert_eq!(send_probe("192.0.2.1:53", &[7; 16], caller).await, Err(ProbeError::Port));
+    }
+
     #[test]
-    fn only_addresses_of_other_hosts_are_probed() {
-        let elsewhere: Option<IpAddr> = Some("192.0.2.1".parse().unwrap());
-        let check = |target: &str, caller: Option<IpAddr>| check_target(target.parse().unwrap(), caller);
-        for target in ["192.0.2.1:51871", "10.0.0.9:1024", "[2001:db8::1]:51871"] {
-            assert_eq!(check(target, elsewhere), Ok(()), "{target}");
+    fn only_the_callers_own_address_is_probed() {
+        let choose = |targets: &[&str], caller: &str| {
+            let targets: Vec<SocketAddr> = targets.iter().map(|target| target.parse().unwrap()).collect();
+            choose_target(&targets, caller.parse().unwrap()).map(|target| target.to_string())
+        };
+        for own in ["192.0.2.1:51871", "[::ffff:192.0.2.1]:51871"] {
+            assert_eq!(choose(&[own], "192.0.2.1"), Some(own.to_owned()));
         }
-        assert_eq!(check("127.0.0.1:51871", LOOPBACK), Ok(()));
-        assert_eq!(check("192.0.2.1:53", elsewhere), Err(ProbeError::Port));
-        for target in [
+        let both = ["[2001:db8::1]:51871", "192.0.2.1:51871"];
+        assert_eq!(choose(&both, "192.0.2.1"), Some(both[1].to_owned()));
+        assert_eq!(choose(&both, "2001:db8::1"), Some(both[0].to_owned()));
+        assert_eq!(choose(&["127.0.0.2:51871"], "127.0.0.1"), Some("127.0.0.2:51871".to_owned()));
+        for other in [
             "127.0.0.1:51871",
             "[::1]:51871",
             "[::ffff:127.0.0.1]:51871",
+            "10.0.0.9:51871",
+            "192.0.2.2:51871",
             "0.0.0.0:51871",
-            "[::]:51871",
             "224.0.0.1:51871",
             "255.255.255.255:51871",
         ] {
-            assert!(matches!(check(target, elsewhere), Err(ProbeError::Address(_))), "{target}");
-            assert!(matches!(check(target, None), Err(ProbeError::Address(_))), "{target}");
+            assert_eq!(choose(&[other], "192.0.2.1"), None, "{other}");
         }
-        assert!(check("0.0.0.0:51871", LOOPBACK).is_err());
+        assert_eq!(choose(&["10.0.0.9:51871"], "127.0.0.1"), None);
     }
 
     #[test]

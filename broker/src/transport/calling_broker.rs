@@ -59,8 +59,8 @@ mod tests {
         let mut extensions = Extensions::new();
         extensions.insert(PeerInfo {
             spiffe: id.map(|id| id.parse().unwrap()),
-            remote_addr: "127.0.0.1:1".parse().unwrap(),
             cert_not_after: not_after,
+            ..PeerInfo::anonymous("127.0.0.1:1".parse().unwrap())
         });
         CallingBroker::of(&extensions, &TrustDomain::new("one.example").unwrap(), SystemTime::UNIX_EPOCH)
     }

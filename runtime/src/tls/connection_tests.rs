@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod bounds;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -421,7 +423,12 @@ async fn slow_and_surplus_clients_do_not_block_others() {
     let source = federation.source(&federation.broker(1));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let limits = IncomingLimits { handshake_timeout: Duration::from_millis(200), handshakes: 1, connections: 2 };
+    let limits = IncomingLimits {
+        handshake_timeout: Duration::from_millis(200),
+        handshakes: 1,
+        connections: 2,
+        ..IncomingLimits::default()
+    };
     let tls = ServerTls::new(source.subscribe(), federation.0.roots());
     let mut accepted = incoming(listener, tls, limits);
     let client = federation.client(&source);

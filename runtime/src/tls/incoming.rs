@@ -1,6 +1,8 @@
-//! The accept loop of a listener: concurrent handshakes with a timeout, bounded in number.
+//! The accept loop of a listener: concurrent handshakes with a timeout, bounded in number, and connections that close when
+//! nobody uses them.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use super::server::{HandshakeError, ServerConnection, ServerTls};
+use super::admission::{Admission, ConnectionShares, ConnectionSlots};
+use super::peer::PeerInfo;
+use super::server::{HandshakeError, HeldConnection, IdleLimits, ServerConnection, ServerTls};
+use super::source_address::SourceAddress;
 
 /// Connections that wait for the server after their handshake.
 const READY_QUEUE: usize = 64;
@@ -28,12 +33,32 @@ pub struct IncomingLimits {
     pub handshakes: usize,
     /// Concurrent connections, at most, including handshakes.
     pub connections: usize,
+    /// Parts of these that one address or identity may have.
+    pub shares: ConnectionShares,
+    /// When unused connections close; `None` if the server does not count calls ([`PeerInfo::calls`]).
+    pub idle: Option<IdleConnections>,
+}
+
+/// When unused connections close.
+#[derive(Debug, Clone, Copy)]
+pub struct IdleConnections {
+    /// With a client certificate.
+    pub certified: IdleLimits,
+    /// Without.
+    pub anonymous: IdleLimits,
 }
 
 impl Default for IncomingLimits {
     fn default() -> Self {
         // A pending handshake is cheap, and a thousand silent clients must not block others.
-        Self { handshake_timeout: Duration::from_secs(3), handshakes: 2048, connections: 8192 }
+        let shares = ConnectionShares {
+            // A quarter of all, because many agents may share an address, and all connect after a broker's start.
+            handshakes_per_address: 512,
+            anonymous_per_address: 64,
+            anonymous: 1024,
+            per_identity: 256,
+        };
+        Self { handshake_timeout: Duration::from_secs(3), handshakes: 2048, connections: 8192, shares, idle: None }
     }
 }
 
@@ -65,6 +90,7 @@ struct AcceptLoop {
     ready: mpsc::Sender<ServerConnection>,
     handshakes: Arc<Semaphore>,
     connections: Arc<Semaphore>,
+    admission: Admission,
 }
 
 /// Permits for a handshake and for its connection.
@@ -82,7 +108,8 @@ impl AcceptLoop {
     ) -> Self {
         let handshakes = Arc::new(Semaphore::new(limits.handshakes));
         let connections = Arc::new(Semaphore::new(limits.connections));
-        Self { listener, tls, limits, ready, handshakes, connections }
+        let admission = Admission::new(limits.shares);
+        Self { listener, tls, limits, ready, handshakes, connections, admission }
     }
 
     async fn run(self) {
@@ -93,8 +120,11 @@ impl AcceptLoop {
                 () = self.ready.closed() => break,
                 Some(_) = running.join_next(), if !running.is_empty() => {}
                 (slots, accepted) = self.accept_next() => match accepted {
-                    Ok((stream, remote)) => {
-                        running.spawn(self.handshake(stream, remote, slots));
+                    Ok((stream, remote)) => match self.admission.handshake(SourceAddress::of(remote.ip())) {
+                        Ok(of_address) => {
+                            running.spawn(self.handshake(stream, remote, slots, of_address));
+                        }
+                        Err(reason) => warn!(%remote, %reason, "connection refused"),
                     }
                     Err(error) => {
                         warn!(%error, "cannot accept a connection");
@@ -106,7 +136,7 @@ impl AcceptLoop {
     }
 
     /// Acquires slots first, so that every accepted connection can be served. Cancel-safe.
-    async fn accept_next(&self) -> (Slots, io::Result<(TcpStream, std::net::SocketAddr)>) {
+    async fn accept_next(&self) -> (Slots, io::Result<(TcpStream, SocketAddr)>) {
         let acquire = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
         let connection = acquire(&self.connections).await.expect("never closed");
         let handshake = acquire(&self.handshakes).await.expect("never closed");
@@ -116,22 +146,39 @@ impl AcceptLoop {
     fn handshake(
         &self,
         stream: TcpStream,
-        remote: std::net::SocketAddr,
+        remote: SocketAddr,
         slots: Slots,
+        of_address: ConnectionSlots,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let (tls, ready, timeout) = (self.tls.clone(), self.ready.clone(), self.limits.handshake_timeout);
+        let Self { tls, limits, ready, admission, .. } = self;
+        let (tls, limits, ready, admission) = (tls.clone(), *limits, ready.clone(), admission.clone());
         async move {
             // Sends small messages at once. A failure shows at the next read.
             let _ = stream.set_nodelay(true);
-            match tls.accept(stream, remote, timeout).await {
-                Ok(connection) => {
-                    drop(slots.handshake);
-                    // Drops the connection if the server has stopped.
-                    let _ = ready.send(connection.hold(slots.connection)).await;
-                }
-                Err(HandshakeError::Refused(reason)) => warn!(%remote, %reason, "TLS peer refused"),
-                Err(error) => debug!(%remote, %error, "TLS handshake failed"),
+            let accepted = tls.accept(stream, remote, limits.handshake_timeout).await;
+            drop((slots.handshake, of_address));
+            let connection = match accepted {
+                Ok(connection) => connection,
+                Err(HandshakeError::Refused(reason)) => return warn!(%remote, %reason, "TLS peer refused"),
+                Err(error) => return debug!(%remote, %error, "TLS handshake failed"),
+            };
+            let held = match admission.connection(connection.peer()) {
+                Ok(share) => HeldConnection { place: slots.connection, slots: share },
+                Err(reason) => return warn!(%remote, %reason, "connection refused"),
+            };
+            let idle = limits.idle.map(|idle| idle.of(connection.peer()));
+            let mut connection = connection.hold(held);
+            if let Some(idle) = idle {
+                connection = connection.close_when_idle(idle);
             }
+            // Drops the connection if the server has stopped.
+            let _ = ready.send(connection).await;
         }
+    }
+}
+
+impl IdleConnections {
+    const fn of(&self, peer: &PeerInfo) -> IdleLimits {
+        if peer.spiffe.is_some() { self.certified } else { self.anonymous }
     }
 }

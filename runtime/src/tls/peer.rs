@@ -5,11 +5,12 @@ use std::time::SystemTime;
 
 use rustls_pki_types::CertificateDer;
 
+use super::open_calls::OpenCalls;
 use crate::identity::CertificateFacts;
 use crate::spiffe::SpiffeId;
 
 /// The peer of a connection. tonic puts it into the extensions of every request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PeerInfo {
     /// SPIFFE id of the verified client certificate; `None` without certificate.
     pub spiffe: Option<SpiffeId>,
@@ -17,14 +18,21 @@ pub struct PeerInfo {
     pub remote_addr: SocketAddr,
     /// End of the certificate's validity; `None` without certificate.
     pub cert_not_after: Option<SystemTime>,
+    /// Calls in progress on the connection. The server counts them, so that an idle connection can close.
+    pub calls: OpenCalls,
 }
 
 impl PeerInfo {
+    /// A peer without a certificate.
+    pub fn anonymous(remote_addr: SocketAddr) -> Self {
+        Self { spiffe: None, remote_addr, cert_not_after: None, calls: OpenCalls::default() }
+    }
+
     /// Reads a chain that the TLS library has verified.
     pub(super) fn of(chain: Option<&[CertificateDer<'_>]>, remote_addr: SocketAddr) -> Self {
         let facts = chain.and_then(<[_]>::first).and_then(|leaf| CertificateFacts::of(leaf).ok());
         let (spiffe, cert_not_after) = facts.map(|f| (f.id, f.not_after)).unzip();
-        Self { spiffe, remote_addr, cert_not_after }
+        Self { spiffe, cert_not_after, ..Self::anonymous(remote_addr) }
     }
 
     /// Whether the certificate has expired, while the connection stayed open.

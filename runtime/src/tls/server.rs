@@ -1,5 +1,8 @@
 //! TLS of servers: handshakes with the newest identity, and connections that know their peer.
 
+mod early_preface;
+mod idle;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +22,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::early_preface::EarlyPreface;
+pub use self::idle::IdleLimits;
+
+use self::early_preface::EarlyPreface;
+use self::idle::{IdleTimer, Overdue, Write};
+use super::admission::ConnectionSlots;
 use super::peer::PeerInfo;
 use super::refusal::Refusal;
 use super::validity::RefusedForTime;
@@ -115,7 +122,7 @@ impl ServerTls {
         // A server of HTTP/2 alone greets by itself.
         let greets = self.acceptor.config().alpn_protocols.len() > 1 && session.alpn_protocol() == Some(ALPN);
         let preface = greets.then(EarlyPreface::default);
-        Ok(ServerConnection { stream, peer, preface, _slot: None })
+        Ok(ServerConnection { stream, peer, preface, idle: None, _held: None })
     }
 }
 
@@ -134,13 +141,22 @@ impl ResolvesServerCert for NewestServerIdentity {
     }
 }
 
-/// An accepted TLS connection. Releases its slot when it closes.
+/// An accepted TLS connection. Releases its slots when it closes.
 #[derive(Debug)]
 pub struct ServerConnection {
     stream: TlsStream<TcpStream>,
     peer: PeerInfo,
     preface: Option<EarlyPreface>,
-    _slot: Option<OwnedSemaphorePermit>,
+    idle: Option<IdleTimer>,
+    _held: Option<HeldConnection>,
+}
+
+/// What a connection holds of its listener.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held until the connection closes")]
+pub(super) struct HeldConnection {
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) slots: ConnectionSlots,
 }
 
 impl ServerConnection {
@@ -149,9 +165,35 @@ impl ServerConnection {
         &self.peer
     }
 
-    /// Keeps a slot of the listener until the connection closes.
-    pub(super) fn hold(self, slot: OwnedSemaphorePermit) -> Self {
-        Self { _slot: Some(slot), ..self }
+    /// Keeps slots of the listener until the connection closes.
+    pub(super) fn hold(self, held: HeldConnection) -> Self {
+        Self { _held: Some(held), ..self }
+    }
+
+    /// Closes the connection when nobody uses it. Its server must count the calls in [`PeerInfo::calls`].
+    pub(super) fn close_when_idle(self, limits: IdleLimits) -> Self {
+        let idle = IdleTimer::new(limits, self.peer.calls.clone());
+        Self { idle: Some(idle), ..self }
+    }
+
+    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Option<Overdue> {
+        self.idle.as_mut().and_then(|idle| idle.poll_overdue(cx))
+    }
+
+    /// Ends a write that waits for the peer if the connection must close.
+    fn end_overdue<T>(
+        &mut self,
+        write: Write,
+        written: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if let Some(idle) = &mut self.idle {
+            idle.note_write(write, &written);
+        }
+        match self.poll_overdue(cx) {
+            Some(_) if written.is_pending() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            _ => written,
+        }
     }
 }
 
@@ -165,6 +207,12 @@ impl Connected for ServerConnection {
 
 impl AsyncRead for ServerConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.poll_overdue(cx) {
+            // As if the peer had closed it: calls that begin meanwhile fail unsent, and clients repeat them.
+            Some(Overdue::Idle) => return Poll::Ready(Ok(())),
+            Some(Overdue::Cut) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            None => {}
+        }
         let Self { stream, preface, .. } = &mut *self;
         match preface {
             Some(preface) => preface.poll_read(Pin::new(stream), cx, buffer),
@@ -175,15 +223,18 @@ impl AsyncRead for ServerConnection {
 
 impl AsyncWrite for ServerConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.end_overdue(Write::Buffer, written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.end_overdue(Write::Flush, flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut_down = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.end_overdue(Write::Flush, shut_down, cx)
     }
 
     fn poll_write_vectored(
@@ -191,7 +242,8 @@ impl AsyncWrite for ServerConnection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.end_overdue(Write::Buffer, written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

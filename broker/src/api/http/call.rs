@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, ORIGIN};
+use http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use prost_reflect::MethodDescriptor;
 use tonic::Code;
 
 use crate::api::http::connect_error::Refused;
+use crate::api::http::other_site;
 use crate::api::http::procedures::{Procedures, Shape};
 
 /// Path of the API's description.
@@ -81,6 +82,7 @@ impl HttpTarget {
         if path == OPENAPI_PATH {
             return if request.method == Method::GET { Ok(Self::OpenApi) } else { Err(wrong_method("GET")) };
         }
+        other_site::refuse(request)?;
         let Some(method) = Procedures::all().find(path) else {
             let reason = format!("this broker has no procedure at {path:?}");
             let remedy = "see the paths in /openapi.json; the broker may be older than the client";
@@ -93,7 +95,7 @@ impl HttpTarget {
                 let reason = format!("{} streams both ways", method.full_name());
                 return Err(Refused::new(Code::Unimplemented, reason, "call it with gRPC"));
             }
-            (Shape::Unary | Shape::Events, &Method::POST) => body_form(headers)?,
+            (Shape::Unary | Shape::Events, &Method::POST) => body_form(request)?,
             (Shape::Events, &Method::GET) => MessageSource::Query(request.uri.query().unwrap_or_default().to_owned()),
             (Shape::Unary, _) => return Err(wrong_method("POST")),
             (Shape::Events, _) => return Err(wrong_method("GET, POST")),
@@ -119,11 +121,11 @@ fn wrong_method(allowed: &'static str) -> Refused {
     refused.with_http(StatusCode::METHOD_NOT_ALLOWED).accepting(ALLOW, allowed)
 }
 
-fn body_form(headers: &HeaderMap) -> Result<MessageSource, Refused> {
-    let media = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
+fn body_form(request: &Parts) -> Result<MessageSource, Refused> {
+    let media = request.headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
     let essence = media.map(|media| media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
-    // A page of another site can make a browser send a form, with the user's certificate, but must name itself.
-    let by_browser = headers.contains_key(ORIGIN);
+    // A page can make a browser send a form without asking the server first.
+    let by_browser = other_site::is_by_browser(request);
     match essence.as_deref() {
         Some("application/json") => Ok(MessageSource::Json),
         Some("application/proto") => Ok(MessageSource::Proto),
@@ -229,8 +231,13 @@ mod tests {
 
     #[test]
     fn a_page_of_another_site_cannot_use_a_browsers_certificate() {
+        for (name, value) in [("origin", "https://elsewhere.example"), ("sec-fetch-site", "cross-site")] {
+            let headers = [("content-type", "application/json"), (name, value)];
+            assert_eq!(target("POST", GET_LEASE, &headers).err(), Some(403), "{name}");
+            assert_eq!(target("GET", WATCH, &[(name, value)]).err(), Some(403), "{name}");
+        }
         for (name, value) in [("content-type", FORM), ("content-type", "text/plain"), ("x-none", "")] {
-            let headers = [(name, value), ("origin", "https://elsewhere.example")];
+            let headers = [(name, value), ("sec-fetch-site", "same-origin")];
             assert_eq!(target("POST", GET_LEASE, &headers).err(), Some(415), "{value}");
         }
     }

@@ -36,7 +36,12 @@ impl Refused {
     #[must_use]
     pub fn new(code: Code, reason: impl Into<String>, remedy: &str) -> Self {
         let detail = v1::ErrorDetail {
-            code: if code == Code::Unimplemented { "unimplemented" } else { "malformed-message" }.to_owned(),
+            code: match code {
+                Code::Unimplemented => "unimplemented",
+                Code::PermissionDenied => "permission-denied",
+                _ => "malformed-message",
+            }
+            .to_owned(),
             reason: reason.into(),
             remedy: remedy.to_owned(),
             ..v1::ErrorDetail::default()

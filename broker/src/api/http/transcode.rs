@@ -17,14 +17,15 @@ use crate::api::http::connect_error::JSON;
 use crate::api::http::grpc_frames::FrameReader;
 use crate::api::http::procedures::Shape;
 use crate::api::http::request_body::{BodyLimit, Start, grpc_body, grpc_headers};
-use crate::api::http::{connect_error, event_stream, json_message, openapi};
+use crate::api::http::{connect_error, event_stream, json_message, openapi, other_site};
 use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
 use crate::api::rpc::explain_failure::explained;
 
 /// Maximum bytes of an answer before its conversion: the largest offer, with room to spare.
 const MAX_ANSWER_BYTES: usize = MAX_AGENT_MESSAGE_BYTES;
 
-/// Converts between HTTP and gRPC. Must be the outermost layer, so that all others apply to converted calls.
+/// Converts between HTTP and gRPC. Must be outside of all layers that see gRPC, so that they apply to
+/// converted calls.
 #[derive(Debug, Clone, Copy)]
 pub struct TranscodeLayer {
     /// Timeout of calls that set none, and the longest that they can set.
@@ -61,7 +62,11 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         if is_grpc(request.headers()) {
-            return Box::pin(self.inner.call(request));
+            let (parts, body) = request.into_parts();
+            if let Err(refused) = other_site::refuse(&parts) {
+                return Box::pin(async move { Ok(refused.into_response()) });
+            }
+            return Box::pin(self.inner.call(Request::from_parts(parts, body)));
         }
         let (inner, timeout) = (self.inner.clone(), self.timeout);
         Box::pin(serve(inner, timeout, request))
@@ -220,7 +225,7 @@ mod tests {
     async fn a_call_keeps_its_caller_and_its_headers() {
         let mut request = post("GetLease", r#"{"lease": "lease-1"}"#);
         let remote_addr = "192.0.2.1:9".parse().expect("an address");
-        request.extensions_mut().insert(PeerInfo { spiffe: None, remote_addr, cert_not_after: None });
+        request.extensions_mut().insert(PeerInfo::anonymous(remote_addr));
         request.headers_mut().insert("x-test", HeaderValue::from_static("kept"));
         let (status, body) = send(request).await;
         assert_eq!(status, StatusCode::OK);
@@ -266,7 +271,7 @@ mod tests {
         let mut certified = large();
         let spiffe = Some("spiffe://dev.test/user/alice".parse().expect("an id"));
         let remote_addr = "192.0.2.1:9".parse().expect("an address");
-        certified.extensions_mut().insert(PeerInfo { spiffe, remote_addr, cert_not_after: None });
+        certified.extensions_mut().insert(PeerInfo { spiffe, ..PeerInfo::anonymous(remote_addr) });
         assert_eq!(send(certified).await.0, StatusCode::OK);
     }
 

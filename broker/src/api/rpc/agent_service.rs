@@ -345,5 +345,6 @@ impl AgentStream {
 }
 
 fn too_slow(what: &str) -> End {
-    RpcError::TooMany { what: format!("{what} for the agent") }.into()
+    let reason = format!("{what} for the agent, which reads nothing");
+    RpcError::LimitReached { reason, remedy: "connect again, over a line that carries them" }.into()
 }

@@ -8,6 +8,7 @@ use comity_core::snapshot;
 use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::watch_service_server::WatchService;
+use comity_runtime::tls::PeerInfo;
 use comity_types::RequestId;
 use futures::Stream;
 use tokio::sync::mpsc;
@@ -18,6 +19,7 @@ use crate::api::authorize::{Rpc, Viewer};
 use crate::api::caller::Caller;
 use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
+use crate::api::watch_seats::WatchSeats;
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 use crate::watch::{Batch, clusters, objects};
@@ -28,21 +30,21 @@ const WATCHER_QUEUE_CAPACITY: usize = 256;
 const BATCHES: usize = 64;
 /// A watcher that reads nothing for this long is disconnected.
 const WATCHER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum watchers per broker: each costs a task and a queue.
-const MAX_WATCHERS: usize = 1_024;
+/// Interval of checks whether a watcher's certificate has expired.
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Streams changes.
 #[derive(Debug, Clone)]
 pub struct WatchHandlers {
     context: Context,
-    seats: Arc<tokio::sync::Semaphore>,
+    seats: WatchSeats,
 }
 
 impl WatchHandlers {
     /// Starts without watchers.
     #[must_use]
     pub fn new(context: Context) -> Self {
-        Self { context, seats: Arc::new(tokio::sync::Semaphore::new(MAX_WATCHERS)) }
+        Self { context, seats: WatchSeats::default() }
     }
 }
 
@@ -60,14 +62,13 @@ impl WatchService for WatchHandlers {
 impl WatchHandlers {
     async fn begin(&self, request: Request<v1::WatchRequest>) -> Result<Events, RpcError> {
         let caller = self.context.admit(Rpc::Watch, &request).await?;
+        let peer = request.extensions().get::<PeerInfo>().cloned();
         let message = request.into_inner();
         let only = match message.request.as_str() {
             "" => None,
             text => Some(RequestId::parse(text, "request")?),
         };
-        let seat = Arc::clone(&self.seats)
-            .try_acquire_owned()
-            .map_err(|_| RpcError::TooMany { what: format!("{MAX_WATCHERS} watchers follow this broker") })?;
+        let seat = self.seats.take(&caller, self.context.hub.policy().as_deref())?;
         if message.from_revision > 0 {
             // Another broker may have shown a revision that this one has yet to apply.
             self.context.group.read(Consistency::Linearizable, |_| ()).await?;
@@ -77,7 +78,7 @@ impl WatchHandlers {
         let watcher =
             Watcher { context: self.context.clone(), caller, only, sender, viewer: Viewer::default(), bundle: None };
         let stop = self.context.stop.clone();
-        let (group, broker) = (self.context.group.clone(), self.context.id);
+        let context = self.context.clone();
         let counted = self.context.metrics.watcher();
         tokio::spawn(async move {
             let _held = (seat, counted);
@@ -86,8 +87,11 @@ impl WatchHandlers {
                 ended = watcher.run(message.from_revision) => ended,
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
+                expired = certificate_expires(&context, peer) => Some(expired),
                 // It would see nothing new here.
-                () = group.without_leader_for(LEADERLESS_TIMEOUT) => Some(Unavailable::NoLeader { broker }.into()),
+                () = context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
+                    Some(Unavailable::NoLeader { broker: context.id }.into())
+                }
             };
             if let Some(error) = ended {
                 // The queue may be full, which is why it ends; then the end of the stream has to say it.
@@ -95,6 +99,16 @@ impl WatchHandlers {
             }
         });
         Ok(Box::pin(ReceiverStream::new(receiver)))
+    }
+}
+
+/// Waits until the certificate of a connection has expired.
+async fn certificate_expires(context: &Context, peer: Option<PeerInfo>) -> RpcError {
+    loop {
+        context.clock.sleep(EXPIRY_CHECK_INTERVAL).await;
+        if let Err(expired) = Caller::of(peer.as_ref(), context.group.inner.certificate_time()) {
+            return expired;
+        }
     }
 }
 
