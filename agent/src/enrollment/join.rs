@@ -10,10 +10,11 @@ use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::tls::{self, ConnectError};
 use comity_runtime::{
     Backoff, BrokerEndpoints, ClientTls, Clock, ClusterName, Entropy, IdentityDir, IdentityKey, IdentityPem,
-    IdentitySignature, JoinToken, KeyAndCsr, Roots, TlsIdentity,
+    IdentitySignature, JoinToken, KeyAndCsr, KnownBrokers, Roots, TlsIdentity,
 };
 
 use super::join_error::{JOIN_TIMEOUT, JoinError};
+use super::learnt_brokers;
 use super::token_source::JoinTokenSource;
 
 /// Purpose of the identity key's signature over the CSR.
@@ -22,8 +23,8 @@ const JOIN_DOMAIN: &str = "join-csr";
 const JOIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 /// Name of the file with the brokers' addresses in the state directory.
 const BROKERS_FILE: &str = "brokers";
-/// Its largest size.
-const BROKERS_MAX_BYTES: u64 = 16 << 10;
+/// Largest size of a file with addresses.
+pub(super) const BROKERS_MAX_BYTES: u64 = 16 << 10;
 
 /// An agent's membership in its federation.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub struct Membership {
     /// The identity now.
     pub identity: TlsIdentity,
     /// Brokers to speak to.
-    pub brokers: BrokerEndpoints,
+    pub brokers: KnownBrokers,
 }
 
 /// Input of [`join_or_load`].
@@ -77,18 +78,23 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
     Ok(Membership { directory, identity, brokers: brokers_of_member(state, brokers)? })
 }
 
-/// The configured brokers, or those of the token with which the cluster joined.
+/// The configured brokers, or those of the token with which the cluster joined; and those that brokers listed since.
 ///
 /// # Errors
 /// [`JoinError::File`] or [`JoinError::Brokers`].
-pub fn brokers_of_member(state: &Path, configured: &[String]) -> Result<BrokerEndpoints, JoinError> {
-    Ok(match configured {
+pub fn brokers_of_member(state: &Path, configured: &[String]) -> Result<KnownBrokers, JoinError> {
+    let configured: BrokerEndpoints = match configured {
         [] => {
             let list = atomic_file::read_bounded(&state.join(BROKERS_FILE), BROKERS_MAX_BYTES)?;
             String::from_utf8_lossy(&list).parse()?
         }
         configured => BrokerEndpoints::new(configured)?,
-    })
+    };
+    let known = KnownBrokers::new(configured);
+    if let Some(learnt) = learnt_brokers::read(state) {
+        known.learn(&learnt);
+    }
+    Ok(known)
 }
 
 async fn join(token: &JoinToken, cluster: &ClusterName, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {

@@ -58,6 +58,7 @@ pub(super) fn check(config: &Config, clock: &dyn Clock, list: &mut CheckList) ->
     });
     match brokers_of_member(&config.state_dir, &config.brokers) {
         Ok(brokers) => {
+            let brokers = brokers.endpoints();
             Some(MemberAccess { brokers, tls: ClientTls::new(roots, IdentitySource::new(identity).subscribe()) })
         }
         Err(error) => {
