@@ -14,8 +14,8 @@ use comity_proto::v1;
 use comity_runtime::contexts::{CliContext, Contexts};
 use comity_runtime::telemetry::CALLS_TARGET;
 use comity_runtime::{
-    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, KnownBrokers, Roots,
-    SystemClock, SystemEntropy, TlsIdentity, connect,
+    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, KnownBrokers,
+    Roots, SystemClock, SystemEntropy, TlsIdentity, connect,
 };
 use tonic::{Response, Status};
 

@@ -25,7 +25,11 @@ fn write(state: &Path, learnt: &[String]) -> Result<(), FileError> {
 }
 
 /// Keeps the learnt addresses whenever they change from now on, until stopped.
-pub fn keep(brokers: &KnownBrokers, state: PathBuf, stop: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
+pub fn keep(
+    brokers: &KnownBrokers,
+    state: PathBuf,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + Send + use<> {
     let lists = brokers.subscribe();
     follow(lists, state, stop)
 }

@@ -111,7 +111,9 @@ impl RpcError {
                 ..detail("watcher-too-slow", "watch again from the last revision you have, and read faster")
             },
             Self::TooMany { .. } => detail("limit-reached", "wait until some of them are done"),
-            Self::Superseded { .. } => detail("superseded", "run one agent per cluster; the newest one keeps its stream"),
+            Self::Superseded { .. } => {
+                detail("superseded", "run one agent per cluster; the newest one keeps its stream")
+            }
             Self::Stopping => detail("unavailable", "connect to another broker"),
             Self::Internal { .. } => detail("internal", "look at this broker's log, and try another broker"),
         }

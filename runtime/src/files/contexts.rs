@@ -352,7 +352,10 @@ mod tests {
         known.learn(&"b1.test:7443,b2.test:7443".parse().unwrap());
         contexts.set_learnt("dev", &known).unwrap();
         let loaded = contexts.load("dev").unwrap();
-        assert_eq!((&loaded.brokers, loaded.learnt.as_ref().unwrap().to_string()), (&brokers, "b2.test:7443".to_owned()));
+        assert_eq!(
+            (&loaded.brokers, loaded.learnt.as_ref().unwrap().to_string()),
+            (&brokers, "b2.test:7443".to_owned())
+        );
         assert_eq!(loaded.known_brokers().endpoints().to_string(), "b1.test:7443,b2.test:7443");
         let file = contexts.root().join("contexts/dev/context.json");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);

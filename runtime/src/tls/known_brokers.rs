@@ -137,7 +137,10 @@ mod tests {
         known.learn(&list("b3:1,b4:1"));
         assert!(!changes.has_changed().unwrap(), "the same list is no change");
         known.learn(&list("b5:1"));
-        assert_eq!((known.endpoints().to_string(), known.lists().learnt()), ("b2:1,b1:1,b5:1".to_owned(), &["b5:1".to_owned()][..]));
+        assert_eq!(
+            (known.endpoints().to_string(), known.lists().learnt()),
+            ("b2:1,b1:1,b5:1".to_owned(), &["b5:1".to_owned()][..])
+        );
         known.learn(&list("b1:1"));
         assert_eq!(known.endpoints(), list("b2:1,b1:1"));
     }
@@ -146,7 +149,9 @@ mod tests {
     fn metadata_that_is_empty_or_invalid_teaches_nothing() {
         let known = KnownBrokers::new(list("b1:1"));
         known.learn_from(&told("b1:1,b2:1"));
-        for odd in ["", ",", "b3", "b3:1,b 4:1", "b3:0", "b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1"] {
+        for odd in
+            ["", ",", "b3", "b3:1,b 4:1", "b3:0", "b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1,b:1"]
+        {
             known.learn_from(&told(odd));
             assert_eq!(known.endpoints(), list("b1:1,b2:1"), "{odd}");
         }

@@ -210,7 +210,10 @@ impl AgentStream {
             );
         }
         self.context.group.heard(&self.cluster);
-        tracing::info!(agent_version = hello.agent_version.chars().take(MAX_NAME_CHARS).collect::<String>(), "agent connected");
+        tracing::info!(
+            agent_version = hello.agent_version.chars().take(MAX_NAME_CHARS).collect::<String>(),
+            "agent connected"
+        );
         self.send(Reply::Welcome(welcome)).await
     }
 
