@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use crate::config::{Config, ConfigError, FabricModeName};
 use crate::enrollment::join::{JoinInput, Membership, join_or_load};
 use crate::enrollment::join_error::JoinError;
-use crate::enrollment::learnt_brokers;
+use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings};
@@ -319,7 +319,7 @@ impl Agent {
             readiness: readiness.guard("uplink"),
         };
         // Before the uplink, so that no change is missed.
-        shutdown.spawn(learnt_brokers::keep(&brokers, config.state_dir.clone(), shutdown.token()));
+        shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
         shutdown.spawn(uplink.run(shutdown.token()));
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {

@@ -2,6 +2,6 @@
 
 pub mod join;
 pub mod join_error;
-pub mod learnt_brokers;
+pub mod member_brokers;
 pub mod renew;
 pub mod token_source;

@@ -1,5 +1,5 @@
-//! Addresses that brokers listed, kept in the state directory, so that an agent reaches a group whose first broker is
-//! down.
+//! Addresses of the brokers in the state directory: those of the join, and those that brokers listed since. So an agent
+//! reaches a group whose first brokers are down.
 
 use std::path::{Path, PathBuf};
 
@@ -9,23 +9,53 @@ use comity_runtime::{BrokerEndpoints, KnownBrokers};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::join::BROKERS_MAX_BYTES;
+use super::join_error::JoinError;
 
-/// Name of the file in the state directory.
+/// File with the addresses in the join token.
+const BROKERS_FILE: &str = "brokers";
+/// File with the addresses that brokers listed.
 const LEARNT_BROKERS_FILE: &str = "learnt-brokers";
+/// Largest size of one of them.
+const BROKERS_MAX_BYTES: u64 = 16 << 10;
 
-/// The kept addresses; `None` if there are none, or the file is unreadable.
-pub(super) fn read(state: &Path) -> Option<BrokerEndpoints> {
+/// The configured brokers, or those of the token with which the cluster joined; and those that brokers listed since.
+///
+/// # Errors
+/// [`JoinError::File`] or [`JoinError::Brokers`].
+pub fn brokers_of_member(state: &Path, configured: &[String]) -> Result<KnownBrokers, JoinError> {
+    let configured: BrokerEndpoints = match configured {
+        [] => {
+            let list = atomic_file::read_bounded(&state.join(BROKERS_FILE), BROKERS_MAX_BYTES)?;
+            String::from_utf8_lossy(&list).parse()?
+        }
+        configured => BrokerEndpoints::new(configured)?,
+    };
+    let known = KnownBrokers::new(configured);
+    if let Some(learnt) = read_learnt(state) {
+        known.learn(&learnt);
+    }
+    Ok(known)
+}
+
+/// Keeps the addresses in the join token, and forgets those that brokers of an earlier federation listed.
+pub(super) fn keep_joined(state: &Path, brokers: &BrokerEndpoints) -> Result<(), FileError> {
+    // A file that stays does no harm: no broker of this federation proves itself there.
+    let _ = std::fs::remove_file(state.join(LEARNT_BROKERS_FILE));
+    atomic_file::write(&state.join(BROKERS_FILE), brokers.to_string().as_bytes(), PRIVATE)
+}
+
+/// The learnt addresses; `None` if there are none, or the file is unreadable.
+fn read_learnt(state: &Path) -> Option<BrokerEndpoints> {
     let list = atomic_file::read_bounded(&state.join(LEARNT_BROKERS_FILE), BROKERS_MAX_BYTES).ok()?;
     String::from_utf8(list).ok()?.parse().ok()
 }
 
-fn write(state: &Path, learnt: &[String]) -> Result<(), FileError> {
+fn write_learnt(state: &Path, learnt: &[String]) -> Result<(), FileError> {
     atomic_file::write(&state.join(LEARNT_BROKERS_FILE), learnt.join(",").as_bytes(), PRIVATE)
 }
 
 /// Keeps the learnt addresses whenever they change from now on, until stopped.
-pub fn keep(
+pub fn keep_learnt(
     brokers: &KnownBrokers,
     state: PathBuf,
     stop: CancellationToken,
@@ -43,7 +73,7 @@ async fn follow(mut lists: watch::Receiver<BrokerLists>, state: PathBuf, stop: C
         }
         let (state, learnt) = (state.clone(), lists.borrow_and_update().learnt().to_vec());
         tracing::info!(learnt = learnt.join(","), "the addresses of the brokers changed");
-        let written = tokio::task::spawn_blocking(move || write(&state, &learnt)).await;
+        let written = tokio::task::spawn_blocking(move || write_learnt(&state, &learnt)).await;
         if let Ok(Err(error)) = written {
             tracing::warn!(%error, "cannot keep the addresses of the brokers");
         }
@@ -57,7 +87,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::enrollment::join::brokers_of_member;
 
     #[tokio::test]
     async fn learnt_addresses_are_kept_and_follow_the_configured_ones() {
@@ -65,7 +94,7 @@ mod tests {
         let configured = ["b1:7443".to_owned()];
         let known = brokers_of_member(state.path(), &configured).unwrap();
         let stop = CancellationToken::new();
-        let task = tokio::spawn(keep(&known, state.path().to_owned(), stop.clone()));
+        let task = tokio::spawn(keep_learnt(&known, state.path().to_owned(), stop.clone()));
         let kept = async |expected: &str| {
             let wait = async {
                 while brokers_of_member(state.path(), &configured).unwrap().endpoints().to_string() != expected {
@@ -82,6 +111,14 @@ mod tests {
         kept("b1:7443").await;
         stop.cancel();
         task.await.unwrap();
+    }
+
+    #[test]
+    fn a_join_forgets_what_an_earlier_federation_taught() {
+        let state = tempfile::tempdir().unwrap();
+        write_learnt(state.path(), &["old:7443".to_owned()]).unwrap();
+        keep_joined(state.path(), &"b1:7443".parse().unwrap()).unwrap();
+        assert_eq!(brokers_of_member(state.path(), &[]).unwrap().endpoints().to_string(), "b1:7443");
     }
 
     #[test]
