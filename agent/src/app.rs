@@ -14,7 +14,7 @@ use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
 use comity_runtime::{
-    AdminServer, BrokerEndpoints, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource,
+    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
     Readiness, Shutdown, SystemClock, SystemEntropy, atomic_file, private_files,
 };
 use tokio::sync::{Notify, watch};
@@ -22,6 +22,7 @@ use tokio::sync::{Notify, watch};
 use crate::config::{Config, ConfigError, FabricModeName};
 use crate::enrollment::join::{JoinInput, Membership, join_or_load};
 use crate::enrollment::join_error::JoinError;
+use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::observe::{self, Inventory, InventorySettings};
@@ -127,7 +128,7 @@ struct JoinedCluster {
 struct BrokerAccess {
     directory: IdentityDir,
     source: IdentitySource,
-    brokers: BrokerEndpoints,
+    brokers: KnownBrokers,
     tls: ClientTls,
 }
 
@@ -317,6 +318,8 @@ impl Agent {
             resync,
             readiness: readiness.guard("uplink"),
         };
+        // Before the uplink, so that no change is missed.
+        shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
         shutdown.spawn(uplink.run(shutdown.token()));
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {

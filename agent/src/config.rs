@@ -219,15 +219,7 @@ impl Config {
     /// [`ConfigError::Invalid`], with all invalid values.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut checks = SettingChecks::default();
-        match (&self.kubernetes, &self.inventory_file) {
-            (None, None) => {
-                checks.refuse("kubernetes", "", "give one of kubernetes and inventoryFile");
-            }
-            (Some(_), Some(file)) => {
-                checks.refuse("inventoryFile", file.display(), "kubernetes is given too; leave one of them out");
-            }
-            _ => {}
-        }
+        self.check_source(&mut checks);
         if !self.brokers.is_empty()
             && let Err(error) = BrokerEndpoints::new(&self.brokers)
         {
@@ -259,6 +251,31 @@ impl Config {
             checks.refuse("log.filter", &self.log.filter, error.to_string());
         }
         Ok(checks.finish()?)
+    }
+
+    /// Checks where the inventory comes from.
+    fn check_source(&self, checks: &mut SettingChecks) {
+        let is_empty = |path: &PathBuf| path.as_os_str().is_empty();
+        match (&self.kubernetes, &self.inventory_file) {
+            (None, None) => checks.refuse(
+                "kubernetes",
+                "",
+                "write kubernetes: {} in a pod, give a kubeconfig (--kubeconfig FILE), or on a host without Kubernetes an \
+                 inventoryFile (--inventory FILE)",
+            ),
+            (Some(_), Some(file)) => {
+                checks.refuse("inventoryFile", file.display(), "kubernetes is given too; leave one of them out");
+            }
+            (Some(kubernetes), None) if kubernetes.kubeconfig.as_ref().is_some_and(is_empty) => checks.refuse(
+                "kubernetes.kubeconfig",
+                "",
+                "name the file (--kubeconfig FILE); in a pod leave the field out",
+            ),
+            (None, Some(file)) if is_empty(file) => {
+                checks.refuse("inventoryFile", "", "name the file (--inventory FILE)");
+            }
+            _ => {}
+        }
     }
 
     /// Endpoints of the fabric for key bundles; `local` is its listen address.

@@ -2,5 +2,6 @@
 
 pub mod join;
 pub mod join_error;
+pub mod member_brokers;
 pub mod renew;
 pub mod token_source;

@@ -8,6 +8,7 @@ mod check_agent;
 mod check_brokers;
 mod check_certificate;
 mod check_configuration;
+mod check_gpus;
 mod check_inventory;
 mod check_kubernetes;
 mod check_rights;
@@ -17,4 +18,5 @@ mod check_udp;
 mod join_checks;
 
 pub use agent_checks::check_agent_host;
+pub use check_gpus::check_found_gpus;
 pub use join_checks::{JoinChecks, Skippable};

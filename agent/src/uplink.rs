@@ -15,7 +15,7 @@ use std::time::Duration;
 use comity_agent_model::desired::Update;
 use comity_agent_model::nodes::Nodes;
 use comity_proto::v1;
-use comity_runtime::{Backoff, BrokerEndpoints, ClientTls, ReadinessGuard};
+use comity_runtime::{Backoff, ClientTls, KnownBrokers, ReadinessGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +39,7 @@ pub struct Uplink {
     /// Counters.
     pub metrics: Metrics,
     /// Brokers, in the order in which they are tried.
-    pub brokers: BrokerEndpoints,
+    pub brokers: KnownBrokers,
     /// TLS for connections to them.
     pub tls: ClientTls,
     /// The cluster's nodes.
@@ -60,6 +60,9 @@ pub struct Uplink {
 struct Shared {
     parts: Parts,
     metrics: Metrics,
+    brokers: KnownBrokers,
+    /// Tells the broker that streams are of one process.
+    instance: String,
     tls: ClientTls,
     nodes: watch::Receiver<Nodes>,
     data: watch::Receiver<Option<v1::DataSite>>,
@@ -98,8 +101,10 @@ impl Uplink {
         let Self { parts, metrics, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
         let clock = Arc::clone(&parts.clock);
         let shared = Arc::new(Shared {
+            instance: parts.entropy.unique_hex(),
             parts,
             metrics,
+            brokers,
             tls,
             nodes,
             data,
@@ -112,13 +117,13 @@ impl Uplink {
         let (events, mut inbox) = mpsc::channel(EVENTS);
         // Agents that start together spread over the brokers.
         let mut next = shared.parts.entropy.next_u64() % 1_024;
-        let mut open = |brokers: &BrokerEndpoints| {
+        let mut open = || {
             next += 1;
             let session_stop = stop.child_token();
             let first = usize::try_from(next % 1_024).unwrap_or(0);
             let session = session::run(
                 Arc::clone(&shared),
-                brokers.clone().starting_at(first),
+                shared.brokers.endpoints().starting_at(first),
                 next,
                 session_stop.clone(),
                 events.clone(),
@@ -128,13 +133,13 @@ impl Uplink {
         };
         let mut backoff = Backoff::new(RECONNECT.0, RECONNECT.1);
         let mut current: Option<Opened> = None;
-        let mut coming = Some(open(&brokers));
+        let mut coming = Some(open());
         let mut pause = Duration::ZERO;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = resync.notified(), if current.is_some() && coming.is_none() => coming = Some(open(&brokers)),
-                () = clock.sleep(pause), if current.is_none() && coming.is_none() => coming = Some(open(&brokers)),
+                () = resync.notified(), if current.is_some() && coming.is_none() => coming = Some(open()),
+                () = clock.sleep(pause), if current.is_none() && coming.is_none() => coming = Some(open()),
                 Some(event) = inbox.recv() => match event {
                     Event::Welcomed(number) if coming.as_ref().is_some_and(|opened| opened.number == number) => {
                         if let Some(old) = std::mem::replace(&mut current, coming.take()) {

@@ -40,6 +40,7 @@ use elections::election_gate::ElectionGate;
 use elections::follow_leadership::{self, Judge};
 use elections::{failover, slow_disk};
 use heard::Heard;
+use members::client_addresses::{self, ClientAddresses};
 use members::{admission, hello};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -103,6 +104,7 @@ pub(crate) struct Inner {
     leadership: watch::Receiver<Leadership>,
     /// Since when no leader is known; `None` while one is.
     leaderless: watch::Receiver<Option<Instant>>,
+    client_addresses: watch::Receiver<ClientAddresses>,
     /// One permit per proposal in flight.
     in_flight: Semaphore,
     pub(crate) stop: CancellationToken,
@@ -134,6 +136,7 @@ impl Group {
         let contact = Contact::default();
         let judge = Judge { raft: raft.clone(), lease: config.timing.election_max, contact: contact.clone() };
         let (leadership, leaderless) = follow_leadership::watch(judge, heard.clone(), &stop, &tasks);
+        let client_addresses = client_addresses::follow(raft.clone(), &stop, &tasks);
         let inner = Arc::new(Inner {
             clocks: Clocks::new(config.id, restored),
             elections: ElectionGate::new(raft.clone()),
@@ -150,6 +153,7 @@ impl Group {
             log: disk.log,
             leadership,
             leaderless,
+            client_addresses,
             in_flight: Semaphore::new(group_config::MAX_PROPOSALS_IN_FLIGHT),
             stop,
             tasks,
@@ -163,6 +167,11 @@ impl Group {
     /// Subscribes to the leader as known here.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.inner.leadership.clone()
+    }
+
+    /// Follows the addresses at which agents and users reach the brokers, by broker number.
+    pub fn client_addresses(&self) -> watch::Receiver<Arc<[String]>> {
+        self.inner.client_addresses.clone()
     }
 
     /// Waits until no leader was known for `limit`; callers then try another broker.

@@ -65,7 +65,9 @@ async fn run(args: &Args) -> Result<(), Failure> {
     let session = session::Session::new(&args.global);
     // This span starts the trace that brokers and agents continue.
     let work = async {
-        dispatch(&args.command, &session).await?;
+        let done = dispatch(&args.command, &session).await;
+        session.keep_learnt_brokers();
+        done?;
         session.renew_if_due().await;
         Ok(())
     };

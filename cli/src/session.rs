@@ -2,6 +2,7 @@
 //!
 //! A flag wins against the environment, and both against the context. `--context` wins against the environment.
 
+mod learnt_brokers;
 mod renewal;
 
 use std::future::Future;
@@ -13,8 +14,8 @@ use comity_proto::v1;
 use comity_runtime::contexts::{CliContext, Contexts};
 use comity_runtime::telemetry::CALLS_TARGET;
 use comity_runtime::{
-    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, Roots,
-    SystemClock, SystemEntropy, TlsIdentity, connect,
+    BrokerChannel, BrokerEndpoints, ClientTls, Clock as _, Entropy as _, IdentityDir, IdentitySource, KnownBrokers,
+    Roots, SystemClock, SystemEntropy, TlsIdentity, connect,
 };
 use tonic::{Response, Status};
 
@@ -43,6 +44,8 @@ pub struct Session {
     stale: bool,
     /// The identity that this run presented, if a context holds it.
     presented: OnceLock<PresentedIdentity>,
+    /// The brokers that this run knows, if a context names them.
+    known: OnceLock<ContextBrokers>,
 }
 
 /// The context that gives what neither a flag nor the environment gives.
@@ -59,6 +62,13 @@ struct PresentedIdentity {
     identity: TlsIdentity,
 }
 
+/// The brokers of a context.
+#[derive(Debug)]
+struct ContextBrokers {
+    context: String,
+    brokers: KnownBrokers,
+}
+
 impl Session {
     /// A session from the command line and the environment. Opens no file and no connection.
     #[must_use]
@@ -73,6 +83,7 @@ impl Session {
             tables: if args.wide { TableWidth::Wide } else { TableWidth::Fit },
             stale: args.stale,
             presented: OnceLock::new(),
+            known: OnceLock::new(),
         }
     }
 
@@ -88,6 +99,7 @@ impl Session {
             tables: TableWidth::Fit,
             stale: false,
             presented: OnceLock::new(),
+            known: OnceLock::new(),
         }
     }
 
@@ -164,15 +176,22 @@ impl Session {
     /// # Errors
     /// [`Failure`] if none is given or one is malformed.
     pub fn endpoints(&self) -> Result<BrokerEndpoints, Failure> {
+        Ok(self.known_brokers()?.endpoints())
+    }
+
+    /// The given brokers, or those of the context with those that it has learnt.
+    fn known_brokers(&self) -> Result<KnownBrokers, Failure> {
         if let Some(given) = self.given_brokers()? {
-            return Ok(given);
+            return Ok((&given).into());
         }
-        self.context()?.map(|context| context.brokers).ok_or_else(|| {
+        let context = self.context()?.ok_or_else(|| {
             Failure::configuration("no broker address is given, and no context is current").remedy(
                 "run 'comity login' with a token from a maintainer, choose a context with 'comity context use NAME', or \
                  give --broker HOST:PORT (COMITY_BROKER); 'comity dev' starts a local federation",
             )
-        })
+        })?;
+        let known = || ContextBrokers { brokers: context.known_brokers(), context: context.name };
+        Ok(self.known.get_or_init(known).brokers.clone())
     }
 
     /// The directory of the caller's identity.
@@ -228,7 +247,7 @@ impl Session {
     /// # Errors
     /// [`Failure`] if the addresses or the identity cannot be used.
     pub fn channel(&self) -> Result<BrokerChannel, Failure> {
-        Ok(connect(&self.endpoints()?, &self.tls()?))
+        Ok(connect(&self.known_brokers()?, &self.tls()?))
     }
 
     /// The `v1::Consistency` of reads: stale with `--stale`, else linearizable.

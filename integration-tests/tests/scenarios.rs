@@ -27,6 +27,8 @@ mod explain;
 mod growth;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
+#[path = "scenarios/brokers/later_brokers.rs"]
+mod later_brokers;
 #[path = "scenarios/kubernetes/liqo_network.rs"]
 mod liqo_network;
 #[path = "scenarios/brokers/lost_disk.rs"]

@@ -48,4 +48,4 @@ pub use shutdown::Shutdown;
 pub use signing::{IdentityKey, IdentityPublicKey, IdentitySignature};
 pub use spiffe::{ClusterName, SpiffeId, SpiffeKind, TrustDomain, UserName};
 pub use telemetry::{LogFormat, TelemetryConfig, TelemetryGuard};
-pub use tls::{BrokerChannel, BrokerEndpoints, ClientTls, PeerInfo, ServerTls, connect, incoming};
+pub use tls::{BrokerChannel, BrokerEndpoints, ClientTls, KnownBrokers, PeerInfo, ServerTls, connect, incoming};

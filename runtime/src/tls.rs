@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A connection keeps its identities. After a renewal, [`BrokerChannel`] opens a new connection for new calls, while
-//! open streams continue. It does the same, and repeats the call, if a broker redirects it ([`ELSEWHERE_METADATA`]).
+//! open streams continue. It does the same, and repeats the call, if a broker redirects it ([`ELSEWHERE_METADATA`]). Answers name all brokers ([`BROKERS_METADATA`]), so
+//! that a client learns of brokers that joined later ([`KnownBrokers`]).
 //! Servers refuse calls under an expired certificate with [`PeerInfo::has_expired`]. Sessions are never resumed,
 //! because resumption would skip the check of the expiry.
 
@@ -18,6 +19,7 @@ mod connector;
 mod endpoints;
 mod incoming;
 mod keyed_slots;
+mod known_brokers;
 mod open_calls;
 mod peer;
 mod redirect;
@@ -35,6 +37,7 @@ pub use connector::{ClientStream, ConnectError, DialError, dial};
 pub use endpoints::{BrokerEndpoints, EndpointError, MAX_ENDPOINTS};
 pub use incoming::{IdleConnections, Incoming, IncomingLimits, incoming};
 pub use keyed_slots::{HeldSlots, KeyedSlots, SlotLimit};
+pub use known_brokers::{BROKERS_METADATA, BrokerLists, KnownBrokers};
 pub use open_calls::{OpenCall, OpenCalls};
 pub use peer::PeerInfo;
 pub use redirect::ELSEWHERE_METADATA;

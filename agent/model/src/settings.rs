@@ -1,12 +1,12 @@
 //! Checks of settings: every invalid value is collected, so that one start reports all of them.
 
-/// A value that a setting cannot have.
+/// A value that a setting cannot have, or a setting without a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} {value:?} is refused: {reason}")]
+#[error("{}: {reason}", self.problem())]
 pub struct InvalidSetting {
     /// The field's path, as in "burst.maxGpus".
     pub field: &'static str,
-    /// The refused value.
+    /// The refused value; empty if there is none.
     pub value: String,
     /// Why it is refused, and what to write instead.
     pub reason: String,
@@ -16,6 +16,13 @@ impl InvalidSetting {
     /// Refuses a value of a field.
     pub fn new(field: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
         Self { field, value: value.to_string(), reason: reason.into() }
+    }
+
+    /// The field and its value, as in `burst.maxGpus "0" is refused`.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        let Self { field, value, .. } = self;
+        if value.is_empty() { format!("{field} is missing") } else { format!("{field} {value:?} is refused") }
     }
 }
 

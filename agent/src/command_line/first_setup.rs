@@ -11,10 +11,11 @@ use tokio::net::UdpSocket;
 
 use super::settings::{CONFIG_FILE, Settings};
 use crate::config::{Config, ConfigError, KubernetesConfig};
-use crate::host::found_gpus::{self, FoundGpus};
+use crate::host::found_gpus;
 use crate::host::host_inventory::inventory_of;
 use crate::host::machine::Machine;
 use crate::host::platform::{self, Place};
+use crate::preflight::check_found_gpus;
 
 /// Name of the inventory file in the state directory.
 const INVENTORY_FILE: &str = "inventory.yaml";
@@ -97,37 +98,8 @@ async fn host_inventory(config: &mut Config, found: &mut Vec<Check>) -> Option<D
         return None;
     }
     let gpus = found_gpus::find().await;
-    found.push(gpu_check(&gpus, &path));
+    found.push(check_found_gpus(&gpus, &path));
     Some(Draft { path, text: inventory_of(&Machine::read(Path::new("/")), &gpus) })
-}
-
-fn gpu_check(gpus: &FoundGpus, inventory: &Path) -> Check {
-    let inventory = inventory.display();
-    match gpus {
-        FoundGpus::Listed(gpus) if gpus.is_empty() => Check::ok(
-            "gpus",
-            format!(
-                "no GPU found: this cluster can borrow; to lend, write {inventory} (`comity-agent sample-inventory`)"
-            ),
-        ),
-        FoundGpus::Listed(gpus) => {
-            let partitioned = gpus.iter().filter(|gpu| gpu.is_mig).count();
-            let names: Vec<&str> = gpus.iter().map(|gpu| gpu.product.as_str()).collect();
-            let detail = format!("{} found by nvidia-smi: {}", gpus.len(), names.join(", "));
-            if partitioned == 0 {
-                return Check::ok("gpus", detail);
-            }
-            let remedy = format!("describe the partitioned GPUs in {inventory} (docs/mig.md)");
-            Check::warning("gpus", format!("{detail}; partitioned, and not offered: {partitioned}"), remedy)
-        }
-        FoundGpus::Unlisted { devices, reason } => Check::warning(
-            "gpus",
-            format!("{devices} NVIDIA GPUs on the PCI bus are not offered: {reason}"),
-            format!(
-                "install NVIDIA's driver, remove {inventory} and agent.yaml, and repeat; or write {inventory} by hand"
-            ),
-        ),
-    }
 }
 
 /// The address from which this host reaches the brokers, with the port that the fabric listens on.

@@ -127,7 +127,10 @@ fn a_bad_configuration_is_one_sentence_that_names_the_field() {
     let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
     assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");
     for (text, field) in [
-        ("stateDir: /tmp/a\n", "kubernetes"),
+        ("stateDir: /tmp/a\n", "kubernetes is missing: write kubernetes: {}"),
+        ("kubernetes: {kubeconfig: ''}\n", "kubernetes.kubeconfig is missing: name the file"),
+        ("inventoryFile: ''\n", "inventoryFile is missing: name the file"),
+        ("inventoryFile: /a\nburst: {maxGpus: 0}\n", "burst.maxGpus \"0\" is refused: "),
         ("inventoryFile: /a\nkubernetes: {}\n", "inventoryFile"),
         ("inventoryFile: /a\nbrokers: ['nowhere']\n", "brokers"),
         ("inventoryFile: /a\nfabric: {endpoints: ['gw']}\n", "fabric.endpoints"),

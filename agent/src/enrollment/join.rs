@@ -5,25 +5,21 @@ use std::time::Duration;
 
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
-use comity_runtime::atomic_file;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::tls::{self, ConnectError};
 use comity_runtime::{
-    Backoff, BrokerEndpoints, ClientTls, Clock, ClusterName, Entropy, IdentityDir, IdentityKey, IdentityPem,
-    IdentitySignature, JoinToken, KeyAndCsr, Roots, TlsIdentity,
+    Backoff, ClientTls, Clock, ClusterName, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySignature,
+    JoinToken, KeyAndCsr, KnownBrokers, Roots, TlsIdentity,
 };
 
 use super::join_error::{JOIN_TIMEOUT, JoinError};
+use super::member_brokers::{brokers_of_member, keep_joined};
 use super::token_source::JoinTokenSource;
 
 /// Purpose of the identity key's signature over the CSR.
 const JOIN_DOMAIN: &str = "join-csr";
 /// Shortest and longest pause between tries.
 const JOIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// Name of the file with the brokers' addresses in the state directory.
-const BROKERS_FILE: &str = "brokers";
-/// Its largest size.
-const BROKERS_MAX_BYTES: u64 = 16 << 10;
 
 /// An agent's membership in its federation.
 #[derive(Debug)]
@@ -33,7 +29,7 @@ pub struct Membership {
     /// The identity now.
     pub identity: TlsIdentity,
     /// Brokers to speak to.
-    pub brokers: BrokerEndpoints,
+    pub brokers: KnownBrokers,
 }
 
 /// Input of [`join_or_load`].
@@ -68,27 +64,13 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
         let of_another = |error| JoinError::Token { origin: source.to_string(), source: error };
         let cluster = token.cluster().map_err(of_another)?;
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
-        atomic_file::write(&state.join(BROKERS_FILE), token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
+        keep_joined(state, &token.brokers)?;
         let pem = join(&token, cluster, &input).await?;
         directory.save(&pem)?;
         tracing::info!(%cluster, federation = %token.id.trust_domain(), "joined the federation");
     }
     let (_, identity) = directory.load()?;
     Ok(Membership { directory, identity, brokers: brokers_of_member(state, brokers)? })
-}
-
-/// The configured brokers, or those of the token with which the cluster joined.
-///
-/// # Errors
-/// [`JoinError::File`] or [`JoinError::Brokers`].
-pub fn brokers_of_member(state: &Path, configured: &[String]) -> Result<BrokerEndpoints, JoinError> {
-    Ok(match configured {
-        [] => {
-            let list = atomic_file::read_bounded(&state.join(BROKERS_FILE), BROKERS_MAX_BYTES)?;
-            String::from_utf8_lossy(&list).parse()?
-        }
-        configured => BrokerEndpoints::new(configured)?,
-    })
 }
 
 async fn join(token: &JoinToken, cluster: &ClusterName, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {

@@ -10,8 +10,8 @@ use comity_runtime::ca::CaError;
 use comity_runtime::identity::IdentityError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{
-    Backoff, BrokerEndpoints, ClientTls, Clock, Entropy, IdentityDir, IdentityPem, IdentitySource, KeyAndCsr,
-    TlsIdentity, tls,
+    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers, TlsIdentity,
+    tls,
 };
 use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,7 @@ pub struct Renewal {
     /// Where new connections take it from.
     pub source: IdentitySource,
     /// The issuer.
-    pub brokers: BrokerEndpoints,
+    pub brokers: KnownBrokers,
     /// TLS for connections to them.
     pub tls: ClientTls,
     /// Time.

@@ -1,8 +1,12 @@
 //! NVIDIA GPUs of this host, as nvidia-smi lists them; or at least that the PCI bus has some.
 
 use std::fs;
+use std::io::{Error, ErrorKind};
 use std::path::Path;
+use std::process::ExitStatus;
 use std::time::Duration;
+
+use tokio::process::Command;
 
 /// Fields of a line, in this order.
 const QUERY: &str = "--query-gpu=name,uuid,memory.total,driver_version,compute_cap,pci.bus_id,mig.mode.current";
@@ -12,6 +16,10 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const NVIDIA_VENDOR: &str = "0x10de";
 /// PCI classes of display controllers: VGA and 3D.
 const DISPLAY_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
+/// Message of nvidia-smi on a host whose driver has no GPU; it then fails.
+const NO_DEVICES: &str = "No devices were found";
+/// Characters of a message of nvidia-smi that are shown, at most.
+const MAX_MESSAGE_CHARS: usize = 200;
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,40 +43,78 @@ pub struct FoundGpu {
 }
 
 /// GPUs of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum FoundGpus {
     /// Those that nvidia-smi lists; may be none.
     Listed(Vec<FoundGpu>),
-    /// The PCI bus has some, and nvidia-smi does not list them.
+    /// nvidia-smi does not list them.
     Unlisted {
-        /// Their number.
-        devices: usize,
+        /// Number of GPUs on the PCI bus; 0 if only nvidia-smi could tell.
+        on_pci: usize,
         /// Why they are not listed.
-        reason: String,
+        problem: NvidiaSmiError,
     },
+}
+
+/// Why nvidia-smi listed no GPUs.
+#[derive(Debug, thiserror::Error)]
+pub enum NvidiaSmiError {
+    /// It is not installed.
+    #[error("nvidia-smi is not installed")]
+    Missing,
+    /// It cannot be started.
+    #[error("nvidia-smi cannot be run: {0}")]
+    NotRun(Error),
+    /// It failed.
+    #[error("nvidia-smi failed ({status}): {message}")]
+    Failed {
+        /// How it ended.
+        status: ExitStatus,
+        /// First line that it printed, shortened.
+        message: String,
+    },
+    /// It hangs.
+    #[error("nvidia-smi did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
 }
 
 /// Looks for GPUs.
 pub async fn find() -> FoundGpus {
     let root = Path::new("/");
-    let format = "--format=csv,noheader,nounits";
-    let command = tokio::process::Command::new("nvidia-smi").args([QUERY, format]).kill_on_drop(true).output();
-    let reason = match tokio::time::timeout(ANSWERS_WITHIN, command).await {
-        Ok(Ok(output)) if output.status.success() => {
-            return FoundGpus::Listed(parse(&String::from_utf8_lossy(&output.stdout), root));
+    let mut command = Command::new("nvidia-smi");
+    command.args([QUERY, "--format=csv,noheader,nounits"]);
+    let listed = list(command, ANSWERS_WITHIN).await;
+    found(listed, root)
+}
+
+fn found(listed: Result<String, NvidiaSmiError>, root: &Path) -> FoundGpus {
+    match (listed, pci_devices(root)) {
+        (Ok(csv), _) => FoundGpus::Listed(parse(&csv, root)),
+        (Err(NvidiaSmiError::Missing), 0) => FoundGpus::Listed(Vec::new()),
+        (Err(NvidiaSmiError::Failed { message, .. }), 0) if message.contains(NO_DEVICES) => {
+            FoundGpus::Listed(Vec::new())
         }
-        Ok(Ok(output)) => {
-            let said = [output.stderr, output.stdout].concat();
-            let said = String::from_utf8_lossy(&said);
-            format!("nvidia-smi failed: {}", said.lines().next().unwrap_or_default().trim())
-        }
-        Ok(Err(error)) => format!("nvidia-smi cannot be run: {error}"),
-        Err(_) => format!("nvidia-smi did not end within {} s", ANSWERS_WITHIN.as_secs()),
-    };
-    match pci_devices(root) {
-        0 => FoundGpus::Listed(Vec::new()),
-        devices => FoundGpus::Unlisted { devices, reason },
+        (Err(problem), on_pci) => FoundGpus::Unlisted { on_pci, problem },
     }
+}
+
+/// Runs nvidia-smi; returns what it prints.
+async fn list(mut command: Command, within: Duration) -> Result<String, NvidiaSmiError> {
+    let output = match tokio::time::timeout(within, command.kill_on_drop(true).output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) if error.kind() == ErrorKind::NotFound => return Err(NvidiaSmiError::Missing),
+        Ok(Err(error)) => return Err(NvidiaSmiError::NotRun(error)),
+        Err(_) => return Err(NvidiaSmiError::TimedOut(within)),
+    };
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(printed);
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    // It writes most of its errors to standard output.
+    let first = message.lines().chain(printed.lines()).map(str::trim).find(|line| !line.is_empty());
+    let message = first.unwrap_or("it printed nothing").chars().take(MAX_MESSAGE_CHARS).collect();
+    Err(NvidiaSmiError::Failed { status: output.status, message })
 }
 
 /// Reads the lines of nvidia-smi; leaves out those that it does not understand.
@@ -149,5 +195,35 @@ mod tests {
         assert_eq!((h100.product.as_str(), h100.architecture, h100.numa), ("NVIDIA-H100-80GB-HBM3", "hopper", Some(1)));
         assert_eq!((t4.product.as_str(), t4.memory_mib, t4.numa, t4.is_mig), ("NVIDIA-Tesla-T4", 15_360, None, false));
         assert_eq!(pci_devices(root.path()), 1);
+        let missing = found(Err(NvidiaSmiError::Missing), root.path());
+        assert!(matches!(missing, FoundGpus::Unlisted { on_pci: 1, .. }), "{missing:?}");
+    }
+
+    /// The result of a script in place of nvidia-smi, on a host without GPUs on its PCI bus.
+    async fn found_by(script: &str, within: Duration) -> FoundGpus {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        found(list(command, within).await, Path::new("/nonexistent"))
+    }
+
+    #[tokio::test]
+    async fn a_failing_nvidia_smi_is_no_host_without_gpus() {
+        let long = Duration::from_secs(60);
+        for (script, within, expected) in [
+            ("echo 'no driver' >&2; echo more >&2; exit 9", long, "nvidia-smi failed (exit status: 9): no driver"),
+            ("echo 'on standard output'; exit 1", long, "nvidia-smi failed (exit status: 1): on standard output"),
+            ("exit 3", long, "nvidia-smi failed (exit status: 3): it printed nothing"),
+            ("exec sleep 60", Duration::from_millis(20), "nvidia-smi did not answer within 0 s"),
+        ] {
+            let FoundGpus::Unlisted { on_pci: 0, problem } = found_by(script, within).await else { panic!("{script}") };
+            assert_eq!(problem.to_string(), expected);
+        }
+        let noise = "head -c 9000 /dev/zero | tr '\\0' x >&2; exit 1";
+        let FoundGpus::Unlisted { problem, .. } = found_by(noise, long).await else { panic!("listed") };
+        assert!(problem.to_string().ends_with('x') && problem.to_string().len() < 300, "{problem}");
+        let none = found_by("echo 'No devices were found'; exit 6", long).await;
+        assert!(matches!(&none, FoundGpus::Listed(gpus) if gpus.is_empty()), "{none:?}");
+        let missing = list(Command::new("/nonexistent/nvidia-smi"), long).await;
+        assert!(matches!(missing, Err(NvidiaSmiError::Missing)), "{missing:?}");
     }
 }

@@ -6,7 +6,7 @@ use comity_runtime::checks::{Check, CheckList, clock_check};
 use super::capacity::any_salt;
 use super::check_state_directory::MissingDirectory;
 use super::{
-    check_agent, check_brokers, check_certificate, check_configuration, check_inventory, check_kubernetes,
+    check_agent, check_brokers, check_certificate, check_configuration, check_gpus, check_inventory, check_kubernetes,
     check_state_directory,
 };
 use crate::config::Config;
@@ -17,7 +17,10 @@ pub async fn check_agent_host(config: &Config, clock: &dyn Clock) -> CheckList {
     list.extend(check_configuration::check(config));
     list.push(check_state_directory::check(&config.state_dir, MissingDirectory::Leave));
     match &config.inventory_file {
-        Some(path) => drop(check_inventory::check(path, &any_salt(), &config.reserve, &mut list).await),
+        Some(path) => {
+            let capacity = check_inventory::check(path, &any_salt(), &config.reserve, &mut list).await;
+            check_gpus::check(path, capacity, &mut list).await;
+        }
         None => drop(check_kubernetes::check(config, &mut list).await),
     }
     if let Some(member) = check_certificate::check(config, clock, &mut list)

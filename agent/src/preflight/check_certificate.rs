@@ -6,7 +6,7 @@ use comity_runtime::checks::{Check, CheckList};
 use comity_runtime::{BrokerEndpoints, ClientTls, Clock, IdentityDir, IdentitySource};
 
 use crate::config::Config;
-use crate::enrollment::join::brokers_of_member;
+use crate::enrollment::member_brokers::brokers_of_member;
 
 const CERTIFICATE_CHECK: &str = "certificate";
 const AGAIN: &str = "get a token with `comity cluster invite CLUSTER --replace`, remove the directory identity/ from \
@@ -58,6 +58,7 @@ pub(super) fn check(config: &Config, clock: &dyn Clock, list: &mut CheckList) ->
     });
     match brokers_of_member(&config.state_dir, &config.brokers) {
         Ok(brokers) => {
+            let brokers = brokers.endpoints();
             Some(MemberAccess { brokers, tls: ClientTls::new(roots, IdentitySource::new(identity).subscribe()) })
         }
         Err(error) => {

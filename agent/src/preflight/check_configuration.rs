@@ -12,13 +12,7 @@ pub(super) fn check(config: &Config) -> Vec<Check> {
         Err(ConfigError::Invalid(invalid)) => invalid
             .0
             .iter()
-            .map(|setting| {
-                let detail = match setting.value.as_str() {
-                    "" => format!("{} is missing", setting.field),
-                    value => format!("{} {value:?} is refused", setting.field),
-                };
-                Check::failed(CONFIGURATION_CHECK, detail, setting.reason.clone())
-            })
+            .map(|setting| Check::failed(CONFIGURATION_CHECK, setting.problem(), setting.reason.clone()))
             .collect(),
         Err(error) => vec![Check::failed(CONFIGURATION_CHECK, error.to_string(), "docs/join.md lists all fields")],
     }

@@ -107,7 +107,11 @@ impl Session<'_> {
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let (sender, receiver) = mpsc::channel(SENDING);
-        let hello = v1::Hello { agent_version: env!("CARGO_PKG_VERSION").to_owned(), revision: self.revision() };
+        let hello = v1::Hello {
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: self.revision(),
+            instance: self.shared.instance.clone(),
+        };
         let _ = sender.try_send(message(0, Body::Hello(hello)));
         let opening = client.connect(ReceiverStream::new(receiver));
         let mut incoming =
@@ -192,6 +196,10 @@ impl Session<'_> {
                 let is_live = self.welcomed;
                 self.shared.desired.send_replace(Update { state: Some(Arc::new(state.into())), is_live, number });
             }
+            Some(FromBroker::Brokers(list)) => match BrokerEndpoints::new(&list.addresses) {
+                Ok(all) => self.shared.brokers.learn(&all),
+                Err(error) => tracing::debug!(%error, "a list of brokers is not used"),
+            },
             // A newer broker may send messages that this agent does not know.
             None => tracing::debug!("a message of an unknown kind"),
         }

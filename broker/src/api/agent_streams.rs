@@ -1,13 +1,30 @@
-//! Allows one live stream per cluster on this broker. A newer stream replaces the older one, which may be a dead
-//! connection.
+//! Allows one stream per cluster on this broker. A newer stream replaces the older one, which may be a dead connection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comity_types::ClusterId;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
-type Live = BTreeMap<ClusterId, (u64, CancellationToken)>;
+type Live = BTreeMap<ClusterId, Holder>;
+
+/// The process that sent a newer stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// The same agent: it opens a new stream before it closes the old one.
+    SameProcess,
+    /// Another agent with the cluster's certificate, or the same one after a restart.
+    OtherProcess,
+}
+
+/// The newest stream of a cluster.
+#[derive(Debug)]
+struct Holder {
+    number: u64,
+    /// The agent's process, as its hello names it; empty if it names none.
+    instance: String,
+    replaced: watch::Sender<Option<Takeover>>,
+}
 
 /// The streams of this broker. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -21,18 +38,20 @@ pub struct Seat {
     streams: AgentStreams,
     cluster: ClusterId,
     number: u64,
-    replaced: CancellationToken,
+    replaced: watch::Receiver<Option<Takeover>>,
 }
 
 impl AgentStreams {
-    /// Takes the cluster's slot; the previous stream is told to end.
+    /// Takes the cluster's slot for a process of its agent; the previous stream is told to end.
     #[must_use]
-    pub fn take(&self, cluster: &ClusterId) -> Seat {
-        let replaced = CancellationToken::new();
+    pub fn take(&self, cluster: &ClusterId, instance: &str) -> Seat {
+        let (sender, replaced) = watch::channel(None);
         let mut live = self.lock();
-        let number = live.get(cluster).map_or(1, |(number, _)| number + 1);
-        if let Some((_, older)) = live.insert(cluster.clone(), (number, replaced.clone())) {
-            older.cancel();
+        let number = live.get(cluster).map_or(1, |older| older.number + 1);
+        let holder = Holder { number, instance: instance.to_owned(), replaced: sender };
+        if let Some(older) = live.insert(cluster.clone(), holder) {
+            let is_same = !instance.is_empty() && older.instance == instance;
+            older.replaced.send_replace(Some(if is_same { Takeover::SameProcess } else { Takeover::OtherProcess }));
         }
         Seat { streams: self.clone(), cluster: cluster.clone(), number, replaced }
     }
@@ -45,15 +64,21 @@ impl AgentStreams {
 
 impl Seat {
     /// Waits until a newer stream of the same cluster takes over.
-    pub async fn replaced(&self) {
-        self.replaced.cancelled().await;
+    pub async fn replaced(&self) -> Takeover {
+        let mut replaced = self.replaced.clone();
+        let takeover = replaced.wait_for(Option::is_some).await.ok().and_then(|takeover| *takeover);
+        match takeover {
+            Some(takeover) => takeover,
+            // The sender is dropped only after it has sent.
+            None => std::future::pending().await,
+        }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut live = self.streams.lock();
-        if live.get(&self.cluster).is_some_and(|(number, _)| *number == self.number) {
+        if live.get(&self.cluster).is_some_and(|holder| holder.number == self.number) {
             live.remove(&self.cluster);
         }
     }
@@ -61,18 +86,34 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
     fn the_newest_stream_keeps_the_seat() {
         let streams = AgentStreams::default();
         let cluster = ClusterId::parse("campus", "cluster").expect("a label");
-        let first = streams.take(&cluster);
-        let second = streams.take(&cluster);
-        assert!(first.replaced.is_cancelled() && !second.replaced.is_cancelled());
+        let first = streams.take(&cluster, "a");
+        let second = streams.take(&cluster, "b");
+        assert!(first.replaced().now_or_never().is_some() && second.replaced().now_or_never().is_none());
         drop(first);
         assert_eq!(streams.lock().len(), 1);
         drop(second);
         assert!(streams.lock().is_empty());
+    }
+
+    #[test]
+    fn a_stream_of_the_same_process_is_told_apart() {
+        let cluster = ClusterId::parse("campus", "cluster").expect("a label");
+        let takeover = |older: &str, newer: &str| {
+            let streams = AgentStreams::default();
+            let first = streams.take(&cluster, older);
+            let _second = streams.take(&cluster, newer);
+            first.replaced().now_or_never()
+        };
+        assert_eq!(takeover("a", "a"), Some(Takeover::SameProcess));
+        assert_eq!(takeover("a", "b"), Some(Takeover::OtherProcess));
+        assert_eq!(takeover("", ""), Some(Takeover::OtherProcess));
     }
 }

@@ -59,8 +59,8 @@ pub enum RpcError {
         /// The remedy.
         remedy: &'static str,
     },
-    /// A newer stream of the same cluster took over.
-    #[error("a newer stream of cluster {cluster} took over")]
+    /// Another process connected as the same cluster.
+    #[error("another agent connected with the certificate of cluster {cluster}")]
     Superseded {
         /// The cluster.
         cluster: String,
@@ -113,7 +113,9 @@ impl RpcError {
                 ..detail("watcher-too-slow", "watch again from the last revision you have, and read faster")
             },
             Self::LimitReached { remedy, .. } => detail("limit-reached", remedy),
-            Self::Superseded { .. } => detail("superseded", "run one agent per cluster; the newest stream wins"),
+            Self::Superseded { .. } => {
+                detail("superseded", "run one agent per cluster; the newest one keeps its stream")
+            }
             Self::Stopping => detail("unavailable", "connect to another broker"),
             Self::Internal { .. } => detail("internal", "look at this broker's log, and try another broker"),
         }

@@ -20,6 +20,7 @@ use tonic::transport::Server;
 use crate::api::http::connection_calls::ConnectionCallsLayer;
 use crate::api::http::transcode::TranscodeLayer;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
+use crate::api::rpc::name_brokers::NameBrokersLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
 use crate::api::rpc::{
     MAX_USER_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
@@ -93,6 +94,7 @@ pub async fn serve_clients(
         .layer(ConnectionCallsLayer)
         .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
+        .layer(NameBrokersLayer { addresses: context.group.client_addresses() })
         .layer(PeerLimitLayer::default())
         .layer(ExplainFailureLayer)
         .add_service(health_service)

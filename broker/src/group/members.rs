@@ -1,6 +1,7 @@
 //! Group membership: voters and learners, and how brokers join, return and leave.
 
 pub(crate) mod admission;
+pub(crate) mod client_addresses;
 pub(crate) mod founding;
 pub(crate) mod hello;
 mod membership;

@@ -28,8 +28,14 @@ pub(crate) struct FakeAgent {
 
 impl FakeAgent {
     pub(crate) async fn connect(federation: &Federation, member: &Member) -> Result<Self, Status> {
+        Self::connect_as(federation, member, "").await
+    }
+
+    /// Connects as a process of the member's agent.
+    pub(crate) async fn connect_as(federation: &Federation, member: &Member, instance: &str) -> Result<Self, Status> {
         let (reports, receiver) = mpsc::channel(64);
-        reports.send(message(0, Body::Hello(v1::Hello::default()))).await.unwrap();
+        let hello = v1::Hello { instance: instance.to_owned(), ..v1::Hello::default() };
+        reports.send(message(0, Body::Hello(hello))).await.unwrap();
         let mut client = AgentServiceClient::new(federation.channel(&member.pem));
         let mut replies = client.connect(ReceiverStream::new(receiver)).await?.into_inner();
         let first = replies.message().await?.and_then(|reply| reply.body);
@@ -132,6 +138,7 @@ impl FakeAgent {
                     }
                 }
                 Reply::Ack(ack) => assert_eq!(ack.error, None, "a report of {} was refused", self.cluster),
+                Reply::Brokers(_) => {}
                 Reply::Welcome(_) => panic!("welcomed twice"),
             }
         }

@@ -6,13 +6,16 @@ use comity_broker::config::Config;
 use comity_broker::provision::join_group::{JoinGroupError, join_group};
 use comity_broker::{Broker, Listeners};
 use comity_proto::v1;
+use comity_proto::v1::broker_message::Body as Reply;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_runtime::ca::{CertificateAuthority, KeyAndCsr};
 use comity_runtime::identity::{IdentityPem, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
+use comity_runtime::tls::BROKERS_METADATA;
 use tonic::Code;
 
+use super::fake_agent::FakeAgent;
 use super::federation::{Federation, detail, local_listeners, within};
 
 async fn invite_broker(federation: &Federation, key: &str) -> (u64, JoinToken) {
@@ -24,6 +27,9 @@ async fn invite_broker(federation: &Federation, key: &str) -> (u64, JoinToken) {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_brokers_join_with_tokens_and_vote() {
     let federation = Federation::start().await;
+    let donor = federation.join("ncc-main").await;
+    let mut agent = FakeAgent::connect(&federation, &donor).await.unwrap();
+    let mut addresses = vec![federation.broker().client_addr().to_string()];
     let mut others: Vec<Broker> = Vec::new();
     for number in [2, 3] {
         let (broker, token) = invite_broker(&federation, &format!("broker-{number}")).await;
@@ -44,6 +50,25 @@ async fn two_brokers_join_with_tokens_and_vote() {
             }
         })
         .await;
+
+        // Agents and users learn where the new broker is.
+        addresses.push(address.client.clone());
+        let told = async {
+            loop {
+                if let Reply::Brokers(list) = agent.next().await.unwrap()
+                    && list.addresses == addresses
+                {
+                    return;
+                }
+            }
+        };
+        within("the list of brokers", told).await;
+        let mut client = FederationServiceClient::new(federation.user("admin"));
+        let answer = client.who_am_i(v1::WhoAmIRequest {}).await.unwrap();
+        assert_eq!(answer.metadata().get(BROKERS_METADATA).unwrap(), addresses.join(",").as_str());
+        let mut anyone = FederationServiceClient::new(federation.anonymous());
+        let answer = anyone.get_federation(v1::GetFederationRequest {}).await.unwrap();
+        assert_eq!(answer.metadata().get(BROKERS_METADATA), None);
 
         let again = join_group(&token, &data.with_extension("again"), &address).await.unwrap_err();
         let JoinGroupError::Refused { reason, .. } = again else { panic!("{again:?}") };

@@ -186,3 +186,15 @@ async fn the_newest_stream_of_a_cluster_wins() {
     let offer = newer.offer(1, 1);
     assert_eq!(newer.report(Body::Offer(offer)).await.unwrap(), None);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_stream_of_the_same_process_leaves_the_older_one_to_its_agent() {
+    let federation = Federation::start().await;
+    let donor = federation.join("ncc-main").await;
+    let mut older = FakeAgent::connect_as(&federation, &donor, "one").await.unwrap();
+    let mut newer = FakeAgent::connect_as(&federation, &donor, "one").await.unwrap();
+    let offers = [newer.offer(1, 1), newer.offer(2, 1)].map(Body::Offer);
+    let [first, second] = offers;
+    assert_eq!(newer.report(first).await.unwrap(), None);
+    assert_eq!(older.report(second).await.unwrap(), None);
+}

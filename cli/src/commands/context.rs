@@ -224,6 +224,8 @@ pub(super) struct ContextView {
     current: bool,
     user: Option<String>,
     brokers: Vec<String>,
+    /// Those of `brokers` that a broker listed after the context was made.
+    learnt_brokers: Vec<String>,
     certificate_not_after_ms: Option<u64>,
     identity: Option<PathBuf>,
     agent: Option<PathBuf>,
@@ -239,6 +241,7 @@ impl ContextView {
             current,
             user: None,
             brokers: Vec::new(),
+            learnt_brokers: Vec::new(),
             certificate_not_after_ms: None,
             identity: None,
             agent: None,
@@ -253,7 +256,9 @@ impl ContextView {
 
     fn fill(&mut self, context: CliContext, identity: &TlsIdentity) {
         self.user = Some(identity.id().to_string());
-        self.brokers = context.brokers.addresses().to_vec();
+        let brokers = context.known_brokers().lists();
+        self.brokers = brokers.endpoints().addresses().to_vec();
+        self.learnt_brokers = brokers.learnt().to_vec();
         self.certificate_not_after_ms = Some(unix_ms(identity.not_after()));
         self.identity = Some(context.identity.path().to_owned());
         self.agent = context.agent;
@@ -275,6 +280,7 @@ impl Answer for ContextView {
             ("Context", format!("{}{}", self.name, if self.current { " (current)" } else { "" })),
             ("User", self.user.clone().unwrap_or_default()),
             ("Brokers", self.brokers.join(",")),
+            ("Learnt brokers", self.learnt_brokers.join(",")),
             ("Certificate", self.certificate(now_ms)),
             ("Identity", path(&self.identity)),
             ("Agent", path(&self.agent)),
@@ -350,6 +356,23 @@ mod tests {
         let json = serde_json::to_value(&list).expect("serialises");
         assert_eq!((&json["items"][0]["current"], &json["items"][1]["current"]), (&false.into(), &true.into()));
         assert!(json["items"][0]["problem"].as_str().is_some_and(|problem| !problem.is_empty()), "{json}");
+    }
+
+    #[test]
+    fn learnt_brokers_are_shown_among_the_brokers_and_by_themselves() {
+        let home = tempfile::tempdir().expect("made");
+        let contexts = Contexts::new(home.path());
+        let brokers = "b1.test:7443".parse().expect("valid");
+        let context = contexts.save("dev", &brokers, &alice(Duration::from_secs(60))).expect("saved");
+        let shown = || ContextView::read(&contexts, "dev");
+        assert!(!shown().table(0).to_string().contains("Learnt"));
+        let known = context.known_brokers();
+        known.learn(&"b1.test:7443,b2.test:7443".parse().expect("valid"));
+        contexts.set_learnt("dev", &known).expect("kept");
+        let json = serde_json::to_value(shown()).expect("serialises");
+        assert_eq!(json["brokers"], serde_json::json!(["b1.test:7443", "b2.test:7443"]));
+        assert_eq!(json["learntBrokers"], serde_json::json!(["b2.test:7443"]));
+        assert!(shown().table(0).to_string().contains("Learnt brokers:"));
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl MemberTask {
                     let _ = sender.send(());
                 }
             }
+            Reply::Brokers(_) => {}
             Reply::Welcome(_) => bail!("welcomed twice"),
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! ```text
 //! ~/.config/comity/current-context        name of the context in use
 //! ~/.config/comity/contexts/NAME/         key.pem, cert.pem, ca.pem,
-//!                                         context.json {"brokers": "h:p,h:p", "agent": "/path/agent.sock"}
+//!                                         context.json {"brokers": "h:p,h:p", "learnt": "h:p", "agent": "/path/agent.sock"}
 //! ```
 //!
 //! `context.json` is written last: a directory without it is not a context.
@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::atomic_file::{self, FileError, PRIVATE};
 use crate::identity::{IdentityDir, IdentityError, IdentityPem};
-use crate::tls::{BrokerEndpoints, EndpointError};
+use crate::tls::{BrokerEndpoints, EndpointError, KnownBrokers};
 
 const CURRENT_FILE: &str = "current-context";
 const CONTEXTS_DIR: &str = "contexts";
@@ -74,18 +74,34 @@ pub enum ContextError {
 pub struct CliContext {
     /// Name of the context.
     pub name: String,
-    /// Addresses of the brokers.
+    /// Addresses of the brokers, as given when the context was made.
     pub brokers: BrokerEndpoints,
+    /// Addresses of brokers that a broker listed later.
+    pub learnt: Option<BrokerEndpoints>,
     /// Directory of the caller's key, certificate and root certificate.
     pub identity: IdentityDir,
     /// Socket of the local API of the agent on this machine, if the caller uses one.
     pub agent: Option<PathBuf>,
 }
 
+impl CliContext {
+    /// All brokers of the context; learns others.
+    #[must_use]
+    pub fn known_brokers(&self) -> KnownBrokers {
+        let known = KnownBrokers::new(self.brokers.clone());
+        if let Some(learnt) = &self.learnt {
+            known.learn(learnt);
+        }
+        known
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredContext {
     brokers: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    learnt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     agent: Option<PathBuf>,
 }
@@ -148,11 +164,14 @@ impl Contexts {
         };
         let stored: StoredContext = serde_json::from_slice(&bytes)
             .map_err(|error| ContextError::Settings { path: path.clone(), reason: error.to_string() })?;
-        let brokers = stored.brokers.parse().map_err(|source| ContextError::Brokers { path, source })?;
-        Ok(CliContext { name: name.to_owned(), brokers, identity: self.identity_dir(name), agent: stored.agent })
+        let parse = |list: &str| list.parse().map_err(|source| ContextError::Brokers { path: path.clone(), source });
+        let brokers = parse(&stored.brokers)?;
+        let learnt = stored.learnt.as_deref().map(parse).transpose()?;
+        let identity = self.identity_dir(name);
+        Ok(CliContext { name: name.to_owned(), brokers, learnt, identity, agent: stored.agent })
     }
 
-    /// Creates a context, or replaces its brokers and identity.
+    /// Creates a context, or replaces its brokers and identity. Forgets learnt brokers.
     ///
     /// # Errors
     /// [`ContextError`] if the name or the identity is invalid, or a file cannot be written.
@@ -166,7 +185,8 @@ impl Contexts {
         let dir = self.identity_dir(name);
         dir.save(identity)?;
         let agent = self.load(name).ok().and_then(|before| before.agent);
-        let context = CliContext { name: name.to_owned(), brokers: brokers.clone(), identity: dir, agent };
+        let context =
+            CliContext { name: name.to_owned(), brokers: brokers.clone(), learnt: None, identity: dir, agent };
         self.write_settings(&context)?;
         Ok(context)
     }
@@ -181,8 +201,25 @@ impl Contexts {
         Ok(context)
     }
 
+    /// Replaces the learnt brokers of a context. Does nothing if the context has other brokers by now.
+    ///
+    /// # Errors
+    /// [`ContextError`] if there is no such context, or its file cannot be written.
+    pub fn set_learnt(&self, name: &str, known: &KnownBrokers) -> Result<(), ContextError> {
+        let (context, lists) = (self.load(name)?, known.lists());
+        let learnt = BrokerEndpoints::new(lists.learnt()).ok();
+        if context.brokers != *lists.configured() || context.learnt == learnt {
+            return Ok(());
+        }
+        self.write_settings(&CliContext { learnt, ..context })
+    }
+
     fn write_settings(&self, context: &CliContext) -> Result<(), ContextError> {
-        let stored = StoredContext { brokers: context.brokers.to_string(), agent: context.agent.clone() };
+        let stored = StoredContext {
+            brokers: context.brokers.to_string(),
+            learnt: context.learnt.as_ref().map(ToString::to_string),
+            agent: context.agent.clone(),
+        };
         let text = serde_json::to_vec_pretty(&stored).expect("addresses and paths serialise");
         Ok(atomic_file::write(&self.settings_file(&context.name), &text, PRIVATE)?)
     }
@@ -307,6 +344,34 @@ mod tests {
     }
 
     #[test]
+    fn learnt_brokers_are_kept_until_the_context_is_replaced() {
+        let home = tempfile::tempdir().unwrap();
+        let contexts = contexts(&home);
+        let brokers: BrokerEndpoints = "b1.test:7443".parse().unwrap();
+        let known = contexts.save("dev", &brokers, &identity("dev.test")).unwrap().known_brokers();
+        known.learn(&"b1.test:7443,b2.test:7443".parse().unwrap());
+        contexts.set_learnt("dev", &known).unwrap();
+        let loaded = contexts.load("dev").unwrap();
+        assert_eq!(
+            (&loaded.brokers, loaded.learnt.as_ref().unwrap().to_string()),
+            (&brokers, "b2.test:7443".to_owned())
+        );
+        assert_eq!(loaded.known_brokers().endpoints().to_string(), "b1.test:7443,b2.test:7443");
+        let file = contexts.root().join("contexts/dev/context.json");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+        known.learn(&brokers);
+        contexts.set_learnt("dev", &known).unwrap();
+        assert_eq!(contexts.load("dev").unwrap().learnt, None);
+
+        let others: BrokerEndpoints = "b9.test:7443".parse().unwrap();
+        contexts.save("dev", &others, &identity("dev.test")).unwrap();
+        known.learn(&"b2.test:7443".parse().unwrap());
+        contexts.set_learnt("dev", &known).unwrap();
+        assert_eq!(contexts.load("dev").unwrap().learnt, None, "the context is another one by now");
+    }
+
+    #[test]
     fn only_the_owner_can_read_keys_and_settings() {
         let home = tempfile::tempdir().unwrap();
         let contexts = contexts(&home);
@@ -337,7 +402,9 @@ mod tests {
         let contexts = contexts(&home);
         contexts.save("dev", &"b:1".parse().unwrap(), &identity("dev.test")).unwrap();
         let file = contexts.root().join("contexts/dev/context.json");
-        for text in ["{", "{\"brokers\":\"b:1\",\"x\":1}", "{\"brokers\":\"b\"}"] {
+        let texts =
+            ["{", "{\"brokers\":\"b:1\",\"x\":1}", "{\"brokers\":\"b\"}", "{\"brokers\":\"b:1\",\"learnt\":\"b 2:1\"}"];
+        for text in texts {
             fs::write(&file, text).unwrap();
             assert!(contexts.load("dev").unwrap_err().to_string().contains("context.json"), "{text}");
         }

@@ -20,7 +20,7 @@ use tower::Service;
 
 use super::client::ClientTls;
 use super::connector::{Connector, describe_failure};
-use super::endpoints::BrokerEndpoints;
+use super::known_brokers::KnownBrokers;
 use super::redirect::{RepeatableRequest, WatchedBody, is_redirect};
 use crate::identity::TlsIdentity;
 use crate::telemetry::{CALLS_TARGET, inject_trace};
@@ -49,14 +49,15 @@ impl Default for ChannelOptions {
     }
 }
 
-/// A channel to the brokers. Connects at the first call and after each lost connection. Needs a tokio runtime.
-pub fn connect(endpoints: &BrokerEndpoints, tls: &ClientTls) -> BrokerChannel {
-    connect_with(endpoints, tls, ChannelOptions::default())
+/// A channel to the brokers. Connects at the first call and after each lost connection, and learns brokers from answers
+/// unless the list is fixed. Needs a tokio runtime.
+pub fn connect(brokers: impl Into<KnownBrokers>, tls: &ClientTls) -> BrokerChannel {
+    connect_with(brokers, tls, ChannelOptions::default())
 }
 
 /// Like [`connect`], with other timeouts.
-pub fn connect_with(endpoints: &BrokerEndpoints, tls: &ClientTls, options: ChannelOptions) -> BrokerChannel {
-    let connector = Connector::new(endpoints, tls, options.connect_timeout);
+pub fn connect_with(brokers: impl Into<KnownBrokers>, tls: &ClientTls, options: ChannelOptions) -> BrokerChannel {
+    let connector = Connector::new(brokers.into(), tls, options.connect_timeout);
     let first = Connection { number: 0, channel: open(&connector, options) };
     let newest = NewestConnection { connection: first.clone(), identity: tls.identity() };
     BrokerChannel { shared: Arc::new(Shared { connector, options, newest: Mutex::new(newest) }), current: first }
@@ -116,7 +117,7 @@ impl Shared {
 
     /// Attempts of a call. At least two, because one name may stand for several brokers.
     fn attempts(&self) -> usize {
-        self.connector.addresses().len().clamp(2, MAX_ATTEMPTS)
+        self.connector.brokers().endpoints().addresses().len().clamp(2, MAX_ATTEMPTS)
     }
 
     /// The connection for new calls; `None` if it is `current`. Opens a new one if the identity was renewed.
@@ -156,6 +157,7 @@ impl Service<http::Request<Body>> for BrokerChannel {
         let (shared, mut number) = (Arc::clone(&self.shared), self.current.number);
         let answer = async move {
             let mut response = call.await.map_err(unavailable)?;
+            shared.connector.brokers().learn_from(response.headers());
             for _ in 1..shared.attempts() {
                 if !is_redirect(response.headers()) {
                     break;
@@ -165,6 +167,7 @@ impl Service<http::Request<Body>> for BrokerChannel {
                 number = next.number;
                 poll_fn(|cx| next.channel.poll_ready(cx)).await.map_err(unavailable)?;
                 response = next.channel.call(request).await.map_err(unavailable)?;
+                shared.connector.brokers().learn_from(response.headers());
             }
             let (head, body) = response.into_parts();
             let body = WatchedBody::watch(body, move || drop(shared.next_broker(number)));
@@ -180,7 +183,7 @@ impl Service<http::Request<Body>> for BrokerChannel {
 
 impl fmt::Debug for BrokerChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BrokerChannel").field("brokers", &self.shared.connector.addresses()).finish()
+        f.debug_struct("BrokerChannel").field("brokers", &self.shared.connector.brokers().endpoints()).finish()
     }
 }
 

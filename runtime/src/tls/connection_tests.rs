@@ -70,6 +70,8 @@ struct Broker {
     callers: Arc<Mutex<Vec<PeerInfo>>>,
     /// Whether it redirects callers to another broker.
     redirects: Arc<AtomicBool>,
+    /// The list of brokers in its redirects.
+    lists: Arc<Mutex<String>>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -87,12 +89,15 @@ impl Broker {
         let noted = Arc::clone(&callers);
         let redirects = Arc::new(AtomicBool::new(false));
         let away = Arc::clone(&redirects);
+        let lists = Arc::<Mutex<String>>::default();
+        let listed = Arc::clone(&lists);
         let note = move |request: Request<()>| {
             let peer = request.extensions().get::<PeerInfo>().cloned();
             noted.lock().unwrap().push(peer.ok_or_else(|| Status::internal("no peer"))?);
             if away.load(Ordering::Relaxed) {
                 let mut status = Status::unavailable("no leader is known");
                 status.metadata_mut().insert(ELSEWHERE_METADATA, "1".parse().unwrap());
+                status.metadata_mut().insert(BROKERS_METADATA, listed.lock().unwrap().parse().unwrap());
                 return Err(status);
             }
             Ok::<_, Status>(request)
@@ -106,7 +111,7 @@ impl Broker {
                 .await
                 .unwrap();
         });
-        Self { address, health, callers, redirects, runtime: Some(runtime) }
+        Self { address, health, callers, redirects, lists, runtime: Some(runtime) }
     }
 
     fn kill(&mut self) {
@@ -415,6 +420,31 @@ async fn a_redirected_call_is_repeated_at_the_next_broker() {
     let status = check(&channel).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, "no leader is known"));
     assert_eq!((calls(&one), calls(&two)), (3, 3));
+}
+
+#[tokio::test]
+async fn a_channel_calls_brokers_of_which_an_answer_told() {
+    let (federation, strangers) = (Federation::new("dev.test"), Federation::new("dev.test"));
+    let agent = federation.source(&federation.cluster("ethz"));
+    let one = Broker::start(&federation, &federation.source(&federation.broker(1)));
+    let two = Broker::start(&federation, &federation.source(&federation.broker(2)));
+    one.redirects.store(true, Ordering::Relaxed);
+    *one.lists.lock().unwrap() = format!("{},{}", one.address, two.address);
+    let known = KnownBrokers::new(one.endpoints());
+    check(&connect(&known, &federation.client(&agent))).await.unwrap();
+    assert_eq!(known.lists().learnt(), [two.address.to_string()]);
+    let calls = |broker: &Broker| broker.callers.lock().unwrap().len();
+    assert_eq!((calls(&one), calls(&two)), (1, 1));
+
+    // A caller that named the broker gets its refusal.
+    assert!(check(&connect(&one.endpoints(), &federation.client(&agent))).await.is_err());
+    assert_eq!(calls(&two), 1);
+
+    // A learnt server of another federation gets no call.
+    let stranger = Broker::start(&strangers, &strangers.source(&strangers.broker(3)));
+    *one.lists.lock().unwrap() = stranger.address.to_string();
+    let status = check(&connect(KnownBrokers::new(one.endpoints()), &federation.client(&agent))).await.unwrap_err();
+    assert_eq!((status.message(), calls(&stranger)), ("no leader is known", 0));
 }
 
 #[tokio::test]

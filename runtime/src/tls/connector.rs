@@ -23,7 +23,8 @@ use tower::Service;
 use tracing::debug;
 
 use super::client::ClientTls;
-use super::endpoints::{BrokerEndpoints, host};
+use super::endpoints::host;
+use super::known_brokers::KnownBrokers;
 use super::refusal::Refusal;
 use crate::identity::TlsIdentity;
 use crate::telemetry::CALLS_TARGET;
@@ -184,7 +185,7 @@ async fn await_greeting(mut stream: ClientStream, own: &OwnIdentity) -> Result<G
 /// least likely to be reachable.
 #[derive(Clone)]
 pub(super) struct Connector {
-    addresses: Arc<[String]>,
+    brokers: KnownBrokers,
     next: Arc<AtomicUsize>,
     tls: TlsConnector,
     own: OwnIdentity,
@@ -192,9 +193,9 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(endpoints: &BrokerEndpoints, tls: &ClientTls, timeout: Duration) -> Self {
+    pub(super) fn new(brokers: KnownBrokers, tls: &ClientTls, timeout: Duration) -> Self {
         Self {
-            addresses: endpoints.addresses().into(),
+            brokers,
             next: Arc::new(AtomicUsize::new(0)),
             tls: TlsConnector::from(Arc::new(tls.config())),
             own: tls.identity(),
@@ -202,22 +203,24 @@ impl Connector {
         }
     }
 
-    pub(super) fn addresses(&self) -> &[String] {
-        &self.addresses
+    pub(super) fn brokers(&self) -> &KnownBrokers {
+        &self.brokers
     }
 
     async fn connect(self) -> Result<GreetedStream, ConnectError> {
+        let endpoints = self.brokers.endpoints();
+        let addresses = endpoints.addresses();
         let first = self.next.load(Ordering::Relaxed);
-        let mut waiting = (0..self.addresses.len()).map(|offset| (first + offset) % self.addresses.len());
+        let mut waiting = (0..addresses.len()).map(|offset| (first + offset) % addresses.len());
         let mut tried: Vec<(usize, DialError)> = Vec::new();
         let mut underway = FuturesUnordered::new();
-        underway.extend(waiting.next().map(|index| self.reach(index)));
+        underway.extend(waiting.next().map(|index| self.reach(index, &addresses[index])));
         // A broker that hangs takes the connection and says nothing: the next one is tried beside it.
         loop {
             let reached = tokio::select! {
                 Some(reached) = underway.next() => reached,
                 () = tokio::time::sleep(HEAD_START), if waiting.len() > 0 => {
-                    underway.extend(waiting.next().map(|index| self.reach(index)));
+                    underway.extend(waiting.next().map(|index| self.reach(index, &addresses[index])));
                     continue;
                 }
                 else => break,
@@ -225,24 +228,24 @@ impl Connector {
             match reached {
                 (index, Ok(stream)) => {
                     self.next.store(index + 1, Ordering::Relaxed);
-                    debug!(target: CALLS_TARGET, broker = %self.addresses[index], "connected");
+                    debug!(target: CALLS_TARGET, broker = %addresses[index], "connected");
                     return Ok(stream);
                 }
                 (index, Err(error)) => {
-                    debug!(target: CALLS_TARGET, broker = %self.addresses[index], %error, "broker not reached");
+                    debug!(target: CALLS_TARGET, broker = %addresses[index], %error, "broker not reached");
                     tried.push((index, error));
-                    underway.extend(waiting.next().map(|index| self.reach(index)));
+                    underway.extend(waiting.next().map(|index| self.reach(index, &addresses[index])));
                 }
             }
         }
-        let count = self.addresses.len();
+        let count = addresses.len();
         tried.sort_by_key(|(index, _)| (index + count - first % count) % count);
-        let tried = tried.into_iter().map(|(index, error)| (self.addresses[index].clone(), error)).collect();
+        let tried = tried.into_iter().map(|(index, error)| (addresses[index].clone(), error)).collect();
         Err(ConnectError { tried })
     }
 
-    async fn reach(&self, index: usize) -> (usize, Result<GreetedStream, DialError>) {
-        let dialled = dial_with(&self.addresses[index], &self.tls, &self.own, self.timeout).await;
+    async fn reach(&self, index: usize, address: &str) -> (usize, Result<GreetedStream, DialError>) {
+        let dialled = dial_with(address, &self.tls, &self.own, self.timeout).await;
         let greeted = match dialled {
             Ok(stream) => await_greeting(stream, &self.own).await,
             Err(error) => Err(error),

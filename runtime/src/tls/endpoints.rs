@@ -61,6 +61,11 @@ impl BrokerEndpoints {
         self
     }
 
+    /// These addresses, then `more`, up to [`MAX_ENDPOINTS`].
+    pub(super) fn with(&self, more: &[String]) -> Self {
+        Self(self.0.iter().chain(more).take(MAX_ENDPOINTS).cloned().collect())
+    }
+
     /// The addresses.
     pub fn addresses(&self) -> &[String] {
         &self.0

@@ -6,7 +6,7 @@ use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::{error_detail, v1};
 use comity_runtime::telemetry::TraceInjector;
-use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, tls};
+use comity_runtime::{BrokerChannel, ClientTls, KnownBrokers, tls};
 use futures::future::BoxFuture;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Status};
@@ -32,7 +32,7 @@ pub struct BrokerRequests {
 impl BrokerRequests {
     /// Speaks to these brokers with the cluster's certificate. Connects when it is first used.
     #[must_use]
-    pub fn new(cluster: &str, brokers: &BrokerEndpoints, tls: &ClientTls) -> Self {
+    pub fn new(cluster: &str, brokers: &KnownBrokers, tls: &ClientTls) -> Self {
         let channel = tls::connect(brokers, tls);
         Self {
             cluster: cluster.to_owned(),

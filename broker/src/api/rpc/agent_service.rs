@@ -29,6 +29,7 @@ use tracing::{Instrument as _, info_span};
 
 use self::desired::DesiredWriter;
 use self::wire::ToAgent;
+use crate::api::agent_streams::{Seat, Takeover};
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::convert::agent;
@@ -54,6 +55,10 @@ const COMMIT_RETRY_INTERVAL: Duration = Duration::from_millis(300);
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval of certificate expiry checks.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(5);
+/// Time for an agent to close the stream that it replaced by a newer one; a dead connection is closed then.
+const REPLACED_TIMEOUT: Duration = Duration::from_secs(10);
+/// Characters that are read of an agent's version and of its instance.
+const MAX_NAME_CHARS: usize = 64;
 /// Bytes of a traceparent: the standard's first version has 55.
 const MAX_TRACEPARENT_BYTES: usize = 64;
 
@@ -127,14 +132,12 @@ impl From<Unavailable> for End {
 impl AgentStream {
     /// Runs the stream; returns the status to send, or `None` if the agent is gone.
     async fn run(self, mut incoming: Streaming<v1::AgentMessage>) -> Option<Status> {
-        let seat = self.context.streams.take(&self.cluster);
         let _counted = self.context.metrics.agent_stream();
         // Subscribes before the first read, so that no change is missed.
         let touched = self.context.hub.touched().follow(&self.cluster);
         let end = tokio::select! {
             end = self.serve(&mut incoming, touched) => end,
             end = self.certificate_ends() => end,
-            () = seat.replaced() => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
             // Without a leader, heartbeats of this agent are not reported.
             () = self.context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
@@ -150,32 +153,52 @@ impl AgentStream {
     }
 
     async fn serve(&self, incoming: &mut Streaming<v1::AgentMessage>, touched: watch::Receiver<u64>) -> End {
-        match self.greet(incoming).await {
-            Ok(()) => {}
+        let hello = match self.receive_hello(incoming).await {
+            Ok(hello) => hello,
             Err(end) => return end,
-        }
-        let ended = tokio::select! {
-            ended = self.take_reports(incoming) => ended,
-            ended = self.send_desired(touched) => ended,
         };
-        match ended {
-            Ok(()) => End::Gone,
-            Err(end) => end,
+        let instance: String = hello.instance.chars().take(MAX_NAME_CHARS).collect();
+        let seat = self.context.streams.take(&self.cluster, &instance);
+        let served = async {
+            self.welcome_agent(&hello).await?;
+            tokio::select! {
+                ended = self.take_reports(incoming) => ended,
+                ended = self.send_desired(touched) => ended,
+                ended = self.send_brokers() => ended,
+            }
+        };
+        tokio::select! {
+            ended = served => ended.err().unwrap_or(End::Gone),
+            end = self.replaced(&seat) => end,
         }
     }
 
-    /// Receives the hello and sends the welcome.
-    async fn greet(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
+    /// Waits until this stream has to end because of a newer one.
+    async fn replaced(&self, seat: &Seat) -> End {
+        match seat.replaced().await {
+            Takeover::SameProcess => {
+                self.context.clock.sleep(REPLACED_TIMEOUT).await;
+                End::Gone
+            }
+            Takeover::OtherProcess => RpcError::Superseded { cluster: self.cluster.to_string() }.into(),
+        }
+    }
+
+    async fn receive_hello(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<v1::Hello, End> {
         let first = tokio::time::timeout(AGENT_HELLO_TIMEOUT, incoming.message()).await;
-        let hello = match first {
-            Ok(Ok(Some(v1::AgentMessage { body: Some(Body::Hello(hello)), .. }))) => hello,
-            Ok(Ok(None)) => return Err(End::Gone),
-            Ok(Err(status)) => return Err(End::Because(crate::api::rpc::explain_failure::explained(status))),
+        match first {
+            Ok(Ok(Some(v1::AgentMessage { body: Some(Body::Hello(hello)), .. }))) => Ok(hello),
+            Ok(Ok(None)) => Err(End::Gone),
+            Ok(Err(status)) => Err(End::Because(crate::api::rpc::explain_failure::explained(status))),
             Ok(Ok(Some(_))) | Err(_) => {
                 let refusal = Refusal::invalid("body", "", "is not hello", "send hello first, within 10 seconds");
-                return Err(RpcError::from(refusal).into());
+                Err(RpcError::from(refusal).into())
             }
-        };
+        }
+    }
+
+    /// Sends the welcome.
+    async fn welcome_agent(&self, hello: &v1::Hello) -> Result<(), End> {
         let (welcome, revision) =
             self.context.group.read(Consistency::Linearizable, |state| self.welcome(state)).await?;
         let welcome = welcome.map_err(RpcError::from)?;
@@ -187,7 +210,10 @@ impl AgentStream {
             );
         }
         self.context.group.heard(&self.cluster);
-        tracing::info!(agent_version = hello.agent_version.chars().take(64).collect::<String>(), "agent connected");
+        tracing::info!(
+            agent_version = hello.agent_version.chars().take(MAX_NAME_CHARS).collect::<String>(),
+            "agent connected"
+        );
         self.send(Reply::Welcome(welcome)).await
     }
 
@@ -308,6 +334,18 @@ impl AgentStream {
             turn.end(took);
             room.send(ToAgent::Desired(desired));
             if touched.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends the brokers' addresses, and again when they change.
+    async fn send_brokers(&self) -> Result<(), End> {
+        let mut addresses = self.context.group.client_addresses();
+        loop {
+            let list = addresses.borrow_and_update().to_vec();
+            self.send(Reply::Brokers(v1::BrokerList { addresses: list })).await?;
+            if addresses.changed().await.is_err() {
                 return Ok(());
             }
         }

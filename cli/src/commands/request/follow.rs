@@ -298,7 +298,8 @@ mod tests {
         )
         .expect("made");
         let tls = comity_runtime::ClientTls::anonymous(roots.roots().clone());
-        Follower::new(comity_runtime::connect(&"127.0.0.1:1".parse().expect("good"), &tls), "req-1")
+        let brokers: comity_runtime::BrokerEndpoints = "127.0.0.1:1".parse().expect("good");
+        Follower::new(comity_runtime::connect(&brokers, &tls), "req-1")
     }
 
     #[tokio::test]

@@ -25,7 +25,7 @@ const CONNECT_PATH: &str = "/comity.v1.AgentService/Connect";
 /// One [`v1::BrokerMessage`].
 #[derive(Debug)]
 pub(super) enum ToAgent {
-    /// Welcome or ack.
+    /// Welcome, ack or list of brokers.
     Message(v1::BrokerMessage),
     /// A desired state, encoded.
     Desired(Bytes),
