@@ -87,6 +87,7 @@ const WORDS: &[(&str, &str)] = &[
     ("dry_run", "--dry-run"),
     ("replace", "--replace"),
     ("force", "--force"),
+    ("expected_hash", "--expected-hash"),
 ];
 /// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;

@@ -338,8 +338,15 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let cancelled = as_alice(&["request", "cancel", id]);
     assert!(cancelled.status.success() && stderr(&cancelled).is_empty(), "{}", stderr(&cancelled));
     ctrl_c::ctrl_c_ends_the_wait_and_not_the_request(&as_alice, &text, &by_node[1..]);
+    // Nobody can answer, so the lease stays.
+    let asked = as_alice(&["request", "cancel", "req-2"]);
+    assert_eq!(asked.status.code(), Some(2), "{}", stderr(&asked));
+    let said = stderr(&asked);
+    let ends = "lease-2 (2 frontier on ncc-main) ends with req-2, and everything that runs there stops";
+    assert!(said.contains(ends) && said.contains("remedy: add --yes to confirm"), "{said}");
+    assert_eq!(json(&["lease", "show", "lease-2"])["state"], "active");
     // By the time it is looked up, the lease may be over.
-    let said = stderr(&as_alice(&["request", "cancel", "req-2"]));
+    let said = stderr(&as_alice(&["request", "cancel", "req-2", "--yes"]));
     let ends = said.starts_with("lease-2 ends with it: ");
     assert!(ends || said.starts_with("lease-2 has ended with it"), "{said}");
 

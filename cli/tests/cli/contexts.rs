@@ -144,7 +144,16 @@ pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str
     assert_ne!(std::fs::read(&certificate).unwrap(), before);
     assert!(run(&["offers"]).status.success());
 
-    let cluster = as_maintainer(&["cluster", "invite", "new-cluster", "--enroll", "--institution", "new", "--yes"]);
+    let cluster = as_maintainer(&[
+        "cluster",
+        "invite",
+        "new-cluster",
+        "--enroll",
+        "--institution",
+        "new",
+        "--new-institution",
+        "--yes",
+    ]);
     assert!(cluster.status.success() && stdout(&cluster).starts_with("comity-join-"), "{}", stderr(&cluster));
     let broker = json(&as_maintainer(&["raft", "invite", "-o", "json"]));
     assert_eq!(broker["broker"], 4);
