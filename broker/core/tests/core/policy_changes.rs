@@ -96,7 +96,8 @@ fn a_bundle_replaces_only_the_one_that_its_caller_has_seen() {
         assert_eq!(effects_of(&state, over(seen, third.clone())).unwrap_err().code, Code::PolicyChanged);
     }
     assert_eq!(apply_as(&mut state, OTHER, over(&first, both)), changed(false), "in force already");
-    assert_eq!(apply_as(&mut state, ADMIN, over(&hash(&state), third.clone())), changed(true));
+    let second = hash(&state);
+    assert_eq!(apply_as(&mut state, ADMIN, over(&second, third.clone())), changed(true));
     assert_eq!(hash(&state), Bundle::compile(&third).unwrap().hash);
 }
 
