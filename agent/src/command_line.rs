@@ -29,8 +29,8 @@ const TOKEN_HINT: &str = "a join token was given in a place for something else; 
 #[derive(Debug, Parser)]
 #[command(name = "comity-agent", version, about)]
 #[command(
-    after_long_help = "Exit codes: 0 stopped as asked, 3 a check failed before joining, 64 bad configuration (one sentence \
-    says what), 1 anything else."
+    after_long_help = "Exit codes: 0 stopped as asked, 3 a check failed before joining, 64 bad configuration (one \
+    sentence says what), 1 anything else."
 )]
 pub struct CommandLine {
     #[command(subcommand)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +9,6 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use comity_runtime::ca::MAX_VALIDITY;
 use comity_runtime::help;
-use comity_runtime::host_name::HostName;
 use comity_runtime::join_token::{is_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
@@ -29,14 +27,11 @@ macro_rules! say {
     ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
 }
 
+mod run_options;
 mod up;
 
+use run_options::{HostArgs, RunOptions};
 use up::{Greeting, Ports, UpArgs, UpError};
-
-/// Topics of the full help.
-const ADDRESSES: &str = "Addresses";
-const CERTIFICATES: &str = "Certificates";
-const LOGS: &str = "Logs and snapshots";
 
 /// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
@@ -105,22 +100,6 @@ struct RecoverArgs {
 }
 
 #[derive(Debug, Args)]
-struct HostArgs {
-    /// Further name or address in its certificate.
-    ///
-    /// Such as a load balancer's; repeatable. Always there are the hosts of its addresses, localhost, 127.0.0.1 and ::1.
-    /// Kept in broker.json until a later command gives others.
-    #[arg(long = "host", help_heading = ADDRESSES, env = "COMITY_BROKER_HOST", value_name = "NAME", value_delimiter = ',')]
-    given: Vec<HostName>,
-}
-
-impl HostArgs {
-    fn names(&self) -> BTreeSet<HostName> {
-        self.given.iter().cloned().collect()
-    }
-}
-
-#[derive(Debug, Args)]
 struct InitArgs {
     /// Data directory of this broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
@@ -159,47 +138,6 @@ struct UpCommand {
     up: UpArgs,
     #[command(flatten)]
     options: RunOptions,
-}
-
-/// How a broker runs.
-#[derive(Debug, Args)]
-struct RunOptions {
-    /// Listen address for agents and users.
-    ///
-    /// Default: all interfaces, port from `members`.
-    #[arg(long, help_heading = ADDRESSES, env = "COMITY_BROKER_CLIENT_LISTEN", value_name = "ADDRESS:PORT")]
-    client_listen: Option<SocketAddr>,
-    /// Listen address for other brokers.
-    ///
-    /// Default: all interfaces, port from `members`.
-    #[arg(long, help_heading = ADDRESSES, env = "COMITY_BROKER_RAFT_LISTEN", value_name = "ADDRESS:PORT")]
-    raft_listen: Option<SocketAddr>,
-    /// Listen address for metrics and probes, without authentication; default 127.0.0.1:7480.
-    #[arg(long, hide_short_help = true, help_heading = ADDRESSES, env = "COMITY_BROKER_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
-    admin_listen: Option<SocketAddr>,
-    #[command(flatten)]
-    hosts: HostArgs,
-    /// Validity of cluster certificates, in seconds; default 1 day.
-    #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_CLUSTER_CERTIFICATES_S", value_name = "SECONDS")]
-    cluster_certificates_s: Option<u64>,
-    /// Validity of renewed user certificates, in seconds; default 30 days.
-    #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_USER_CERTIFICATES_S", value_name = "SECONDS")]
-    user_certificates_s: Option<u64>,
-    /// Log entries between snapshots, more if snapshots take long; default 10000.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
-    snapshot_every: Option<u64>,
-    /// Log filter, e.g. info,comity_broker=debug.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_LOG", default_value = telemetry::DEFAULT_FILTER, value_name = "FILTER")]
-    log: String,
-    /// Log format: text or json.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    log_format: String,
-    /// OTLP/gRPC endpoint for traces, e.g. http://collector:4317.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_OTLP_ENDPOINT", value_name = "URL")]
-    otlp_endpoint: Option<String>,
-    /// Print the configuration in force as JSON and exit.
-    #[arg(long)]
-    dump_config: bool,
 }
 
 #[derive(Debug, Args)]

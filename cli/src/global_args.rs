@@ -18,7 +18,8 @@ pub struct GlobalArgs {
     #[arg(long, global = true, env = "COMITY_IDENTITY", value_name = "DIR", help_heading = "Global options")]
     pub identity: Option<PathBuf>,
     /// Context to use in place of the current one: brokers and identity, as 'comity login' saved them
-    #[arg(long, global = true, env = "COMITY_CONTEXT", value_name = "NAME", add = context_names(), help_heading = "Global options")]
+    #[arg(long, global = true, env = "COMITY_CONTEXT", value_name = "NAME", add = context_names(),
+        help_heading = "Global options")]
     pub context: Option<String>,
     /// Output format: table for people, json or yaml for scripts
     #[arg(

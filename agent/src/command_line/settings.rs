@@ -44,22 +44,26 @@ pub(super) struct Settings {
     #[arg(long, env = "COMITY_AGENT_INVENTORY", value_name = "FILE")]
     inventory: Option<PathBuf>,
     /// UDP listen address of the fabric.
-    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_LISTEN",
+        value_name = "ADDRESS:PORT")]
     fabric_listen: Option<SocketAddr>,
     /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
-    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_ENDPOINTS", value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_ENDPOINTS",
+        value_name = "LIST", value_delimiter = ',')]
     fabric_endpoints: Vec<String>,
     /// Traffic in the tunnels: the donor's API only, or pods too.
     #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_MODE", value_name = "MODE")]
     fabric_mode: Option<FabricModeName>,
     /// Where tenants reach leased namespaces; in a pod, the pod's address.
-    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_ACCESS_LISTEN", value_name = "ADDRESS")]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_ACCESS_LISTEN",
+        value_name = "ADDRESS")]
     access_listen: Option<IpAddr>,
     /// Name that kubeconfigs have for it, as in comity-agent.comity-system.svc.
     #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_ACCESS_HOST", value_name = "HOST")]
     access_host: Option<String>,
     /// Listen address of metrics and probes; unauthenticated.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_ADMIN_LISTEN",
+        value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
     /// text or json.
     #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT")]

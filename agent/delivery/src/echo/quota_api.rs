@@ -25,8 +25,10 @@ pub(super) async fn resources() -> Json<Value> {
         "name": "resourcequotas", "singularName": "resourcequota", "shortNames": ["quota"], "kind": "ResourceQuota",
         "namespaced": true, "verbs": ["get", "list"],
     });
-    let list = json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "standsInFor": NOTE, "resources": [quotas] });
-    Json(list)
+    Json(json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+        "standsInFor": NOTE, "resources": [quotas],
+    }))
 }
 
 /// `GET /api/v1/namespaces/{namespace}/resourcequotas`.
@@ -35,12 +37,10 @@ pub(super) async fn list(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Response {
-    answer(
-        &namespace,
-        &caller,
-        &headers,
-        |quota| json!({ "kind": "ResourceQuotaList", "apiVersion": "v1", "metadata": {}, "standsInFor": NOTE, "items": [quota] }),
-    )
+    answer(&namespace, &caller, &headers, |quota| {
+        let kind = "ResourceQuotaList";
+        json!({ "kind": kind, "apiVersion": "v1", "metadata": {}, "standsInFor": NOTE, "items": [quota] })
+    })
 }
 
 /// `GET /api/v1/namespaces/{namespace}/resourcequotas/gpus`.
@@ -70,7 +70,8 @@ fn quota(caller: &Caller) -> Value {
         "kind": "ResourceQuota", "apiVersion": "v1",
         "metadata": { "name": "gpus", "namespace": namespace },
         "spec": { "hard": hard }, "status": { "hard": hard },
-        "standsInFor": NOTE, "lease": caller.lease, "tenant": tenant, "namespace": namespace, "resource": resource, "gpus": gpus,
+        "standsInFor": NOTE, "lease": caller.lease, "tenant": tenant,
+        "namespace": namespace, "resource": resource, "gpus": gpus,
     })
 }
 
