@@ -12,6 +12,7 @@ mod settings;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use comity_runtime::help;
 use comity_runtime::join_token::redact_tokens;
 
 use crate::observe::file::SAMPLE_INVENTORY;
@@ -28,8 +29,8 @@ const TOKEN_HINT: &str = "a join token was given in a place for something else; 
 #[derive(Debug, Parser)]
 #[command(name = "comity-agent", version, about)]
 #[command(
-    after_help = "Exit codes: 0 stopped as asked, 3 a check failed before joining, 64 bad configuration (one sentence \
-    says what), 1 anything else."
+    after_long_help = "Exit codes: 0 stopped as asked, 3 a check failed before joining, 64 bad configuration (one \
+    sentence says what), 1 anything else."
 )]
 pub struct CommandLine {
     #[command(subcommand)]
@@ -81,7 +82,7 @@ fn without_token(message: &str) -> String {
 impl CommandLine {
     /// Parses the process's arguments; a wrong one ends it with the code for wrong use.
     fn parse_from_environment() -> Action {
-        match Self::try_parse() {
+        match help::parse::<Self>(std::env::args_os()) {
             Ok(line) => line.action,
             Err(error) => {
                 let text = error.render().to_string();

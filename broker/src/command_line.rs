@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use comity_runtime::ca::MAX_VALIDITY;
-use comity_runtime::host_name::HostName;
+use comity_runtime::help;
 use comity_runtime::join_token::{is_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
@@ -28,8 +27,10 @@ macro_rules! say {
     ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
 }
 
+mod run_options;
 mod up;
 
+use run_options::{HostArgs, RunOptions};
 use up::{Greeting, Ports, UpArgs, UpError};
 
 /// `EX_USAGE` of `sysexits.h`.
@@ -40,7 +41,7 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 #[derive(Debug, Parser)]
 #[command(name = "comity-broker", version, about)]
 #[command(
-    after_help = "Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else."
+    after_long_help = "Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else."
 )]
 pub struct CommandLine {
     #[command(subcommand)]
@@ -52,7 +53,7 @@ enum Action {
     /// Creates a federation: authority, first broker, first admin's certificate.
     Init(InitArgs),
     /// Sets up this host's broker, a group of one or a member of another group, and runs it.
-    #[command(after_help = up::UP_HELP)]
+    #[command(after_help = up::UP_EXAMPLES, after_long_help = up::up_help())]
     Up(Box<UpCommand>),
     /// Runs a broker that is set up.
     Run(RunArgs),
@@ -99,20 +100,6 @@ struct RecoverArgs {
 }
 
 #[derive(Debug, Args)]
-struct HostArgs {
-    /// Further DNS name or address in this broker's certificate, such as a load balancer's; repeatable. Always there are
-    /// the hosts of its addresses, localhost, 127.0.0.1 and ::1. Kept in broker.json until a later command gives others.
-    #[arg(long = "host", env = "COMITY_BROKER_HOST", value_name = "NAME", value_delimiter = ',')]
-    given: Vec<HostName>,
-}
-
-impl HostArgs {
-    fn names(&self) -> BTreeSet<HostName> {
-        self.given.iter().cloned().collect()
-    }
-}
-
-#[derive(Debug, Args)]
 struct InitArgs {
     /// Data directory of this broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
@@ -151,43 +138,6 @@ struct UpCommand {
     up: UpArgs,
     #[command(flatten)]
     options: RunOptions,
-}
-
-/// How a broker runs.
-#[derive(Debug, Args)]
-struct RunOptions {
-    /// Listen address for agents and users; default: all interfaces, port from `members`.
-    #[arg(long, env = "COMITY_BROKER_CLIENT_LISTEN", value_name = "ADDRESS:PORT")]
-    client_listen: Option<SocketAddr>,
-    /// Listen address for other brokers; default: all interfaces, port from `members`.
-    #[arg(long, env = "COMITY_BROKER_RAFT_LISTEN", value_name = "ADDRESS:PORT")]
-    raft_listen: Option<SocketAddr>,
-    /// Listen address for metrics and probes, without authentication; default 127.0.0.1:7480.
-    #[arg(long, env = "COMITY_BROKER_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
-    admin_listen: Option<SocketAddr>,
-    #[command(flatten)]
-    hosts: HostArgs,
-    /// Validity of cluster certificates, in seconds; default 1 day.
-    #[arg(long, env = "COMITY_BROKER_CLUSTER_CERTIFICATES_S", value_name = "SECONDS")]
-    cluster_certificates_s: Option<u64>,
-    /// Validity of renewed user certificates, in seconds; default 30 days.
-    #[arg(long, env = "COMITY_BROKER_USER_CERTIFICATES_S", value_name = "SECONDS")]
-    user_certificates_s: Option<u64>,
-    /// Log entries between snapshots, more if snapshots take long; default 10000.
-    #[arg(long, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
-    snapshot_every: Option<u64>,
-    /// Log filter, e.g. info,comity_broker=debug.
-    #[arg(long, env = "COMITY_BROKER_LOG", default_value = telemetry::DEFAULT_FILTER, value_name = "FILTER")]
-    log: String,
-    /// Log format: text or json.
-    #[arg(long, env = "COMITY_BROKER_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    log_format: String,
-    /// OTLP/gRPC endpoint for traces, e.g. http://collector:4317.
-    #[arg(long, env = "COMITY_BROKER_OTLP_ENDPOINT", value_name = "URL")]
-    otlp_endpoint: Option<String>,
-    /// Print the configuration in force as JSON and exit.
-    #[arg(long)]
-    dump_config: bool,
 }
 
 #[derive(Debug, Args)]
@@ -277,7 +227,7 @@ impl Failure {
 
 /// Runs the command line; a failure prints one sentence and sets the exit code.
 pub async fn main() -> ExitCode {
-    let command = match CommandLine::try_parse() {
+    let command = match help::parse::<CommandLine>(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output and are no failure.

@@ -33,6 +33,18 @@ impl ConfirmArgs {
             .remedy("add --yes to confirm"))
     }
 
+    /// Asks whether to go on in spite of `consequence`, which the failure names if nobody can answer.
+    ///
+    /// # Errors
+    /// Like [`ask`](Self::ask).
+    pub fn ask_about(&self, consequence: &str) -> Result<(), Failure> {
+        self.check_terminal().map_err(|failure| {
+            let reason = format!("{consequence}; {}", failure.reason);
+            Failure { reason, ..failure }
+        })?;
+        self.ask(&format!("{consequence}."))
+    }
+
     /// Asks `question` unless `--yes` is given; the answer is no unless it is `y` or `yes`.
     ///
     /// # Errors

@@ -112,7 +112,10 @@ impl Failure {
         let shown = |text: &str| wire_names::as_written(self.written_in, &self.field, text);
         let mut text = format!("error: {}\n", shown(&self.reason));
         if !self.field.is_empty() {
-            let value = if self.value.is_empty() { String::new() } else { format!(" = {:?}", shown(&self.value)) };
+            let value = match wire_names::value_as_written(self.written_in, &self.field, &self.value).as_str() {
+                "" => String::new(),
+                value => format!(" = {value:?}"),
+            };
             let field = wire_names::field_as_written(self.written_in, &self.field);
             text.push_str(&format!("field: {field}{value}\n"));
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
+use crate::context_names::context_names;
 use crate::output::{ColorMode, Format};
 
 /// Flags that every command takes.
@@ -17,7 +18,8 @@ pub struct GlobalArgs {
     #[arg(long, global = true, env = "COMITY_IDENTITY", value_name = "DIR", help_heading = "Global options")]
     pub identity: Option<PathBuf>,
     /// Context to use in place of the current one: brokers and identity, as 'comity login' saved them
-    #[arg(long, global = true, env = "COMITY_CONTEXT", value_name = "NAME", help_heading = "Global options")]
+    #[arg(long, global = true, env = "COMITY_CONTEXT", value_name = "NAME", add = context_names(),
+        help_heading = "Global options")]
     pub context: Option<String>,
     /// Output format: table for people, json or yaml for scripts
     #[arg(

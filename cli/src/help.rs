@@ -1,30 +1,15 @@
-//! Shapes the help: `-h` shows the flags used most, `--help` all of them, and only `comity --help` the global flags.
+//! The help of `comity`: as that of every program, and only `comity --help` shows the global flags.
 
 use std::ffi::OsString;
 
-use clap::{Arg, ArgAction, Command, CommandFactory as _, FromArgMatches as _};
+use clap::{Arg, Command, CommandFactory as _, FromArgMatches as _};
+pub use comity_runtime::help::Detail;
+use comity_runtime::help::{help_flag_last, shaped};
 
 use crate::args::Args;
 
 /// The last line of every subcommand's help.
 const GLOBAL_FLAGS: &str = "Global flags: comity --help";
-
-/// How much of the help is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
-    /// `-h`.
-    Short,
-    /// `--help`.
-    Full,
-}
-
-impl Detail {
-    /// The detail that a command line asks for.
-    fn of(words: &[OsString]) -> Self {
-        let asks = words.iter().take_while(|word| *word != "--").any(|word| word == "--help");
-        if asks { Self::Full } else { Self::Short }
-    }
-}
 
 /// Parses a command line.
 ///
@@ -37,15 +22,6 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Args, clap::Error>
     let mut args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     args.global.prefer_flags(&matches);
     Ok(args)
-}
-
-/// `comity help lease list` as `comity lease list --help`.
-fn help_flag_last(mut words: Vec<OsString>) -> Vec<OsString> {
-    if words.get(1).is_some_and(|word| word == "help") {
-        words.remove(1);
-        words.push("--help".into());
-    }
-    words
 }
 
 /// The command line with its help.
@@ -73,24 +49,6 @@ fn with_footer(command: Command) -> Command {
     }
 }
 
-/// Renders `--help` as compactly as `-h`: one line for each flag, without clap's blank lines.
-fn shaped(command: Command, detail: Detail) -> Command {
-    let help = Arg::new("help").short('h').long("help").action(ArgAction::HelpShort);
-    let mut command = command.disable_help_flag(true).mut_subcommands(|sub| shaped(sub, detail));
-    let more = command.get_arguments().any(Arg::is_hide_short_help_set) || command.get_after_long_help().is_some();
-    command = command.arg(help.help(if more { "Print help (--help: more)" } else { "Print help" }));
-    if detail == Detail::Full {
-        if let Some(about) = command.get_long_about().cloned() {
-            command = command.about(about);
-        }
-        if let Some(after) = command.get_after_long_help().cloned() {
-            command = command.after_help(after);
-        }
-        command = command.mut_args(|arg| arg.hide_short_help(false));
-    }
-    command
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,21 +64,24 @@ mod tests {
         }
     }
 
-    fn helps(detail: Detail) -> Vec<(String, String)> {
-        let mut command = command(detail).term_width(COLUMNS);
+    fn helps(program: Command) -> Vec<(String, String)> {
+        let name = program.get_name().to_owned();
+        let mut command = program.term_width(COLUMNS);
         command.build();
         let mut helps = Vec::new();
-        each(&mut command, "comity", &mut |path, help| helps.push((path.to_owned(), help.to_owned())));
+        each(&mut command, &name, &mut |path, help| helps.push((path.to_owned(), help.to_owned())));
         helps
     }
 
     #[test]
     fn short_help_fits_a_screen() {
-        for (path, help) in helps(Detail::Short) {
+        let agent = shaped(comity_agent::command_line::CommandLine::command(), Detail::Short);
+        let broker = shaped(comity_broker::command_line::CommandLine::command(), Detail::Short);
+        for (path, help) in [command(Detail::Short), agent, broker].into_iter().flat_map(helps) {
             let most = match path.as_str() {
                 "comity" => 60,
                 "comity quote" | "comity request submit" => 50,
-                path if path.ends_with(" list") => 24,
+                path if path.ends_with(" list") || !path.starts_with("comity ") => 24,
                 _ => 40,
             };
             assert!(help.lines().count() <= most, "{path} has {} lines:\n{help}", help.lines().count());
@@ -128,8 +89,24 @@ mod tests {
     }
 
     #[test]
+    fn full_help_shows_every_flag() {
+        let agent = comity_agent::command_line::CommandLine::command();
+        let broker = comity_broker::command_line::CommandLine::command();
+        for program in [agent, broker] {
+            let full = helps(shaped(program.clone(), Detail::Full));
+            for sub in program.get_subcommands() {
+                let path = format!("{} {}", program.get_name(), sub.get_name());
+                let (_, help) = full.iter().find(|(of, _)| *of == path).expect("a command");
+                for flag in sub.get_arguments().filter_map(Arg::get_long) {
+                    assert!(help.contains(&format!("--{flag}")), "{path} --{flag}:\n{help}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn global_flags_are_in_the_help_of_comity_only() {
-        for (path, help) in helps(Detail::Full) {
+        for (path, help) in helps(command(Detail::Full)) {
             assert_eq!(help.contains("Global options:"), path == "comity", "{path}:\n{help}");
             assert_eq!(help.ends_with(&format!("\n{GLOBAL_FLAGS}\n")), path != "comity", "{path}:\n{help}");
         }
@@ -139,19 +116,11 @@ mod tests {
 
     #[test]
     fn full_help_shows_every_flag_by_topic() {
-        let helps = helps(Detail::Full);
+        let helps = helps(command(Detail::Full));
         let (_, help) = helps.iter().find(|(path, _)| path == "comity request submit").expect("a command");
         for part in ["What:", "Where:", "When:", "Sharing:", "Topology:", "Failures:", "Output:", "--numa", "--grace"] {
             assert!(help.contains(part), "{part}:\n{help}");
         }
         assert!(!help.contains("\n\n\n"), "{help}");
-    }
-
-    #[test]
-    fn help_as_a_command_is_the_flag() {
-        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(help_flag_last(words("comity help lease list")), words("comity lease list --help"));
-        assert_eq!(help_flag_last(words("comity lease list")), words("comity lease list"));
-        assert_eq!(Detail::of(&words("comity lease -- --help")), Detail::Short);
     }
 }

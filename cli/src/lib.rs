@@ -15,6 +15,7 @@ pub mod args;
 pub mod clock;
 pub mod commands;
 pub mod confirm;
+mod context_names;
 pub mod dev;
 pub mod exit;
 pub mod failure;

@@ -58,7 +58,10 @@ const FIELD_NAMES: &[FieldName] = &[
     name("spec.duration_ms", "--duration", "duration"),
     name("duration_ms", "--duration", "--duration"),
     name("ttl_ms", "--ttl", "--ttl"),
+    name("set may_shorten", "add --shorten", "add --shorten"),
     name("may_shorten", "--shorten", "--shorten"),
+    name("add_learner.raft_address", "--raft-address", "--raft-address"),
+    name("add_learner.client_address", "--client-address", "--client-address"),
     name("raft_address", "--raft-address", "--raft-address"),
     name("client_address", "--client-address", "--client-address"),
     name("idempotency_key", "--idempotency-key", "--idempotency-key"),
@@ -79,6 +82,10 @@ const WORDS: &[(&str, &str)] = &[
     ("request", "<REQUEST>"),
     ("cluster", "<CLUSTER>"),
     ("peering", "<PEERING>"),
+    ("user", "<NAME>"),
+    ("id", "<NUMBER>"),
+    ("broker", "<NUMBER>"),
+    ("secret", "<TOKEN>"),
     ("bundle.commit", "--commit"),
     ("bundle", "<DIR>"),
     ("include_ended", "--all"),
@@ -87,7 +94,10 @@ const WORDS: &[(&str, &str)] = &[
     ("dry_run", "--dry-run"),
     ("replace", "--replace"),
     ("force", "--force"),
+    ("expected_hash", "--expected-hash"),
 ];
+/// What brokers send in place of a secret.
+const REDACTED: &str = "[redacted]";
 /// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;
 
@@ -95,6 +105,15 @@ const FIRST_TIME_MS: u64 = 946_684_800_000;
 pub(crate) fn field_as_written(written_in: WrittenIn, field: &str) -> String {
     let word = WORDS.iter().find(|(wire, _)| *wire == field);
     word.map_or_else(|| as_written(written_in, field, field), |(_, typed)| (*typed).to_owned())
+}
+
+/// A field's value as the caller wrote it; empty for a flag that takes none, and for a secret.
+pub(crate) fn value_as_written(written_in: WrittenIn, field: &str, value: &str) -> String {
+    let is_flag = written_in == WrittenIn::Flags && field_as_written(written_in, field).starts_with("--");
+    if value == REDACTED || is_flag && matches!(value, "true" | "false") {
+        return String::new();
+    }
+    as_written(written_in, field, value)
 }
 
 /// Rewrites `text`, part of a refusal about `field`, with the names and units that the caller wrote.
@@ -105,6 +124,10 @@ pub(crate) fn as_written(written_in: WrittenIn, field: &str, text: &str) -> Stri
             WrittenIn::Flags => name.flag,
             WrittenIn::File => name.file,
         };
+        if written_in == WrittenIn::Flags {
+            // Such a flag takes no value.
+            text = text.replace(&format!("{} \"true\"", name.wire), typed);
+        }
         text = text.replace(name.wire, typed);
     }
     text
@@ -183,17 +206,28 @@ mod tests {
             (
                 "spec.spread_donors",
                 "spec.spread_donors \"true\" is asked for without spec.members",
-                "--spread-donors \"true\" is asked for without --members",
+                "--spread-donors is asked for without --members",
             ),
             (
                 "may_shorten",
                 "renew it with a longer duration_ms, or set may_shorten to let it end earlier",
-                "renew it with a longer --duration, or set --shorten to let it end earlier",
+                "renew it with a longer --duration, or add --shorten to let it end earlier",
             ),
             ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
         ] {
             assert_eq!(as_written(WrittenIn::Flags, field, text), expected);
         }
+    }
+
+    #[test]
+    fn flags_without_a_value_and_secrets_show_none() {
+        let shown = |written_in, field, value| value_as_written(written_in, field, value);
+        assert_eq!(shown(WrittenIn::Flags, "may_shorten", "false"), "");
+        assert_eq!(shown(WrittenIn::Flags, "spec.spread_donors", "true"), "");
+        assert_eq!(shown(WrittenIn::File, "spec.spread_donors", "true"), "true");
+        assert_eq!(shown(WrittenIn::Flags, "secret", "[redacted]"), "");
+        assert_eq!(shown(WrittenIn::Flags, "id", "9"), "9");
+        assert_eq!(field_as_written(WrittenIn::Flags, "add_learner.raft_address"), "--raft-address");
     }
 
     #[test]
@@ -206,7 +240,7 @@ mod tests {
     }
 
     /// Fields that this client always sets rightly.
-    const OURS: [&str; 4] = ["page", "consistency", "spec", "spec.topology"];
+    const OURS: [&str; 5] = ["page", "consistency", "csr_der", "spec", "spec.topology"];
 
     /// The paths of all fields of a message.
     fn paths(
@@ -255,6 +289,10 @@ mod tests {
             "ListPeeringsRequest",
             "GetPeeringRequest",
             "ApplyPolicyRequest",
+            "AddLearner",
+            "InviteUserRequest",
+            "InviteBrokerRequest",
+            "JoinUserRequest",
         ] {
             let messages = &messages;
             paths(messages, &format!("comity.v1.{message}"), "", &mut found);

@@ -7,6 +7,7 @@ use crate::documents::{AgreementSides, Document, SourceLocation, TenantRole};
 use crate::identifiers;
 use crate::problem::Problem;
 use crate::source::{BundleSource, SourceFile};
+use crate::suggest::nearest;
 
 mod insert_item;
 mod templates;
@@ -44,6 +45,8 @@ pub enum EditError {
     UnknownTenant {
         /// The tenant.
         tenant: String,
+        /// The tenant that was probably meant.
+        nearest: Option<String>,
     },
     /// The user has another role in the tenant.
     #[error("`{user}` is a member of tenant `{tenant}` with the role {role} already; change its line by hand")]
@@ -142,7 +145,8 @@ pub fn add_member(
     check_user(user)?;
     let mut editor = Editor::open(source)?;
     let Some(document) = editor.bundle.tenants.get(tenant) else {
-        return Err(EditError::UnknownTenant { tenant: tenant.to_owned() });
+        let nearest = nearest(tenant, editor.bundle.tenants.keys().map(String::as_str)).map(str::to_owned);
+        return Err(EditError::UnknownTenant { tenant: tenant.to_owned(), nearest });
     };
     match document.spec.members.get(user) {
         Some(held) if *held == role => {}

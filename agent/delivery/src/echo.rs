@@ -5,15 +5,17 @@
 //! says in every answer that it is a stand-in. `comity dev` uses it.
 //!
 //! ```text
-//! GET  /version                                              its version
-//! GET  /api/v1/namespaces/{namespace}/resourcequotas/gpus    the leased GPUs
-//! POST /echo                                                 the body, at most 64 KiB, back
+//! GET  /version                                                 its version
+//! GET  /api/v1/namespaces/{namespace}/resourcequotas[/gpus]     the leased GPUs
+//! GET  /api, /apis, /api/v1                                     discovery, for `kubectl get resourcequota`
+//! POST /echo                                                    the body, at most 64 KiB, back
 //! ```
 //! Every request needs the bearer token of a lease that has not ended: 401 otherwise, 403 for another lease's
 //! namespace.
 
 mod certificate;
 mod leases;
+mod quota_api;
 mod server;
 
 use std::collections::BTreeSet;

@@ -14,7 +14,7 @@ use crate::preflight::check_agent_host;
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT", hide_short_help = true)]
     output: OutputFormat,
     #[command(flatten)]
     settings: Settings,

@@ -22,20 +22,24 @@ use crate::preflight::{JoinChecks, Skippable};
 /// `comity-agent join`.
 #[derive(Debug, Args)]
 pub(super) struct JoinArgs {
-    /// Join token, a file with it, or - for standard input; default: that of the configuration.
+    /// Join token, a file with it, or - for standard input.
+    ///
+    /// Default: that of the configuration.
     #[arg(value_name = "TOKEN|FILE|-")]
     token: Option<JoinTokenSource>,
-    /// Only makes the checks; writes nothing and does not use the token.
+    /// Only makes the checks.
+    ///
+    /// Writes nothing, and does not use the token.
     #[arg(long)]
     dry_run: bool,
     /// Runs the agent after joining.
     #[arg(long, conflicts_with = "dry_run")]
     run: bool,
     /// Leaves out a check.
-    #[arg(long, value_enum, value_name = "CHECK")]
+    #[arg(long, value_enum, value_name = "CHECK", hide_short_help = true)]
     skip: Vec<Skippable>,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT", hide_short_help = true)]
     output: OutputFormat,
     #[command(flatten)]
     settings: Settings,

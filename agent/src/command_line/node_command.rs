@@ -10,6 +10,7 @@ use comity_runtime::telemetry::{self, OTLP_ENDPOINT_VARIABLE};
 use comity_runtime::{LogFormat, Shutdown, TelemetryConfig};
 
 use super::failure::Failure;
+use super::settings::LOGS;
 use crate::config::ConfigError;
 use crate::services::nodes::follower::{self, FollowerConfig};
 
@@ -29,13 +30,16 @@ pub(super) struct NodeSettings {
     #[arg(long, env = "COMITY_AGENT_NODE_IP", value_name = "ADDRESS")]
     node_ip: Option<Ipv4Addr>,
     /// Listen address of metrics and probes; unauthenticated.
-    #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481")]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_ADMIN_LISTEN",
+        value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481")]
     admin_listen: SocketAddr,
     /// text or json.
-    #[arg(long, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT",
+        default_value = "text")]
     log_format: LogFormat,
     /// As in info,comity_agent=debug.
-    #[arg(long, env = "COMITY_AGENT_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER)]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG", value_name = "FILTER",
+        default_value = telemetry::DEFAULT_FILTER)]
     log: String,
 }
 

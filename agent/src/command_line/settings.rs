@@ -14,19 +14,27 @@ use crate::enrollment::token_source::JoinTokenSource;
 /// Name of the configuration file that `comity-agent join` writes into the state directory.
 pub(super) const CONFIG_FILE: &str = "agent.yaml";
 
+/// Topics of the full help.
+const FABRIC: &str = "Fabric";
+pub(super) const LOGS: &str = "Logs and metrics";
+
 /// Flags that override the file.
 #[derive(Debug, Args)]
 pub(super) struct Settings {
-    /// Configuration file, YAML; default: agent.yaml in the state directory, if it exists.
+    /// Configuration file, YAML.
+    ///
+    /// Default: agent.yaml in the state directory, if it exists.
     #[arg(long, env = "COMITY_AGENT_CONFIG", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Directory of keys, certificate and records.
     #[arg(long, env = "COMITY_AGENT_STATE", value_name = "DIR")]
     pub(super) state: Option<PathBuf>,
-    /// Join token, a file with it, or - for standard input.
+    /// Token, a file with it, or - for stdin.
     #[arg(long, env = "COMITY_AGENT_JOIN_TOKEN", value_name = "TOKEN|FILE|-", hide_env_values = true)]
     join_token: Option<JoinTokenSource>,
-    /// Brokers, HOST:PORT separated by commas; default: those of the join token.
+    /// Brokers, HOST:PORT separated by commas.
+    ///
+    /// Default: those of the join token.
     #[arg(long, env = "COMITY_AGENT_BROKERS", value_name = "LIST", value_delimiter = ',')]
     brokers: Vec<String>,
     /// Kubeconfig of this cluster.
@@ -36,31 +44,35 @@ pub(super) struct Settings {
     #[arg(long, env = "COMITY_AGENT_INVENTORY", value_name = "FILE")]
     inventory: Option<PathBuf>,
     /// UDP listen address of the fabric.
-    #[arg(long, env = "COMITY_AGENT_FABRIC_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_LISTEN",
+        value_name = "ADDRESS:PORT")]
     fabric_listen: Option<SocketAddr>,
     /// Where others reach the fabric, HOST:PORT separated by commas; port 0 is the one listened on.
-    #[arg(long, env = "COMITY_AGENT_FABRIC_ENDPOINTS", value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_ENDPOINTS",
+        value_name = "LIST", value_delimiter = ',')]
     fabric_endpoints: Vec<String>,
     /// Traffic in the tunnels: the donor's API only, or pods too.
-    #[arg(long, env = "COMITY_AGENT_FABRIC_MODE", value_name = "MODE")]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_FABRIC_MODE", value_name = "MODE")]
     fabric_mode: Option<FabricModeName>,
     /// Where tenants reach leased namespaces; in a pod, the pod's address.
-    #[arg(long, env = "COMITY_AGENT_ACCESS_LISTEN", value_name = "ADDRESS")]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_ACCESS_LISTEN",
+        value_name = "ADDRESS")]
     access_listen: Option<IpAddr>,
     /// Name that kubeconfigs have for it, as in comity-agent.comity-system.svc.
-    #[arg(long, env = "COMITY_AGENT_ACCESS_HOST", value_name = "HOST")]
+    #[arg(long, hide_short_help = true, help_heading = FABRIC, env = "COMITY_AGENT_ACCESS_HOST", value_name = "HOST")]
     access_host: Option<String>,
     /// Listen address of metrics and probes; unauthenticated.
-    #[arg(long, env = "COMITY_AGENT_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_ADMIN_LISTEN",
+        value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
     /// text or json.
-    #[arg(long, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT")]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<String>,
     /// As in info,comity_agent=debug.
-    #[arg(long, env = "COMITY_AGENT_LOG", value_name = "FILTER")]
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG", value_name = "FILTER")]
     log: Option<String>,
-    /// Checks and prints the effective configuration as YAML, and exits.
-    #[arg(long)]
+    /// Checks and prints the configuration in force as YAML, and exits.
+    #[arg(long, hide_short_help = true)]
     pub(super) dump_config: bool,
 }
 

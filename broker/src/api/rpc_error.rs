@@ -217,6 +217,7 @@ fn grpc_code(code: RefusalCode) -> Code {
         RefusalCode::NotFound => Code::NotFound,
         RefusalCode::PolicyDenied | RefusalCode::PermissionDenied => Code::PermissionDenied,
         RefusalCode::IdempotencyConflict => Code::AlreadyExists,
+        RefusalCode::PolicyChanged => Code::Aborted,
         RefusalCode::InvalidToken => Code::Unauthenticated,
         RefusalCode::NoCapacity | RefusalCode::LimitReached => Code::ResourceExhausted,
         RefusalCode::WrongState

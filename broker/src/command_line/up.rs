@@ -28,37 +28,54 @@ const RAFT_PORT: u16 = 7444;
 /// Interval at which a new member asks whether it votes.
 const VOTE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-pub(super) const UP_HELP: &str = "\
+pub(super) const UP_EXAMPLES: &str = "\
 Examples:
   comity-broker up                       # a federation with this broker alone
   comity-broker up --join TOKEN          # one more broker; `comity raft invite` makes the token
-  comity-broker up --dry-run             # what would be chosen
+  comity-broker up --dry-run             # what would be chosen";
 
+const UP_DETAILS: &str = "\
 A new federation gets a minimal policy in DATA/policy: one institution, one tenant, one GPU class, and you as maintainer.
 Your identity becomes a context of `comity`. Use three brokers, so that the group survives the loss of one.
 
 Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else.";
 
+/// The end of the full help.
+pub(super) fn up_help() -> String {
+    format!("{UP_EXAMPLES}\n\n{UP_DETAILS}")
+}
+
 /// `comity-broker up`.
 #[derive(Debug, Args)]
 pub(super) struct UpArgs {
-    /// Data directory; default: /var/lib/comity-broker for root, ~/.local/state/comity-broker for others.
+    /// Data directory.
+    ///
+    /// Default: /var/lib/comity-broker for root, ~/.local/state/comity-broker for others.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Join the group of this token: the token, a file with it, or - for standard input. Not read once set up.
+    /// Join the group of this token.
+    ///
+    /// The token, a file with it, or - for standard input. Not read once set up.
     #[arg(long, value_name = "TOKEN")]
     join: Option<String>,
-    /// Host name or address at which agents, users and brokers reach this broker. It cannot change later. Default: the
-    /// full host name if it resolves, otherwise the first address.
+    /// Name or address at which others reach it.
+    ///
+    /// It cannot change later. Default: the full host name if it resolves, otherwise the first address.
     #[arg(long, env = "COMITY_BROKER_ADDRESS", value_name = "HOST")]
     address: Option<String>,
-    /// Trust domain of a new federation; default: the host's domain, or comity.internal.
+    /// Trust domain of a new federation.
+    ///
+    /// Default: the host's domain, or comity.internal.
     #[arg(long, env = "COMITY_BROKER_TRUST_DOMAIN", value_name = "DOMAIN", conflicts_with = "join")]
     trust_domain: Option<TrustDomain>,
-    /// Your institution in a new federation; default: the first part of the trust domain.
+    /// Your institution in a new federation.
+    ///
+    /// Default: the first part of the trust domain.
     #[arg(long, value_name = "NAME", conflicts_with = "join")]
     institution: Option<String>,
-    /// Maintainer of a new federation; default: your login name.
+    /// Maintainer of a new federation.
+    ///
+    /// Default: your login name.
     #[arg(long, value_name = "NAME", conflicts_with = "join")]
     admin: Option<UserName>,
     /// Print what a first start would choose, and exit.

@@ -247,6 +247,7 @@ fn policy(commit: u64) -> Proposal {
         command: Command::ApplyPolicy(ApplyPolicy {
             source: BundleSource { files: vec![file], commit: Some(format!("{commit:040}")) },
             force: false,
+            expected_hash: None,
         }),
         idempotency: None,
         traceparent: String::new(),

@@ -1,16 +1,15 @@
 //! `comity context`: the federations that the caller has logged in to.
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use comity_runtime::contexts::{CliContext, ContextError, Contexts};
 use comity_runtime::{SpiffeId, TlsIdentity};
 use serde::Serialize;
 
 use crate::confirm::ConfirmArgs;
+use crate::context_names::context_names;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, Column, Sheet, columns, fields};
@@ -74,7 +73,7 @@ pub enum ContextCommand {
 #[derive(Debug, Args)]
 pub struct ContextNameArgs {
     /// Context, as 'comity context list' shows it
-    #[arg(add = ArgValueCompleter::new(names_like))]
+    #[arg(add = context_names())]
     name: String,
 }
 
@@ -82,7 +81,7 @@ pub struct ContextNameArgs {
 #[derive(Debug, Args)]
 pub struct ContextShowArgs {
     /// Context, as 'comity context list' shows it
-    #[arg(add = ArgValueCompleter::new(names_like))]
+    #[arg(add = context_names())]
     name: Option<String>,
 }
 
@@ -100,7 +99,7 @@ pub struct ContextAddArgs {
 #[derive(Debug, Args)]
 pub struct ContextRemoveArgs {
     /// Context, as 'comity context list' shows it
-    #[arg(add = ArgValueCompleter::new(names_like))]
+    #[arg(add = context_names())]
     name: String,
     #[command(flatten)]
     confirm: ConfirmArgs,
@@ -171,13 +170,6 @@ pub(super) fn warn_of_variables() {
     if !set.is_empty() {
         eprintln!("note: {} in the environment wins against the current context; unset it", set.join(", "));
     }
-}
-
-/// Completes the names of contexts.
-fn names_like(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let names = Contexts::of_caller().and_then(|contexts| contexts.list().ok()).unwrap_or_default();
-    let matching = names.into_iter().filter(|name| typed.to_str().is_some_and(|typed| name.starts_with(typed)));
-    matching.map(CompletionCandidate::new).collect()
 }
 
 fn no_current() -> Failure {

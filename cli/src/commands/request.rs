@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
-use comity_types::LeaseState;
 
+mod cancel;
 mod ctrl_c;
 mod example;
 mod follow;
@@ -16,6 +16,7 @@ mod spec_file;
 mod submit;
 mod wiring_args;
 
+pub use cancel::RequestCancelArgs;
 pub use example::RequestExampleArgs;
 pub use follow::{Change, Followed, Follower};
 pub use read_spec::read_spec;
@@ -28,8 +29,7 @@ use super::completions::known_ids;
 use super::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
-use crate::output::Format;
-use crate::session::{Session, call, idempotency_key};
+use crate::session::{Session, call};
 use crate::units::DurationBounds;
 use crate::views::{Explanation, Request};
 
@@ -47,12 +47,6 @@ const WATCH_EXAMPLES: &str = "\
 Examples:
   comity request watch req-42                     follow it until its lease is active or it ends
   comity request watch req-42 -o json             print each change as one JSON object per line
-";
-const CANCEL_EXAMPLES: &str = "\
-Examples:
-  comity request cancel req-42
-
-Its lease, if any, ends too: the donor stops everything that runs there and gets its GPUs back.
 ";
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -80,7 +74,6 @@ pub enum RequestCommand {
     #[command(after_help = WATCH_EXAMPLES)]
     Watch(RequestWatchArgs),
     /// Cancel a request and its lease, if any
-    #[command(after_help = CANCEL_EXAMPLES)]
     Cancel(RequestCancelArgs),
     /// Show for each donor why a request is not placed there, and what would unblock it
     #[command(after_help = EXPLAIN_EXAMPLES)]
@@ -121,17 +114,6 @@ pub struct RequestWatchArgs {
     timeout: Option<u64>,
 }
 
-/// `comity request cancel`.
-#[derive(Debug, Args)]
-pub struct RequestCancelArgs {
-    /// Request, as in req-42
-    #[arg(add = known_ids::requests())]
-    request: String,
-    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
-}
-
 impl RequestCommand {
     /// Runs the subcommand.
     ///
@@ -163,32 +145,6 @@ impl RequestCommand {
                 session.print(&Explanation::from(call(client.explain_request(request)).await?))
             }
         }
-    }
-}
-
-impl RequestCancelArgs {
-    async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = RequestServiceClient::new(session.channel()?);
-        let request = v1::CancelRequestRequest {
-            request: self.request.clone(),
-            idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
-        };
-        let response = call(client.cancel_request(request)).await?;
-        let request = Request::from(response.request.unwrap_or_default());
-        session.print(&request)?;
-        let (Some(lease), Format::Table) = (&request.lease, session.format) else { return Ok(()) };
-        // A failed look-up must not fail the cancellation, which succeeded.
-        if let Ok(lease) = super::lease::get_lease(session, lease).await
-            && lease.end_reason == Some("cancelled")
-        {
-            let donor = lease.donor.as_deref().unwrap_or("the donor");
-            if lease.state.is(LeaseState::Ended) {
-                eprintln!("{} has ended with it: {donor} has its GPUs back", lease.id);
-            } else {
-                eprintln!("{} ends with it: {donor} stops what runs there and gets its GPUs back", lease.id);
-            }
-        }
-        Ok(())
     }
 }
 

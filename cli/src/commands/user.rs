@@ -97,7 +97,7 @@ impl UserAddArgs {
         let id = SpiffeId::user(session.caller()?.id().trust_domain().clone(), self.user.clone());
         if let Some(tenant) = &self.tenant {
             edit_in_force(session, channel.clone(), &self.confirm, |source| {
-                add_member(source, tenant, &id.to_string(), self.role.into())
+                Ok(add_member(source, tenant, &id.to_string(), self.role.into())?)
             })
             .await?;
         }
@@ -121,7 +121,7 @@ impl UserAddArgs {
 /// The roles that the bundle in force gives a user, as one sentence.
 async fn roles_of(channel: BrokerChannel, id: &SpiffeId) -> String {
     let source = match bundle_in_force(channel).await {
-        Ok(source) => source,
+        Ok(bundle) => bundle.source,
         Err(failure) => return format!("the roles of {id} are unknown: {}", failure.reason),
     };
     match Bundle::compile(&source) {

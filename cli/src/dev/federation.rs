@@ -77,7 +77,12 @@ impl Federation {
         let maintainer = self.session(&self.maintainer);
         let leader = self.wait_for_leader(&maintainer).await?;
         let mut client = PolicyServiceClient::new(maintainer.channel()?);
-        let bundle = policy::BundleToApply { files: institutions.files.clone(), commit: None, force: false };
+        let bundle = policy::BundleToApply {
+            files: institutions.files.clone(),
+            commit: None,
+            force: false,
+            expected_hash: None,
+        };
         let applied = policy::apply(&mut client, bundle, idempotency_key(None)).await?;
         if !applied.ok {
             return Err(Failure::refused(

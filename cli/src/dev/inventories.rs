@@ -18,7 +18,7 @@ pub(super) fn inventory(cluster: &str) -> Option<&'static str> {
   localUse: {gpus: 2}
   gpus:
   - {count: 4, product: NVIDIA-RTX-4000-Ada, memoryMiB: 20475,
-     architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
+     architecture: ada-lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
 "
         }
         DONOR => {
@@ -28,20 +28,20 @@ pub(super) fn inventory(cluster: &str) -> Option<&'static str> {
   memory: 2048Gi
   gpus:
   - {count: 8, product: NVIDIA-H100-80GB-HBM3, memoryMiB: 81559,
-     architecture: Hopper, computeCapability: '9.0', driverVersion: 550.127.05}
+     architecture: hopper, computeCapability: '9.0', driverVersion: 550.127.05}
 - name: h100-2
   cpu: '192'
   memory: 2048Gi
   gpus:
   - {count: 8, product: NVIDIA-H100-80GB-HBM3, memoryMiB: 81559,
-     architecture: Hopper, computeCapability: '9.0', driverVersion: 550.127.05}
+     architecture: hopper, computeCapability: '9.0', driverVersion: 550.127.05}
 - name: a100-1
   cpu: '128'
   memory: 1024Gi
   localUse: {gpus: 2, cpu: '32', memory: 256Gi}
   gpus:
   - {count: 8, product: NVIDIA-A100-SXM4-40GB, memoryMiB: 40960,
-     architecture: Ampere, computeCapability: '8.0', driverVersion: 550.127.05}
+     architecture: ampere, computeCapability: '8.0', driverVersion: 550.127.05}
 "
         }
         "physics-farm" => {
@@ -51,13 +51,13 @@ pub(super) fn inventory(cluster: &str) -> Option<&'static str> {
   memory: 512Gi
   gpus:
   - {count: 8, product: NVIDIA-L40S, memoryMiB: 46068,
-     architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
+     architecture: ada-lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
 - name: farm-2
   cpu: '64'
   memory: 512Gi
   gpus:
   - {count: 8, product: NVIDIA-L40S, memoryMiB: 46068,
-     architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
+     architecture: ada-lovelace, computeCapability: '8.9', driverVersion: 550.127.05}
 "
         }
         "startup-pc" => {
@@ -67,7 +67,7 @@ pub(super) fn inventory(cluster: &str) -> Option<&'static str> {
   memory: 64Gi
   gpus:
   - {count: 1, product: NVIDIA-GeForce-RTX-4090, memoryMiB: 24564,
-     architecture: Ada Lovelace, computeCapability: '8.9', driverVersion: 560.35.03}
+     architecture: ada-lovelace, computeCapability: '8.9', driverVersion: 560.35.03}
 "
         }
         _ => return None,

@@ -134,6 +134,11 @@ impl Lease {
         }
     }
 
+    /// Whether it is ending or has ended.
+    pub(crate) const fn is_over(&self) -> bool {
+        is_over(self.state)
+    }
+
     /// When it expires unless renewed; none once it ends.
     pub(crate) fn expiry_ms(&self) -> Option<u64> {
         self.expires_at_ms.filter(|_| !is_over(self.state))

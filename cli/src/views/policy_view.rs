@@ -114,7 +114,7 @@ pub struct PolicyApplied {
     pub changed: bool,
     /// All problems; with any, nothing was applied.
     pub problems: Vec<PolicyProblem>,
-    /// SHA-256 of the bundle in force.
+    /// SHA-256 of the bundle.
     pub hash: Option<String>,
     /// Number of documents.
     pub documents: u32,
@@ -122,6 +122,8 @@ pub struct PolicyApplied {
     pub commit: Option<String>,
     /// Its effects; none if the broker did not say.
     pub effects: Option<PolicyEffects>,
+    /// SHA-256 of the bundle that a dry run compares it with; empty if none is in force.
+    pub in_force_hash: Option<String>,
 }
 
 impl Answer for PolicyApplied {

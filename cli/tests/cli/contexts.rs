@@ -144,7 +144,24 @@ pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str
     assert_ne!(std::fs::read(&certificate).unwrap(), before);
     assert!(run(&["offers"]).status.success());
 
-    let cluster = as_maintainer(&["cluster", "invite", "new-cluster", "--enroll", "--institution", "new", "--yes"]);
+    let name = context["name"].as_str().unwrap();
+    for (index, words) in [("2", &["comity", "--context", &name[..2]][..]), ("3", &["comity", "context", "use", ""])] {
+        let mut completed = comity_of(config.path());
+        completed.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index).arg("--").args(words);
+        let completed = completed.output().unwrap();
+        assert!(stdout(&completed).lines().any(|line| line == name), "{words:?}: {}", stdout(&completed));
+    }
+
+    let cluster = as_maintainer(&[
+        "cluster",
+        "invite",
+        "new-cluster",
+        "--enroll",
+        "--institution",
+        "new",
+        "--new-institution",
+        "--yes",
+    ]);
     assert!(cluster.status.success() && stdout(&cluster).starts_with("comity-join-"), "{}", stderr(&cluster));
     let broker = json(&as_maintainer(&["raft", "invite", "-o", "json"]));
     assert_eq!(broker["broker"], 4);

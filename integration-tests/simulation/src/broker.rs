@@ -91,8 +91,12 @@ impl Broker {
     /// Replaces the policy.
     pub(crate) fn apply_policy(&mut self, text: String) -> Result<(), Refusal> {
         let files = vec![SourceFile { path: "terms.yaml".to_owned(), text }];
-        self.apply(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }))
-            .map(drop)
+        self.apply(Command::ApplyPolicy(ApplyPolicy {
+            source: BundleSource { files, commit: None },
+            force: false,
+            expected_hash: None,
+        }))
+        .map(drop)
     }
 
     /// Marks clusters as connected or silent.

@@ -111,7 +111,7 @@ impl Tenant {
             return Ok(());
         }
         if !self.is_over(&request, asked_at) {
-            self.end(&["request", "cancel", &request]).await?;
+            self.end(&["request", "cancel", &request, "--yes"]).await?;
         }
         Ok(())
     }

@@ -133,8 +133,11 @@ fn members_are_added_once_and_keep_their_role() {
     assert_eq!(add_member(&source, "home", alice, TenantRole::Submitter).unwrap(), source);
     let error = add_member(&source, "home", alice, TenantRole::Admin).unwrap_err();
     assert!(matches!(error, EditError::OtherRole { role: "submitter", .. }), "{error}");
-    let error = add_member(&source, "none", alice, TenantRole::Admin).unwrap_err();
-    assert!(matches!(error, EditError::UnknownTenant { .. }), "{error}");
+    for (tenant, meant) in [("none", None), ("hoem", Some("home"))] {
+        let error = add_member(&source, tenant, alice, TenantRole::Admin).unwrap_err();
+        let nearest = meant.map(str::to_owned);
+        assert_eq!(error, EditError::UnknownTenant { tenant: tenant.to_owned(), nearest });
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Extension, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -19,9 +19,11 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::leases::{LeaseRecord, Leases};
+use super::quota_api;
 
 /// Part of every answer, so that nobody mistakes this API for Kubernetes.
-const NOTE: &str = "this is Comity's echo API; it stands in for a kube-apiserver on hosts without Kubernetes";
+pub(super) const NOTE: &str =
+    "this is Comity's echo API; it stands in for a kube-apiserver on hosts without Kubernetes";
 /// Most concurrent connections.
 const MAX_CONNECTIONS: usize = 256;
 /// Time limit of the TLS handshake, and of reading a request's head.
@@ -73,7 +75,11 @@ async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> 
 fn router(leases: Arc<Leases>) -> Router {
     Router::new()
         .route("/version", get(version))
-        .route("/api/v1/namespaces/{namespace}/resourcequotas/gpus", get(quota))
+        .route("/api", get(quota_api::versions))
+        .route("/apis", get(quota_api::groups))
+        .route("/api/v1", get(quota_api::resources))
+        .route("/api/v1/namespaces/{namespace}/resourcequotas", get(quota_api::list))
+        .route("/api/v1/namespaces/{namespace}/resourcequotas/gpus", get(quota_api::get))
         .route("/echo", post(echo))
         .fallback(|| async { refusal(StatusCode::NOT_FOUND, "there is no such path here") })
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -82,9 +88,9 @@ fn router(leases: Arc<Leases>) -> Router {
 
 /// The caller.
 #[derive(Clone)]
-struct Caller {
-    lease: LeaseId,
-    record: LeaseRecord,
+pub(super) struct Caller {
+    pub(super) lease: LeaseId,
+    pub(super) record: LeaseRecord,
 }
 
 async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, next: Next) -> Response {
@@ -103,18 +109,14 @@ async fn version() -> Json<Value> {
     Json(json!({ "standsInFor": NOTE, "gitVersion": concat!("comity-echo-", env!("CARGO_PKG_VERSION")) }))
 }
 
-async fn quota(Path(namespace): Path<String>, Extension(caller): Extension<Caller>) -> Response {
-    if namespace != caller.record.namespace {
-        return refusal(StatusCode::FORBIDDEN, "the token is for another namespace");
-    }
-    let LeaseRecord { tenant, resource, gpus, .. } = caller.record;
-    Json(json!({ "standsInFor": NOTE, "lease": caller.lease, "tenant": tenant, "namespace": namespace, "resource": resource, "gpus": gpus })).into_response()
-}
-
 async fn echo(Extension(caller): Extension<Caller>, body: String) -> Json<Value> {
     Json(json!({ "standsInFor": NOTE, "lease": caller.lease, "echo": body }))
 }
 
-fn refusal(status: StatusCode, message: &str) -> Response {
-    (status, Json(json!({ "standsInFor": NOTE, "code": status.as_u16(), "message": message }))).into_response()
+pub(super) fn refusal(status: StatusCode, message: &str) -> Response {
+    let status_object = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "standsInFor": NOTE, "code": status.as_u16(), "message": message,
+    });
+    (status, Json(status_object)).into_response()
 }

@@ -65,6 +65,41 @@ async fn a_lease_sees_itself_and_no_other_until_it_is_removed() {
 }
 
 #[tokio::test]
+async fn kubectl_finds_the_quota_and_gets_a_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let echo = start(dir.path(), &ManualClock::at_unix_ms(NOW)).await;
+    echo.prepare(&lease(1)).await.unwrap();
+    let credential = echo.credential(&lease(1)).await.unwrap();
+    let text = crate::kubeconfig::render(LeaseId(1), &credential, &echo.address().to_string());
+    let kubeconfig = kube::config::Kubeconfig::from_yaml(text.expose()).unwrap();
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();
+    let client = kube::Client::try_from(config).unwrap();
+
+    assert_eq!(client.list_core_api_versions().await.unwrap().versions, ["v1"]);
+    assert!(client.list_api_groups().await.unwrap().groups.is_empty());
+    let resources = client.list_core_api_resources("v1").await.unwrap().resources;
+    assert!(resources.iter().any(|it| it.name == "resourcequotas" && it.verbs == ["get", "list"]), "{resources:?}");
+
+    let quotas = kube::Api::<k8s_openapi::api::core::v1::ResourceQuota>::default_namespaced(client.clone());
+    let hard = |quota: &k8s_openapi::api::core::v1::ResourceQuota| {
+        let hard = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
+        hard.map(|hard| hard["requests.nvidia.com/gpu"].0.clone())
+    };
+    let listed = quotas.list(&kube::api::ListParams::default()).await.unwrap().items;
+    assert_eq!(listed.iter().map(hard).collect::<Vec<_>>(), [Some("3".to_owned())]);
+    assert_eq!(hard(&quotas.get("gpus").await.unwrap()), Some("3".to_owned()));
+
+    let table = http::Request::get("/api/v1/namespaces/comity-lease-1/resourcequotas")
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+        .body(Vec::new())
+        .unwrap();
+    let table: serde_json::Value = client.request(table).await.unwrap();
+    assert_eq!(table["kind"], "Table");
+    assert_eq!(table["rows"][0]["cells"], serde_json::json!(["gpus", "requests.nvidia.com/gpu: 3"]));
+}
+
+#[tokio::test]
 async fn leases_and_credentials_survive_a_restart_and_end_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let clock = ManualClock::at_unix_ms(NOW);

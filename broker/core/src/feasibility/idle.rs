@@ -64,7 +64,7 @@ fn idle_node(node: &Node) -> Node {
     idle
 }
 
-/// Asks one donor. The obstacle of a donor that has yet to offer nodes is that it waits for its agent.
+/// Asks one donor. The obstacle of a donor that has yet to make an offer is that it waits for its agent.
 pub(crate) fn ask_idle_donor(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
@@ -75,7 +75,7 @@ pub(crate) fn ask_idle_donor(
         // Policy denies most donors, and needs none of their nodes.
         allowed_when_idle(snapshot, spec, donor)?;
         let offer = state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
-        if offer.is_none_or(|offer| offer.nodes.is_empty()) {
+        if offer.is_none() {
             return Err(Box::new(no_offer(donor)));
         }
     }

@@ -19,6 +19,8 @@ pub enum Code {
     PolicyDenied,
     /// No policy bundle is in force yet.
     NoPolicy,
+    /// Another policy bundle is in force than the caller expects.
+    PolicyChanged,
     /// The caller may not do this.
     PermissionDenied,
     /// The same idempotency key was used with another body.
@@ -49,6 +51,7 @@ impl Code {
             Self::WrongState => "wrong-state",
             Self::PolicyDenied => "policy-denied",
             Self::NoPolicy => "no-policy",
+            Self::PolicyChanged => "policy-changed",
             Self::PermissionDenied => "permission-denied",
             Self::IdempotencyConflict => "idempotency-conflict",
             Self::StaleGeneration => "stale-generation",

@@ -217,21 +217,26 @@ impl Federation {
     pub(crate) fn with_policy() -> Self {
         let mut federation = Self { state: State::default(), log: Vec::new(), now: 1_000_000 };
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.into() }];
-        federation.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
+        federation.apply_policy(files);
         federation
+    }
+
+    fn apply_policy(&mut self, files: Vec<SourceFile>) {
+        let source = BundleSource { files, commit: None };
+        self.ok(Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None }));
     }
 
     /// Puts further documents into force beside those of the test federation.
     pub(crate) fn also(&mut self, documents: &str) {
         let files = [("all.yaml", POLICY), ("more.yaml", documents)];
         let files = files.map(|(path, text)| SourceFile { path: path.into(), text: text.into() }).to_vec();
-        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
+        self.apply_policy(files);
     }
 
     /// Puts the test federation's documents into force with other terms: `to` in place of the first `from`.
     pub(crate) fn with_terms(&mut self, from: &str, to: &str) {
         let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replacen(from, to, 1) }];
-        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
+        self.apply_policy(files);
     }
 
     /// Replaces the Cluster document of `north`, or removes it if `terms` is empty.
@@ -240,7 +245,7 @@ impl Federation {
         let text = POLICY
             .replace(&format!("---{north}"), &if terms.is_empty() { String::new() } else { format!("---{terms}") });
         let files = vec![SourceFile { path: "all.yaml".into(), text }];
-        self.ok(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
+        self.apply_policy(files);
     }
 
     /// [`Self::ready`] with [`RIVALS`]: `east` has joined, is connected, and offers nothing.

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::{AssignBroker, RecoverGroup, ReviseOffer};
+use comity_core::command::{ApplyPolicy, AssignBroker, RecoverGroup, ReviseOffer};
 use comity_core::inventory::Sharing;
 use comity_core::log::LOG_FORMAT;
 use comity_core::{Command, LogEnvelope, State, snapshot};
+use comity_policy::BundleSource;
 
 use super::determinism::{Event, happen};
 use super::federation::{cluster, device, offer};
@@ -112,6 +113,14 @@ fn story() -> Vec<LogEnvelope> {
         ReviseOffer { cluster: cluster("south"), revises: held, generation: held + 1, nodes, gone: BTreeSet::new() };
     federation.ok(Command::ReviseOffer(revision));
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
+    let record = federation.state.policy.as_ref().unwrap();
+    let replace = |hash: &str| {
+        let source = BundleSource { commit: Some("abc".to_owned()), ..record.source.clone() };
+        Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: Some(hash.to_owned()) })
+    };
+    let (replaces, replaces_none) = (replace(&record.bundle.hash), replace(""));
+    federation.refused(replaces_none);
+    federation.ok(replaces);
     federation.log
 }
 

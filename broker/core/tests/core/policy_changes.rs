@@ -6,7 +6,7 @@ use comity_core::explain::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEf
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
 use comity_core::{Actor, Command, LogEnvelope, Refusal, Reply, ReplyBody, State, Timestamp, snapshot};
-use comity_policy::BundleSource;
+use comity_policy::{Bundle, BundleSource};
 use comity_types::TenantId;
 
 use super::federation::{Federation, cluster, spec, terms};
@@ -20,11 +20,11 @@ fn maintained_by(ids: &[&str]) -> BundleSource {
 }
 
 fn unforced(source: BundleSource) -> ApplyPolicy {
-    ApplyPolicy { source, force: false }
+    ApplyPolicy { source, force: false, expected_hash: None }
 }
 
 fn forced(source: BundleSource) -> ApplyPolicy {
-    ApplyPolicy { source, force: true }
+    ApplyPolicy { source, force: true, expected_hash: None }
 }
 
 fn apply_as(state: &mut State, user: &str, command: ApplyPolicy) -> Reply {
@@ -73,8 +73,40 @@ fn the_first_bundle_names_its_applier() {
     assert!(apply_as(&mut state, ADMIN, unforced(maintained_by(&[ADMIN]))).is_ok());
 }
 
+#[test]
+fn a_bundle_replaces_only_the_one_that_its_caller_has_seen() {
+    let mut state = State::default();
+    let over = |expected: &str, source| ApplyPolicy { expected_hash: Some(expected.to_owned()), ..unforced(source) };
+    let hash = |state: &State| state.policy.as_ref().unwrap().bundle.hash.clone();
+    let changed = |changed| Ok(ReplyBody::Policy { changed });
+
+    let refusal = apply_as(&mut state, ADMIN, over("5e", maintained_by(&[ADMIN]))).unwrap_err();
+    assert_eq!((refusal.code, refusal.reason.as_str()), (Code::PolicyChanged, "no policy bundle is in force"));
+    assert_eq!(apply_as(&mut state, ADMIN, over("", maintained_by(&[ADMIN]))), changed(true));
+    let first = hash(&state);
+    let both = maintained_by(&[ADMIN, OTHER]);
+    assert_eq!(apply_as(&mut state, ADMIN, over(&first, both.clone())), changed(true));
+
+    // Two people edited the first bundle: the second one learns of it.
+    let third = maintained_by(&[ADMIN, "spiffe://test.example/user/third"]);
+    for seen in [first.as_str(), ""] {
+        let refusal = apply_as(&mut state, OTHER, over(seen, third.clone())).unwrap_err();
+        assert_eq!((refusal.code, refusal.field.as_str()), (Code::PolicyChanged, "expected_hash"));
+        assert!(refusal.reason.contains(&hash(&state)) && refusal.reason.contains(ADMIN), "{refusal}");
+        assert_eq!(effects_of(&state, over(seen, third.clone())).unwrap_err().code, Code::PolicyChanged);
+    }
+    assert_eq!(apply_as(&mut state, OTHER, over(&first, both)), changed(false), "in force already");
+    let second = hash(&state);
+    assert_eq!(apply_as(&mut state, ADMIN, over(&second, third.clone())), changed(true));
+    assert_eq!(hash(&state), Bundle::compile(&third).unwrap().hash);
+}
+
 fn effects(state: &State, source: BundleSource) -> Result<PolicyEffects, Refusal> {
-    policy_effects(snapshot::copy(state), unforced(source), Actor::User(ADMIN.into()), state.log_time).unwrap()
+    effects_of(state, unforced(source))
+}
+
+fn effects_of(state: &State, command: ApplyPolicy) -> Result<PolicyEffects, Refusal> {
+    policy_effects(snapshot::copy(state), command, Actor::User(ADMIN.into()), state.log_time).unwrap()
 }
 
 #[test]

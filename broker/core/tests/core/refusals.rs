@@ -106,7 +106,10 @@ fn an_offer_with_an_old_generation_or_impossible_amounts_is_refused() {
 fn a_bundle_that_does_not_compile_changes_nothing() {
     let mut federation = Federation::ready();
     let files = vec![SourceFile { path: "a.yaml".into(), text: "kind: Nonsense".into() }];
-    let refusal = federation
-        .refused(Command::ApplyPolicy(ApplyPolicy { source: BundleSource { files, commit: None }, force: false }));
+    let refusal = federation.refused(Command::ApplyPolicy(ApplyPolicy {
+        source: BundleSource { files, commit: None },
+        force: false,
+        expected_hash: None,
+    }));
     assert!(refusal.reason.contains("problems") && refusal.remedy.contains("comity policy check"), "{refusal}");
 }

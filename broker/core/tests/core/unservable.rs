@@ -4,7 +4,7 @@ use comity_core::command::MarkClusters;
 use comity_core::demand::{DeviceChoice, Members, RequestSpec, Share};
 use comity_core::inventory::{Device, Fault, FaultClass, Sharing};
 use comity_core::refusal::Code;
-use comity_core::{Command, explain};
+use comity_core::{Command, Millis, explain};
 
 use super::boxes::obstacle;
 use super::federation::{Federation, cluster, device, node, offer, spec};
@@ -13,9 +13,15 @@ const GIB: u64 = 1_024;
 
 /// The reason and remedy of a refusal as unservable; `None` if a donor could serve the request some day.
 fn unservable(federation: &Federation, spec: &RequestSpec) -> Option<(String, String)> {
-    let refusal = explain::unservable(&federation.state, spec)?;
+    let (reason, remedy) = unservable_after(federation, spec, Millis(0))?;
+    assert!(remedy.ends_with("or set queue_anyway, and the request waits for such a change"), "{remedy}");
+    Some((reason, remedy))
+}
+
+/// The same, `later` than the last change.
+fn unservable_after(federation: &Federation, spec: &RequestSpec, later: Millis) -> Option<(String, String)> {
+    let refusal = explain::unservable(&federation.state, spec, federation.state.log_time.after(later))?;
     assert_eq!(refusal.code, Code::Unservable);
-    assert!(refusal.remedy.ends_with("or set queue_anyway, and the request waits for such a change"), "{refusal}");
     Some((refusal.reason, refusal.remedy))
 }
 
@@ -159,6 +165,54 @@ fn donors_that_offer_nothing_yet_or_have_yet_to_join_may_serve() {
     assert!(unservable(&federation, &spec(5, Share::Whole, "big")).is_some());
     federation.join("north");
     assert_eq!(unservable(&federation, &spec(5, Share::Whole, "big")), None, "it has yet to offer");
+}
+
+#[test]
+fn a_silent_donor_without_an_offer_is_waited_for_only_a_while() {
+    const A_WHILE: Millis = Millis::from_mins(10);
+    let wanted = spec(5, Share::Whole, "big");
+    let mut federation = Federation::with_policy();
+    for name in ["west", "north", "south"] {
+        federation.join(name);
+    }
+    assert_eq!(unservable_after(&federation, &wanted, Millis::from_mins(9)), None, "agents are starting");
+    let (reason, remedy) = unservable_after(&federation, &wanted, A_WHILE).unwrap();
+    let since = federation.state.clusters[&cluster("north")].since.to_minute();
+    assert_eq!(
+        reason,
+        format!(
+            "no donor has reported its devices yet; north has not reported since {since}; \
+             south has not reported since {since}"
+        )
+    );
+    assert_eq!(remedy, "start the agent of north; or set queue_anyway, and the request waits for it");
+
+    // South alone can never serve it, and north has never been heard.
+    let heard = vec![cluster("south")];
+    federation.ok(Command::MarkClusters(MarkClusters { heard, silent: Vec::new() }));
+    federation.offer("south", offer(1, &[("s1", 4, device(81_559, Sharing::Exclusive))]));
+    assert_eq!(unservable_after(&federation, &wanted, Millis::from_mins(9)), None);
+    let (reason, remedy) = unservable_after(&federation, &wanted, A_WHILE).unwrap();
+    assert!(reason.starts_with("no donor that has reported could ever serve this request: south has room"), "{reason}");
+    assert!(reason.ends_with(&format!("; north has not reported since {since}")), "{reason}");
+    assert!(remedy.starts_with("start the agent of north; or ask for fewer"), "{remedy}");
+    assert_eq!(unservable_after(&federation, &spec(4, Share::Whole, "big"), A_WHILE), None, "south can");
+    let gang = RequestSpec {
+        members: Some(Members { min: 2, desired: 2 }),
+        spread_donors: true,
+        ..spec(4, Share::Whole, "big")
+    };
+    assert_eq!(unservable_after(&federation, &gang, Millis(0)), None);
+    let (reason, _) = unservable_after(&federation, &gang, A_WHILE).unwrap();
+    assert!(reason.contains("room for 1 of the 2 members") && reason.contains("; north has not"), "{reason}");
+
+    // Once connected, it is about to report; and an empty offer is a report.
+    let heard = vec![cluster("north")];
+    federation.ok(Command::MarkClusters(MarkClusters { heard, silent: Vec::new() }));
+    assert_eq!(unservable_after(&federation, &wanted, A_WHILE), None);
+    federation.offer("north", offer(1, &[]));
+    let (reason, _) = unservable_after(&federation, &wanted, A_WHILE).unwrap();
+    assert!(!reason.contains("reported"), "{reason}");
 }
 
 #[test]

@@ -58,6 +58,8 @@ impl PolicyHandlers {
         let caller = self.context.admit(Rpc::ApplyPolicy, &request).await?;
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
+        // A repeated call expects the bundle that its first try put into force.
+        let expected_hash = message.expected_hash.take();
         let idempotency = idempotency::of_call(&caller.name(), &key, "ApplyPolicy", &message)?;
         let source = policy::source(message.bundle)?;
         let bundle = match compile(source.clone()).await? {
@@ -70,15 +72,16 @@ impl PolicyHandlers {
             }
         };
         self.own_trust_domain(&bundle)?;
-        let command = ApplyPolicy { source, force: message.force };
+        let command = ApplyPolicy { source, force: message.force, expected_hash };
         if message.dry_run {
-            let effects = self.effects(command, caller.actor()).await?;
+            let (in_force_hash, effects) = self.effects(command, caller.actor()).await?;
             return Ok(v1::ApplyPolicyResponse {
                 problems: Vec::new(),
                 hash: bundle.hash.clone(),
                 documents: convert::count(bundle.document_count()),
                 changed: effects.changed,
                 effects: Some(policy::effects_to_proto(effects)),
+                in_force_hash,
             });
         }
         let command = Command::ApplyPolicy(command);
@@ -91,6 +94,7 @@ impl PolicyHandlers {
                     documents: convert::count(record.bundle.document_count()),
                     changed: reply == ReplyBody::Policy { changed: true },
                     effects: None,
+                    in_force_hash: String::new(),
                 })
             })
             .await
@@ -110,14 +114,16 @@ impl PolicyHandlers {
         self.context.read(request.into_inner().consistency, read).await
     }
 
-    /// The effects of a bundle, computed on a copy of the state, so that apply does not wait.
-    async fn effects(&self, command: ApplyPolicy, actor: Actor) -> Result<PolicyEffects, RpcError> {
+    /// The hash of the bundle in force, empty if there is none, and the effects of another one. They are computed on a
+    /// copy of the state, so that apply does not wait.
+    async fn effects(&self, command: ApplyPolicy, actor: Actor) -> Result<(String, PolicyEffects), RpcError> {
         let copy = self.context.group.read(Consistency::Linearizable, snapshot::copy).await?;
+        let in_force = copy.policy.as_ref().map_or_else(String::new, |record| record.bundle.hash.clone());
         let now = self.context.now().max(copy.log_time);
         let compute = move || explain::policy_effects(copy, command, actor, now);
         let effects = tokio::task::spawn_blocking(compute).await.ok().and_then(Result::ok);
         let effects = effects.ok_or(RpcError::Internal { what: "computing the effects of the bundle" })?;
-        Ok(effects?)
+        Ok((in_force, effects?))
     }
 
     /// Refuses a bundle of another trust domain: it would leave no user with a role.

@@ -64,8 +64,9 @@ impl RequestHandlers {
         if dry_run {
             let now = self.context.now();
             let read = |state: &State| {
-                let checked = command::check_submission(state, &spec, now.max(state.log_time))?;
-                let unservable = explain::unservable(state, &checked);
+                let now = now.max(state.log_time);
+                let checked = command::check_submission(state, &spec, now)?;
+                let unservable = explain::unservable(state, &checked, now);
                 Ok::<_, Refusal>((checked, unservable))
             };
             let (checked, unservable) = self.context.group.read(Consistency::Linearizable, read).await??;
@@ -225,8 +226,9 @@ impl RequestHandlers {
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = |state: &State| {
-            let spec = command::check_submission(state, &spec, state.log_time.max(now))?;
-            if let Some(refusal) = explain::unservable(state, &spec).filter(|_| !message.queue_anyway) {
+            let now = now.max(state.log_time);
+            let spec = command::check_submission(state, &spec, now)?;
+            if let Some(refusal) = explain::unservable(state, &spec, now).filter(|_| !message.queue_anyway) {
                 return Err(refusal);
             }
             let quote = explain::quote(state, &spec);
@@ -257,8 +259,9 @@ impl RequestHandlers {
             if idempotency::seen(&state.idempotency, idempotency).is_some() {
                 return None;
             }
-            let checked = command::check_submission(state, spec, now.max(state.log_time)).ok()?;
-            explain::unservable(state, &checked)
+            let now = now.max(state.log_time);
+            let checked = command::check_submission(state, spec, now).ok()?;
+            explain::unservable(state, &checked, now)
         };
         // Most requests can be served: only a refusal is worth asking a majority.
         if self.context.group.read(Consistency::Stale, refusal).await?.is_some()

@@ -1,15 +1,16 @@
 //! `comity cluster invite`.
 
 use clap::Args;
-use comity_policy::{Bundle, BundleSource, EditError, Enrolment, enrol_cluster};
+use comity_policy::{Bundle, Enrolment, enrol_cluster, nearest};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::BrokerChannel;
 
 use crate::commands::completions::known_ids;
 use crate::commands::invitation::{Invitation, InvitationText, Invited};
-use crate::commands::policy::{bundle_in_force, edit_in_force};
+use crate::commands::policy::edit_in_force;
 use crate::confirm::ConfirmArgs;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, format_duration};
@@ -42,9 +43,12 @@ pub struct ClusterInviteArgs {
     /// Add the cluster to the policy in force first, if it is not there
     #[arg(long)]
     enroll: bool,
-    /// Institution of the cluster, which may be new [default: the one that you operate]
+    /// Institution of the cluster [default: the one that you operate]
     #[arg(long, value_name = "INSTITUTION", requires = "enroll")]
     institution: Option<String>,
+    /// Add the institution to the policy, too, if it is not there
+    #[arg(long, requires = "institution")]
+    new_institution: bool,
     #[command(flatten)]
     confirm: ConfirmArgs,
     /// Key that makes a repeated call safe: the same key creates no second token [default: random]
@@ -78,34 +82,51 @@ impl ClusterInviteArgs {
     /// Adds the cluster to the bundle in force.
     async fn enrol(&self, session: &Session, channel: BrokerChannel) -> Result<(), Failure> {
         let user = session.caller()?.id().to_string();
-        let source = bundle_in_force(channel.clone()).await?;
-        let bundle = Bundle::compile(&source).map_err(|problems| {
-            Failure::refused(
-                "bad-policy",
-                format!("this version of comity finds {} problems in the bundle in force", problems.len()),
-            )
-        })?;
-        let institution = self.institution_in(&bundle, &user)?;
-        edit_in_force(session, channel, &self.confirm, |source: &BundleSource| -> Result<BundleSource, EditError> {
-            enrol_cluster(source, &Enrolment { cluster: &self.cluster, institution: &institution, user: &user })
+        edit_in_force(session, channel, &self.confirm, |source| {
+            let bundle = Bundle::compile(source).map_err(|problems| {
+                Failure::refused(
+                    "bad-policy",
+                    format!("this version of comity finds {} problems in the bundle in force", problems.len()),
+                )
+            })?;
+            let institution = self.institution_in(&bundle, &user)?;
+            let enrolment = Enrolment { cluster: &self.cluster, institution: &institution, user: &user };
+            Ok(enrol_cluster(source, &enrolment)?)
         })
         .await
     }
 
     /// The given institution, that of the cluster, or the only one that the caller operates.
     fn institution_in(&self, bundle: &Bundle, user: &str) -> Result<String, Failure> {
-        let named = self.institution.as_deref().or_else(|| bundle.institution_of_cluster(&self.cluster));
-        if let Some(institution) = named {
+        if let Some(institution) = &self.institution {
+            self.check_known(bundle, institution)?;
+            return Ok(institution.clone());
+        }
+        if let Some(institution) = bundle.institution_of_cluster(&self.cluster) {
             return Ok(institution.to_owned());
         }
         let operated = bundle.roles_of(user).institutions_operated;
         match operated.iter().collect::<Vec<_>>()[..] {
             [institution] => Ok(institution.clone()),
             [] => Err(Failure::usage("you operate no institution, so the cluster's is unknown")
-                .remedy("give it with --institution INSTITUTION; a new one is added to the policy")),
+                .remedy("give it with --institution INSTITUTION; for a new one, add --new-institution")),
             _ => Err(Failure::usage("you operate several institutions, so the cluster's is unknown")
                 .remedy(format!("give one of them with --institution: {}", Vec::from_iter(operated).join(", ")))),
         }
+    }
+
+    /// Keeps a misspelt name from becoming an institution.
+    fn check_known(&self, bundle: &Bundle, institution: &str) -> Result<(), Failure> {
+        if self.new_institution || bundle.institutions.contains_key(institution) {
+            return Ok(());
+        }
+        let known = bundle.institutions.keys().map(String::as_str);
+        let remedy = match nearest(institution, known) {
+            Some(name) => format!("did you mean {name}? For a new institution, add --new-institution"),
+            None => "for a new institution, add --new-institution".to_owned(),
+        };
+        let reason = format!("the policy in force has no institution {institution}");
+        Err(Failure::new(Exit::NotFound, "not-found", reason).field("--institution", institution).remedy(remedy))
     }
 }
 
@@ -135,9 +156,23 @@ mod tests {
         let ingrid = "spiffe://dev.test/user/ingrid";
         assert_eq!(institution("invite b --enroll", ingrid).as_deref(), Ok("home"));
         assert_eq!(institution("invite a --enroll", ingrid).as_deref(), Ok("away"));
-        assert_eq!(institution("invite b --enroll --institution new", ingrid).as_deref(), Ok("new"));
+        assert_eq!(institution("invite b --enroll --institution away", ingrid).as_deref(), Ok("away"));
         let stranger = institution("invite b --enroll", "spiffe://dev.test/user/eve").expect_err("unknown");
         assert!(stranger.remedy.contains("--institution"), "{stranger}");
         assert!(InviteLine::try_parse_from("invite b --institution new".split(' ')).is_err());
+    }
+
+    #[test]
+    fn a_misspelt_institution_is_not_a_new_one() {
+        let ingrid = "spiffe://dev.test/user/ingrid";
+        let misspelt = institution("invite b --enroll --institution hoem", ingrid).expect_err("unknown");
+        assert_eq!((misspelt.exit, misspelt.field.as_str()), (Exit::NotFound, "--institution"));
+        assert_eq!(misspelt.remedy, "did you mean home? For a new institution, add --new-institution");
+        let other = institution("invite b --enroll --institution polytechnic", ingrid).expect_err("unknown");
+        assert_eq!(other.remedy, "for a new institution, add --new-institution");
+        for name in ["new", "home"] {
+            let line = format!("invite b --enroll --institution {name} --new-institution");
+            assert_eq!(institution(&line, ingrid).as_deref(), Ok(name), "a repeated command changes nothing");
+        }
     }
 }

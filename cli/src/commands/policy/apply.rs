@@ -22,11 +22,12 @@ Examples:
   comity policy apply policy/ --dry-run         see what would change
   comity policy apply policy/ --yes             in a pipeline: do not ask
   comity policy apply policy/ --commit 4f5e6d7
+  comity policy apply policy/ --yes --expected-hash \"$HASH\"
 
 The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
 the broker records the commit with it. The command names the leases that are reclaimed, the waiting
 requests that policy now denies or allows, and the clusters that lend more or less. It asks if there
-are any.
+are any. It fails if another bundle comes into force meanwhile (policy-changed).
 ";
 
 /// `comity policy apply`.
@@ -41,6 +42,9 @@ pub struct PolicyApplyArgs {
     /// Only say what the bundle would change
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
+    /// Apply it only if the bundle in force has this hash; '' only if there is none [default: when you see its effects]
+    #[arg(long, value_name = "HASH")]
+    expected_hash: Option<String>,
     /// Apply it even if nobody, or not you, can apply another bundle after that
     #[arg(long)]
     force: bool,
@@ -60,7 +64,12 @@ pub(crate) struct BundleToApply {
     pub(crate) commit: Option<String>,
     /// Whether it may leave the federation or the caller without a maintainer.
     pub(crate) force: bool,
+    /// Hash that the bundle in force must have, empty for none; `None` replaces any.
+    pub(crate) expected_hash: Option<String>,
 }
+
+/// Code of the refusal to replace another bundle than the expected one.
+pub(super) const POLICY_CHANGED: &str = "policy-changed";
 
 impl PolicyApplyArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
@@ -69,7 +78,7 @@ impl PolicyApplyArgs {
             Some(commit) => Some(commit.clone()),
             None => git::clean_commit(&self.dir).await,
         };
-        let bundle = BundleToApply { files, commit, force: self.force };
+        let bundle = BundleToApply { files, commit, force: self.force, expected_hash: self.expected_hash.clone() };
         let mut client = PolicyServiceClient::new(session.channel()?);
         let asked = send(&mut client, bundle.clone(), idempotency_key(None), ApplyMode::DryRun).await?;
         if self.dry_run || !asked.ok {
@@ -81,10 +90,21 @@ impl PolicyApplyArgs {
             ask_about(&effects, &self.confirm, session.format)?;
         }
         let key = idempotency_key(self.idempotency_key.as_deref());
-        let applied = apply(&mut client, bundle, key).await?;
+        // What was confirmed is what happens.
+        let bundle = BundleToApply { expected_hash: bundle.expected_hash.or(asked.in_force_hash), ..bundle };
+        let applied = apply(&mut client, bundle, key).await.map_err(|failure| self.changed_meanwhile(failure))?;
         let applied = PolicyApplied { effects: Some(effects), ..applied };
         session.print(&applied)?;
         if applied.ok { Ok(()) } else { Err(bad_bundle(applied.problems.len())) }
+    }
+
+    /// Names the cause of a refusal that the caller could not foresee.
+    fn changed_meanwhile(&self, failure: Failure) -> Failure {
+        if failure.code != POLICY_CHANGED || self.expected_hash.is_some() {
+            return failure;
+        }
+        let reason = format!("the policy changed after its effects were computed: {}", failure.reason);
+        Failure::refused(POLICY_CHANGED, reason).remedy("run the command again, to see the effects now")
     }
 }
 
@@ -132,11 +152,11 @@ pub(super) async fn send(
     idempotency_key: String,
     mode: ApplyMode,
 ) -> Result<PolicyApplied, Failure> {
-    let BundleToApply { files, commit, force } = bundle;
+    let BundleToApply { files, commit, force, expected_hash } = bundle;
     let files = files.into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text }).collect();
     let bundle = v1::PolicyBundle { files, commit: commit.clone().unwrap_or_default() };
     let dry_run = mode == ApplyMode::DryRun;
-    let request = v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key, force, dry_run };
+    let request = v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key, force, dry_run, expected_hash };
     let response = call(client.apply_policy(request)).await?;
     Ok(PolicyApplied {
         ok: response.problems.is_empty(),
@@ -147,5 +167,6 @@ pub(super) async fn send(
         documents: response.documents,
         commit,
         effects: response.effects.map(PolicyEffects::from),
+        in_force_hash: dry_run.then_some(response.in_force_hash),
     })
 }

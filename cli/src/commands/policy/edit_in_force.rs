@@ -5,26 +5,40 @@ use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerChannel;
 
-use super::apply::{ApplyMode, BundleToApply, apply, ask_about, send};
+use super::apply::{ApplyMode, BundleToApply, POLICY_CHANGED, apply, ask_about, send};
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Answer as _;
 use crate::session::{Session, call, idempotency_key};
 
+/// Tries of an edit while others change the policy too.
+const MAX_TRIES: u32 = 5;
+
 /// The bundle in force.
+pub(crate) struct BundleInForce {
+    /// Its files.
+    pub(crate) source: BundleSource,
+    /// SHA-256 of its content.
+    hash: String,
+}
+
+/// Reads the bundle in force.
 ///
 /// # Errors
 /// [`Failure`] of the call; there may be no bundle.
-pub(crate) async fn bundle_in_force(channel: BrokerChannel) -> Result<BundleSource, Failure> {
+pub(crate) async fn bundle_in_force(channel: BrokerChannel) -> Result<BundleInForce, Failure> {
     let request = v1::GetPolicyRequest { consistency: v1::Consistency::Linearizable.into() };
-    let bundle = call(PolicyServiceClient::new(channel).get_policy(request)).await?.bundle.unwrap_or_default();
+    let v1::GetPolicyResponse { bundle, hash, .. } =
+        call(PolicyServiceClient::new(channel).get_policy(request)).await?;
+    let bundle = bundle.unwrap_or_default();
     let files = bundle.files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
-    Ok(BundleSource { files, commit: Some(bundle.commit).filter(|commit| !commit.is_empty()) })
+    let source = BundleSource { files, commit: Some(bundle.commit).filter(|commit| !commit.is_empty()) };
+    Ok(BundleInForce { source, hash })
 }
 
 /// Edits the bundle in force as `edit` says: shows the effects, asks if there are any, and applies it. Does nothing if
-/// the bundle says so already.
+/// the bundle says so already. If somebody else changes the policy meanwhile, edits theirs.
 ///
 /// # Errors
 /// [`Failure`]: the bundle cannot be edited, the caller declines, or the broker refuses it.
@@ -32,16 +46,33 @@ pub(crate) async fn edit_in_force(
     session: &Session,
     channel: BrokerChannel,
     confirm: &ConfirmArgs,
-    edit: impl FnOnce(&BundleSource) -> Result<BundleSource, EditError>,
+    edit: impl Fn(&BundleSource) -> Result<BundleSource, Failure>,
 ) -> Result<(), Failure> {
-    let before = bundle_in_force(channel.clone()).await?;
-    let after = edit(&before).map_err(|error| edit_failure(&error))?;
+    for _ in 1..MAX_TRIES {
+        match edit_once(session, channel.clone(), confirm, &edit).await {
+            Err(failure) if failure.code == POLICY_CHANGED => {
+                eprintln!("note: somebody else changed the policy; trying again with their bundle");
+            }
+            ended => return ended,
+        }
+    }
+    edit_once(session, channel, confirm, &edit).await
+}
+
+async fn edit_once(
+    session: &Session,
+    channel: BrokerChannel,
+    confirm: &ConfirmArgs,
+    edit: &impl Fn(&BundleSource) -> Result<BundleSource, Failure>,
+) -> Result<(), Failure> {
+    let BundleInForce { source: before, hash } = bundle_in_force(channel.clone()).await?;
+    let after = edit(&before)?;
     let changed = changed_files(&before, &after);
     if changed.is_empty() {
         return Ok(());
     }
     let mut client = PolicyServiceClient::new(channel);
-    let bundle = BundleToApply { files: after.files, commit: None, force: false };
+    let bundle = BundleToApply { files: after.files, commit: None, force: false, expected_hash: Some(hash) };
     let asked = send(&mut client, bundle.clone(), idempotency_key(None), ApplyMode::DryRun).await?;
     if !asked.ok {
         return Err(Failure::refused(
@@ -70,17 +101,22 @@ fn changed_files(before: &BundleSource, after: &BundleSource) -> Vec<String> {
     after.files.iter().filter(|file| !is_same(file)).map(|file| file.path.clone()).collect()
 }
 
-fn edit_failure(error: &EditError) -> Failure {
-    let reason = error.to_string();
-    match error {
-        EditError::Name { .. } => Failure::usage(reason),
-        EditError::UnknownTenant { .. } => Failure::new(Exit::NotFound, "not-found", reason)
-            .remedy("'comity policy show --text' shows the tenants; add a Tenant document for another"),
-        EditError::OtherInstitution { .. } | EditError::OtherRole { .. } | EditError::ByHand { .. } => {
-            Failure::refused("wrong-state", reason)
+impl From<EditError> for Failure {
+    fn from(error: EditError) -> Self {
+        let reason = error.to_string();
+        match error {
+            EditError::Name { .. } => Self::usage(reason),
+            EditError::UnknownTenant { nearest, .. } => {
+                let list = "'comity policy show --text' shows the tenants; add a Tenant document for another";
+                let remedy = nearest.map_or_else(|| list.to_owned(), |nearest| format!("did you mean {nearest}?"));
+                Self::new(Exit::NotFound, "not-found", reason).remedy(remedy)
+            }
+            EditError::OtherInstitution { .. } | EditError::OtherRole { .. } | EditError::ByHand { .. } => {
+                Self::refused("wrong-state", reason)
+            }
+            EditError::Invalid(_) => Self::refused("bad-policy", reason)
+                .remedy("edit the policy by hand, and apply it with 'comity policy apply'"),
         }
-        EditError::Invalid(_) => Failure::refused("bad-policy", reason)
-            .remedy("edit the policy by hand, and apply it with 'comity policy apply'"),
     }
 }
 

@@ -18,6 +18,8 @@ pub struct ApplyPolicy {
     pub source: BundleSource,
     /// Whether the bundle may leave the federation, or the caller, without a maintainer.
     pub force: bool,
+    /// Hash that the bundle in force must have; empty if there must be none. `None` replaces any.
+    pub expected_hash: Option<String>,
 }
 
 impl ApplyPolicy {
@@ -34,18 +36,22 @@ impl ApplyPolicy {
             )
             .at("bundle", "")
         })?;
-        if let Some(record) = &transition.state().policy {
-            if record.bundle.hash == bundle.hash && record.source.commit == self.source.commit {
-                return Ok(ReplyBody::Policy { changed: false });
-            }
-            if record.bundle.federation.spec.trust_domain != bundle.federation.spec.trust_domain {
-                return Err(Refusal::invalid(
-                    "Federation.spec.trustDomain",
-                    &bundle.federation.spec.trust_domain,
-                    "is not this federation's",
-                    format!("keep {}; a trust domain cannot be changed", record.bundle.federation.spec.trust_domain),
-                ));
-            }
+        let in_force = transition.state().policy.as_ref();
+        let is_this =
+            |record: &PolicyRecord| record.bundle.hash == bundle.hash && record.source.commit == self.source.commit;
+        if in_force.is_some_and(is_this) {
+            return Ok(ReplyBody::Policy { changed: false });
+        }
+        self.check_expected(in_force)?;
+        let ours = in_force.map(|record| &record.bundle.federation.spec.trust_domain);
+        let theirs = &bundle.federation.spec.trust_domain;
+        if let Some(ours) = ours.filter(|ours| *ours != theirs) {
+            return Err(Refusal::invalid(
+                "Federation.spec.trustDomain",
+                theirs,
+                "is not this federation's",
+                format!("keep {ours}; a trust domain cannot be changed"),
+            ));
         }
         if !self.force {
             check_maintainers(transition, &bundle)?;
@@ -62,6 +68,22 @@ impl ApplyPolicy {
             applied_by,
         });
         Ok(ReplyBody::Policy { changed: true })
+    }
+
+    /// Refuses to replace a bundle that the caller has not seen.
+    fn check_expected(&self, in_force: Option<&PolicyRecord>) -> Result<(), Refusal> {
+        let Some(expected) = &self.expected_hash else { return Ok(()) };
+        let reason = match in_force {
+            Some(record) if record.bundle.hash == *expected => return Ok(()),
+            Some(record) => {
+                let PolicyRecord { bundle, applied_by, .. } = record;
+                format!("another bundle is in force: {}, applied by {applied_by}", bundle.hash)
+            }
+            None if expected.is_empty() => return Ok(()),
+            None => "no policy bundle is in force".to_owned(),
+        };
+        let remedy = "read the bundle in force again (`comity policy show`), and apply your change to it";
+        Err(Refusal::new(Code::PolicyChanged, reason, remedy).at("expected_hash", expected))
     }
 }
 

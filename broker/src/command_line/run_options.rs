@@ -1,0 +1,78 @@
+//! Flags of `comity-broker run` and `up`: how a broker runs.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use clap::Args;
+use comity_runtime::host_name::HostName;
+use comity_runtime::telemetry;
+
+/// Topics of the full help.
+const ADDRESSES: &str = "Addresses";
+const CERTIFICATES: &str = "Certificates";
+const LOGS: &str = "Logs and snapshots";
+
+/// Names in a broker's certificate.
+#[derive(Debug, Args)]
+pub(super) struct HostArgs {
+    /// Further name or address in its certificate.
+    ///
+    /// Such as a load balancer's; repeatable. Always there are the hosts of its addresses, localhost, 127.0.0.1 and ::1.
+    /// Kept in broker.json until a later command gives others.
+    #[arg(long = "host", help_heading = ADDRESSES, env = "COMITY_BROKER_HOST", value_name = "NAME",
+        value_delimiter = ',')]
+    pub(super) given: Vec<HostName>,
+}
+
+impl HostArgs {
+    /// The names, without duplicates.
+    pub(super) fn names(&self) -> BTreeSet<HostName> {
+        self.given.iter().cloned().collect()
+    }
+}
+
+/// How a broker runs.
+#[derive(Debug, Args)]
+pub(super) struct RunOptions {
+    /// Listen address for agents and users.
+    ///
+    /// Default: all interfaces, port from `members`.
+    #[arg(long, help_heading = ADDRESSES, env = "COMITY_BROKER_CLIENT_LISTEN", value_name = "ADDRESS:PORT")]
+    pub(super) client_listen: Option<SocketAddr>,
+    /// Listen address for other brokers.
+    ///
+    /// Default: all interfaces, port from `members`.
+    #[arg(long, help_heading = ADDRESSES, env = "COMITY_BROKER_RAFT_LISTEN", value_name = "ADDRESS:PORT")]
+    pub(super) raft_listen: Option<SocketAddr>,
+    /// Listen address for metrics and probes, without authentication; default 127.0.0.1:7480.
+    #[arg(long, hide_short_help = true, help_heading = ADDRESSES, env = "COMITY_BROKER_ADMIN_LISTEN",
+        value_name = "ADDRESS:PORT")]
+    pub(super) admin_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Validity of cluster certificates, in seconds; default 1 day.
+    #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_CLUSTER_CERTIFICATES_S",
+        value_name = "SECONDS")]
+    pub(super) cluster_certificates_s: Option<u64>,
+    /// Validity of renewed user certificates, in seconds; default 30 days.
+    #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_USER_CERTIFICATES_S",
+        value_name = "SECONDS")]
+    pub(super) user_certificates_s: Option<u64>,
+    /// Log entries between snapshots, more if snapshots take long; default 10000.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
+    pub(super) snapshot_every: Option<u64>,
+    /// Log filter, e.g. info,comity_broker=debug.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_LOG",
+        default_value = telemetry::DEFAULT_FILTER, value_name = "FILTER")]
+    pub(super) log: String,
+    /// Log format: text or json.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_LOG_FORMAT", default_value = "text",
+        value_name = "FORMAT")]
+    pub(super) log_format: String,
+    /// OTLP/gRPC endpoint for traces, e.g. http://collector:4317.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_OTLP_ENDPOINT", value_name = "URL")]
+    pub(super) otlp_endpoint: Option<String>,
+    /// Print the configuration in force as JSON and exit.
+    #[arg(long)]
+    pub(super) dump_config: bool,
+}
