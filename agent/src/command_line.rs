@@ -9,10 +9,12 @@ mod output_format;
 mod run_command;
 mod settings;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use comity_runtime::join_token::redact_tokens;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use comity_runtime::join_token::{misplaced_token, redact_tokens};
 
 use crate::observe::file::SAMPLE_INVENTORY;
 use doctor_command::DoctorArgs;
@@ -79,9 +81,17 @@ fn without_token(message: &str) -> String {
 }
 
 impl CommandLine {
+    fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(words)?;
+        misplaced_token(&matches, &["token", "join_token"], "echo TOKEN | comity-agent join -")
+            .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
     /// Parses the process's arguments; a wrong one ends it with the code for wrong use.
     fn parse_from_environment() -> Action {
-        match Self::try_parse() {
+        match Self::parse_words(std::env::args_os()) {
             Ok(line) => line.action,
             Err(error) => {
                 let text = error.render().to_string();
@@ -146,6 +156,13 @@ mod tests {
             ),
             without_token(&CommandLine::try_parse_from(["comity-agent", token]).expect_err("a stray").to_string()),
         ];
+        for words in
+            [&["join", token, "--kubeconfig", token][..], &["run", "--state", token], &["doctor", "--config", token]]
+        {
+            let line = ["comity-agent"].iter().chain(words).map(OsString::from);
+            let text = CommandLine::parse_words(line).expect_err("misplaced").to_string();
+            assert!(!text.contains("eyJzZWNyZXQ") && text.contains("comity-agent join -"), "{text}");
+        }
         for text in printed {
             assert!(!text.contains("eyJzZWNyZXQ") && text.contains("comity-agent join TOKEN"), "{text}");
         }

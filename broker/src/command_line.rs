@@ -1,16 +1,18 @@
 //! Command line of `comity-broker`: flags, environment, exit codes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use comity_runtime::ca::MAX_VALIDITY;
 use comity_runtime::host_name::HostName;
-use comity_runtime::join_token::{is_token, redact_tokens};
+use comity_runtime::join_token::{is_token, misplaced_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
 use comity_runtime::spiffe::{SpiffeError, TrustDomain, UserName};
@@ -275,9 +277,19 @@ impl Failure {
     }
 }
 
+impl CommandLine {
+    fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(words)?;
+        misplaced_token(&matches, &["join"], "echo TOKEN | comity-broker up --join -")
+            .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
 /// Runs the command line; a failure prints one sentence and sets the exit code.
 pub async fn main() -> ExitCode {
-    let command = match CommandLine::try_parse() {
+    let command = match CommandLine::parse_words(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output and are no failure.
@@ -302,7 +314,8 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
     match action {
         Action::Init(args) => init(args),
         Action::Up(command) => {
-            let ports = Ports { client: command.options.client_listen, raft: command.options.raft_listen };
+            let RunOptions { client_listen: client, raft_listen: raft, admin_listen: admin, .. } = command.options;
+            let ports = Ports { client, raft, admin };
             match up::set_up(&command.up, ports).await? {
                 Some(ready) => run(&ready.data, command.options, Some(ready.greeting)).await,
                 None => Ok(()),

@@ -1,5 +1,5 @@
-//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force. [`Viewer`] decides about
-//! single objects.
+//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force, and decisions about single
+//! objects. [`Viewer`](crate::api::viewer::Viewer) tells what a caller may see.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,6 @@ use comity_types::{ClusterId, TenantId};
 
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
-
-mod viewer;
-
-pub use viewer::Viewer;
 
 /// Every RPC of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -19,6 +19,9 @@ use zeroize::Zeroizing;
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity authority key v1";
 
+/// Bytes of the seed of a sealing key.
+pub const SEALING_SEED_BYTES: usize = 32;
+
 /// Why the authority cannot be sealed or opened. Never holds the key.
 #[derive(Debug, thiserror::Error)]
 pub enum SealedAuthorityError {
@@ -58,9 +61,15 @@ impl SealingKey {
     /// Makes a key pair.
     #[must_use]
     pub fn generate(entropy: &dyn Entropy) -> Self {
-        let mut material = Zeroizing::new([0; 32]);
+        let mut material = Zeroizing::new([0; SEALING_SEED_BYTES]);
         entropy.fill(material.as_mut_slice());
-        let (private, public) = XWing::derive_keypair(material.as_slice());
+        Self::of_seed(&material)
+    }
+
+    /// The key pair of a secret seed.
+    #[must_use]
+    pub fn of_seed(seed: &[u8; SEALING_SEED_BYTES]) -> Self {
+        let (private, public) = XWing::derive_keypair(seed);
         Self { private, public: public.to_bytes().to_vec() }
     }
 

@@ -31,12 +31,7 @@ pub(crate) fn invite_broker(broker: Option<u64>, secret: &str) -> Command {
 }
 
 fn replace_broker(broker: u64, secret: &str) -> Command {
-    Command::InviteBroker(InviteBroker {
-        broker: Some(broker),
-        secret_sha256: hash(secret),
-        ttl: HOUR,
-        replace: true,
-    })
+    Command::InviteBroker(InviteBroker { broker: Some(broker), secret_sha256: hash(secret), ttl: HOUR, replace: true })
 }
 
 pub(crate) fn revoke(secret: &str) -> Command {

@@ -72,7 +72,9 @@ impl RaftHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "InviteBroker", &message)?;
         let (broker, ttl) = ((message.broker != 0).then_some(message.broker), Lifetimes::BROKER.parse(message.ttl_ms)?);
-        let command = |secret_sha256| Command::InviteBroker(InviteBroker { broker, secret_sha256, ttl, replace: message.replace });
+        let command = |secret_sha256| {
+            Command::InviteBroker(InviteBroker { broker, secret_sha256, ttl, replace: message.replace })
+        };
         let invited = SpiffeKind::Broker(message.broker);
         let new = invitation::invite(&self.context, &caller, &invited, idempotency, command).await?;
         let InviteSubject::Broker(broker) = new.subject else {

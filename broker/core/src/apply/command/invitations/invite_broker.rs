@@ -47,7 +47,8 @@ impl InviteBroker {
         }
         if role.is_some() && !self.replace {
             let reason = format!("broker {broker} is a member already; the broker that joins would take its place");
-            let remedy = "invite a new broker without a number; if the member's disk is lost, stop it and invite with --replace";
+            let remedy =
+                "invite a new broker without a number; if the member's disk is lost, stop it and invite with --replace";
             return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", broker));
         }
         check_room(state, broker)?;

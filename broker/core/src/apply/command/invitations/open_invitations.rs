@@ -32,7 +32,11 @@ fn check_room(state: &State, inviter: &Actor, now: Timestamp) -> Result<(), Refu
     let limit_reached = |reason: String, open: &[&Invite]| {
         let first = open.iter().map(|invite| invite.expires_at).min().unwrap_or(now);
         let minutes = first.0.saturating_sub(now.0).div_ceil(60_000);
-        Err(Refusal::new(Code::LimitReached, reason, format!("{REVOKE}, or wait {minutes} min until the first expires")))
+        Err(Refusal::new(
+            Code::LimitReached,
+            reason,
+            format!("{REVOKE}, or wait {minutes} min until the first expires"),
+        ))
     };
     let own: Vec<&Invite> = state.invites.values().filter(|invite| invite.inviter == *inviter).collect();
     if own.len() >= MAX_INVITES_PER_INVITER {
