@@ -16,7 +16,7 @@ use crate::problem::{ProblemCode, shorten};
 pub struct Federation {
     /// The SPIFFE trust domain of all identities.
     pub trust_domain: String,
-    /// Users with the federation role `admin`: they invite any cluster and apply policy.
+    /// Users with the federation role `admin`: they invite users and any cluster, and apply policy.
     pub maintainers: BTreeSet<String>,
     /// Users who may invite brokers, and with that hand out the federation's authority. Only they may add others.
     pub broker_operators: BTreeSet<String>,
