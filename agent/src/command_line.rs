@@ -84,7 +84,7 @@ impl CommandLine {
     fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let matches = command.try_get_matches_from_mut(words)?;
-        misplaced_token(&matches, &["token", "join_token"], "echo TOKEN | comity-agent join -")
+        misplaced_token(&command, &matches, &["token", "join_token"], "echo TOKEN | comity-agent join -")
             .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }

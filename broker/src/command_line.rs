@@ -281,7 +281,7 @@ impl CommandLine {
     fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let matches = command.try_get_matches_from_mut(words)?;
-        misplaced_token(&matches, &["join"], "echo TOKEN | comity-broker up --join -")
+        misplaced_token(&command, &matches, &["join"], "echo TOKEN | comity-broker up --join -")
             .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }

@@ -326,7 +326,7 @@ fn up_refuses_bad_input_in_one_sentence_without_the_token() {
         (vec![token.as_str()], "unexpected argument"),
         (vec!["--institution", "A B"], "--institution"),
         (vec!["--admin", "a b"], "--admin"),
-        (vec!["--institution", token.as_str()], "--institution is a join token"),
+        (vec!["--institution", token.as_str()], "--institution <NAME> is a join token"),
         (vec!["--join", ""], "the text is empty"),
     ] {
         let refused = host.up(&arguments).output().unwrap();

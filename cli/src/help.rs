@@ -36,7 +36,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Args, clap::Error>
     let words = help_flag_last(words.collect());
     let mut command = command(Detail::of(&words));
     let matches = command.try_get_matches_from_mut(words)?;
-    misplaced_token(&matches, &["token"], "echo TOKEN | comity login -")
+    misplaced_token(&command, &matches, &["token"], "echo TOKEN | comity login -")
         .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
     let mut args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     args.global.prefer_flags(&matches);

@@ -1,6 +1,6 @@
 //! Finds a join token among the arguments of a command line that expect something else, whose errors would print it.
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
 use thiserror::Error;
 
 use super::is_token;
@@ -9,31 +9,37 @@ use super::is_token;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{argument} is a join token; give the token as in '{usage}', and nothing else there")]
 pub struct MisplacedToken {
-    /// The argument, as in `--kubeconfig`.
+    /// The argument, as in `--kubeconfig <FILE>`.
     pub argument: String,
     /// A command line with the token in its place.
     pub usage: &'static str,
 }
 
-/// Checks the values of all arguments, but for those with the names in `expected`, where a token belongs.
+/// Checks the values of all arguments, but for those with the names in `expected`, where a token belongs. `matches` are
+/// those of `command`.
 ///
 /// # Errors
 /// [`MisplacedToken`] for the first argument with a token.
-pub fn misplaced_token(matches: &ArgMatches, expected: &[&str], usage: &'static str) -> Result<(), MisplacedToken> {
-    for id in matches.ids().map(clap::Id::as_str).filter(|id| !expected.contains(id)) {
+pub fn misplaced_token(
+    command: &Command,
+    matches: &ArgMatches,
+    expected: &[&str],
+    usage: &'static str,
+) -> Result<(), MisplacedToken> {
+    for id in matches.ids().filter(|id| !expected.contains(&id.as_str())) {
         // The name of a group of arguments has no values of its own.
-        let values = matches.try_get_raw(id).ok().flatten();
+        let values = matches.try_get_raw(id.as_str()).ok().flatten();
         if values.into_iter().flatten().any(|value| is_token(&value.to_string_lossy())) {
-            return Err(MisplacedToken { argument: format!("--{}", id.replace('_', "-")), usage });
+            let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+            return Err(MisplacedToken { argument: argument.map_or_else(|| id.to_string(), Arg::to_string), usage });
         }
     }
-    matches.subcommand().map_or(Ok(()), |(_, below)| misplaced_token(below, expected, usage))
+    let below = matches.subcommand().and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
+    below.map_or(Ok(()), |(command, matches)| misplaced_token(command, matches, expected, usage))
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::{Arg, Command};
-
     use super::*;
 
     #[test]
@@ -43,12 +49,16 @@ mod tests {
             Command::new("agent").subcommand(below)
         };
         let check = |words: &[&str]| {
-            let matches = command().try_get_matches_from(words).expect("a command line");
-            misplaced_token(&matches, &["token"], "agent join TOKEN")
+            let mut command = command();
+            let matches = command.try_get_matches_from_mut(words).expect("a command line");
+            misplaced_token(&command, &matches, &["token"], "agent join TOKEN")
         };
         let token = "comity-join-v1.c2VjcmV0";
         assert_eq!(check(&["agent", "join", token, "--kube-config", "file"]), Ok(()));
         let error = check(&["agent", "join", "--kube-config", token]).expect_err("misplaced").to_string();
-        assert!(error.starts_with("--kube-config is a join token") && !error.contains("c2VjcmV0"), "{error}");
+        assert!(
+            error.starts_with("--kube-config <kube_config> is a join token") && !error.contains("c2VjcmV0"),
+            "{error}"
+        );
     }
 }
