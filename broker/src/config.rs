@@ -44,8 +44,8 @@ pub enum ConfigError {
     },
     /// The data directory was never set up.
     #[error(
-        "{path} holds no broker: `comity-broker up` begins a new federation, `comity-broker up --join broker.token` adds \
-         a broker to one",
+        "{path} holds no broker: `comity-broker up` begins a new federation, `comity-broker up --join broker.token` \
+         adds a broker to one",
         path = .path.display()
     )]
     NotInitialised {

@@ -38,8 +38,8 @@ pub enum JoinError {
     Key(#[from] PendingKeyError),
     /// The certificate came and cannot be stored.
     #[error(
-        "cluster {cluster} joined, but its certificate is not saved: {source}; free the disk and repeat the command with \
-         the same token within a day: the brokers issue the certificate again to the key in {}", key.display()
+        "cluster {cluster} joined, but its certificate is not saved: {source}; free the disk and repeat the command \
+         with the same token within a day: the brokers issue the certificate again to the key in {}", key.display()
     )]
     NotSaved {
         /// The cluster.

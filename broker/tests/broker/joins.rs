@@ -1,5 +1,5 @@
-//! Users and brokers join with single-use tokens; a joined broker has the authority and votes. Invitations are listed and
-//! revoked.
+//! Users and brokers join with single-use tokens; a joined broker has the authority and votes. Invitations are listed
+//! and revoked.
 
 use std::time::Duration;
 

@@ -40,7 +40,7 @@ impl FederationHandlers {
     async fn unspent(&self, check: &JoinCheck) -> Result<v1::CheckJoinResponse, RpcError> {
         let now = self.context.now();
         let subject = InviteSubject::Cluster(check.cluster.clone());
-        let read = |state: &State| {
+        let read = |state: &State| -> Result<v1::CheckJoinResponse, Refusal> {
             let invite = check_invite(state, now, &check.secret_sha256, &subject)?;
             let bundle = state.policy.as_ref().map(|record| &record.bundle);
             let institution = bundle.and_then(|bundle| bundle.institution_of_cluster(check.cluster.as_str()));
