@@ -3,12 +3,18 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
+/// Bytes of memory that are read at once.
+const CHUNK: usize = 4 << 20;
+/// Bytes per page in a page map.
+const ENTRY_BYTES: usize = 8;
 
 /// One occurrence of a secret.
 #[derive(Debug)]
@@ -80,13 +86,14 @@ pub fn search_files(folder: &Path, secret: &[u8]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Searches all readable memory of a process. Needs permission to trace it.
+/// Searches all memory that a process has in use, in RAM or swapped out. Needs permission to trace it.
 pub fn search_memory(pid: u32, secret: &[u8]) -> Result<Vec<Finding>> {
-    const CHUNK: usize = 4 << 20;
     let forms = forms(secret);
     let overlap = forms.iter().map(|(_, needle)| needle.len()).max().unwrap_or(0);
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).context("list the memory of the process")?;
     let memory = File::open(format!("/proc/{pid}/mem")).context("open the memory of the process")?;
+    let pages = File::open(format!("/proc/{pid}/pagemap")).context("open the page map of the process")?;
+    let mut buffer = vec![0; CHUNK + overlap];
     let mut findings = Vec::new();
     for line in maps.lines() {
         let mut words = line.split_whitespace();
@@ -96,24 +103,56 @@ pub fn search_memory(pid: u32, secret: &[u8]) -> Result<Vec<Finding>> {
             continue;
         }
         let Some((start, end)) = range.split_once('-') else { continue };
-        let (mut at, end) = (u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?);
-        let mut buffer = vec![0; CHUNK + overlap];
-        while at < end {
-            let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK + overlap);
-            // A region may be unmapped during the read.
-            let Ok(read) = memory.read_at(&mut buffer[..want], at) else { break };
-            for (form, needle) in &forms {
-                if contains(&buffer[..read], needle) {
-                    findings.push(Finding { place: format!("memory {range} ({name}) of process {pid}"), form });
+        let region = u64::from_str_radix(start, 16)?..u64::from_str_radix(end, 16)?;
+        for used in used_ranges(&pages, region).context("read the page map of the process")? {
+            let mut at = used.start;
+            while at < used.end {
+                let want = usize::try_from(used.end - at).unwrap_or(usize::MAX).min(buffer.len());
+                // A region may be unmapped during the read.
+                let Ok(read) = memory.read_at(&mut buffer[..want], at) else { break };
+                for (form, needle) in &forms {
+                    if contains(&buffer[..read], needle) {
+                        findings.push(Finding { place: format!("memory {range} ({name}) of process {pid}"), form });
+                    }
                 }
+                if read == 0 {
+                    break;
+                }
+                at += u64::try_from(read.min(CHUNK)).unwrap_or(u64::MAX);
             }
-            if read == 0 {
-                break;
-            }
-            at += u64::try_from(read.min(CHUNK)).unwrap_or(u64::MAX);
         }
     }
     Ok(findings)
+}
+
+/// The parts of `region` whose pages exist. Most of a process's address space is reserved only.
+///
+/// A page map has 8 bytes per page; bits 63 and 62 are set when the page is in RAM or in swap
+/// (Documentation/admin-guide/mm/pagemap.rst of Linux).
+fn used_ranges(page_map: &File, region: Range<u64>) -> std::io::Result<Vec<Range<u64>>> {
+    let page = u64::try_from(rustix::param::page_size()).unwrap_or(u64::MAX);
+    let mut used: Vec<Range<u64>> = Vec::new();
+    let mut entries = vec![0; ENTRY_BYTES * 4096];
+    let mut at = region.start;
+    while at < region.end {
+        let left = usize::try_from((region.end - at) / page).unwrap_or(usize::MAX).saturating_mul(ENTRY_BYTES);
+        let want = left.min(entries.len());
+        let read = page_map.read_at(&mut entries[..want], at / page * ENTRY_BYTES as u64)?;
+        for entry in entries[..read].chunks_exact(ENTRY_BYTES) {
+            // The flags are in the highest of eight little-endian bytes.
+            if entry[ENTRY_BYTES - 1] & 0b1100_0000 != 0 {
+                match used.last_mut() {
+                    Some(last) if last.end == at => last.end = at + page,
+                    _ => used.push(at..at + page),
+                }
+            }
+            at += page;
+        }
+        if read < ENTRY_BYTES {
+            break;
+        }
+    }
+    Ok(used)
 }
 
 #[cfg(test)]

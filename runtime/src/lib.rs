@@ -24,6 +24,7 @@ pub mod host_name;
 pub mod identity;
 pub mod join_token;
 pub mod memory;
+pub mod sealing;
 pub mod secret;
 pub mod shutdown;
 pub mod signing;

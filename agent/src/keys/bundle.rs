@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use comity_agent_state::record::{HpkePublicKey, RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
+use comity_runtime::sealing::SUITE;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
 use comity_types::{PeeringId, Side, is_dns_label};
 use ipnet::Ipv4Net;
-
-use crate::keys::seal::SUITE;
 
 /// Domain of the signature over a bundle.
 const BUNDLE_DOMAIN: &str = "key-bundle";

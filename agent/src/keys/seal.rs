@@ -1,25 +1,16 @@
-//! Sealing messages between two agents: HPKE (RFC 9180) in base mode with X-Wing, HKDF-SHA256 and ChaCha20-Poly1305.
+//! Seals messages between two agents with [`comity_runtime::sealing`].
 //!
-//! X-Wing combines X25519 and ML-KEM-768: whoever records an envelope has to break both to open it, and a quantum
-//! computer is known to break only the first. The suite is fixed; the receiver's key bundle names and signs it.
-//!
-//! The binding is associated data, so that no envelope can be replayed, moved or relabelled. Base mode does not
-//! authenticate the sender; so its identity key signs content and binding inside the seal, and a broker that knows all
-//! public keys cannot forge an envelope.
+//! The suite is fixed; the receiver's key bundle names and signs it. The binding is associated data, so that no envelope
+//! can be replayed, moved or relabelled. The sender's identity key signs content and binding inside the seal, so that a
+//! broker that knows all public keys cannot forge an envelope.
 
 use comity_agent_model::envelope::{Envelope, lease_text};
 use comity_agent_state::record::{HpkePublicKey, SecretKey};
 use comity_proto::v1;
+use comity_runtime::sealing::{self, SealContext, TAG_BYTES};
 use comity_runtime::{Entropy, IdentityKey, IdentityPublicKey, IdentitySignature};
-use hpke::aead::ChaCha20Poly1305;
-use hpke::kdf::HkdfSha256;
-use hpke::kem::XWing;
-use hpke::rand_core::{TryCryptoRng, TryRng};
-use hpke::{Deserializable as _, Kem, OpModeR, OpModeS, Serializable as _};
 use zeroize::Zeroizing;
 
-/// The only suite, as HPKE writes one: the ids of KEM (X-Wing), KDF (HKDF-SHA256) and AEAD (ChaCha20-Poly1305).
-pub const SUITE: [u8; 6] = [0x64, 0x7a, 0x00, 0x01, 0x00, 0x03];
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity envelope v1";
 /// Domain of the sender's signature over an envelope.
@@ -27,7 +18,7 @@ const ENVELOPE_DOMAIN: &str = "envelope";
 /// Length of the signature before the content.
 const SIGNATURE_BYTES: usize = 64;
 /// Most bytes of content: an envelope's 64 KiB less signature and tag.
-pub const MAX_CONTENT_BYTES: usize = (64 << 10) - SIGNATURE_BYTES - 16;
+pub const MAX_CONTENT_BYTES: usize = (64 << 10) - SIGNATURE_BYTES - TAG_BYTES;
 
 /// Why an envelope cannot be sealed or opened. None of them holds content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,8 +118,7 @@ impl Binding {
 /// Public half of an HPKE key; `DeriveKeyPair` makes the private half of 32 random bytes.
 #[must_use]
 pub fn hpke_public(secret: &SecretKey) -> HpkePublicKey {
-    let (_, public) = XWing::derive_keypair(secret.expose());
-    HpkePublicKey::from_bytes(&public.to_bytes()).expect("a derived key is valid")
+    HpkePublicKey::from_bytes(&sealing::public_key(secret.expose())).expect("a derived key is valid")
 }
 
 /// Seals content to the receiver's key, signed by the sender's.
@@ -145,20 +135,12 @@ pub fn seal(
     if content.len() > MAX_CONTENT_BYTES {
         return Err(SealError::TooLarge { bytes: content.len() });
     }
-    let bad_key = || SealError::BadKey { cluster: binding.to.clone() };
-    let receiver = <XWing as Kem>::PublicKey::from_bytes(receiver.as_bytes()).map_err(|_| bad_key())?;
     let associated = binding.bytes();
     let signature = signer.sign(ENVELOPE_DOMAIN, &[&associated, content]);
     let plain = Zeroizing::new([signature.as_bytes().as_slice(), content].concat());
-    let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, XWing>(
-        &OpModeS::Base,
-        &receiver,
-        INFO,
-        &plain,
-        &associated,
-        &mut HpkeRandomness(entropy),
-    )
-    .map_err(|_| bad_key())?;
+    let context = SealContext { info: INFO, associated: &associated };
+    let sealed = sealing::seal(receiver.as_bytes(), context, &plain, entropy)
+        .map_err(|_| SealError::BadKey { cluster: binding.to.clone() })?;
     Ok(v1::Envelope {
         peering: binding.peering.clone(),
         epoch: binding.epoch,
@@ -167,8 +149,8 @@ pub fn seal(
         sequence: binding.sequence,
         from: binding.from.clone(),
         to: binding.to.clone(),
-        encapsulated_key: encapsulated.to_bytes().to_vec(),
-        ciphertext,
+        encapsulated_key: sealed.encapsulated_key,
+        ciphertext: sealed.ciphertext,
         expires_at_ms: u64::MAX >> 1,
     })
 }
@@ -189,19 +171,9 @@ pub fn open(
         from: envelope.from.to_string(),
     };
     let associated = Binding::of(federation, envelope).bytes();
-    let (private, _) = XWing::derive_keypair(secret.expose());
-    let encapsulated =
-        <XWing as Kem>::EncappedKey::from_bytes(&envelope.encapsulated_key).map_err(|_| does_not_open())?;
-    let plain = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, XWing>(
-        &OpModeR::Base,
-        &private,
-        &encapsulated,
-        INFO,
-        &envelope.ciphertext,
-        &associated,
-    )
-    .map(Zeroizing::new)
-    .map_err(|_| does_not_open())?;
+    let context = SealContext { info: INFO, associated: &associated };
+    let plain = sealing::open(secret.expose(), context, &envelope.encapsulated_key, &envelope.ciphertext)
+        .map_err(|_| does_not_open())?;
     let (signature, content) = plain.split_at_checked(SIGNATURE_BYTES).ok_or_else(does_not_open)?;
     let signature = IdentitySignature::from_bytes(signature).map_err(|_| does_not_open())?;
     sender.verify(ENVELOPE_DOMAIN, &[&associated, content], &signature).map_err(|_| SealError::NotSigned {
@@ -212,30 +184,6 @@ pub fn open(
     Ok(Zeroizing::new(content.to_vec()))
 }
 
-/// Gives HPKE the agent's randomness.
-struct HpkeRandomness<'a>(&'a dyn Entropy);
-
-impl TryRng for HpkeRandomness<'_> {
-    type Error = std::convert::Infallible;
-
-    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
-        let mut bytes = [0; 4];
-        self.0.fill(&mut bytes);
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
-        Ok(self.0.next_u64())
-    }
-
-    fn try_fill_bytes(&mut self, buffer: &mut [u8]) -> Result<(), Self::Error> {
-        self.0.fill(buffer);
-        Ok(())
-    }
-}
-
-impl TryCryptoRng for HpkeRandomness<'_> {}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -243,9 +191,6 @@ mod tests {
     use comity_types::{LeaseId, PeeringId};
 
     use super::*;
-
-    /// Length of ML-KEM-768's ciphertext, the first half of an encapsulated key.
-    const ML_KEM_BYTES: usize = 1088;
 
     fn binding() -> Binding {
         Binding {
@@ -322,42 +267,5 @@ mod tests {
             seal_bytes(MAX_CONTENT_BYTES + 1).unwrap_err(),
             SealError::TooLarge { bytes: MAX_CONTENT_BYTES + 1 }
         );
-    }
-
-    #[test]
-    fn both_halves_of_the_encapsulated_key_must_be_unchanged() {
-        let (signer, secret) = (IdentityKey::generate(&SystemEntropy), SecretKey::new([7; 32]));
-        let envelope = sealed(&signer, &secret);
-        assert_eq!(envelope.encapsulated_key.len(), ML_KEM_BYTES + 32);
-        // First and last byte of ML-KEM's ciphertext, and of X25519's key. X25519 itself ignores the highest bit of its
-        // key, X-Wing does not.
-        for (at, bit) in [(0, 1), (ML_KEM_BYTES - 1, 1), (ML_KEM_BYTES, 1), (ML_KEM_BYTES + 31, 0x80)] {
-            let mut changed = envelope.clone();
-            changed.encapsulated_key[at] ^= bit;
-            let opened = open("dev.test", &changed, &secret, &signer.public());
-            assert!(matches!(opened, Err(SealError::DoesNotOpen { .. })), "byte {at}: {opened:?}");
-        }
-    }
-
-    #[test]
-    fn the_signed_suite_is_the_one_in_use() {
-        let ids =
-            [XWing::KEM_ID, <HkdfSha256 as hpke::kdf::Kdf>::KDF_ID, <ChaCha20Poly1305 as hpke::aead::Aead>::AEAD_ID];
-        assert_eq!(ids.map(u16::to_be_bytes).concat(), SUITE);
-    }
-
-    /// The HPKE working group's public test vector for this suite: the key pair that `ikmR` gives. The crate x-wing is
-    /// tested with the vectors of the X-Wing draft.
-    #[test]
-    fn derives_keys_as_the_draft_says() {
-        let ikm: [u8; 32] = hex::decode("b86e76a59fabfc87b30cd7b1f7aaa28a834eb64e7a261c197b9a842893fbce56")
-            .unwrap()
-            .try_into()
-            .unwrap();
-        let public = hpke_public(&SecretKey::new(ikm));
-        let (ml_kem, x25519) = public.as_bytes().split_at(HpkePublicKey::BYTES - 32);
-        let first = hex::encode(&ml_kem[..32]);
-        assert_eq!(first, "f5fb01a5db909ac907ecc9524de9b9eaf4997dac7d22c961267c964403825160");
-        assert_eq!(hex::encode(x25519), "f571686619612d7bc8206650c1d2fc9072220e7f4d4f557f15b33dcf32e5c837");
     }
 }

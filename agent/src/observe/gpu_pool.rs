@@ -13,6 +13,7 @@ const MIG_SLICES: u64 = 7;
 /// Bounds that an offer keeps for shared devices.
 const TIME_SLICES: std::ops::RangeInclusive<u64> = 2..=64;
 const MPS_SHARES: std::ops::RangeInclusive<u64> = 2..=48;
+const TIME_SLICED_MIG: &str = "MIG instances that are time-sliced cannot be offered; turn off time-slicing for them";
 
 /// Devices of one kind that one resource counts.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,9 +46,8 @@ pub(crate) fn pools(node: &NodeFacts) -> (Vec<GpuPool>, Vec<NotOffered>) {
     let (mut pools, mut not_offered) = (Vec::new(), Vec::new());
     for (resource, &capacity) in &node.capacity {
         let allocatable = node.allocatable.get(resource).copied().unwrap_or(0);
-        let Some(pool) = pool(node, resource, allocatable, capacity.max(allocatable)) else { continue };
-        match pool {
-            Ok(pool) if pool.units > 0 || pool.unhealthy > 0 => pools.push(pool),
+        match pool(node, resource, allocatable, capacity.max(allocatable)) {
+            Ok(Some(pool)) if pool.units > 0 || pool.unhealthy > 0 => pools.push(pool),
             Ok(_) => {}
             Err(reason) => not_offered.push(NotOffered { node: node.name.clone(), resource: resource.clone(), reason }),
         }
@@ -55,22 +55,22 @@ pub(crate) fn pools(node: &NodeFacts) -> (Vec<GpuPool>, Vec<NotOffered>) {
     (pools, not_offered)
 }
 
-/// `None` for a resource that counts no GPUs, or none at all.
-fn pool(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Option<Result<GpuPool, String>> {
+/// `None` for a resource that counts no GPUs, or that the device plugin no longer serves.
+fn pool(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Result<Option<GpuPool>, String> {
     if capacity == 0 {
-        return None;
+        return Ok(None);
     }
     match resource {
-        NVIDIA_GPU | NVIDIA_GPU_SHARED => Some(nvidia(node, resource, allocatable, capacity)),
-        AMD_GPU => Some(amd(node, allocatable, capacity)),
-        _ => {
-            let profile = resource.strip_prefix(NVIDIA_MIG_PREFIX)?;
-            Some(mig_mixed(node, resource, profile, allocatable))
-        }
+        NVIDIA_GPU | NVIDIA_GPU_SHARED => nvidia(node, resource, allocatable, capacity),
+        AMD_GPU => amd(node, allocatable, capacity).map(Some),
+        _ => match resource.strip_prefix(NVIDIA_MIG_PREFIX) {
+            Some(profile) => mig_mixed(node, resource, profile, allocatable),
+            None => Ok(None),
+        },
     }
 }
 
-fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Result<GpuPool, String> {
+fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Result<Option<GpuPool>, String> {
     if node.is_hami {
         return Err("HAMi shares this node's GPUs, which this version does not read".to_owned());
     }
@@ -83,23 +83,81 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
                 .to_owned(),
         );
     }
-    let product = product.strip_suffix("-SHARED").unwrap_or(product);
     let replicas = label("nvidia.com/gpu.replicas").parse().unwrap_or(1_u64);
-    let mut model = nvidia_model(node, product, resource)?;
-    if let Some((_, profile)) = product.rsplit_once("-MIG-") {
-        if replicas > 1 || resource == NVIDIA_GPU_SHARED {
-            return Err(
-                "MIG instances that are time-sliced cannot be offered; turn off time-slicing for them".to_owned()
-            );
-        }
-        return mig(model, resource, &label_profile(profile), allocatable);
+    if replicas == 0 && label("nvidia.com/mig.strategy") == "mixed" {
+        // Every GPU is partitioned. The kubelet remembers the name for five minutes.
+        return no_longer_served(allocatable);
     }
-    let shared = match label("nvidia.com/gpu.sharing-strategy") {
+    let unshared = product.strip_suffix("-SHARED").unwrap_or(product);
+    let model = nvidia_model(node, unshared, resource)?;
+    if replicas == 0 {
+        return Err(
+            "the GPUs are in MIG mode, but the device plugin's MIG strategy is none and offers each as whole; \
+                    set the strategy to single or mixed, or turn MIG mode off"
+                .to_owned(),
+        );
+    }
+    if resource != served_name(product, label("nvidia.com/gpu.sharing-strategy"), replicas) {
+        return no_longer_served(allocatable);
+    }
+    check_count(label("nvidia.com/gpu.count").parse().ok(), replicas, capacity)?;
+    if let Some((_, profile)) = unshared.rsplit_once("-MIG-") {
+        if replicas > 1 {
+            return Err(TIME_SLICED_MIG.to_owned());
+        }
+        return mig(model, resource, &profile_of_name(profile), allocatable).map(Some);
+    }
+    shared_or_whole(model, label("nvidia.com/gpu.sharing-strategy"), replicas, allocatable, capacity).map(Some)
+}
+
+/// The resource by which the device plugin counts GPUs with these labels. Where it renames shared GPUs, GPU Feature
+/// Discovery leaves the suffix of the product out.
+fn served_name(product: &str, strategy: &str, replicas: u64) -> &'static str {
+    let is_shared = replicas > 1 && matches!(strategy, "time-slicing" | "mps");
+    if is_shared && !product.ends_with("-SHARED") { NVIDIA_GPU_SHARED } else { NVIDIA_GPU }
+}
+
+/// A resource that the device plugin served under an earlier configuration: the kubelet keeps its capacity for five
+/// minutes, with nothing allocatable. Source: kubernetes, pkg/kubelet/cm/devicemanager, endpointStopGracePeriod.
+fn no_longer_served(allocatable: u64) -> Result<Option<GpuPool>, String> {
+    if allocatable == 0 {
+        return Ok(None);
+    }
+    Err("GPU Feature Discovery's labels describe another resource; wait until they follow the device plugin".to_owned())
+}
+
+/// Compares the capacity of a resource with the devices that the labels describe. A node with MIG devices counts those
+/// in `count`, too, so that fewer units are right.
+fn check_count(count: Option<u64>, replicas: u64, capacity: u64) -> Result<(), String> {
+    let Some(described) = count.map(|count| count.saturating_mul(replicas)) else { return Ok(()) };
+    if capacity > described {
+        return Err(format!(
+            "the node counts {capacity} units, but GPU Feature Discovery's labels describe {described}: the node has \
+             several kinds of GPU, or its configuration is changing; wait, or use one kind of GPU for each node"
+        ));
+    }
+    if !capacity.is_multiple_of(replicas) {
+        return Err(format!(
+            "the node counts {capacity} units, which is not a multiple of {replicas} replicas: only some of its GPUs \
+             are shared, and labels do not tell which; share all of them, or none"
+        ));
+    }
+    Ok(())
+}
+
+fn shared_or_whole(
+    mut model: Device,
+    strategy: &str,
+    replicas: u64,
+    allocatable: u64,
+    capacity: u64,
+) -> Result<GpuPool, String> {
+    let shared = match strategy {
         "time-slicing" if TIME_SLICES.contains(&replicas) => {
             Some(sharing::Mode::TimeSlicing(sharing::TimeSlicing { replicas: narrow(replicas) }))
         }
         "mps" if MPS_SHARES.contains(&replicas) => Some(sharing::Mode::Mps(sharing::Mps { shares: narrow(replicas) })),
-        "" | "none" if replicas <= 1 && resource == NVIDIA_GPU => None,
+        "" | "none" if replicas <= 1 => None,
         // One replica is not shared, whatever the strategy is called.
         "time-slicing" | "mps" if replicas == 1 => None,
         strategy => {
@@ -112,7 +170,7 @@ fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> 
     let units_each = if shared.is_some() { replicas } else { 1 };
     model.sharing = Some(Sharing { mode: Some(shared.unwrap_or_else(exclusive)) });
     Ok(GpuPool {
-        counted_by: resource.to_owned(),
+        counted_by: model.resource_name.clone(),
         model,
         units_each,
         // No device is partly unhealthy: all slices of a device are healthy, or none.
@@ -174,20 +232,33 @@ pub(super) fn architecture(family: &str) -> String {
 }
 
 /// The mixed strategy: one resource and one family of labels for each profile.
-fn mig_mixed(node: &NodeFacts, resource: &str, profile: &str, allocatable: u64) -> Result<GpuPool, String> {
-    let label = |key: &str| node.labels.get(&format!("{resource}.{key}")).map_or("", String::as_str);
-    if profile.ends_with(".shared") || label("replicas").parse().unwrap_or(1_u64) > 1 {
-        return Err("MIG instances that are time-sliced cannot be offered; turn off time-slicing for them".to_owned());
-    }
-    let product = match label("product") {
-        "" => node.labels.get("nvidia.com/gpu.product").map_or("", String::as_str),
-        product => product,
+///
+/// The device plugin counts instances with media extensions (`+me`) by the name of the profile without them, while GPU
+/// Feature Discovery labels them apart (both of k8s-device-plugin 0.19).
+fn mig_mixed(node: &NodeFacts, resource: &str, profile: &str, allocatable: u64) -> Result<Option<GpuPool>, String> {
+    let labels_of = |resource: &str| node.labels.contains_key(&format!("{resource}.product"));
+    let with_media = format!("{resource}.me");
+    let (labelled, profile) = match (labels_of(resource), labels_of(&with_media)) {
+        (false, true) => (with_media.as_str(), profile_of_name(&format!("{profile}.me"))),
+        _ => (resource, profile_of_name(profile)),
     };
-    let mut model = nvidia_model(node, product, NVIDIA_MIG)?;
-    if let Ok(memory_mib) = label("memory").parse() {
-        model.memory_mib = memory_mib;
+    let label = |key: &str| node.labels.get(&format!("{labelled}.{key}")).map_or("", String::as_str);
+    if profile.ends_with(".shared") || label("replicas").parse().unwrap_or(1_u64) > 1 {
+        return Err(TIME_SLICED_MIG.to_owned());
     }
-    mig(model, resource, &resource_profile(profile), allocatable)
+    if allocatable == 0 {
+        // The instances were removed, or are all unhealthy, which nobody tells apart.
+        return Ok(None);
+    }
+    if label("product").is_empty() {
+        return Err(format!(
+            "the node has no label {resource}.product; wait until GPU Feature Discovery follows the device plugin, \
+             with the MIG strategy mixed"
+        ));
+    }
+    let mut model = nvidia_model(node, label("product"), NVIDIA_MIG)?;
+    model.memory_mib = label("memory").parse().unwrap_or(0);
+    mig(model, resource, &profile, allocatable).map(Some)
 }
 
 /// MIG instances of one profile, on as few devices as could hold them. No label shows the real device of an instance,
@@ -215,14 +286,9 @@ fn compute_slices(profile: &str) -> Option<u64> {
     first.strip_suffix('g')?.parse().ok().filter(|slices| (1..=MIG_SLICES).contains(slices))
 }
 
-/// Resource names have '.' where profiles have '+'.
-fn resource_profile(profile: &str) -> String {
-    profile.strip_suffix(".me").map_or_else(|| profile.to_owned(), |base| format!("{base}+me"))
-}
-
-/// Label values leave '+' out.
-fn label_profile(profile: &str) -> String {
-    profile.strip_suffix("gbme").map_or_else(|| profile.to_owned(), |base| format!("{base}gb+me"))
+/// Resource names and label values have '.' where profiles have '+'.
+fn profile_of_name(name: &str) -> String {
+    name.strip_suffix(".me").map_or_else(|| name.to_owned(), |base| format!("{base}+me"))
 }
 
 fn amd(node: &NodeFacts, allocatable: u64, capacity: u64) -> Result<GpuPool, String> {

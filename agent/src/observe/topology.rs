@@ -28,7 +28,8 @@ pub(crate) struct NodeTopology {
 struct Zone {
     number: u32,
     cpu_milli: u64,
-    memory_mib: u64,
+    /// `None` where the kubelet has no static memory manager: it then binds no memory to a NUMA node.
+    memory_mib: Option<u64>,
     /// Other resources that pods can have, by name.
     devices: BTreeMap<String, u64>,
 }
@@ -63,7 +64,8 @@ impl NodeTopology {
     }
 
     /// Sets each device's NUMA node as far as the counts allow, and returns the amounts that pods can have of each NUMA
-    /// node. They are scaled down so that their sum is at most the node's `cpu_milli` and `memory_mib`.
+    /// node. They are scaled down so that their sum is at most the node's `cpu_milli` and `memory_mib`. If no NUMA node
+    /// tells its memory, each has an equal part.
     pub(crate) fn apply(&self, devices: &mut [Device], cpu_milli: u64, memory_mib: u64) -> Vec<NumaAmounts> {
         let mut left: Vec<BTreeMap<&str, u64>> = self
             .zones
@@ -79,11 +81,16 @@ impl NodeTopology {
             device.numa_node = zone.and_then(|index| self.zones.get(index)).map(|zone| zone.number);
         }
         let all = |of: fn(&Zone) -> u64| self.zones.iter().map(of).fold(0_u64, u64::saturating_add);
-        let (all_cpu, all_memory) = (all(|zone| zone.cpu_milli), all(|zone| zone.memory_mib));
+        let (all_cpu, all_memory) = (all(|zone| zone.cpu_milli), all(|zone| zone.memory_mib.unwrap_or(0)));
+        let tells_memory = self.zones.iter().any(|zone| zone.memory_mib.is_some());
+        let equal_part = memory_mib / (self.zones.len() as u64).max(1);
         let amounts = |zone: &Zone| NumaAmounts {
             numa_node: zone.number,
             cpu_milli: share(zone.cpu_milli, all_cpu, cpu_milli),
-            memory_mib: share(zone.memory_mib, all_memory, memory_mib),
+            memory_mib: match zone.memory_mib {
+                None if !tells_memory => equal_part,
+                memory => share(memory.unwrap_or(0), all_memory, memory_mib),
+            },
         };
         self.zones.iter().map(amounts).collect()
     }
@@ -119,7 +126,7 @@ fn zone(read: ZoneRead) -> Option<Zone> {
         };
         match resource.name.as_str() {
             CPU => zone.cpu_milli = quantity::milli_floor(&text)?,
-            MEMORY => zone.memory_mib = quantity::ones_floor(&text)? / MIB,
+            MEMORY => zone.memory_mib = Some(quantity::ones_floor(&text)? / MIB),
             _ => drop(zone.devices.insert(resource.name, quantity::ones_floor(&text)?)),
         }
     }
@@ -184,6 +191,19 @@ mod tests {
         }
         topology.apply(&mut gpus, 112_000, 2_048 << 10);
         assert_eq!(places(&gpus), [Some(0), Some(0), Some(1), Some(1)]);
+    }
+
+    /// The updater writes no memory for a kubelet without a static memory manager, and no CPU where all are reserved.
+    #[test]
+    fn memory_that_nobody_binds_is_divided_equally() {
+        let mut zones = zones([1, 1]);
+        for zone in 0..2 {
+            zones[zone]["resources"].as_array_mut().unwrap().retain(|resource| resource["name"] != "memory");
+        }
+        zones[0]["resources"].as_array_mut().unwrap().retain(|resource| resource["name"] != "cpu");
+        let numa = NodeTopology::read(&zones).unwrap().apply(&mut devices(2), 112_000, 2_048 << 10);
+        assert_eq!(numa.iter().map(|zone| zone.memory_mib).collect::<Vec<_>>(), [1_024 << 10; 2]);
+        assert_eq!(numa.iter().map(|zone| zone.cpu_milli).collect::<Vec<_>>(), [54_000, 0]);
     }
 
     #[test]

@@ -11,13 +11,14 @@ use comity_runtime::ca::CertificateAuthority;
 use comity_runtime::entropy::{Entropy as _, SystemEntropy};
 use comity_runtime::identity::{IdentityError, RootHash};
 use comity_runtime::join_token::{JoinToken, JoinTokenError};
+use comity_runtime::sealing::Sealed;
 use comity_runtime::tls::{self, ClientTls};
 use tonic::{Code, Status};
 use zeroize::Zeroizing;
 
 use crate::config::{ConfigError, Settings, ca_dir};
 use crate::group::MemberAddress;
-use crate::provision::sealed_authority::{SEALING_SEED_BYTES, SealedAuthorityError, SealedKey, SealingKey};
+use crate::provision::sealed_authority::{SEALING_SEED_BYTES, SealedAuthorityError, SealingKey};
 use crate::provision::staging::Staging;
 use crate::provision::{ProvisionError, broker_identity, empty};
 
@@ -95,7 +96,7 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
     let seed_file = seed_file(token);
     let staging = Staging::begin(data, &[&seed_file]).map_err(unused)?;
     // On disk before the token is spent: the group seals the authority again to the same key.
-    let sealing = SealingKey::of_seed(&*seed(&staging.path().join(&seed_file)).map_err(unused)?);
+    let sealing = SealingKey::of_seed(seed(&staging.path().join(&seed_file)).map_err(unused)?);
     let request = v1::JoinBrokerRequest {
         broker,
         secret: token.secret.expose().to_vec(),
@@ -104,7 +105,7 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
         client_address: address.client.clone(),
     };
     let joined = call(token, request, broker).await?;
-    let sealed = SealedKey { encapsulated: joined.encapsulated_key, ciphertext: joined.sealed_ca_key };
+    let sealed = Sealed { encapsulated_key: joined.encapsulated_key, ciphertext: joined.sealed_ca_key };
     let ca = sealing.open(&sealed, &joined.ca_pem, &token.id)?;
     check_pin(token.ca_sha256, &ca)?;
     let member = |member: v1::RaftMember| {

@@ -1,19 +1,14 @@
-//! Seals the authority's private key for a new broker: HPKE (RFC 9180) in base mode with X-Wing, HKDF-SHA256 and
-//! ChaCha20-Poly1305.
+//! Seals the authority's private key for a new broker, with [`comity_runtime::sealing`].
 //!
 //! The new broker makes a key pair for one join. Logs, traces and whatever terminates TLS on the way see ciphertext
-//! only. Base mode does not authenticate the sender: TLS does, by the root certificate that the token pins, and the
-//! opened key must belong to that root.
+//! only. TLS authenticates the sender, by the root certificate that the token pins, and the opened key must belong to
+//! that root.
 
 use comity_runtime::ca::{CaError, CertificateAuthority};
 use comity_runtime::entropy::Entropy;
+use comity_runtime::sealing::{self, SealContext, Sealed};
 use comity_runtime::secret::SecretString;
 use comity_runtime::spiffe::SpiffeId;
-use hpke::aead::ChaCha20Poly1305;
-use hpke::kdf::HkdfSha256;
-use hpke::kem::XWing;
-use hpke::rand_core::{TryCryptoRng, TryRng};
-use hpke::{Deserializable as _, Kem, OpModeR, OpModeS, Serializable as _};
 use zeroize::Zeroizing;
 
 /// HPKE's `info`.
@@ -36,18 +31,9 @@ pub enum SealedAuthorityError {
     Authority(#[from] CaError),
 }
 
-/// The private key of an authority, sealed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SealedKey {
-    /// HPKE's encapsulated key.
-    pub encapsulated: Vec<u8>,
-    /// Ciphertext with tag.
-    pub ciphertext: Vec<u8>,
-}
-
 /// The key pair of one join.
 pub struct SealingKey {
-    private: <XWing as Kem>::PrivateKey,
+    seed: Zeroizing<[u8; SEALING_SEED_BYTES]>,
     public: Vec<u8>,
 }
 
@@ -61,16 +47,16 @@ impl SealingKey {
     /// Makes a key pair.
     #[must_use]
     pub fn generate(entropy: &dyn Entropy) -> Self {
-        let mut material = Zeroizing::new([0; SEALING_SEED_BYTES]);
-        entropy.fill(material.as_mut_slice());
-        Self::of_seed(&material)
+        let mut seed = Zeroizing::new([0; SEALING_SEED_BYTES]);
+        entropy.fill(seed.as_mut_slice());
+        Self::of_seed(seed)
     }
 
     /// The key pair of a secret seed.
     #[must_use]
-    pub fn of_seed(seed: &[u8; SEALING_SEED_BYTES]) -> Self {
-        let (private, public) = XWing::derive_keypair(seed);
-        Self { private, public: public.to_bytes().to_vec() }
+    pub fn of_seed(seed: Zeroizing<[u8; SEALING_SEED_BYTES]>) -> Self {
+        let public = sealing::public_key(&seed);
+        Self { seed, public }
     }
 
     /// The public key.
@@ -85,23 +71,15 @@ impl SealingKey {
     /// [`SealedAuthorityError`].
     pub fn open(
         &self,
-        sealed: &SealedKey,
+        sealed: &Sealed,
         root_pem: &str,
         broker: &SpiffeId,
     ) -> Result<CertificateAuthority, SealedAuthorityError> {
         let does_not_open = || SealedAuthorityError::DoesNotOpen;
-        let encapsulated =
-            <XWing as Kem>::EncappedKey::from_bytes(&sealed.encapsulated).map_err(|_| does_not_open())?;
-        let plain = hpke::single_shot_open::<ChaCha20Poly1305, HkdfSha256, XWing>(
-            &OpModeR::Base,
-            &self.private,
-            &encapsulated,
-            INFO,
-            &sealed.ciphertext,
-            broker.to_string().as_bytes(),
-        )
-        .map(Zeroizing::new)
-        .map_err(|_| does_not_open())?;
+        let subject = broker.to_string();
+        let context = SealContext { info: INFO, associated: subject.as_bytes() };
+        let plain = sealing::open(&self.seed, context, &sealed.encapsulated_key, &sealed.ciphertext)
+            .map_err(|_| does_not_open())?;
         let pem = std::str::from_utf8(&plain).map_err(|_| does_not_open())?;
         Ok(CertificateAuthority::from_pem(root_pem, &SecretString::new(pem.to_owned()))?)
     }
@@ -116,44 +94,12 @@ pub fn seal_authority(
     broker: &SpiffeId,
     sealing_key: &[u8],
     entropy: &dyn Entropy,
-) -> Result<SealedKey, SealedAuthorityError> {
-    let bad_key = || SealedAuthorityError::SealingKey;
-    let receiver = <XWing as Kem>::PublicKey::from_bytes(sealing_key).map_err(|_| bad_key())?;
-    let (encapsulated, ciphertext) = hpke::single_shot_seal_with_rng::<ChaCha20Poly1305, HkdfSha256, XWing>(
-        &OpModeS::Base,
-        &receiver,
-        INFO,
-        ca.key_pem().expose().as_bytes(),
-        broker.to_string().as_bytes(),
-        &mut SealRandomness(entropy),
-    )
-    .map_err(|_| bad_key())?;
-    Ok(SealedKey { encapsulated: encapsulated.to_bytes().to_vec(), ciphertext })
+) -> Result<Sealed, SealedAuthorityError> {
+    let subject = broker.to_string();
+    let context = SealContext { info: INFO, associated: subject.as_bytes() };
+    sealing::seal(sealing_key, context, ca.key_pem().expose().as_bytes(), entropy)
+        .map_err(|_| SealedAuthorityError::SealingKey)
 }
-
-/// Gives HPKE the broker's randomness.
-struct SealRandomness<'a>(&'a dyn Entropy);
-
-impl TryRng for SealRandomness<'_> {
-    type Error = std::convert::Infallible;
-
-    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
-        let mut bytes = [0; 4];
-        self.0.fill(&mut bytes);
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
-        Ok(self.0.next_u64())
-    }
-
-    fn try_fill_bytes(&mut self, buffer: &mut [u8]) -> Result<(), Self::Error> {
-        self.0.fill(buffer);
-        Ok(())
-    }
-}
-
-impl TryCryptoRng for SealRandomness<'_> {}
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]

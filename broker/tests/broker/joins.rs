@@ -109,7 +109,7 @@ async fn a_broker_whose_answer_was_lost_joins_with_the_same_token() {
     let request = v1::JoinBrokerRequest {
         broker,
         secret: token.secret.expose().to_vec(),
-        sealing_key: SealingKey::of_seed(&seed).public().to_vec(),
+        sealing_key: SealingKey::of_seed(seed.into()).public().to_vec(),
         raft_address: address.raft.clone(),
         client_address: address.client.clone(),
     };

@@ -9,6 +9,7 @@ use crate::observe::partial_object::Partial;
 use crate::observe::pod_facts::Names;
 use crate::observe::{LocalReserve, TEST_SALT};
 
+mod feature_discovery;
 mod virtual_functions;
 
 /// A node as the API server sends it, with eight H100 unless the test says otherwise.
@@ -160,7 +161,7 @@ fn time_slices_are_parts_of_few_devices() {
 fn renamed_shared_gpus_keep_their_resource_name() {
     let mut node = raw_node("gpu-1");
     set_counts(&mut node, &[("nvidia.com/gpu.shared", "20"), ("nvidia.com/gpu", "0")]);
-    set_labels(&mut node, &[("gpu.sharing-strategy", "mps"), ("gpu.replicas", "10")]);
+    set_labels(&mut node, &[("gpu.sharing-strategy", "mps"), ("gpu.replicas", "10"), ("gpu.count", "2")]);
     let nodes = build(&[node], &[]);
     assert_eq!(nodes[0].devices.len(), 2);
     assert_eq!(nodes[0].devices[0].resource_name, "nvidia.com/gpu.shared");
@@ -171,7 +172,10 @@ fn renamed_shared_gpus_keep_their_resource_name() {
 fn mig_single_counts_instances_by_the_ordinary_name() {
     let mut node = raw_node("gpu-1");
     set_counts(&mut node, &[("nvidia.com/gpu", "9")]);
-    set_labels(&mut node, &[("gpu.product", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"), ("gpu.memory", "4864")]);
+    set_labels(
+        &mut node,
+        &[("gpu.product", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"), ("gpu.memory", "4864"), ("gpu.count", "9")],
+    );
     let nodes = build(&[node], &[raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)]);
     let devices = &nodes[0].devices;
     assert_eq!(devices.len(), 2);
@@ -198,6 +202,9 @@ fn mig_mixed_keeps_profiles_apart() {
         &mut node,
         &[
             ("mig.strategy", "mixed"),
+            ("gpu.replicas", "0"),
+            ("mig-1g.10gb.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"),
+            ("mig-1g.10gb.me.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb.me"),
             ("mig-4g.40gb.memory", "40192"),
             ("mig-4g.40gb.product", "NVIDIA-H100-80GB-HBM3-MIG-4g.40gb"),
         ],
@@ -279,7 +286,15 @@ fn devices_of_unknown_kind_are_left_out_with_a_reason() {
     let mut changing = raw_node("d");
     set_labels(&mut changing, &[("mig.config.state", "pending")]);
     let mut wild = raw_node("e");
-    set_labels(&mut wild, &[("gpu.sharing-strategy", "time-slicing"), ("gpu.replicas", "100")]);
+    set_counts(&mut wild, &[("nvidia.com/gpu", "800")]);
+    set_labels(
+        &mut wild,
+        &[
+            ("gpu.sharing-strategy", "time-slicing"),
+            ("gpu.replicas", "100"),
+            ("gpu.product", "NVIDIA-H100-80GB-HBM3-SHARED"),
+        ],
+    );
     let built = look_with(&[unlabelled, hami, invalid, changing, wild], &[], &[], &LocalReserve::default());
     assert!(built.nodes.is_empty());
     let reasons: Vec<_> = built.not_offered.iter().map(|left| left.reason.as_str()).collect();

@@ -4,8 +4,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hpke::kem::XWing;
-use hpke::{Deserializable as _, Kem};
+use comity_runtime::sealing;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A public X-Wing key: ML-KEM-768's 1184 bytes, then X25519's 32. Base64 on disk.
@@ -21,7 +20,9 @@ impl HpkePublicKey {
     /// Parses a key. `None` if the length is wrong, or if a coefficient of the ML-KEM key is out of range.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        <XWing as Kem>::PublicKey::from_bytes(bytes).ok()?;
+        if !sealing::is_public_key(bytes) {
+            return None;
+        }
         Some(Self(Box::new(bytes.try_into().ok()?)))
     }
 

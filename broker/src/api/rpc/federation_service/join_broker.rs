@@ -57,7 +57,7 @@ impl FederationHandlers {
         tracing::warn!(%id, "joined: this broker now has the federation's authority");
         Ok(v1::JoinBrokerResponse {
             ca_pem: self.context.ca.root_pem().to_owned(),
-            encapsulated_key: sealed.encapsulated,
+            encapsulated_key: sealed.encapsulated_key,
             sealed_ca_key: sealed.ciphertext,
             members,
         })
