@@ -71,11 +71,7 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         atomic_file::write(&state.join(BROKERS_FILE), token.brokers.to_string().as_bytes(), atomic_file::PRIVATE)?;
         let pending = PendingKey::open(directory.path(), &token)?;
-        let pem = join(&token, cluster, &pending.fresh, &input).await.inspect_err(|error| {
-            if matches!(error, JoinError::Refused { .. }) {
-                pending.discard();
-            }
-        })?;
+        let pem = join(&token, cluster, &pending.fresh, &input).await?;
         directory.save(&pem).map_err(|source| JoinError::NotSaved {
             cluster: cluster.to_string(),
             key: pending.path().to_owned(),
