@@ -9,10 +9,11 @@ mod output_format;
 mod run_command;
 mod settings;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use comity_runtime::help;
+use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::join_token::redact_tokens;
 
 use crate::observe::file::SAMPLE_INVENTORY;
@@ -80,9 +81,16 @@ fn without_token(message: &str) -> String {
 }
 
 impl CommandLine {
+    fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        help::parse(
+            words,
+            TokenPlace { args: &["token", "join_token"], instead: "echo TOKEN | comity-agent join -" },
+        )
+    }
+
     /// Parses the process's arguments; a wrong one ends it with the code for wrong use.
     fn parse_from_environment() -> Action {
-        match help::parse::<Self>(std::env::args_os()) {
+        match Self::parse_words(std::env::args_os()) {
             Ok(line) => line.action,
             Err(error) => {
                 let text = error.render().to_string();
@@ -147,6 +155,13 @@ mod tests {
             ),
             without_token(&CommandLine::try_parse_from(["comity-agent", token]).expect_err("a stray").to_string()),
         ];
+        for words in
+            [&["join", token, "--kubeconfig", token][..], &["run", "--state", token], &["doctor", "--config", token]]
+        {
+            let line = ["comity-agent"].iter().chain(words).map(OsString::from);
+            let text = CommandLine::parse_words(line).expect_err("misplaced").to_string();
+            assert!(!text.contains("eyJzZWNyZXQ") && text.contains("comity-agent join -"), "{text}");
+        }
         for text in printed {
             assert!(!text.contains("eyJzZWNyZXQ") && text.contains("comity-agent join TOKEN"), "{text}");
         }

@@ -161,6 +161,27 @@ async fn a_failed_check_spends_nothing_and_then_the_same_token_joins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_could_not_be_saved_comes_again_for_the_same_token() {
+    let federation = Federation::start().await;
+    let token = federation.invite("ncc-main").await;
+    let home = tempfile::tempdir().unwrap();
+    let config = write_config(home.path(), INVENTORY);
+    let blocked = home.path().join("state/identity/cert.pem");
+    std::fs::create_dir_all(blocked.join("in the way")).unwrap();
+    let (code, printed) = agent(&["join", "-", "--config", &config], &token, &token).await;
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("joined, but its certificate is not saved"), "{printed}");
+    assert_eq!(federation.members().await, 1);
+
+    std::fs::remove_dir_all(&blocked).unwrap();
+    let (code, printed) = agent(&["join", "-", "--config", &config], &token, &token).await;
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("used by an interrupted join") && printed.contains("joined as"), "{printed}");
+    let mut left = std::fs::read_dir(home.path().join("state/identity")).unwrap().flatten();
+    assert!(left.all(|entry| !entry.file_name().to_string_lossy().starts_with("pending")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_host_without_a_configuration_gets_one() {
     let federation = Federation::start().await;
     let token = federation.invite("polytech-campus").await;
@@ -188,7 +209,8 @@ async fn a_token_in_a_wrong_place_is_not_printed() {
     let token = format!("comity-join-v1.{}", "c2VjcmV0".repeat(20));
     let home = tempfile::tempdir().unwrap();
     let state = home.path().join("state").display().to_string();
-    let wrong: [&[&str]; 5] = [
+    let wrong: [&[&str]; 6] = [
+        &["join", &token, "--kubeconfig", &token, "--state", &state],
         &["run", "--config", &token],
         &["run", "--inventory", &token, "--state", &state],
         &["run", &token],

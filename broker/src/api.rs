@@ -13,5 +13,6 @@ pub mod rpc;
 pub mod rpc_error;
 pub mod server;
 pub mod udp_probe;
+pub mod viewer;
 pub mod visible_names;
 pub mod watch_seats;

@@ -91,6 +91,17 @@ fn free(error: &std::io::Error) -> &'static str {
     if is_taken(error) { "stop the process that uses this port (`ss -ltnp` lists it), or " } else { "" }
 }
 
+/// Addresses to listen on.
+#[derive(Debug, Clone, Copy)]
+pub struct ListenAddresses {
+    /// For agents and users.
+    pub client: SocketAddr,
+    /// For other brokers.
+    pub raft: SocketAddr,
+    /// For metrics and probes.
+    pub admin: SocketAddr,
+}
+
 /// Bound ports: their numbers are known before the broker starts.
 #[derive(Debug)]
 pub struct Listeners {
@@ -110,6 +121,20 @@ impl Listeners {
             client: bind(config.client_listen, CLIENT_LISTEN).await?,
             raft: bind(config.raft_listen, RAFT_LISTEN).await?,
         })
+    }
+}
+
+impl Listeners {
+    /// Finds out whether a broker could listen, and does not listen.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`].
+    pub async fn check(addresses: &ListenAddresses) -> Result<(), StartError> {
+        let ListenAddresses { client, raft, admin } = *addresses;
+        for (address, flag) in [(client, CLIENT_LISTEN), (raft, RAFT_LISTEN), (admin, ADMIN_LISTEN)] {
+            TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, flag, source })?;
+        }
+        Ok(())
     }
 }
 

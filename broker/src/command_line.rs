@@ -1,6 +1,7 @@
 //! Command line of `comity-broker`: flags, environment, exit codes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use comity_runtime::ca::MAX_VALIDITY;
-use comity_runtime::help;
+use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::join_token::{is_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::shutdown::Shutdown;
@@ -225,9 +226,15 @@ impl Failure {
     }
 }
 
+impl CommandLine {
+    fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        help::parse(words, TokenPlace { args: &["join"], instead: "echo TOKEN | comity-broker up --join -" })
+    }
+}
+
 /// Runs the command line; a failure prints one sentence and sets the exit code.
 pub async fn main() -> ExitCode {
-    let command = match help::parse::<CommandLine>(std::env::args_os()) {
+    let command = match CommandLine::parse_words(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output and are no failure.
@@ -252,7 +259,8 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
     match action {
         Action::Init(args) => init(args),
         Action::Up(command) => {
-            let ports = Ports { client: command.options.client_listen, raft: command.options.raft_listen };
+            let RunOptions { client_listen: client, raft_listen: raft, admin_listen: admin, .. } = command.options;
+            let ports = Ports { client, raft, admin };
             match up::set_up(&command.up, ports).await? {
                 Some(ready) => run(&ready.data, command.options, Some(ready.greeting)).await,
                 None => Ok(()),

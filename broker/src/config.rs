@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::{MemberAddress, Timing};
 
+/// Name of the settings file in a data directory.
+pub(crate) const SETTINGS_FILE: &str = "broker.json";
 /// Bytes of the settings file that are read.
 const MAX_SETTINGS_BYTES: u64 = 64 << 10;
 /// Maximum founding members: more voters slow down each write and add little safety.
@@ -25,7 +27,7 @@ const MAX_HOSTS: usize = 8;
 /// Names under which programs on the same machine reach a broker.
 const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// Port of metrics and probes, on the loopback only: it has no authentication.
-const ADMIN_PORT: u16 = 7480;
+pub(crate) const ADMIN_PORT: u16 = 7480;
 
 /// Why a configuration is refused. One sentence each.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +44,8 @@ pub enum ConfigError {
     },
     /// The data directory was never set up.
     #[error(
-        "{path} holds no broker: `comity-broker up` begins a new federation, `comity-broker up --join TOKEN` adds a \
-         broker to one",
+        "{path} holds no broker: `comity-broker up` begins a new federation, `comity-broker up --join broker.token` \
+         adds a broker to one",
         path = .path.display()
     )]
     NotInitialised {
@@ -86,7 +88,7 @@ pub struct Settings {
 
 impl Settings {
     fn file(data: &Path) -> PathBuf {
-        data.join("broker.json")
+        data.join(SETTINGS_FILE)
     }
 
     /// Reads and checks the settings.

@@ -16,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
 use crate::api::agent_streams::AgentStreams;
-use crate::api::authorize::{Rpc, Viewer, authorize};
+use crate::api::authorize::{Rpc, authorize};
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::api::udp_probe::UdpProbeLimit;
+use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;

@@ -11,11 +11,14 @@ use comity_runtime::identity::{IdentityDir, IdentityError};
 use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, certificate_hosts, founding_file, identity_dir};
+use crate::provision::first_policy::write_first_policy;
+use crate::provision::staging::{STAGING_FOLDER, Staging};
 
 pub mod admin_context;
 pub mod first_policy;
 pub mod join_group;
 pub mod sealed_authority;
+mod staging;
 pub mod up_defaults;
 
 /// Validity of user certificates issued on the command line.
@@ -60,7 +63,7 @@ pub struct Init {
     pub settings: Settings,
     /// Name of the first admin.
     pub admin: UserName,
-    /// Where the admin's key and certificate go.
+    /// Where the admin's key and certificate go. Below `data`, they appear together with it.
     pub admin_out: PathBuf,
 }
 
@@ -69,25 +72,64 @@ pub struct Init {
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
 pub fn init(init: &Init) -> Result<(), ProvisionError> {
-    init.settings.check_founding()?;
-    if init.admin_out == init.data {
-        let reason = "it is the broker's data directory; give the admin's files another one";
-        return Err(ConfigError::value("admin-out", init.admin_out.display(), reason).into());
+    Founding::begin(init)?.publish()
+}
+
+/// [`init`] with a first policy in the data directory, in which the admin is maintainer.
+///
+/// # Errors
+/// [`ProvisionError`]; what exists is never overwritten.
+pub fn found(init: &Init, institution: &str) -> Result<(), ProvisionError> {
+    let founding = Founding::begin(init)?;
+    write_first_policy(&founding.staging.path(), institution, &founding.admin)?;
+    founding.publish()
+}
+
+/// Completes a setup that was killed in its last step.
+///
+/// # Errors
+/// [`ProvisionError`].
+pub fn complete_setup(data: &Path) -> Result<(), ProvisionError> {
+    Ok(Staging::complete(data).map_err(ConfigError::from)?)
+}
+
+/// A new federation before its data directory is published.
+struct Founding {
+    staging: Staging,
+    ca: CertificateAuthority,
+    settings: Settings,
+    admin: SpiffeId,
+}
+
+impl Founding {
+    fn begin(init: &Init) -> Result<Self, ProvisionError> {
+        init.settings.check_founding()?;
+        if init.admin_out == init.data {
+            let reason = "it is the broker's data directory; give the admin's files another one";
+            return Err(ConfigError::value("admin-out", init.admin_out.display(), reason).into());
+        }
+        empty(&init.data)?;
+        free_identity(&init.admin_out)?;
+        let admin = SpiffeId::user(init.trust_domain.clone(), init.admin.clone());
+        let mut settings = init.settings.clone();
+        settings.bootstrap_admins.insert(admin.to_string());
+        let staging = Staging::begin(&init.data, &[]).map_err(ConfigError::from)?;
+        let ca = CertificateAuthority::create(init.trust_domain.clone(), SystemTime::now())?;
+        ca.save(&ca_dir(&staging.path()))?;
+        atomic_file::write(&founding_file(&staging.path()), FOUNDING, atomic_file::PRIVATE)
+            .map_err(ConfigError::from)?;
+        let admin_out = match init.admin_out.strip_prefix(&init.data) {
+            Ok(below) => staging.path().join(below),
+            Err(_) => init.admin_out.clone(),
+        };
+        save_user(&ca, &admin, USER_VALIDITY, &admin_out)?;
+        Ok(Self { staging, ca, settings, admin })
     }
-    empty(&init.data)?;
-    free_identity(&init.admin_out)?;
-    if CertificateAuthority::exists(&ca_dir(&init.data)) {
-        return Err(ProvisionError::Exists { path: ca_dir(&init.data) });
+
+    fn publish(self) -> Result<(), ProvisionError> {
+        broker_identity(&self.ca, &self.settings, &self.staging.path())?;
+        Ok(self.staging.publish(&[]).map_err(ConfigError::from)?)
     }
-    let ca = CertificateAuthority::create(init.trust_domain.clone(), SystemTime::now())?;
-    ca.save(&ca_dir(&init.data))?;
-    let admin = SpiffeId::user(init.trust_domain.clone(), init.admin.clone());
-    let mut settings = init.settings.clone();
-    settings.bootstrap_admins.insert(admin.to_string());
-    let founding = founding_file(&init.data);
-    atomic_file::write(&founding, FOUNDING, atomic_file::PRIVATE).map_err(ConfigError::from)?;
-    broker_identity(&ca, &settings, &init.data)?;
-    save_user(&ca, &admin, USER_VALIDITY, &init.admin_out)
 }
 
 /// Another broker of a group.
@@ -219,10 +261,11 @@ fn free(path: &Path) -> Result<(), ProvisionError> {
     if path.exists() { Err(ProvisionError::Exists { path: path.to_owned() }) } else { Ok(()) }
 }
 
-/// A directory that holds nothing, or does not exist yet; a fresh file system has "lost+found".
+/// A directory that holds nothing, or does not exist yet; a fresh file system has "lost+found", and a setup that was
+/// killed leaves its folder.
 pub(crate) fn empty(path: &Path) -> Result<(), ProvisionError> {
     let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    if entries.any(|entry| entry.file_name() != "lost+found") {
+    if entries.any(|entry| entry.file_name() != "lost+found" && entry.file_name() != STAGING_FOLDER) {
         Err(ProvisionError::Exists { path: path.to_owned() })
     } else {
         Ok(())

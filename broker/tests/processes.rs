@@ -295,6 +295,27 @@ fn up_founds_a_federation_with_a_policy_and_a_context_and_later_only_starts() {
 }
 
 #[test]
+fn up_makes_nothing_if_a_port_is_taken_and_continues_what_was_interrupted() {
+    let mut host = Host::new();
+    let chosen = ["--trust-domain", "up.test", "--admin", "ingrid"];
+    for (port, flag) in host.ports.clone().into_iter().zip(["--client-listen", "--raft-listen", "--admin-listen"]) {
+        let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let refused = host.up(&chosen).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{text}");
+        assert!(text.contains(flag) && text.contains("nothing was set up"), "{text}");
+        assert!(!host.dir.path().join("data").exists(), "nothing was made");
+    }
+    // Killed while it made the authority.
+    let half = host.dir.path().join("data/.setup/ca");
+    fs::create_dir_all(&half).unwrap();
+    fs::write(half.join("ca.pem"), "half").unwrap();
+    let said = host.ready(&chosen);
+    assert!(said.contains("applied the minimal policy"), "{said}");
+    assert!(!host.dir.path().join("data/.setup").exists());
+}
+
+#[test]
 fn up_refuses_bad_input_in_one_sentence_without_the_token() {
     let host = Host::new();
     let secret = "SECRETsecretSECRET";
@@ -305,6 +326,8 @@ fn up_refuses_bad_input_in_one_sentence_without_the_token() {
         (vec![token.as_str()], "unexpected argument"),
         (vec!["--institution", "A B"], "--institution"),
         (vec!["--admin", "a b"], "--admin"),
+        (vec!["--institution", token.as_str()], "--institution <NAME> is a join token"),
+        (vec!["--join", ""], "the text is empty"),
     ] {
         let refused = host.up(&arguments).output().unwrap();
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cluster, completions, context, doctor, lease, login, man, offers, peering, policy, quote, raft, request, status,
-    top, user, version, whoami,
+    cluster, completions, context, doctor, invitation, lease, login, man, offers, peering, policy, quote, raft,
+    request, status, top, user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;
@@ -72,6 +72,9 @@ pub enum Command {
     /// Users: invite
     #[command(subcommand)]
     User(user::UserCommand),
+    /// Open invitations of clusters, users and brokers: list, revoke
+    #[command(subcommand)]
+    Invitation(invitation::InvitationCommand),
     /// GPUs that clusters lend
     Offers(offers::OffersArgs),
     /// Requests for GPUs: submit, watch, cancel, explain

@@ -82,6 +82,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Context(command) => command.run(session),
         Command::User(command) => command.run(session).await,
         Command::Cluster(command) => command.run(session).await,
+        Command::Invitation(command) => command.run(session).await,
         Command::Offers(command) => command.run(session).await,
         Command::Request(command) => command.run(session).await,
         Command::Quote(command) => command.run(session).await,

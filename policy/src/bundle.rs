@@ -147,6 +147,20 @@ impl Bundle {
             .get(spiffe_id)
             .is_some_and(|roles| roles.federation_admin || roles.institutions_operated.contains(owner))
     }
+
+    /// Whether a user may invite another, by name: a maintainer, and for a broker operator another one. Otherwise a
+    /// maintainer could get the certificate of somebody who may invite brokers.
+    #[must_use]
+    pub fn may_invite_user(&self, spiffe_id: &str, name: &str) -> bool {
+        let inviter = self.roles_of(spiffe_id);
+        inviter.federation_admin && (inviter.broker_operator || !self.operates_brokers(name))
+    }
+
+    /// Whether the user of this name is a broker operator.
+    #[must_use]
+    pub fn operates_brokers(&self, name: &str) -> bool {
+        self.roles_of(&format!("spiffe://{}/user/{name}", self.federation.spec.trust_domain)).broker_operator
+    }
 }
 
 impl PartialEq for Bundle {

@@ -150,6 +150,9 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
     for user in &federation.spec.maintainers {
         roles.entry(user.clone()).or_default().federation_admin = true;
     }
+    for user in &federation.spec.broker_operators {
+        roles.entry(user.clone()).or_default().broker_operator = true;
+    }
     for institution in draft.institutions.values() {
         for user in &institution.spec.operators {
             roles.entry(user.clone()).or_default().institutions_operated.insert(institution.name.clone());

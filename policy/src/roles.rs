@@ -12,6 +12,8 @@ use crate::documents::TenantRole;
 pub struct Roles {
     /// Whether the user maintains the federation: invites any cluster, applies policy and sees everything.
     pub federation_admin: bool,
+    /// Whether the user operates the brokers: may invite brokers, and people who operate them.
+    pub broker_operator: bool,
     /// Names of the institutions whose clusters the user may invite and list.
     pub institutions_operated: BTreeSet<String>,
     /// The user's role in each tenant.
@@ -22,7 +24,7 @@ impl Roles {
     /// Whether the user has no role at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.federation_admin && self.institutions_operated.is_empty() && self.tenants.is_empty()
+        *self == Self::default()
     }
 
     /// Whether the user has `role` or a higher one in a tenant. A federation admin has none unless a tenant lists them.

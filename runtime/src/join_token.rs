@@ -21,8 +21,12 @@ use crate::secret::{Secret, SecretString};
 use crate::spiffe::{ClusterName, SpiffeId, UserName};
 use crate::tls::{BrokerEndpoints, EndpointError};
 
+mod misplaced_token;
+mod pending_key;
 mod token_argument;
 
+pub use misplaced_token::{MisplacedToken, misplaced_token};
+pub use pending_key::{PendingKey, PendingKeyError};
 pub use token_argument::{TokenArgumentError, is_token, redact_tokens};
 
 const PREFIX: &str = "comity-join-v1.";
@@ -34,6 +38,9 @@ pub const SECRET_BYTES: usize = 32;
 /// Why a token is invalid. Never quotes the token.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JoinTokenError {
+    /// There is no text.
+    #[error("no join token is given: the text is empty; give the token, or ask a maintainer for one")]
+    Empty,
     /// It does not begin with the prefix of a token.
     #[error("not a join token: it does not begin with '{PREFIX}'; ask a maintainer for one")]
     Prefix,
@@ -162,6 +169,9 @@ impl FromStr for JoinToken {
 
     fn from_str(text: &str) -> Result<Self, JoinTokenError> {
         let text = text.trim();
+        if text.is_empty() {
+            return Err(JoinTokenError::Empty);
+        }
         if text.len() > TOKEN_MAX_BYTES {
             return Err(JoinTokenError::TooLarge { bytes: text.len() });
         }
@@ -274,6 +284,7 @@ mod tests {
     fn garbage_is_refused_with_a_remedy() {
         let parse = |text: &str| text.parse::<JoinToken>().unwrap_err().to_string();
         assert!(parse("hello").contains("ask a maintainer for one"));
+        assert!(parse(" \n").contains("the text is empty"));
         assert!(parse(&"x".repeat(9000)).contains("9000 bytes"));
         assert!(parse("comity-join-v1.***").contains("base64url"));
         assert!(parse(&encode("{}")).contains("missing or unknown"));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::join_token::PendingKey;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::tls::{self, ConnectError};
 use comity_runtime::{
@@ -65,17 +66,27 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
         let cluster = token.cluster().map_err(of_another)?;
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         keep_joined(state, &token.brokers)?;
-        let pem = join(&token, cluster, &input).await?;
-        directory.save(&pem)?;
+        let pending = PendingKey::open(directory.path(), &token)?;
+        let pem = join(&token, cluster, &pending.fresh, &input).await?;
+        directory.save(&pem).map_err(|source| JoinError::NotSaved {
+            cluster: cluster.to_string(),
+            key: pending.path().to_owned(),
+            source,
+        })?;
+        pending.forget();
         tracing::info!(%cluster, federation = %token.id.trust_domain(), "joined the federation");
     }
     let (_, identity) = directory.load()?;
     Ok(Membership { directory, identity, brokers: brokers_of_member(state, brokers)? })
 }
 
-async fn join(token: &JoinToken, cluster: &ClusterName, input: &JoinInput<'_>) -> Result<IdentityPem, JoinError> {
+async fn join(
+    token: &JoinToken,
+    cluster: &ClusterName,
+    fresh: &KeyAndCsr,
+    input: &JoinInput<'_>,
+) -> Result<IdentityPem, JoinError> {
     let &JoinInput { key, voucher, clock, entropy, .. } = input;
-    let fresh = KeyAndCsr::generate()?;
     let request = v1::JoinRequest {
         cluster: cluster.to_string(),
         secret: token.secret.expose().to_vec(),
@@ -116,7 +127,7 @@ async fn join(token: &JoinToken, cluster: &ClusterName, input: &JoinInput<'_>) -
         }
         clock.sleep(backoff.next_delay(entropy).max(JOIN_BACKOFF.0)).await;
     };
-    let pem = IdentityPem { key: fresh.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
+    let pem = IdentityPem { key: fresh.key_pem.clone(), chain: joined.certificate_pem, ca: joined.ca_pem };
     Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)?;
     Ok(pem)
 }

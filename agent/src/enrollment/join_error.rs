@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use comity_runtime::atomic_file::FileError;
-use comity_runtime::ca::CaError;
 use comity_runtime::identity::IdentityError;
-use comity_runtime::join_token::JoinTokenError;
+use comity_runtime::join_token::{JoinTokenError, PendingKeyError};
 use comity_runtime::tls::EndpointError;
 
 /// How long joining is retried while no broker answers; a starting group takes seconds.
@@ -34,9 +33,23 @@ pub enum JoinError {
         #[source]
         source: JoinTokenError,
     },
-    /// No key could be made.
+    /// There is no key to join with; the token is not used.
     #[error(transparent)]
-    Key(#[from] CaError),
+    Key(#[from] PendingKeyError),
+    /// The certificate came and cannot be stored.
+    #[error(
+        "cluster {cluster} joined, but its certificate is not saved: {source}; free the disk and repeat the command \
+         with the same token within a day: the brokers issue the certificate again to the key in {}", key.display()
+    )]
+    NotSaved {
+        /// The cluster.
+        cluster: String,
+        /// File with the key.
+        key: PathBuf,
+        /// The error.
+        #[source]
+        source: IdentityError,
+    },
     /// The identity on disk, or the received one, is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),

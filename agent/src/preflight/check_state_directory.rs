@@ -8,7 +8,8 @@ use comity_runtime::{atomic_file, private_files};
 use crate::app::secret_files;
 
 const STATE_CHECK: &str = "state directory";
-const WRITE_TEST: &str = "writable";
+/// Room that keys, certificates and the first records need.
+const ROOM_BYTES: usize = 256 << 10;
 
 /// What to do about a directory that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,27 +23,19 @@ pub(super) fn check(state: &Path, missing: MissingDirectory) -> Check {
         Check::failed(
             STATE_CHECK,
             reason,
-            "run as the user that owns the directory, or give another one with --state DIR",
+            "run as the user that owns the directory, free the disk, or give another directory with --state DIR",
         )
     };
-    if !state.exists() {
-        if missing == MissingDirectory::Leave {
-            return Check::ok(STATE_CHECK, format!("{} does not exist yet", state.display()));
-        }
-        if let Err(error) = atomic_file::create_private_dir(state) {
-            return refused(error.to_string());
-        }
+    if !state.exists() && missing == MissingDirectory::Leave {
+        return Check::ok(STATE_CHECK, format!("{} does not exist yet", state.display()));
     }
     for secret in secret_files(state) {
         if let Err(error) = private_files::check(&secret) {
             return Check::failed(STATE_CHECK, error.to_string(), "run the chmod command");
         }
     }
-    let mark = state.join(WRITE_TEST);
-    if let Err(error) = atomic_file::write(&mark, b"", atomic_file::PRIVATE) {
+    if let Err(error) = atomic_file::check_room(state, ROOM_BYTES) {
         return refused(error.to_string());
     }
-    // The next check overwrites a file that is left.
-    let _ = std::fs::remove_file(&mark);
     Check::ok(STATE_CHECK, state.display().to_string())
 }

@@ -19,6 +19,8 @@ pub(super) struct TokenQuestion<'a> {
     /// The cluster that it names.
     pub(super) cluster: &'a ClusterName,
     pub(super) clock: &'a dyn Clock,
+    /// Whether an interrupted join on this host may have used the token: its key gets the certificate again.
+    pub(super) is_pending: bool,
 }
 
 /// The broker's answer, if the token is valid.
@@ -39,6 +41,13 @@ pub(super) async fn check(
     let sent = question.clock.unix_ms();
     let answer = match tokio::time::timeout(CALL_TIMEOUT, client.check_join(request)).await {
         Ok(Ok(answer)) => answer.into_inner(),
+        Ok(Err(status)) if question.is_pending && status.code() == Code::Unauthenticated => {
+            list.push(Check::ok(
+                TOKEN_CHECK,
+                "used by an interrupted join of this host, whose key gets the certificate",
+            ));
+            return None;
+        }
         Ok(Err(status)) => {
             list.push(refused(&status));
             return None;

@@ -1,6 +1,7 @@
 //! Checks before a cluster joins. None of them spends the token.
 
 use comity_runtime::checks::{Check, CheckList};
+use comity_runtime::join_token::PendingKey;
 use comity_runtime::{ClientTls, Clock, Entropy, JoinToken};
 use comity_types::Side;
 
@@ -61,7 +62,8 @@ impl JoinChecks<'_> {
                 return list;
             }
         };
-        let question = TokenQuestion { token: self.token, cluster, clock: self.clock };
+        let is_pending = PendingKey::exists(&self.config.state_dir.join("identity"), self.token);
+        let question = TokenQuestion { token: self.token, cluster, clock: self.clock, is_pending };
         let Some(answer) = check_token::check(&question, brokers, &tls, probe.as_ref(), &mut list).await else {
             return list;
         };

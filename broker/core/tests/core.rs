@@ -27,6 +27,8 @@ mod gangs;
 mod handshake;
 #[path = "core/invitations.rs"]
 mod invitations;
+#[path = "core/inviters.rs"]
+mod inviters;
 #[path = "core/mig.rs"]
 mod mig;
 #[path = "core/migration.rs"]

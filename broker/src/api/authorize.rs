@@ -1,5 +1,5 @@
-//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force. [`Viewer`] decides about
-//! single objects.
+//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force, and decisions about single
+//! objects. [`Viewer`](crate::api::viewer::Viewer) tells what a caller may see.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +20,8 @@ pub enum Rpc {
     CheckJoin,
     InviteUser,
     InviteBroker,
+    ListInvitations,
+    RevokeInvitation,
     Join,
     JoinUser,
     JoinBroker,
@@ -69,6 +71,8 @@ enum Who {
     Operator,
     /// A maintainer of the federation; a bootstrap admin while no bundle is in force.
     Admin,
+    /// A user who operates the brokers; a bootstrap admin while no bundle is in force.
+    BrokerOperator,
     /// A broker of the group.
     Broker,
 }
@@ -76,12 +80,14 @@ enum Who {
 impl Rpc {
     /// The authorization table.
     const fn allows(self) -> &'static [Who] {
-        use Who::{Admin, Anyone, Broker, Certified, Cluster, Member, Operator, Submitter};
+        use Who::{Admin, Anyone, Broker, BrokerOperator, Certified, Cluster, Member, Operator, Submitter};
         match self {
             Self::GetFederation | Self::CheckJoin | Self::Join | Self::JoinUser | Self::JoinBroker => &[Anyone],
             Self::WhoAmI => &[Certified],
             Self::Connect => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
+            Self::InviteBroker => &[BrokerOperator],
+            Self::ListInvitations | Self::RevokeInvitation => &[Operator, Admin, BrokerOperator],
             Self::ListClusters
             | Self::GetCluster
             | Self::ListOffers
@@ -98,10 +104,10 @@ impl Rpc {
             // A cluster submits requests for its own pods and releases leases that they no longer need.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
             Self::RenewLease | Self::CheckpointLease => &[Submitter],
-            Self::CheckPolicy | Self::GetPolicy => &[Member, Admin],
-            Self::ApplyPolicy | Self::ChangeMembers | Self::RebaseTime | Self::InviteUser | Self::InviteBroker => {
-                &[Admin]
-            }
+            // A broker's certificate proves access to the authority's key: with it somebody can name broker operators.
+            Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
+            Self::ApplyPolicy => &[Admin, BrokerOperator, Broker],
+            Self::ChangeMembers | Self::RebaseTime | Self::InviteUser => &[Admin],
             Self::InviteCluster => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }
@@ -114,6 +120,8 @@ impl Rpc {
             Self::InviteCluster => "invite clusters",
             Self::InviteUser => "invite people",
             Self::InviteBroker => "invite brokers",
+            Self::ListInvitations => "see invitations",
+            Self::RevokeInvitation => "revoke invitations",
             Self::CheckJoin => "check a join token",
             Self::Join | Self::JoinUser | Self::JoinBroker => "join the federation",
             Self::WhoAmI => "read its own rights",
@@ -148,13 +156,15 @@ impl Rpc {
             Who::Submitter => Some(Grant::Tenant(None, TenantRole::Submitter)),
             Who::Operator => Some(Grant::Operator),
             Who::Admin => Some(Grant::Maintainer),
+            Who::BrokerOperator => Some(Grant::BrokerOperator),
             Who::Anyone | Who::Certified | Who::Cluster | Who::Broker => None,
         });
         roles
             .min_by_key(|grant| match grant {
                 Grant::Tenant(..) => 0,
                 Grant::Operator => 1,
-                Grant::Maintainer | Grant::Nobody => 2,
+                Grant::Maintainer => 2,
+                Grant::BrokerOperator | Grant::Nobody => 3,
             })
             .unwrap_or(Grant::Nobody)
     }
@@ -175,6 +185,7 @@ pub fn authorize(
         (Who::Submitter, Caller::User(_)) => roles.tenants.values().any(|role| *role >= TenantRole::Submitter),
         (Who::Operator, Caller::User(_)) => !roles.institutions_operated.is_empty(),
         (Who::Admin, caller) => is_maintainer(caller, bundle, bootstrap),
+        (Who::BrokerOperator, caller) => is_broker_operator(caller, bundle, bootstrap),
         _ => false,
     };
     if rpc.allows().iter().any(is) {
@@ -200,6 +211,15 @@ pub fn is_maintainer(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTree
     }
 }
 
+/// Whether the caller may invite brokers: by its role, or as a bootstrap admin while no bundle is in force.
+#[must_use]
+pub fn is_broker_operator(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTreeSet<String>) -> bool {
+    match bundle {
+        Some(_) => roles_of(caller, bundle).broker_operator,
+        None => is_maintainer(caller, None, bootstrap),
+    }
+}
+
 /// Roles of a user; none for clusters and brokers.
 #[must_use]
 pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
@@ -222,6 +242,8 @@ enum Grant<'a> {
     Operator,
     /// A maintainer of the federation.
     Maintainer,
+    /// A broker operator.
+    BrokerOperator,
     /// Only agents and brokers may.
     Nobody,
 }
@@ -241,6 +263,10 @@ impl Grant<'_> {
             }
             Self::Operator => format!("to spec.operators of its Institution document: `- \"{id}\"`"),
             Self::Maintainer | Self::Nobody => format!("to spec.maintainers of the Federation document: `- \"{id}\"`"),
+            Self::BrokerOperator => {
+                let entry = format!("to spec.brokerOperators of the Federation document: `- \"{id}\"`");
+                return format!("ask a broker operator to add this {entry}");
+            }
         };
         format!("ask a maintainer to add this {entry}")
     }
@@ -252,89 +278,6 @@ fn denied(reason: String, caller: &Caller, grant: Grant<'_>, bundle: Option<&Bun
         None => NO_BUNDLE.to_owned(),
     };
     Refusal::new(Code::PermissionDenied, reason, remedy)
-}
-
-/// The objects that a caller may see.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Viewer {
-    /// Sees everything.
-    all: bool,
-    /// Requests and leases of these tenants.
-    tenants: BTreeSet<TenantId>,
-    /// These clusters with their peerings, and the leases they borrow or lend.
-    clusters: BTreeSet<ClusterId>,
-    /// Clusters whose summaries and peerings are visible, but not their leases: those that a user's tenants belong
-    /// with.
-    related: BTreeSet<ClusterId>,
-    /// Sees the sums of all offers.
-    offers: bool,
-}
-
-impl Viewer {
-    /// View of `caller` under `bundle`.
-    #[must_use]
-    pub fn of(caller: &Caller, bundle: Option<&Bundle>) -> Self {
-        if let Caller::Cluster(_, cluster) = caller {
-            return Self { clusters: BTreeSet::from([cluster.clone()]), ..Self::default() };
-        }
-        let (roles, Some(bundle)) = (roles_of(caller, bundle), bundle) else { return Self::default() };
-        let institutions_of_tenants: BTreeSet<&str> = roles
-            .tenants
-            .keys()
-            .filter_map(|tenant| bundle.tenants.get(tenant))
-            .map(|tenant| tenant.spec.institution.as_str())
-            .collect();
-        let clusters_of = |is_theirs: &dyn Fn(&str) -> bool| -> BTreeSet<ClusterId> {
-            bundle
-                .enrollable_clusters()
-                .filter(|(_, institution)| is_theirs(institution))
-                .filter_map(|(cluster, _)| ClusterId::parse(cluster, "cluster").ok())
-                .collect()
-        };
-        Self {
-            all: roles.federation_admin,
-            tenants: roles.tenants.keys().filter_map(|tenant| TenantId::parse(tenant, "tenant").ok()).collect(),
-            clusters: clusters_of(&|institution| roles.institutions_operated.contains(institution)),
-            related: clusters_of(&|institution| institutions_of_tenants.contains(institution)),
-            offers: !roles.is_empty(),
-        }
-    }
-
-    /// Whether a cluster's summary may be seen.
-    #[must_use]
-    pub fn sees_cluster(&self, cluster: &ClusterId) -> bool {
-        self.all || self.clusters.contains(cluster) || self.related.contains(cluster)
-    }
-
-    /// Whether an offer may be seen, summed up.
-    #[must_use]
-    pub fn sees_offer(&self, cluster: &ClusterId) -> bool {
-        self.offers || self.sees_cluster(cluster)
-    }
-
-    /// Whether an offer may be seen node by node.
-    #[must_use]
-    pub fn sees_nodes(&self, cluster: &ClusterId) -> bool {
-        self.all || self.clusters.contains(cluster)
-    }
-
-    /// Whether a request may be seen.
-    #[must_use]
-    pub fn sees_request(&self, tenant: &TenantId, origin: &ClusterId) -> bool {
-        self.all || self.tenants.contains(tenant) || self.clusters.contains(origin)
-    }
-
-    /// Whether a lease may be seen.
-    #[must_use]
-    pub fn sees_lease(&self, tenant: &TenantId, origin: &ClusterId, donor: &ClusterId) -> bool {
-        self.sees_request(tenant, origin) || self.clusters.contains(donor)
-    }
-
-    /// Whether a peering may be seen.
-    #[must_use]
-    pub fn sees_peering(&self, origin: &ClusterId, donor: &ClusterId) -> bool {
-        self.sees_cluster(origin) || self.sees_cluster(donor)
-    }
 }
 
 /// Permits a user to submit for a tenant, and a cluster for tenants of its institution with itself as origin.
@@ -479,6 +422,7 @@ mod tests {
                 "spec.operators of its Institution",
             ),
             (Rpc::ApplyPolicy, "alice", "may not apply policy", "spec.maintainers of the Federation"),
+            (Rpc::InviteBroker, "ingrid", "may not invite brokers", "spec.brokerOperators of the Federation"),
             (Rpc::SubmitRequest, "hana", "may not submit requests", "role: submitter"),
             (Rpc::ListLeases, "mallory", "may not see leases", "role: viewer"),
         ] {

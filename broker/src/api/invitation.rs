@@ -1,5 +1,6 @@
 //! Join tokens at the API: makes them, and checks calls that use one.
 
+use comity_core::command::check_invite;
 use comity_core::refusal::Code;
 use comity_core::{Command, Idempotency, InviteSubject, Millis, Refusal, ReplyBody, State, Timestamp};
 use comity_runtime::join_token::{JoinToken, SECRET_BYTES};
@@ -13,8 +14,38 @@ use crate::context::Context;
 use crate::group::Consistency;
 
 const MINUTE_MS: u64 = 60_000;
-const DEFAULT_TTL_MS: u64 = 60 * MINUTE_MS;
-const MAX_TTL_MS: u64 = 7 * 24 * 60 * MINUTE_MS;
+
+/// Lifetimes of the tokens of one kind.
+pub struct Lifetimes {
+    default_ms: u64,
+    max_ms: u64,
+    /// The bounds for people.
+    remedy: &'static str,
+}
+
+impl Lifetimes {
+    /// Tokens of clusters and users.
+    pub const MEMBER: Self = Self {
+        default_ms: 60 * MINUTE_MS,
+        max_ms: 7 * 24 * 60 * MINUTE_MS,
+        remedy: "use 0 for one hour, or 60000 (a minute) to 604800000 (7 days)",
+    };
+    /// Tokens of brokers, which are as powerful as the authority's key.
+    pub const BROKER: Self = Self {
+        default_ms: 15 * MINUTE_MS,
+        max_ms: 60 * MINUTE_MS,
+        remedy: "use 0 for 15 minutes, or 60000 (a minute) to 3600000 (an hour)",
+    };
+
+    /// The lifetime that a call asks for.
+    pub fn parse(&self, ttl_ms: u64) -> Result<Millis, Refusal> {
+        match ttl_ms {
+            0 => Ok(Millis(self.default_ms)),
+            ttl_ms if (MINUTE_MS..=self.max_ms).contains(&ttl_ms) => Ok(Millis(ttl_ms)),
+            _ => Err(Refusal::invalid("ttl_ms", ttl_ms, "is out of range", self.remedy)),
+        }
+    }
+}
 
 /// A token that was made, or made again by a repeated call.
 pub struct NewToken {
@@ -24,20 +55,6 @@ pub struct NewToken {
     pub subject: InviteSubject,
     /// When it expires.
     pub expires_at: Timestamp,
-}
-
-/// The lifetime of a token.
-pub fn parse_ttl(ttl_ms: u64) -> Result<Millis, Refusal> {
-    match ttl_ms {
-        0 => Ok(Millis(DEFAULT_TTL_MS)),
-        MINUTE_MS..=MAX_TTL_MS => Ok(Millis(ttl_ms)),
-        _ => Err(Refusal::invalid(
-            "ttl_ms",
-            ttl_ms,
-            "is out of range",
-            format!("use 0 for one hour, or {MINUTE_MS} (a minute) to {MAX_TTL_MS} (7 days)"),
-        )),
-    }
 }
 
 /// The user in a call.
@@ -99,24 +116,19 @@ pub async fn check_outstanding(
     idempotency: &Idempotency,
 ) -> Result<(), RpcError> {
     let known = |state: &State| {
-        state.invites.contains_key(secret_sha256)
-            || comity_core::idempotency::seen(&state.idempotency, idempotency).is_some()
+        if comity_core::idempotency::seen(&state.idempotency, idempotency).is_some() {
+            return Ok(());
+        }
+        check_invite(state, context.now(), secret_sha256, subject).map(drop)
     };
-    if context.group.read(Consistency::Linearizable, known).await? {
-        return Ok(());
-    }
-    Err(invalid_token(subject, "the join token is unknown, expired or already used").into())
+    Ok(context.group.read(Consistency::Linearizable, known).await??)
 }
 
 /// Maps an idempotency conflict, the same token with another body, to a used token.
 pub fn used_up(subject: &InviteSubject, refusal: Refusal) -> Refusal {
     if refusal.code == Code::IdempotencyConflict {
-        return invalid_token(subject, "the join token was already used");
+        let reason = "the join token was already used";
+        return Refusal::new(Code::InvalidToken, reason, subject.remedy()).at("secret", "[redacted]");
     }
     refusal
-}
-
-/// The refusal of a token.
-pub fn invalid_token(subject: &InviteSubject, reason: &str) -> Refusal {
-    Refusal::new(Code::InvalidToken, reason, subject.remedy()).at("secret", "[redacted]")
 }

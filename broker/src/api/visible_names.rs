@@ -5,8 +5,9 @@ use comity_core::{Refusal, State};
 use comity_policy::{Bundle, nearest};
 use comity_types::{ClusterId, TenantId};
 
-use crate::api::authorize::{Viewer, roles_of};
+use crate::api::authorize::roles_of;
 use crate::api::caller::Caller;
+use crate::api::viewer::Viewer;
 
 /// The names that one caller may be told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 use comity_runtime::tls::{BrokerEndpoints, EndpointError};
 use comity_types::{InstitutionId, InvalidId};
 
-use crate::app::Broker;
-use crate::config::{ConfigError, Settings};
+use crate::app::{Broker, ListenAddresses, Listeners, StartError};
+use crate::config::{ADMIN_PORT, ConfigError, Settings};
 use crate::group::MemberAddress;
 use crate::provision::admin_context::{self, AdminContextError};
-use crate::provision::first_policy::{first_policy_dir, read_first_policy, write_first_policy};
+use crate::provision::first_policy::{first_policy_dir, read_first_policy};
 use crate::provision::join_group::{JoinGroupError, join_group};
 use crate::provision::up_defaults::{HostFacts, default_institution};
 use crate::provision::{self, Init, ProvisionError};
@@ -31,12 +31,13 @@ const VOTE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const UP_EXAMPLES: &str = "\
 Examples:
   comity-broker up                       # a federation with this broker alone
-  comity-broker up --join TOKEN          # one more broker; `comity raft invite` makes the token
+  comity-broker up --join broker.token   # one more broker; `comity raft invite` makes the token
   comity-broker up --dry-run             # what would be chosen";
 
 const UP_DETAILS: &str = "\
 A new federation gets a minimal policy in DATA/policy: one institution, one tenant, one GPU class, and you as maintainer.
-Your identity becomes a context of `comity`. Use three brokers, so that the group survives the loss of one.
+Your identity becomes a context of `comity`. Use three brokers, so that the group survives the loss of one. If the
+first start is interrupted, repeat the command: it continues, also with the same token.
 
 Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else.";
 
@@ -83,11 +84,24 @@ pub(super) struct UpArgs {
     dry_run: bool,
 }
 
-/// Listen addresses for clients and brokers, whose ports others use too.
+/// Listen addresses from flags; others reach the ports of the first two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ports {
     pub(super) client: Option<SocketAddr>,
     pub(super) raft: Option<SocketAddr>,
+    pub(super) admin: Option<SocketAddr>,
+}
+
+impl Ports {
+    /// With the defaults of a new broker.
+    fn listen(self) -> ListenAddresses {
+        let everywhere = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        ListenAddresses {
+            client: self.client.unwrap_or_else(|| everywhere(CLIENT_PORT)),
+            raft: self.raft.unwrap_or_else(|| everywhere(RAFT_PORT)),
+            admin: self.admin.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT))),
+        }
+    }
 }
 
 /// A broker that is set up.
@@ -109,6 +123,8 @@ pub(super) enum UpError {
     Argument(#[from] TokenArgumentError),
     #[error("--join is refused: {0}")]
     Token(#[from] JoinTokenError),
+    #[error("{0}; nothing was set up")]
+    Listen(#[from] StartError),
     #[error(transparent)]
     Join(#[from] JoinGroupError),
     #[error(transparent)]
@@ -135,7 +151,12 @@ impl UpError {
             | Self::Provision(ProvisionError::Config(_) | ProvisionError::Name(_) | ProvisionError::Exists { .. }) => {
                 true
             }
-            Self::Join(_) | Self::Provision(_) | Self::Admin(_) | Self::Policy(_) | Self::Context(_) => false,
+            Self::Listen(_)
+            | Self::Join(_)
+            | Self::Provision(_)
+            | Self::Admin(_)
+            | Self::Policy(_)
+            | Self::Context(_) => false,
         }
     }
 }
@@ -150,6 +171,9 @@ enum Plan {
 pub(super) async fn set_up(args: &UpArgs, ports: Ports) -> Result<Option<Ready>, UpError> {
     let facts = HostFacts::read();
     let data = args.data.clone().or_else(|| facts.data()).ok_or(UpError::NoData)?;
+    if !args.dry_run {
+        provision::complete_setup(&data)?;
+    }
     match Settings::load(&data) {
         Ok(settings) if args.dry_run => {
             say!("broker {} is set up in {}; it would start", settings.id, data.display());
@@ -161,11 +185,14 @@ pub(super) async fn set_up(args: &UpArgs, ports: Ports) -> Result<Option<Ready>,
         Ok(_) => {}
         Err(ConfigError::NotInitialised { .. }) => {
             let plan = args.plan(&facts, ports)?;
+            let listen = ports.listen();
             plan.describe(&data);
             if args.dry_run {
                 say!("nothing was changed: this was a dry run");
                 return Ok(None);
             }
+            // Before anything is made: a broker that cannot listen leaves nothing behind.
+            Listeners::check(&listen).await?;
             plan.carry_out(&data).await?;
         }
         Err(error) => return Err(error.into()),
@@ -234,9 +261,7 @@ impl Plan {
                     admin: admin.clone(),
                     admin_out: admin_context::admin_dir(data),
                 };
-                provision::init(&init)?;
-                let admin = SpiffeId::user(trust_domain.clone(), admin.clone());
-                Ok(write_first_policy(data, institution, &admin)?)
+                Ok(provision::found(&init, institution)?)
             }
             Self::Join { token, address } => {
                 comity_runtime::install_crypto_provider();

@@ -6,17 +6,20 @@ use std::time::{Duration, Instant};
 
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::ca::CertificateAuthority;
-use comity_runtime::entropy::SystemEntropy;
+use comity_runtime::entropy::{Entropy as _, SystemEntropy};
 use comity_runtime::identity::{IdentityError, RootHash};
 use comity_runtime::join_token::{JoinToken, JoinTokenError};
 use comity_runtime::sealing::Sealed;
 use comity_runtime::tls::{self, ClientTls};
 use tonic::{Code, Status};
+use zeroize::Zeroizing;
 
-use crate::config::{Settings, ca_dir};
+use crate::config::{ConfigError, Settings, ca_dir};
 use crate::group::MemberAddress;
-use crate::provision::sealed_authority::{SealedAuthorityError, SealingKey};
+use crate::provision::sealed_authority::{SEALING_SEED_BYTES, SealedAuthorityError, SealingKey};
+use crate::provision::staging::Staging;
 use crate::provision::{ProvisionError, broker_identity, empty};
 
 /// How long joining is retried while no broker answers.
@@ -55,10 +58,19 @@ pub enum JoinGroupError {
     /// The data directory.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
+    /// The data directory cannot be written, and the token is not used.
+    #[error(
+        "{source}; the join token was not used: free the disk or make the directory writable, and repeat the command"
+    )]
+    NotUsed {
+        /// The error.
+        #[source]
+        source: FileError,
+    },
     /// The token is used up, but the data directory is incomplete.
     #[error(
-        "broker {broker} joined, but {path} cannot be written: {source}; free the directory, then join again with the \
-         token of `comity raft invite {broker}`",
+        "broker {broker} joined, but {path} cannot be written: {source}; free the disk and repeat the command with the \
+         same token within a day: it continues; or join with the token of `comity raft invite {broker} --replace`",
         path = .path.display()
     )]
     NotStored {
@@ -80,7 +92,11 @@ pub enum JoinGroupError {
 pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress) -> Result<Settings, JoinGroupError> {
     let broker = token.broker()?;
     empty(data)?;
-    let sealing = SealingKey::generate(&SystemEntropy);
+    let unused = |source: FileError| JoinGroupError::NotUsed { source };
+    let seed_file = seed_file(token);
+    let staging = Staging::begin(data, &[&seed_file]).map_err(unused)?;
+    // On disk before the token is spent: the group seals the authority again to the same key.
+    let sealing = SealingKey::of_seed(seed(&staging.path().join(&seed_file)).map_err(unused)?);
     let request = v1::JoinBrokerRequest {
         broker,
         secret: token.secret.expose().to_vec(),
@@ -98,18 +114,32 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
     let mut members: BTreeMap<u64, MemberAddress> = joined.members.into_iter().map(member).collect();
     members.insert(broker, address.clone());
     let settings = Settings { id: broker, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() };
-    store(&ca, &settings, data).map_err(|source| JoinGroupError::NotStored {
-        broker,
-        path: data.to_owned(),
-        source,
-    })?;
+    let store = || {
+        settings.check()?;
+        ca.save(&ca_dir(&staging.path()))?;
+        broker_identity(&ca, &settings, &staging.path())?;
+        Ok(staging.publish(&[&seed_file]).map_err(ConfigError::from)?)
+    };
+    store().map_err(|source| JoinGroupError::NotStored { broker, path: data.to_owned(), source })?;
     Ok(settings)
 }
 
-fn store(ca: &CertificateAuthority, settings: &Settings, data: &Path) -> Result<(), ProvisionError> {
-    settings.check()?;
-    ca.save(&ca_dir(data))?;
-    broker_identity(ca, settings, data)
+/// Name of the file with the seed of the key to which the authority is sealed.
+fn seed_file(token: &JoinToken) -> String {
+    format!("sealing-seed-{}", &hex::encode(token.secret_hash())[..16])
+}
+
+/// The seed in a file, which an interrupted call may have written.
+fn seed(path: &Path) -> Result<Zeroizing<[u8; SEALING_SEED_BYTES]>, FileError> {
+    let mut seed = Zeroizing::new([0; SEALING_SEED_BYTES]);
+    match atomic_file::read_bounded(path, SEALING_SEED_BYTES as u64).map(Zeroizing::new) {
+        Ok(stored) if stored.len() == SEALING_SEED_BYTES => seed.copy_from_slice(&stored),
+        _ => {
+            SystemEntropy.fill(seed.as_mut_slice());
+            atomic_file::write(path, seed.as_slice(), atomic_file::PRIVATE)?;
+        }
+    }
+    Ok(seed)
 }
 
 fn check_pin(expected: RootHash, ca: &CertificateAuthority) -> Result<(), IdentityError> {

@@ -14,6 +14,9 @@ use zeroize::Zeroizing;
 /// HPKE's `info`.
 const INFO: &[u8] = b"comity authority key v1";
 
+/// Bytes of the seed of a sealing key.
+pub const SEALING_SEED_BYTES: usize = 32;
+
 /// Why the authority cannot be sealed or opened. Never holds the key.
 #[derive(Debug, thiserror::Error)]
 pub enum SealedAuthorityError {
@@ -30,7 +33,7 @@ pub enum SealedAuthorityError {
 
 /// The key pair of one join.
 pub struct SealingKey {
-    seed: Zeroizing<[u8; 32]>,
+    seed: Zeroizing<[u8; SEALING_SEED_BYTES]>,
     public: Vec<u8>,
 }
 
@@ -44,8 +47,14 @@ impl SealingKey {
     /// Makes a key pair.
     #[must_use]
     pub fn generate(entropy: &dyn Entropy) -> Self {
-        let mut seed = Zeroizing::new([0; 32]);
+        let mut seed = Zeroizing::new([0; SEALING_SEED_BYTES]);
         entropy.fill(seed.as_mut_slice());
+        Self::of_seed(seed)
+    }
+
+    /// The key pair of a secret seed.
+    #[must_use]
+    pub fn of_seed(seed: Zeroizing<[u8; SEALING_SEED_BYTES]>) -> Self {
         let public = sealing::public_key(&seed);
         Self { seed, public }
     }

@@ -6,8 +6,8 @@ use comity_proto::v1;
 use comity_proto::v1::watch_event::Object;
 use comity_types::{ClusterId, LeaseId, PeeringId, RequestId, TenantId};
 
-use crate::api::authorize::Viewer;
 use crate::api::convert::{cluster, lease, peering, request};
+use crate::api::viewer::Viewer;
 
 /// One object after a change.
 #[derive(Debug, Clone)]

@@ -14,7 +14,7 @@ use comity_runtime::ca::KeyAndCsr;
 use comity_runtime::tls::BrokerChannel;
 use tonic::{Code, Status};
 
-use crate::federation::{Federation, assert_refused, examples, identity_of, spec};
+use crate::federation::{Federation, assert_refused, broker_identity, examples, identity_of, spec};
 
 /// Calls every RPC as one caller. Returns each name and the authorization result: `Ok` if permitted, whatever the
 /// outcome.
@@ -62,6 +62,11 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                     })
                     .await,
             ),
+        ),
+        ("ListInvitations", gate(federation.list_invitations(v1::ListInvitationsRequest::default()).await)),
+        (
+            "RevokeInvitation",
+            gate(federation.revoke_invitation(v1::RevokeInvitationRequest { id: "0123456789ab".into() }).await),
         ),
         ("RenewCertificate", gate(federation.renew_certificate(v1::RenewCertificateRequest { csr_der }).await)),
         ("WhoAmI", gate(federation.who_am_i(v1::WhoAmIRequest {}).await)),
@@ -195,6 +200,8 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "GetFederation",
         "InviteCluster",
         "InviteUser",
+        "ListInvitations",
+        "RevokeInvitation",
         "RenewCertificate",
         "WhoAmI",
         "ListClusters",
@@ -246,16 +253,21 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
         ])
     );
     // An operator of another institution: may not invite the start-up's cluster, may look at the group.
-    assert_eq!(let_through(&federation.user("chen")).await, expected(&[&READS, &member, &["GetRaftStatus"]]));
+    let operates = ["GetRaftStatus", "ListInvitations", "RevokeInvitation"];
+    assert_eq!(let_through(&federation.user("chen")).await, expected(&[&READS, &member, &operates]));
     assert_eq!(
         let_through(&federation.user("admin")).await,
         expected(&[
             &READS,
             &member,
-            &["QuoteRequest", "InviteCluster", "GetRaftStatus", "ApplyPolicy", "ChangeMembers", "RebaseTime"],
+            &operates,
+            &["QuoteRequest", "InviteCluster", "ApplyPolicy", "ChangeMembers", "RebaseTime"],
             &["InviteUser", "InviteBroker"]
         ])
     );
+    // A broker's certificate may name broker operators.
+    let broker = let_through(&federation.channel(&broker_identity(&federation.ca()))).await;
+    assert_eq!(broker, expected(&[&["WhoAmI", "CheckPolicy", "ApplyPolicy", "GetPolicy", "GetRaftStatus"]]));
     // Nothing of all that changed the state but the three invitations that an admin may make.
     assert_eq!(federation.revision().await, revision + 3);
     let cluster = federation.join("ncc-main").await;
@@ -278,6 +290,9 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
             &["SubmitRequest"]
         ])
     );
+    // A maintainer who is no broker operator.
+    let ingrid = let_through(&federation.user("ingrid")).await;
+    assert!(ingrid.contains(&"InviteUser") && !ingrid.contains(&"InviteBroker"), "{ingrid:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -333,7 +348,10 @@ async fn everyone_learns_who_they_are() {
     assert_eq!(rights(&alice), [("poly-ml".to_owned(), true)]);
     let hana = ask(federation.user("hana")).await;
     assert!(!hana.tenants.is_empty() && hana.tenants.iter().all(|it| !it.may_submit), "a viewer: {hana:?}");
-    assert!(ask(federation.user("admin")).await.maintainer);
+    let admin = ask(federation.user("admin")).await;
+    assert!(admin.maintainer && admin.broker_operator, "{admin:?}");
+    let ingrid = ask(federation.user("ingrid")).await;
+    assert!(ingrid.maintainer && !ingrid.broker_operator, "{ingrid:?}");
     assert_eq!(ask(federation.user("chen")).await.institutions, ["national-centre"]);
     let mallory = ask(federation.user("mallory")).await;
     assert!(mallory.tenants.is_empty() && mallory.institutions.is_empty() && !mallory.maintainer, "{mallory:?}");

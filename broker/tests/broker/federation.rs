@@ -190,6 +190,12 @@ pub(crate) fn identity_of(ca: &CertificateAuthority, cluster: &str) -> IdentityP
     ca.new_identity(&id, &[], Duration::from_secs(3600), std::time::SystemTime::now()).unwrap()
 }
 
+/// A certificate of broker 1, as its data directory has one.
+pub(crate) fn broker_identity(ca: &CertificateAuthority) -> IdentityPem {
+    let id = SpiffeId::broker(ca.trust_domain().clone(), 1);
+    ca.new_identity(&id, &[], Duration::from_secs(3600), std::time::SystemTime::now()).unwrap()
+}
+
 pub(crate) fn examples() -> v1::PolicyBundle {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples");
     let files = comity_policy::read_directory(&directory).unwrap();

@@ -1,9 +1,11 @@
-//! Users and brokers join with single-use tokens; a joined broker has the authority and votes.
+//! Users and brokers join with single-use tokens; a joined broker has the authority and votes. Invitations are listed
+//! and revoked.
 
 use std::time::Duration;
 
 use comity_broker::config::Config;
 use comity_broker::provision::join_group::{JoinGroupError, join_group};
+use comity_broker::provision::sealed_authority::SealingKey;
 use comity_broker::{Broker, Listeners};
 use comity_proto::v1;
 use comity_proto::v1::broker_message::Body as Reply;
@@ -116,4 +118,68 @@ async fn a_user_joins_once_with_a_token_and_gets_a_certificate_of_that_name() {
     let reused = v1::JoinUserRequest { csr_der: KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec(), ..good };
     let status = anyone.join_user(reused).await.unwrap_err();
     assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_answer_was_lost_joins_with_the_same_token() {
+    let federation = Federation::start().await;
+    let (broker, token) = invite_broker(&federation, "lost").await;
+    let (_listeners, address) = local_listeners().await;
+    let data = federation.data().with_file_name("lost");
+    // What an interrupted `up --join` leaves.
+    let seed = [7; 32];
+    let name = format!("sealing-seed-{}", &hex::encode(token.secret_hash())[..16]);
+    std::fs::create_dir_all(data.join(".setup")).unwrap();
+    std::fs::write(data.join(".setup").join(name), seed).unwrap();
+    let request = v1::JoinBrokerRequest {
+        broker,
+        secret: token.secret.expose().to_vec(),
+        sealing_key: SealingKey::of_seed(seed.into()).public().to_vec(),
+        raft_address: address.raft.clone(),
+        client_address: address.client.clone(),
+    };
+    FederationServiceClient::new(federation.anonymous()).join_broker(request).await.unwrap();
+
+    let settings = join_group(&token, &data, &address).await.unwrap();
+    assert_eq!((settings.id, settings.members[&broker].clone()), (broker, address));
+    assert!(CertificateAuthority::load(&data.join("ca")).is_ok() && !data.join(".setup").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_invitations_are_listed_without_their_tokens_and_revoked() {
+    let federation = Federation::start().await;
+    let (broker, token) = invite_broker(&federation, "revoked").await;
+    federation.invite("ncc-main", "kept").await.unwrap();
+    let mut admin = FederationServiceClient::new(federation.user("admin"));
+    let mut list =
+        async || admin.list_invitations(v1::ListInvitationsRequest::default()).await.unwrap().into_inner().invitations;
+    let open = list().await;
+    let shown: Vec<_> = open.iter().map(|it| (it.kind.as_str(), it.invited.as_str())).collect();
+    assert_eq!(shown, [("broker", broker.to_string().as_str()), ("cluster", "ncc-main")]);
+    assert!(open.iter().all(|it| it.inviter == "spiffe://comity.example/user/admin"), "{open:?}");
+    let revoke = v1::RevokeInvitationRequest { id: open[0].id.clone() };
+    // ingrid maintains the federation and does not operate its brokers.
+    let mut ingrid = FederationServiceClient::new(federation.user("ingrid"));
+    assert_eq!(ingrid.revoke_invitation(revoke.clone()).await.unwrap_err().code(), Code::NotFound);
+    FederationServiceClient::new(federation.user("admin")).revoke_invitation(revoke).await.unwrap();
+    assert_eq!(list().await.len(), 1);
+
+    let (_listeners, address) = local_listeners().await;
+    let data = federation.data().with_file_name("revoked");
+    let error = join_group(&token, &data, &address).await.unwrap_err();
+    assert!(error.to_string().contains("revoked"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_a_broker_lives_an_hour_at_most_and_a_member_is_replaced_explicitly() {
+    let federation = Federation::start().await;
+    let mut admin = RaftServiceClient::new(federation.user("admin"));
+    let request = |key: &str| v1::InviteBrokerRequest { idempotency_key: key.to_owned(), ..Default::default() };
+    let long = v1::InviteBrokerRequest { ttl_ms: 3_600_001, ..request("long") };
+    let status = admin.invite_broker(long).await.unwrap_err();
+    assert_eq!((status.code(), detail(&status).field.as_str()), (Code::InvalidArgument, "ttl_ms"));
+    let member = v1::InviteBrokerRequest { broker: 1, ..request("member") };
+    let status = admin.invite_broker(member.clone()).await.unwrap_err();
+    assert!(status.message().contains("a member already") && status.message().contains("--replace"), "{status:?}");
+    admin.invite_broker(v1::InviteBrokerRequest { replace: true, ..member }).await.unwrap();
 }

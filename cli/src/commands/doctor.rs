@@ -221,6 +221,9 @@ fn roles_text(roles: &Roles) -> String {
     if roles.federation_admin {
         parts.push("maintainer of the federation".to_owned());
     }
+    if roles.broker_operator {
+        parts.push("broker operator".to_owned());
+    }
     if !roles.institutions_operated.is_empty() {
         let names: Vec<&str> = roles.institutions_operated.iter().map(String::as_str).collect();
         parts.push(format!("operator of {}", names.join(", ")));
@@ -237,10 +240,14 @@ mod tests {
     fn roles_are_named() {
         let roles = Roles {
             federation_admin: true,
+            broker_operator: true,
             institutions_operated: ["ethz".to_owned()].into(),
             tenants: [("ml".to_owned(), comity_policy::TenantRole::Submitter)].into(),
         };
-        assert_eq!(roles_text(&roles), "maintainer of the federation; operator of ethz; submitter of tenant ml");
+        assert_eq!(
+            roles_text(&roles),
+            "maintainer of the federation; broker operator; operator of ethz; submitter of tenant ml"
+        );
     }
 
     #[test]

@@ -1,85 +1,126 @@
-//! Join tokens, each shown once.
+//! `comity invitation`: open invitations of clusters, users and brokers.
 
-use std::io::IsTerminal as _;
-
+use clap::{Args, Subcommand};
+use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
 use serde::Serialize;
 
-use crate::output::{Answer, Sheet};
+use super::completions::known_ids;
+use crate::failure::Failure;
+use crate::output::{Answer, Column, Sheet, columns};
+use crate::session::{Session, call};
+use crate::units::age;
 
-/// Who may join with a token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Invited {
-    /// A cluster.
-    Cluster(String),
-    /// A user.
-    User(String),
-    /// A broker.
-    Broker(u64),
+const INVITATION_LIST_EXAMPLES: &str = "\
+Examples:
+  comity invitation list
+  comity invitation list -o json | jq -r '.items[] | select(.kind == \"broker\") | .id'
+
+Shows your own invitations, and those that you could have made. 'comity cluster invite', 'comity user
+add' and 'comity raft invite' make them. Nobody can see a token again.
+";
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  comity invitation revoke 3f9c0a77d41e
+
+Its token then admits nobody. A token that was used stays used: remove the user, cluster or broker
+instead. The inviter may revoke an invitation, and everybody who may invite the same.
+";
+
+/// `comity invitation`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  comity invitation list\n  comity invitation revoke 3f9c0a77d41e\n")]
+pub enum InvitationCommand {
+    /// List open invitations
+    #[command(after_help = INVITATION_LIST_EXAMPLES)]
+    List,
+    /// Revoke an open invitation
+    #[command(after_help = REVOKE_EXAMPLES)]
+    Revoke(RevokeArgs),
 }
 
-impl Invited {
-    /// The command that the other side runs with the token.
-    #[must_use]
-    pub(crate) fn command(&self, token: &str) -> String {
-        let program = match self {
-            Self::Cluster(_) => "comity-agent join",
-            Self::User(_) => "comity login",
-            Self::Broker(_) => "comity-broker up --join",
-        };
-        format!("{program} {token}")
+/// `comity invitation revoke`.
+#[derive(Debug, Args)]
+pub struct RevokeArgs {
+    /// Invitation, as 'comity invitation list' shows it
+    #[arg(value_name = "ID", add = known_ids::invitations())]
+    id: String,
+}
+
+impl InvitationCommand {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// [`Failure`] of the call, or if standard output cannot be written.
+    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let mut client = FederationServiceClient::new(session.channel()?);
+        match self {
+            Self::List => {
+                let request = v1::ListInvitationsRequest { consistency: session.consistency() };
+                let response = call(client.list_invitations(request)).await?;
+                session.print(&InvitationList { items: response.invitations.into_iter().map(Into::into).collect() })
+            }
+            Self::Revoke(args) => {
+                call(client.revoke_invitation(v1::RevokeInvitationRequest { id: args.id.clone() })).await?;
+                session.print(&Revoked { id: args.id.clone() })
+            }
+        }
     }
 }
 
-/// What a person gets of an invitation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum InvitationText {
-    /// The command to copy.
-    #[default]
-    Command,
-    /// The bare token, for a file or a pipe.
-    Token,
-}
-
-impl InvitationText {
-    /// The command on a terminal, else the token.
-    #[must_use]
-    pub(crate) fn for_standard_output() -> Self {
-        if std::io::stdout().is_terminal() { Self::Command } else { Self::Token }
-    }
-}
-
-/// A join token.
+/// An open invitation.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Invitation {
-    /// Who may join with it.
-    #[serde(flatten)]
-    invited: Invited,
-    /// The token: a secret, valid for one use.
-    token: String,
-    /// The command that the other side runs.
-    command: String,
-    /// When the token expires.
+struct Invitation {
+    id: String,
+    /// `cluster`, `user` or `broker`.
+    kind: String,
+    /// Name of the cluster or user, or number of the broker.
+    invited: String,
+    /// SPIFFE id.
+    inviter: String,
     expires_at_ms: u64,
-    #[serde(skip)]
-    text: InvitationText,
 }
 
-impl Invitation {
-    /// An invitation, printed for people as `text`.
-    #[must_use]
-    pub(crate) fn new(invited: Invited, token: String, expires_at_ms: u64, text: InvitationText) -> Self {
-        Self { command: invited.command(&token), invited, token, expires_at_ms, text }
+impl From<v1::Invitation> for Invitation {
+    fn from(invitation: v1::Invitation) -> Self {
+        let v1::Invitation { id, kind, invited, inviter, expires_at_ms } = invitation;
+        Self { id, kind, invited, inviter, expires_at_ms }
     }
 }
 
-impl Answer for Invitation {
+/// The answer of `list`.
+#[derive(Serialize)]
+struct InvitationList {
+    items: Vec<Invitation>,
+}
+
+impl Answer for InvitationList {
+    fn table(&self, now_ms: u64) -> Sheet {
+        let heads = [
+            Column::text("invitation"),
+            Column::text("kind"),
+            Column::text("invited"),
+            Column::text("by"),
+            Column::text("expires"),
+        ];
+        let row = |it: &Invitation| {
+            let expires = age(it.expires_at_ms, now_ms);
+            vec![it.id.clone(), it.kind.clone(), it.invited.clone(), it.inviter.clone(), expires]
+        };
+        columns(&heads, self.items.iter().map(row).collect(), "no open invitations that you may see")
+    }
+}
+
+/// The answer of `revoke`.
+#[derive(Serialize)]
+struct Revoked {
+    id: String,
+}
+
+impl Answer for Revoked {
     fn table(&self, _now_ms: u64) -> Sheet {
-        match self.text {
-            InvitationText::Command => self.command.as_str().into(),
-            InvitationText::Token => self.token.as_str().into(),
-        }
+        format!("revoked {}", self.id).as_str().into()
     }
 }
 
@@ -88,17 +129,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terminals_get_a_command_pipes_the_token_and_scripts_both() {
-        let invitation = |invited, text| Invitation::new(invited, "comity-join-v1.x".to_owned(), 7, text);
-        let alice = invitation(Invited::User("alice".to_owned()), InvitationText::Command);
-        assert_eq!(alice.table(0).to_string(), "comity login comity-join-v1.x\n");
-        assert_eq!(
-            serde_json::to_string(&alice).expect("serialises"),
-            r#"{"user":"alice","token":"comity-join-v1.x","command":"comity login comity-join-v1.x","expiresAtMs":7}"#
-        );
-        let cluster = Invited::Cluster("ncc-main".to_owned());
-        assert_eq!(invitation(cluster.clone(), InvitationText::Token).table(0).to_string(), "comity-join-v1.x\n");
-        assert_eq!(cluster.command("t"), "comity-agent join t");
-        assert_eq!(Invited::Broker(4).command("t"), "comity-broker up --join t");
+    fn invitations_are_rows_and_a_revocation_one_line() {
+        let invitation = v1::Invitation {
+            id: "3f9c0a77d41e".to_owned(),
+            kind: "broker".to_owned(),
+            invited: "4".to_owned(),
+            inviter: "spiffe://dev.test/user/ingrid".to_owned(),
+            expires_at_ms: 15 * 60_000,
+        };
+        let text = InvitationList { items: vec![invitation.into()] }.table(0).to_string();
+        assert!(text.contains("3f9c0a77d41e  broker  4        spiffe://dev.test/user/ingrid  in 15m"), "{text}");
+        assert!(InvitationList { items: Vec::new() }.table(0).to_string().starts_with("no open invitations"));
+        assert_eq!(Revoked { id: "3f9c0a77d41e".to_owned() }.table(0).to_string(), "revoked 3f9c0a77d41e\n");
     }
 }

@@ -10,10 +10,8 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::contexts::{CliContext, Contexts};
-use comity_runtime::join_token::{JoinToken, JoinTokenError, TokenArgumentError};
-use comity_runtime::{
-    BrokerEndpoints, ClientTls, IdentityPem, KeyAndCsr, Roots, SecretString, SpiffeId, atomic_file, connect,
-};
+use comity_runtime::join_token::{JoinToken, JoinTokenError, PendingKey, TokenArgumentError};
+use comity_runtime::{BrokerEndpoints, ClientTls, IdentityPem, KeyAndCsr, Roots, SecretString, SpiffeId, connect};
 use serde::Serialize;
 
 use super::context::{ContextView, check_replaceable, context_failure, unix_ms, warn_of_variables};
@@ -27,15 +25,18 @@ const LOGIN_EXAMPLES: &str = "\
 Examples:
   comity login                         asks for the token, and does not show it
   comity login alice.token             reads it from a file; - reads standard input
-  comity login TOKEN                   the line that 'comity user add' printed; your shell may keep it
+  echo TOKEN | comity login -          the line that 'comity user add' printed; your shell may keep it
   comity login --context work alice.token
   comity login --renew                 new key and certificate now; commands do it when it is time
 
 Makes your key on this machine, gets a certificate for it, and saves both with the brokers' addresses
 as a context, which becomes the current one. Its name is the federation's unless you give another.
+The key is on disk before the token is used: if something fails after that, repeat the command.
 ";
 
 const ASK_REMEDY: &str = "a maintainer of the federation makes a token with 'comity user add NAME'";
+/// Code of a refused token.
+const INVALID_TOKEN: &str = "invalid-token";
 /// Attempts to log in while the brokers elect a leader, and the pause between them.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -70,11 +71,18 @@ impl LoginArgs {
         let name = session.named_context().unwrap_or(token.id.trust_domain().as_str());
         // The token works once: find out before it is spent whether its certificate can be kept.
         check_replaceable(contexts, name, &token.id)?;
-        atomic_file::create_private_dir(contexts.root())
-            .map_err(|error| Failure::configuration(error.to_string()).remedy("make the directory writable"))?;
         let brokers = session.given_brokers()?.unwrap_or_else(|| token.brokers.clone());
-        let identity = join(&token, &brokers).await?;
-        let context = save(contexts, name, &brokers, &identity, self.agent.as_deref())?;
+        let directory = contexts.identity_of(name).map_err(|error| context_failure(&error))?;
+        let pending =
+            PendingKey::open(directory.path(), &token).map_err(|error| Failure::configuration(error.to_string()))?;
+        let identity = join(&token, &brokers, &pending.fresh).await.inspect_err(|failure| {
+            if failure.code == INVALID_TOKEN {
+                pending.discard();
+            }
+        })?;
+        let context = save(contexts, name, &brokers, &identity, self.agent.as_deref())
+            .map_err(|failure| not_saved(failure, &token.id, &pending))?;
+        pending.forget();
         eprintln!("logged in as {}; context {name:?} is current", token.id);
         eprintln!("next: 'comity offers' lists the GPUs that clusters lend; 'comity context list' your contexts");
         warn_of_variables();
@@ -112,9 +120,8 @@ fn bad_token(error: &JoinTokenError) -> Failure {
     }
 }
 
-/// Makes a key and gets its first certificate.
-async fn join(token: &JoinToken, brokers: &BrokerEndpoints) -> Result<IdentityPem, Failure> {
-    let fresh = KeyAndCsr::generate().map_err(|error| Failure::configuration(error.to_string()))?;
+/// Gets the first certificate of a key.
+async fn join(token: &JoinToken, brokers: &BrokerEndpoints, fresh: &KeyAndCsr) -> Result<IdentityPem, Failure> {
     let request = v1::JoinUserRequest {
         user: token.user().map_err(|error| bad_token(&error))?.to_string(),
         secret: token.secret.expose().to_vec(),
@@ -132,7 +139,7 @@ async fn join(token: &JoinToken, brokers: &BrokerEndpoints) -> Result<IdentityPe
         }
         tokio::time::sleep(PAUSE).await;
     };
-    let pem = IdentityPem { key: fresh.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
+    let pem = IdentityPem { key: fresh.key_pem.clone(), chain: joined.certificate_pem, ca: joined.ca_pem };
     Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)
         .map_err(|error| Failure::new(Exit::Permission, "certificate-refused", error.to_string()).remedy(ASK_REMEDY))?;
     Ok(pem)
@@ -145,10 +152,20 @@ fn refused(failure: Failure, id: &SpiffeId) -> Failure {
             "the token is for the federation {}, and other servers run at its addresses; ask for a new token",
             id.trust_domain()
         )),
-        "invalid-token" => failure.remedy(ASK_REMEDY),
+        INVALID_TOKEN => failure.remedy(ASK_REMEDY),
         "unavailable" => failure.remedy("check the network to the brokers; the token stays valid until it expires"),
         _ => failure,
     }
+}
+
+/// The certificate came and cannot be kept: the token is used, but not lost.
+fn not_saved(failure: Failure, id: &SpiffeId, pending: &PendingKey) -> Failure {
+    let reason = format!("the federation admitted {id}, but its certificate is not saved: {}", failure.reason);
+    Failure::configuration(reason).remedy(format!(
+        "free the disk, or make the directory writable, and repeat the command with the same token within a day: the \
+         brokers issue the certificate again to the key in {}",
+        pending.path().display()
+    ))
 }
 
 fn save(
@@ -243,6 +260,25 @@ mod tests {
         ] {
             assert!(failure(&token(id)).remedy.contains(command), "{id}");
         }
+    }
+
+    #[test]
+    fn an_empty_token_is_a_missing_one() {
+        for empty in ["", " \n"] {
+            let failure = failure(empty);
+            assert!(failure.reason.contains("no join token is given"), "{failure:?}");
+            assert!(failure.exit == Exit::Usage && failure.remedy.contains("comity user add"), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_cannot_be_saved_names_the_key_that_gets_it_again() {
+        let dir = tempfile::tempdir().expect("made");
+        let token: JoinToken = token("spiffe://dev.test/user/alice").parse().expect("a token");
+        let pending = PendingKey::open(dir.path(), &token).expect("written");
+        let failure = not_saved(Failure::configuration("no space left"), &token.id, &pending);
+        assert!(failure.reason.contains("admitted spiffe://dev.test/user/alice"), "{failure:?}");
+        assert!(failure.remedy.contains(&pending.path().display().to_string()), "{failure:?}");
     }
 
     #[test]

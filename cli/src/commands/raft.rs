@@ -8,10 +8,12 @@ use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
-use super::invitation::{Invitation, InvitationText, Invited};
+mod invite;
+
+pub use invite::BrokerInviteArgs;
+
 use crate::failure::Failure;
-use crate::session::{Session, call, idempotency_key};
-use crate::units::{DurationBounds, format_duration};
+use crate::session::Session;
 use crate::views::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
 /// Limit of a status call: a broker that is down must not delay the others' answers.
@@ -82,17 +84,6 @@ lease, notice and deadline, so that each keeps its remaining time. Start windows
 dates of agreements stay. Only a maintainer of the federation may call it.
 ";
 
-const INVITE_BROKER_EXAMPLES: &str = "\
-Examples:
-  comity raft invite                    prints 'comity-broker up --join TOKEN' for the new host
-  comity raft invite 2                  for broker 2, whose disk is lost
-  comity raft invite > broker.token
-
-The token is a secret. It works once and is shown once: on a terminal with the command to run, in
-a file or a pipe alone. Its holder gets the federation's authority, and with it can issue any
-identity. The new broker becomes a learner, and votes once it has caught up.
-";
-
 /// `comity raft`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  comity raft status\n  comity raft transfer-leader 2\n")]
@@ -101,7 +92,6 @@ pub enum RaftCommand {
     #[command(after_help = STATUS_EXAMPLES)]
     Status,
     /// Invite a broker: print the command with which it joins
-    #[command(after_help = INVITE_BROKER_EXAMPLES)]
     Invite(BrokerInviteArgs),
     /// Add a broker that receives the log and does not vote yet
     #[command(after_help = ADD_LEARNER_EXAMPLES)]
@@ -140,40 +130,6 @@ impl RebaseTimeArgs {
             Err(_) => Err(Failure::unavailable(format!("no answer within {} s", REBASE_LIMIT.as_secs()))
                 .remedy("run 'comity raft rebase-time' to see how far log time is off; repeating the call is safe")),
         }
-    }
-}
-
-/// `comity raft invite`.
-#[derive(Debug, Args)]
-pub struct BrokerInviteArgs {
-    /// Number of the broker [default: the next free one]
-    #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
-    id: Option<u64>,
-    /// Lifetime of the token: 1m to 7d
-    #[arg(long, default_value = "1h", value_parser = DurationBounds::TOKEN.parser(), allow_hyphen_values = true,
-        value_name = "DURATION")]
-    ttl: u64,
-    /// Key that makes a repeated call safe: the same key creates no second token [default: random]
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
-}
-
-impl BrokerInviteArgs {
-    async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = RaftServiceClient::new(session.channel()?);
-        let request = v1::InviteBrokerRequest {
-            broker: self.id.unwrap_or(0),
-            ttl_ms: self.ttl,
-            idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
-        };
-        let response = call(client.invite_broker(request)).await?;
-        eprintln!("single-use token for broker {}, expires in {}:", response.broker, format_duration(self.ttl));
-        session.print(&Invitation::new(
-            Invited::Broker(response.broker),
-            response.token,
-            response.expires_at_ms,
-            InvitationText::for_standard_output(),
-        ))
     }
 }
 

@@ -6,7 +6,7 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
 
-use super::invitation::{Invitation, InvitationText, Invited};
+use super::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
@@ -15,15 +15,16 @@ use crate::units::{DurationBounds, format_duration};
 
 const ADD_EXAMPLES: &str = "\
 Examples:
-  comity user add alice                         prints 'comity login TOKEN' for alice to run
+  comity user add alice                         prints the command that alice runs
   comity user add alice --tenant poly-ml        also makes her a submitter of the tenant
   comity user add alice --ttl 24h > alice.token
   comity user add alice -o json | jq -r .command
 
 The token is a secret. It works once and is shown once: on a terminal with the command to run, in
 a file or a pipe alone. alice makes her own key; nobody else sees it. Only a maintainer may invite
-users. Policy decides what alice may do; --tenant edits the bundle in force, says what that changes,
-and asks if anything does.
+users, and only one who is a broker operator a broker operator. Policy decides what alice may do;
+--tenant edits the bundle in force, says what that changes, and asks if anything does. 'comity
+invitation revoke' takes the token back.
 ";
 
 /// `comity user`.
@@ -109,7 +110,7 @@ impl UserAddArgs {
         let response = call(FederationServiceClient::new(channel.clone()).invite_user(request)).await?;
         eprintln!("{}", roles_of(channel, &id).await);
         eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
-        session.print(&Invitation::new(
+        session.print(&NewInvitation::new(
             Invited::User(self.user.to_string()),
             response.token,
             response.expires_at_ms,
@@ -141,6 +142,9 @@ fn roles_text(id: &SpiffeId, roles: &Roles) -> String {
     if roles.federation_admin {
         parts.push("maintainer of the federation".to_owned());
     }
+    if roles.broker_operator {
+        parts.push("broker operator".to_owned());
+    }
     parts.extend(roles.institutions_operated.iter().map(|name| format!("operator of {name}")));
     parts.extend(roles.tenants.iter().map(|(tenant, role)| format!("{} of tenant {tenant}", role.as_str())));
     format!("policy makes {id}: {}", parts.join(", "))
@@ -159,13 +163,14 @@ mod tests {
         assert!(text.contains("no role yet") && text.contains("'{id: spiffe://dev.test/user/alice,"), "{text}");
         let roles = Roles {
             federation_admin: true,
+            broker_operator: true,
             institutions_operated: BTreeSet::from(["polytechnic".to_owned()]),
             tenants: BTreeMap::from([("poly-ml".to_owned(), TenantRole::Submitter)]),
         };
         assert_eq!(
             roles_text(&id, &roles),
-            "policy makes spiffe://dev.test/user/alice: maintainer of the federation, operator of polytechnic, \
-             submitter of tenant poly-ml"
+            "policy makes spiffe://dev.test/user/alice: maintainer of the federation, broker operator, \
+             operator of polytechnic, submitter of tenant poly-ml"
         );
     }
 }

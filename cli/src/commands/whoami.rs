@@ -42,6 +42,8 @@ pub(super) struct CallerRights {
     pub(super) policy_in_force: bool,
     /// Whether the caller maintains the federation.
     pub(super) maintainer: bool,
+    /// Whether the caller may invite brokers.
+    broker_operator: bool,
     /// Institutions whose clusters the caller operates.
     pub(super) institutions: Vec<String>,
     /// Tenants in which the caller has a role.
@@ -80,6 +82,7 @@ impl CallerRights {
             certificate_not_after_ms: session.certificate_not_after_ms()?,
             policy_in_force: answer.policy_in_force,
             maintainer: answer.maintainer,
+            broker_operator: answer.broker_operator,
             institutions: answer.institutions,
             tenants: answer.tenants.into_iter().map(rights).collect(),
         })
@@ -87,7 +90,8 @@ impl CallerRights {
 
     /// Whether policy gives the caller no role at all.
     pub(super) fn has_no_role(&self) -> bool {
-        self.kind == "user" && !self.maintainer && self.institutions.is_empty() && self.tenants.is_empty()
+        let has_right = self.maintainer || self.broker_operator;
+        self.kind == "user" && !has_right && self.institutions.is_empty() && self.tenants.is_empty()
     }
 
     /// Whether lists of clusters, leases and requests may be read.
@@ -107,9 +111,10 @@ impl CallerRights {
             (true, false) => Some("bootstrap admin: may apply the first policy".to_owned()),
             (false, _) => None,
         };
+        let operator = (self.broker_operator && self.policy_in_force).then(|| "broker operator".to_owned());
         let word = if self.kind == "cluster" { "cluster of" } else { "operator of" };
         let institutions = (!self.institutions.is_empty()).then(|| format!("{word} {}", self.institutions.join(", ")));
-        let roles: Vec<String> = maintainer.into_iter().chain(institutions).collect();
+        let roles: Vec<String> = maintainer.into_iter().chain(operator).chain(institutions).collect();
         if roles.is_empty() && self.has_no_role() { "none".to_owned() } else { roles.join("; ") }
     }
 }
@@ -175,6 +180,7 @@ pub(super) mod tests {
             certificate_not_after_ms: 90 * 24 * 3_600_000,
             policy_in_force: true,
             maintainer: false,
+            broker_operator: false,
             institutions: Vec::new(),
             tenants: vec![TenantRights {
                 tenant: "poly-ml".to_owned(),
@@ -188,8 +194,9 @@ pub(super) mod tests {
     fn rights_are_words() {
         let text = alice().table(0).to_string();
         assert!(text.contains("in 90d") && text.contains("poly-ml  submitter  submit; change your own"), "{text}");
-        let operator = CallerRights { maintainer: true, institutions: vec!["ncc".to_owned()], ..alice() };
-        assert_eq!(operator.roles_text(), "maintainer of the federation; operator of ncc");
+        let institutions = vec!["ncc".to_owned()];
+        let operator = CallerRights { maintainer: true, broker_operator: true, institutions, ..alice() };
+        assert_eq!(operator.roles_text(), "maintainer of the federation; broker operator; operator of ncc");
     }
 
     #[test]

@@ -12,8 +12,10 @@ pub struct DurationBounds {
 impl DurationBounds {
     /// Length of a lease, at submission and renewal.
     pub const LEASE: Self = Self { min_ms: 10 * SECOND, max_ms: 90 * DAY };
-    /// Lifetime of a token.
+    /// Lifetime of a cluster's or user's token.
     pub const TOKEN: Self = Self { min_ms: 60 * SECOND, max_ms: 7 * DAY };
+    /// Lifetime of a broker's token.
+    pub const BROKER_TOKEN: Self = Self { min_ms: 60 * SECOND, max_ms: 3_600 * SECOND };
     /// Notice that preemptible work needs.
     pub const GRACE: Self = Self { min_ms: SECOND, max_ms: DAY };
     /// How long a command waits.
@@ -64,7 +66,8 @@ mod tests {
         for (flags, bounds) in [
             ("`request submit --duration`, `quote --duration`, `lease renew --duration`", DurationBounds::LEASE),
             ("`request submit --grace`, `quote --grace`", DurationBounds::GRACE),
-            ("`cluster invite --ttl`", DurationBounds::TOKEN),
+            ("`cluster invite --ttl`, `user add --ttl`", DurationBounds::TOKEN),
+            ("`raft invite --ttl`", DurationBounds::BROKER_TOKEN),
             ("`request submit --timeout`, `request watch --timeout`", DurationBounds::WAIT),
         ] {
             let row = format!("| {flags} | {bounds} |");

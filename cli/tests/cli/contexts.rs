@@ -130,6 +130,12 @@ pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str
         process.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
         process.wait_with_output().unwrap()
     };
+    // The certificate cannot be kept at first: a directory is in its place.
+    let blocked = config.path().join("comity/contexts/comity.example/cert.pem");
+    std::fs::create_dir_all(blocked.join("in the way")).unwrap();
+    let failed = login(&token);
+    assert!(!failed.status.success() && stderr(&failed).contains("within a day"), "{}", stderr(&failed));
+    std::fs::remove_dir_all(&blocked).unwrap();
     let context = json(&login(&token));
     assert!(context["current"] == true && context["user"].as_str().unwrap().ends_with("/user/carol"), "{context}");
     let again = login(&token);
@@ -165,5 +171,10 @@ pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str
     assert!(cluster.status.success() && stdout(&cluster).starts_with("comity-join-"), "{}", stderr(&cluster));
     let broker = json(&as_maintainer(&["raft", "invite", "-o", "json"]));
     assert_eq!(broker["broker"], 4);
-    assert!(broker["command"].as_str().unwrap().starts_with("comity-broker up --join comity-join-"), "{broker}");
+    assert!(broker["command"].as_str().unwrap().ends_with(" | comity-broker up --join -"), "{broker}");
+    let open = json(&as_maintainer(&["invitation", "list", "-o", "json"]));
+    let find = |kind: &str| open["items"].as_array().unwrap().iter().find(|it| it["kind"] == kind).cloned().unwrap();
+    assert_eq!(find("cluster")["invited"], "new-cluster");
+    let revoked = as_maintainer(&["invitation", "revoke", find("broker")["id"].as_str().unwrap()]);
+    assert!(revoked.status.success() && stdout(&revoked).starts_with("revoked "), "{}", stderr(&revoked));
 }

@@ -16,8 +16,10 @@ use crate::problem::{ProblemCode, shorten};
 pub struct Federation {
     /// The SPIFFE trust domain of all identities.
     pub trust_domain: String,
-    /// Users with the federation role `admin`: they invite any cluster and apply policy.
+    /// Users with the federation role `admin`: they invite users and any cluster, and apply policy.
     pub maintainers: BTreeSet<String>,
+    /// Users who may invite brokers, and with that hand out the federation's authority. Only they may add others.
+    pub broker_operators: BTreeSet<String>,
     /// Values for fields that documents and requests leave out.
     pub defaults: Defaults,
     /// Bounds on every request and on the queue.
@@ -111,6 +113,10 @@ impl Spec for Federation {
             reader.require_items(&path, node, "name at least one user, or nobody can change anything");
             reader.set(&path, node, FieldReader::user_id)
         });
+        let broker_operators = fields
+            .optional("brokerOperators", reader)
+            .map(|(path, node)| reader.set(&path, node, FieldReader::user_id))
+            .unwrap_or_default();
         let defaults = fields.optional("defaults", reader).and_then(|(path, node)| {
             let mut fields = Fields::open(node, &path, reader)?;
             let defaults = read_defaults(&mut fields, reader);
@@ -126,6 +132,7 @@ impl Spec for Federation {
         Some(Self {
             trust_domain: trust_domain?,
             maintainers: maintainers?,
+            broker_operators,
             defaults: defaults.unwrap_or_default(),
             limits: limits.unwrap_or_default(),
         })

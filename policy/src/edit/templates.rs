@@ -8,14 +8,16 @@ use crate::source::{BundleSource, SourceFile};
 const ANY_CLASS: &str = "any";
 
 /// The least bundle with which work can begin: one institution, its tenant, one GPU class for all devices, and an open
-/// agreement. The maintainer also operates the institution and administers the tenant. Clusters follow with
-/// [`enrol_cluster`](super::enrol_cluster).
+/// agreement. The maintainer also operates the brokers and the institution, and administers the tenant. Clusters follow
+/// with [`enrol_cluster`](super::enrol_cluster).
 #[must_use]
 pub fn minimal_bundle(trust_domain: &str, institution: &str, maintainer: &str) -> BundleSource {
     let federation = document(
         "Federation",
         institution,
-        &format!("  trustDomain: {trust_domain}\n  maintainers:\n    - {maintainer}\n"),
+        &format!(
+            "  trustDomain: {trust_domain}\n  maintainers:\n    - {maintainer}\n  brokerOperators:\n    - {maintainer}\n"
+        ),
     );
     let class = document(
         "GpuClass",

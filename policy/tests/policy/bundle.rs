@@ -226,6 +226,11 @@ fn roles_are_those_that_documents_give() {
     assert!(!bundle.may_invite(&id("admin"), "not-listed"));
     assert!(!bundle.may_invite(&id("alice"), "polytech-campus"));
     assert!(!bundle.roles_of(&id("hana")).may_submit("poly-ml"));
+    // ingrid maintains the federation, and the brokers are admin's alone.
+    let (admin, ingrid) = (bundle.roles_of(&id("admin")), bundle.roles_of(&id("ingrid")));
+    assert!(admin.broker_operator && ingrid.federation_admin && !ingrid.broker_operator);
+    assert!(bundle.may_invite_user(&id("admin"), "admin") && !bundle.may_invite_user(&id("ingrid"), "admin"));
+    assert!(bundle.may_invite_user(&id("ingrid"), "alice") && !bundle.may_invite_user(&id("bruno"), "alice"));
     for stranger in ["", "alice", "spiffe://other.example/user/admin", "spiffe://comity.example/user/zoe"] {
         assert!(bundle.roles_of(stranger).is_empty(), "{stranger}");
     }

@@ -35,6 +35,7 @@ fn text<'s>(source: &'s BundleSource, path: &str) -> &'s str {
 fn the_minimal_bundle_makes_its_maintainer_a_submitter() {
     let bundle = compiled(&minimal());
     let roles = bundle.roles_of(INGRID);
+    assert!(roles.broker_operator, "an explicit line");
     assert!(roles.federation_admin && roles.institutions_operated.contains("home") && roles.may_submit("home"));
     assert_eq!(bundle.class_of(&DeviceFacts::default()), Some("any"));
     assert_eq!(bundle.enrollable_clusters().count(), 0);

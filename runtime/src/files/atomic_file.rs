@@ -101,6 +101,18 @@ pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
         .map_err(|source| FileError::new("create", path, source))
 }
 
+/// Checks that files of `bytes` in all can be written into a directory, which is created. Leaves nothing behind.
+///
+/// # Errors
+/// [`FileError`], for example of a full disk.
+pub fn check_room(dir: &Path, bytes: usize) -> Result<(), FileError> {
+    create_private_dir(dir)?;
+    let probe = dir.join(temporary_name(&OsString::from(".room")));
+    let written = create_and_fill(&probe, PRIVATE, |file| file.write_all(&vec![0; bytes]));
+    let removed = fs::remove_file(&probe);
+    written.and(removed).map_err(|source| FileError::new("write", dir, source))
+}
+
 /// Fills a temporary file beside `path`, and calls `publish` on it to move it to `path`.
 fn write_via_temporary(
     path: &Path,
@@ -204,6 +216,17 @@ mod tests {
         write(&dir.path().join("key"), b"x", PRIVATE).unwrap();
         assert!(!dir.path().join(old).exists());
         assert!(dir.path().join(fresh).exists() && dir.path().join(other).exists());
+    }
+
+    #[test]
+    fn room_is_checked_without_a_trace() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("new");
+        check_room(&dir, 4_096).unwrap();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::write(home.path().join("file"), "").unwrap();
+        let error = check_room(&home.path().join("file"), 1).unwrap_err().to_string();
+        assert!(error.contains("file"), "{error}");
     }
 
     #[test]

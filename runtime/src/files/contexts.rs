@@ -171,6 +171,15 @@ impl Contexts {
         Ok(CliContext { name: name.to_owned(), brokers, learnt, identity, agent: stored.agent })
     }
 
+    /// Where the identity of a context is or will be. Reads nothing.
+    ///
+    /// # Errors
+    /// [`ContextError::Name`].
+    pub fn identity_of(&self, name: &str) -> Result<IdentityDir, ContextError> {
+        check_name(name)?;
+        Ok(self.identity_dir(name))
+    }
+
     /// Creates a context, or replaces its brokers and identity. Forgets learnt brokers.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ impl JoinToken {
     /// # Errors
     /// [`TokenArgumentError`].
     pub fn from_argument(argument: &str) -> Result<Self, TokenArgumentError> {
-        let text = if is_token(argument) {
+        let text = if is_token(argument) || argument.trim().is_empty() {
             Zeroizing::new(argument.to_owned())
         } else if argument == "-" {
             read_input(std::io::stdin().lock())?
@@ -106,6 +106,9 @@ mod tests {
             assert_eq!(JoinToken::from_argument(&argument).unwrap().broker().unwrap(), 2);
         }
         assert_eq!(*read_input(line().as_bytes()).unwrap(), line());
+        // A file name that is empty says nothing.
+        let error = JoinToken::from_argument(" ").unwrap_err().to_string();
+        assert!(error.contains("the text is empty"), "{error}");
     }
 
     #[test]

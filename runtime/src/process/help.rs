@@ -2,7 +2,10 @@
 
 use std::ffi::OsString;
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command, Parser};
+
+use crate::join_token::misplaced_token;
 
 /// How much of the help is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +25,28 @@ impl Detail {
     }
 }
 
-/// Parses the command line of a program.
+/// Where a command line takes a token.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenPlace {
+    /// The arguments that take one.
+    pub args: &'static [&'static str],
+    /// The command to use, for an error.
+    pub instead: &'static str,
+}
+
+/// Parses the command line of a program. Refuses a token elsewhere than in `place`, without printing it.
 ///
 /// # Errors
 /// The error, the help or the version to print.
-pub fn parse<P: Parser>(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<P, clap::Error> {
+pub fn parse<P: Parser>(
+    words: impl IntoIterator<Item = impl Into<OsString>>,
+    place: TokenPlace,
+) -> Result<P, clap::Error> {
     let words = help_flag_last(words.into_iter().map(Into::into).collect());
     let mut command = shaped(P::command(), Detail::of(&words));
     let matches = command.try_get_matches_from_mut(words)?;
+    misplaced_token(&command, &matches, place.args, place.instead)
+        .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
     P::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
@@ -86,9 +103,11 @@ mod tests {
         detail: bool,
     }
 
+    const NOWHERE: TokenPlace = TokenPlace { args: &[], instead: "" };
+
     #[test]
     fn full_help_has_details_and_variables() {
-        let help = |line: &str| parse::<Program>(line.split(' ')).expect_err("help").to_string();
+        let help = |line: &str| parse::<Program>(line.split(' '), NOWHERE).expect_err("help").to_string();
         let short = help("program -h");
         assert!(short.contains("Data directory\n") && short.contains("--help: more"), "{short}");
         assert!(!short.contains("PROGRAM_DATA") && !short.contains("--detail"), "{short}");
@@ -97,7 +116,7 @@ mod tests {
             assert!(full.contains(part), "{part}: {full}");
         }
         assert_eq!(help("program help"), full);
-        assert!(parse::<Program>("program --detail".split(' ')).expect("good").detail);
+        assert!(parse::<Program>("program --detail".split(' '), NOWHERE).expect("good").detail);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub use invitations::invite_broker::InviteBroker;
 pub use invitations::invite_user::InviteUser;
 pub use invitations::join_broker::JoinBroker;
 pub use invitations::join_user::JoinUser;
+pub use invitations::open_invitations::{check_invite, may_revoke};
+pub use invitations::revoke_invite::RevokeInvite;
 pub use leases::checkpoint_lease::CheckpointLease;
 pub use leases::reclaim_leases::ReclaimLeases;
 pub use leases::release_lease::ReleaseLease;
@@ -76,6 +78,7 @@ pub enum Command {
     JoinUser(JoinUser),
     InviteBroker(InviteBroker),
     JoinBroker(JoinBroker),
+    RevokeInvite(RevokeInvite),
 }
 
 impl Command {
@@ -110,6 +113,7 @@ impl Command {
             Self::JoinUser(command) => command.apply(transition),
             Self::InviteBroker(command) => command.apply(transition),
             Self::JoinBroker(command) => command.apply(transition),
+            Self::RevokeInvite(command) => command.apply(transition),
         }
     }
 
@@ -145,6 +149,7 @@ impl Command {
             Self::JoinUser(_) => "join-user",
             Self::InviteBroker(_) => "invite-broker",
             Self::JoinBroker(_) => "join-broker",
+            Self::RevokeInvite(_) => "revoke-invite",
         }
     }
 }

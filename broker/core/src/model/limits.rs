@@ -70,8 +70,10 @@ pub const MAX_ENDPOINT_BYTES: usize = 262;
 pub const MAX_POD_CIDRS: usize = 8;
 /// Bytes of a Liqo version.
 pub const MAX_LIQO_VERSION_BYTES: usize = 32;
-/// Outstanding join tokens.
+/// Open invitations.
 pub const MAX_INVITES: usize = 1_000;
+/// Open invitations of one inviter, so that one cannot use up all.
+pub const MAX_INVITES_PER_INVITER: usize = 64;
 /// Ended requests, leases and closed peerings to keep for inspection; the oldest go first.
 pub const MAX_ENDED_KEPT: usize = 1_000;
 /// Placements tried before a request fails.

@@ -126,6 +126,7 @@ impl Refusal {
                 "request" => "`comity request list --all` shows the requests that you may see".to_owned(),
                 "peering" => "`comity peering list --all` shows the peerings that you may see".to_owned(),
                 "cluster" | "member cluster" => "`comity cluster list` shows the clusters that you may see".to_owned(),
+                "invitation" => "`comity invitation list` shows the invitations that you may see".to_owned(),
                 "offer" => "`comity offers` shows the offers that you may see".to_owned(),
                 _ => format!("name one of the {} that exist", plural(what)),
             },

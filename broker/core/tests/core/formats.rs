@@ -22,7 +22,7 @@ const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
 
 /// Commands of format 1.
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 29] = [
     "apply-policy",
     "invite-cluster",
     "join-cluster",
@@ -51,6 +51,7 @@ const COMMANDS: [&str; 28] = [
     "join-user",
     "invite-broker",
     "join-broker",
+    "revoke-invite",
 ];
 
 /// A history with every command, most of them accepted.
@@ -104,7 +105,7 @@ fn story() -> Vec<LogEnvelope> {
             client_address: format!("10.0.0.{number}:7443"),
         }));
     }
-    for command in super::invitations::user_and_broker_join() {
+    for command in super::invitations::user_and_broker_join().into_iter().chain(super::invitations::revoked()) {
         federation.ok(command);
     }
     let held = federation.state.clusters[&cluster("south")].offer.as_ref().unwrap().generation;

@@ -1,8 +1,12 @@
 //! Join tokens of users and brokers: single use, expiry, one subject each, and the broker's place in the group.
+//! `inviters.rs` tests who may make them.
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::{AssignBroker, Expire, InviteBroker, InviteUser, JoinBroker, JoinCluster, JoinUser};
-use comity_core::limits::MAX_VOTERS;
+use comity_core::command::{
+    AssignBroker, Expire, InviteBroker, InviteUser, JoinBroker, JoinCluster, JoinUser, RevokeInvite,
+};
+use comity_core::invite::invitation_id;
+use comity_core::limits::{MAX_INVITES_PER_INVITER, MAX_VOTERS};
 use comity_core::refusal::Code;
 use comity_core::{Command, InviteSubject, Millis, ReplyBody, Timestamp};
 
@@ -10,23 +14,36 @@ use super::federation::{Federation, cluster};
 
 const HOUR: Millis = Millis(3_600_000);
 
-fn hash(of: &str) -> String {
+pub(crate) fn hash(of: &str) -> String {
     format!("{of:0>64}")
 }
 
-fn invite_user(user: &str) -> Command {
+pub(crate) fn invite_user(user: &str) -> Command {
     Command::InviteUser(InviteUser { user: user.to_owned(), secret_sha256: hash(user), ttl: HOUR })
 }
 
-fn join_user(user: &str, secret: &str) -> Command {
+pub(crate) fn join_user(user: &str, secret: &str) -> Command {
     Command::JoinUser(JoinUser { user: user.to_owned(), secret_sha256: hash(secret) })
 }
 
-fn invite_broker(broker: Option<u64>, secret: &str) -> Command {
-    Command::InviteBroker(InviteBroker { broker, secret_sha256: hash(secret), ttl: HOUR })
+pub(crate) fn invite_broker(broker: Option<u64>, secret: &str) -> Command {
+    Command::InviteBroker(InviteBroker { broker, secret_sha256: hash(secret), ttl: HOUR, replace: false })
 }
 
-fn join_broker(broker: u64, secret: &str) -> Command {
+fn replace_broker(broker: u64, secret: &str) -> Command {
+    Command::InviteBroker(InviteBroker { broker: Some(broker), secret_sha256: hash(secret), ttl: HOUR, replace: true })
+}
+
+pub(crate) fn revoke(secret: &str) -> Command {
+    Command::RevokeInvite(RevokeInvite { id: invitation_id(&hash(secret)).to_owned() })
+}
+
+/// An invitation and its end.
+pub(crate) fn revoked() -> [Command; 2] {
+    [invite_user("bob"), revoke("bob")]
+}
+
+pub(crate) fn join_broker(broker: u64, secret: &str) -> Command {
     Command::JoinBroker(JoinBroker {
         broker,
         secret_sha256: hash(secret),
@@ -35,7 +52,7 @@ fn join_broker(broker: u64, secret: &str) -> Command {
     })
 }
 
-fn assign(broker: u64, role: BrokerRole) -> Command {
+pub(crate) fn assign(broker: u64, role: BrokerRole) -> Command {
     Command::AssignBroker(AssignBroker {
         broker,
         role,
@@ -121,14 +138,16 @@ fn a_member_joins_again_at_its_address_only() {
     let mut federation = group_of_one();
     federation.ok(invite_broker(Some(2), "a"));
     federation.ok(join_broker(2, "a"));
-    federation.ok(invite_broker(Some(2), "b"));
+    let refusal = federation.refused(invite_broker(Some(2), "b"));
+    assert!(refusal.code == Code::WrongState && refusal.remedy.contains("--replace"), "{refusal}");
+    federation.ok(replace_broker(2, "b"));
     federation.ok(join_broker(2, "b"));
     federation.ok(invite_broker(None, "c"));
     let Command::JoinBroker(third) = join_broker(3, "c") else { unreachable!() };
     let stolen = JoinBroker { raft_address: "b2.test:7444".to_owned(), ..third.clone() };
     assert_eq!(federation.refused(Command::JoinBroker(stolen)).field, "raft_address");
     federation.ok(Command::JoinBroker(third));
-    federation.ok(invite_broker(Some(2), "d"));
+    federation.ok(replace_broker(2, "d"));
     let Command::JoinBroker(second) = join_broker(2, "d") else { unreachable!() };
     let moved = JoinBroker { raft_address: "elsewhere.test:7444".to_owned(), ..second };
     assert_eq!(federation.refused(Command::JoinBroker(moved)).code, Code::WrongState);
@@ -143,6 +162,29 @@ fn a_group_has_a_bounded_number_of_voters_and_exists_before_it_invites() {
         federation.ok(assign(broker, BrokerRole::Voter));
     }
     assert_eq!(federation.refused(invite_broker(None, "x")).code, Code::LimitReached);
-    federation.ok(invite_broker(Some(1), "again"));
+    federation.ok(replace_broker(1, "again"));
     federation.ok(join_broker(1, "again"));
+}
+
+#[test]
+fn a_revoked_token_admits_nobody() {
+    let mut federation = Federation::with_policy();
+    federation.ok(invite_user("alice"));
+    federation.ok(revoke("alice"));
+    assert!(federation.refused(join_user("alice", "alice")).reason.contains("revoked"));
+    assert_eq!(federation.refused(revoke("alice")).code, Code::NotFound);
+}
+
+#[test]
+fn one_inviter_has_a_bounded_number_of_open_invitations() {
+    let mut federation = Federation::with_policy();
+    for number in 0..MAX_INVITES_PER_INVITER {
+        federation.ok(invite_user(&format!("u{number}")));
+    }
+    let refusal = federation.refused(invite_user("late"));
+    assert_eq!(refusal.code, Code::LimitReached);
+    let remedy = "revoke some of `comity invitation list` with `comity invitation revoke ID`, or wait 60 min";
+    assert!(refusal.remedy.starts_with(remedy), "{refusal}");
+    federation.ok(revoke("u0"));
+    federation.ok(invite_user("late"));
 }

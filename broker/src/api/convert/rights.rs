@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use comity_policy::{Bundle, TenantRole};
 use comity_proto::v1;
 
-use crate::api::authorize::{is_maintainer, roles_of};
+use crate::api::authorize::{is_broker_operator, is_maintainer, roles_of};
 use crate::api::caller::Caller;
 
 /// Converts to the API message. `bootstrap`: SPIFFE ids that count as maintainers while no bundle is in force.
@@ -36,6 +36,7 @@ pub fn to_proto(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTreeSet<S
         maintainer: is_maintainer(caller, bundle, bootstrap),
         institutions,
         tenants,
+        broker_operator: is_broker_operator(caller, bundle, bootstrap),
     }
 }
 

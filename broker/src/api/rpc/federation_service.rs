@@ -19,6 +19,7 @@ use tonic::Request;
 use crate::api::authorize::{Rpc, may_invite};
 use crate::api::caller::Caller;
 use crate::api::convert::{cluster, rights};
+use crate::api::invitation::Lifetimes;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
@@ -27,6 +28,7 @@ use crate::api::{idempotency, invitation};
 use crate::context::{Context, complete};
 use crate::group::Consistency;
 
+mod invitations;
 mod join_broker;
 mod join_user;
 
@@ -45,6 +47,8 @@ serve! { FederationService for FederationHandlers {
     invite_cluster: InviteClusterRequest -> InviteClusterResponse;
     check_join: CheckJoinRequest -> CheckJoinResponse;
     invite_user: InviteUserRequest -> InviteUserResponse;
+    list_invitations: ListInvitationsRequest -> ListInvitationsResponse;
+    revoke_invitation: RevokeInvitationRequest -> RevokeInvitationResponse;
     join: JoinRequest -> JoinResponse;
     join_user: JoinUserRequest -> JoinUserResponse;
     join_broker: JoinBrokerRequest -> JoinBrokerResponse;
@@ -88,7 +92,7 @@ impl FederationHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "InviteCluster", &message)?;
         let id = ClusterId::parse(&message.cluster, "cluster")?;
-        let ttl = invitation::parse_ttl(message.ttl_ms)?;
+        let ttl = Lifetimes::MEMBER.parse(message.ttl_ms)?;
         self.context.permit(|bundle| may_invite(&caller, bundle, &id)).await?;
 
         let command = |secret_sha256| {

@@ -11,6 +11,7 @@ use comity_runtime::tls::BrokerEndpoints;
 use tonic::Request;
 
 use crate::api::authorize::Rpc;
+use crate::api::invitation::Lifetimes;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
 use crate::api::{idempotency, invitation};
@@ -70,8 +71,10 @@ impl RaftHandlers {
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "InviteBroker", &message)?;
-        let (broker, ttl) = ((message.broker != 0).then_some(message.broker), invitation::parse_ttl(message.ttl_ms)?);
-        let command = |secret_sha256| Command::InviteBroker(InviteBroker { broker, secret_sha256, ttl });
+        let (broker, ttl) = ((message.broker != 0).then_some(message.broker), Lifetimes::BROKER.parse(message.ttl_ms)?);
+        let command = |secret_sha256| {
+            Command::InviteBroker(InviteBroker { broker, secret_sha256, ttl, replace: message.replace })
+        };
         let invited = SpiffeKind::Broker(message.broker);
         let new = invitation::invite(&self.context, &caller, &invited, idempotency, command).await?;
         let InviteSubject::Broker(broker) = new.subject else {

@@ -13,13 +13,14 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
-use crate::api::authorize::{Rpc, Viewer, may_change, may_submit, may_view_tenant};
+use crate::api::authorize::{Rpc, may_change, may_submit, may_view_tenant};
 use crate::api::caller::Caller;
 use crate::api::convert::{answer, lease, request as convert};
 use crate::api::idempotency::of_call;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
+use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
 use crate::context::Context;
 use crate::group::Consistency;

@@ -15,11 +15,12 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::api::authorize::{Rpc, Viewer};
+use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
 use crate::api::watch_seats::WatchSeats;
+use crate::api::viewer::Viewer;
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 use crate::watch::{Batch, clusters, objects};

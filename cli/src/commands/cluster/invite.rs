@@ -7,8 +7,8 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::BrokerChannel;
 
 use crate::commands::completions::known_ids;
-use crate::commands::invitation::{Invitation, InvitationText, Invited};
-use crate::commands::policy::edit_in_force;
+use crate::commands::new_invitation::{InvitationText, Invited, NewInvitation};
+use crate::commands::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -17,11 +17,12 @@ use crate::units::{DurationBounds, format_duration};
 
 const INVITE_EXAMPLES: &str = "\
 Examples:
-  comity cluster invite physics-farm           prints 'comity-agent join TOKEN'
+  comity cluster invite physics-farm           prints the command that joins it
   comity cluster invite physics-farm --enroll  also adds it to the policy
   comity cluster invite physics-farm --ttl 24h > join.token
 
 The token is a secret that works once. In a pipe or a file it stands alone.
+'comity invitation revoke' takes it back.
 Policy must list the cluster; --enroll adds it to the bundle in force, with all
 GPU classes, and asks if that changes anything.
 ";
@@ -71,7 +72,7 @@ impl ClusterInviteArgs {
         };
         let response = call(client.invite_cluster(request)).await?;
         eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
-        session.print(&Invitation::new(
+        session.print(&NewInvitation::new(
             Invited::Cluster(self.cluster.clone()),
             response.token,
             response.expires_at_ms,

@@ -75,6 +75,18 @@ pub(crate) fn clusters() -> ArgValueCompleter {
     })
 }
 
+/// Completes open invitations.
+pub(crate) fn invitations() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        candidates(typed, |channel| async move {
+            let request = v1::ListInvitationsRequest { consistency: stale() };
+            let response = call(FederationServiceClient::new(channel).list_invitations(request)).await?;
+            let words = |it: v1::Invitation| (it.id, format!("{} {}", it.kind, it.invited));
+            Ok(response.invitations.into_iter().map(words).collect())
+        })
+    })
+}
+
 /// Completes clusters that policy names, members or not.
 pub(crate) fn policy_clusters() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {

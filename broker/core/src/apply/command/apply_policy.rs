@@ -53,19 +53,15 @@ impl ApplyPolicy {
                 format!("keep {ours}; a trust domain cannot be changed"),
             ));
         }
+        check_broker_operators(transition, &bundle)?;
         if !self.force {
             check_maintainers(transition, &bundle)?;
         }
-        let applied_by = match transition.actor() {
-            Actor::User(id) => id.clone(),
-            Actor::Cluster(id) => id.to_string(),
-            Actor::Leader(id) => format!("broker {id}"),
-        };
         transition.set_policy(PolicyRecord {
             bundle: Arc::new(bundle),
             source: self.source.clone(),
             applied_at: transition.now(),
-            applied_by,
+            applied_by: transition.actor().name(),
         });
         Ok(ReplyBody::Policy { changed: true })
     }
@@ -85,6 +81,27 @@ impl ApplyPolicy {
         let remedy = "read the bundle in force again (`comity policy show`), and apply your change to it";
         Err(Refusal::new(Code::PolicyChanged, reason, remedy).at("expected_hash", expected))
     }
+}
+
+/// Refuses a new broker operator whom neither a broker operator nor a broker names: maintainers could otherwise invite
+/// brokers, and with that get the authority's key. The first bundle may name any.
+fn check_broker_operators(transition: &Transition<'_>, bundle: &Bundle) -> Result<(), Refusal> {
+    let (Some(record), Actor::User(caller)) = (&transition.state().policy, transition.actor()) else { return Ok(()) };
+    let in_force = &record.bundle;
+    let is_broker = caller.starts_with(&format!("spiffe://{}/broker/", in_force.federation.spec.trust_domain));
+    if is_broker || in_force.roles_of(caller).broker_operator {
+        return Ok(());
+    }
+    let before = &in_force.federation.spec.broker_operators;
+    let Some(added) = bundle.federation.spec.broker_operators.difference(before).next() else { return Ok(()) };
+    let remedy = match before.first() {
+        Some(operator) => format!("let a broker operator apply the bundle, such as {operator}"),
+        None => "apply the bundle on a broker's machine with the broker's own certificate: \
+                 `comity --identity DATA/identity policy apply DIRECTORY`"
+            .to_owned(),
+    };
+    let reason = format!("{caller} is no broker operator and may not make {added} one");
+    Err(Refusal::new(Code::PermissionDenied, reason, remedy).at("Federation.spec.brokerOperators", added))
 }
 
 /// Refuses a bundle after which nobody, or not its applier, could apply another one.

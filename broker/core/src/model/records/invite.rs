@@ -1,10 +1,11 @@
-//! Join tokens that are outstanding.
+//! Open invitations: join tokens that are neither used nor expired.
 
 use std::fmt;
 
 use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
+use crate::model::reply::Actor;
 use crate::model::time::Timestamp;
 
 /// Who may join with a token.
@@ -51,11 +52,22 @@ impl fmt::Display for InviteSubject {
     }
 }
 
-/// An outstanding single-use join token. The state keeps only the hash of its secret.
+/// Hex digits of an invitation's id.
+const ID_DIGITS: usize = 12;
+
+/// The id of an invitation: the end of its secret's hash, which is as random as the secret.
+#[must_use]
+pub fn invitation_id(secret_sha256: &str) -> &str {
+    secret_sha256.get(secret_sha256.len().saturating_sub(ID_DIGITS)..).unwrap_or(secret_sha256)
+}
+
+/// An open invitation: a single-use join token. The state keeps only the hash of its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invite {
     /// Who may join.
     pub subject: InviteSubject,
+    /// Who invited. The token works only while policy lets them invite the subject.
+    pub inviter: Actor,
     /// When it expires.
     pub expires_at: Timestamp,
 }

@@ -19,6 +19,18 @@ pub enum Actor {
     Leader(u64),
 }
 
+impl Actor {
+    /// The SPIFFE id, or the number of a broker.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::User(id) => id.clone(),
+            Self::Cluster(id) => id.to_string(),
+            Self::Leader(id) => format!("broker {id}"),
+        }
+    }
+}
+
 /// Identifies a call, so that repeating it is harmless.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idempotency {
@@ -92,7 +104,7 @@ pub enum Change {
     Peering(PeeringId),
     /// Envelopes for a cluster.
     Envelopes(ClusterId),
-    /// A join token: created, used or expired.
+    /// An invitation: made, used, revoked or expired.
     Invite(InviteSubject),
     /// The policy bundle.
     Policy,

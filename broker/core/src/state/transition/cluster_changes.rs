@@ -81,7 +81,7 @@ impl Transition<'_> {
         self.note(Change::Invite(subject));
     }
 
-    /// Removes a join token that was used or has expired.
+    /// Removes a join token that was used or revoked, or has expired.
     pub(crate) fn remove_invite(&mut self, secret_sha256: &str) {
         let records = &mut self.state.records;
         records.derived.timers.set(Due::Invite(secret_sha256.to_owned()), None);

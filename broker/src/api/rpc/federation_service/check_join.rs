@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use comity_core::command::check_invite;
 use comity_core::{InviteSubject, Refusal, State};
 use comity_proto::{MAX_UDP_PROBES, UDP_PROBE_NONCE_BYTES, v1};
 use comity_runtime::tls::PeerInfo;
@@ -39,18 +40,8 @@ impl FederationHandlers {
     async fn unspent(&self, check: &JoinCheck) -> Result<v1::CheckJoinResponse, RpcError> {
         let now = self.context.now();
         let subject = InviteSubject::Cluster(check.cluster.clone());
-        let unknown = |reason: &str| invitation::invalid_token(&subject, reason);
-        let read = |state: &State| {
-            let invite = state
-                .invites
-                .get(&check.secret_sha256)
-                .ok_or_else(|| unknown("the join token is unknown, expired or already used"))?;
-            if invite.expires_at <= now {
-                return Err(unknown("the join token has expired"));
-            }
-            if invite.subject != subject {
-                return Err(unknown("the join token is for another cluster").at("cluster", &check.cluster));
-            }
+        let read = |state: &State| -> Result<v1::CheckJoinResponse, Refusal> {
+            let invite = check_invite(state, now, &check.secret_sha256, &subject)?;
             let bundle = state.policy.as_ref().map(|record| &record.bundle);
             let institution = bundle.and_then(|bundle| bundle.institution_of_cluster(check.cluster.as_str()));
             Ok(v1::CheckJoinResponse {

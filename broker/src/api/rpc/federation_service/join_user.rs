@@ -9,6 +9,7 @@ use tonic::Request;
 use super::{FederationHandlers, parse_csr};
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
+use crate::api::invitation::Lifetimes;
 use crate::api::rpc_error::RpcError;
 use crate::api::{idempotency, invitation};
 
@@ -21,7 +22,7 @@ impl FederationHandlers {
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "InviteUser", &message)?;
-        let (user, ttl) = (invitation::parse_user(&message.user)?, invitation::parse_ttl(message.ttl_ms)?);
+        let (user, ttl) = (invitation::parse_user(&message.user)?, Lifetimes::MEMBER.parse(message.ttl_ms)?);
         let command =
             |secret_sha256| Command::InviteUser(InviteUser { user: user.as_str().to_owned(), secret_sha256, ttl });
         let invited = SpiffeKind::User(user.clone());

@@ -3,7 +3,7 @@
 use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::invitations::outstanding::record_invite;
+use crate::apply::command::invitations::open_invitations::record_invite;
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::Reply;

@@ -3,7 +3,7 @@
 use comity_types::{ClusterId, InstitutionId, PeeringId};
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::invitations::outstanding::check_invite;
+use crate::apply::command::invitations::open_invitations::check_invite;
 use crate::model::cluster::Cluster;
 use crate::model::health::Health;
 use crate::model::invite::InviteSubject;
@@ -27,7 +27,12 @@ pub struct JoinCluster {
 
 impl JoinCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        check_invite(transition, &self.secret_sha256, &InviteSubject::Cluster(self.cluster.clone()))?;
+        check_invite(
+            transition.state(),
+            transition.now(),
+            &self.secret_sha256,
+            &InviteSubject::Cluster(self.cluster.clone()),
+        )?;
         let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
         let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
             Refusal::invalid(

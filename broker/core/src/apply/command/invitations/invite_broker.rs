@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::invitations::outstanding::record_invite;
+use crate::apply::command::invitations::open_invitations::record_invite;
 use crate::model::broker_record::BrokerRole;
 use crate::model::invite::InviteSubject;
 use crate::model::limits::{MAX_BROKERS, MAX_VOTERS};
@@ -21,6 +21,8 @@ pub struct InviteBroker {
     pub secret_sha256: String,
     /// How long the token is valid.
     pub ttl: Millis,
+    /// Whether the broker may be a member already: the broker that joins takes its place.
+    pub replace: bool,
 }
 
 impl InviteBroker {
@@ -37,9 +39,16 @@ impl InviteBroker {
             }
             Some(broker) => broker,
         };
-        if state.brokers.get(&broker).is_some_and(|record| record.role == BrokerRole::Removed) {
+        let role = state.brokers.get(&broker).map(|record| record.role);
+        if role == Some(BrokerRole::Removed) {
             let reason = format!("broker {broker} was removed from the group; numbers are never used again");
             let remedy = "invite a broker without a number, for the next free one";
+            return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", broker));
+        }
+        if role.is_some() && !self.replace {
+            let reason = format!("broker {broker} is a member already; the broker that joins would take its place");
+            let remedy =
+                "invite a new broker without a number; if the member's disk is lost, stop it and invite with --replace";
             return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", broker));
         }
         check_room(state, broker)?;

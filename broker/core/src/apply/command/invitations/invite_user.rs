@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::invitations::outstanding::record_invite;
+use crate::apply::command::invitations::open_invitations::record_invite;
 use crate::model::invite::InviteSubject;
 use crate::model::reply::Reply;
 use crate::model::time::Millis;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::command::brokers::assign_broker::AssignBroker;
 use crate::apply::command::invitations::invite_broker::check_room;
-use crate::apply::command::invitations::outstanding::check_invite;
+use crate::apply::command::invitations::open_invitations::check_invite;
 use crate::model::broker_record::BrokerRole;
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::{Code, Refusal};
@@ -27,13 +27,13 @@ pub struct JoinBroker {
 
 impl JoinBroker {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        check_invite(transition, &self.secret_sha256, &InviteSubject::Broker(self.broker))?;
+        check_invite(transition.state(), transition.now(), &self.secret_sha256, &InviteSubject::Broker(self.broker))?;
         let state = transition.state();
         check_room(state, self.broker)?;
         let mut others = state.brokers.iter().filter(|(id, it)| **id != self.broker && it.role != BrokerRole::Removed);
         if let Some((other, _)) = others.find(|(_, record)| record.raft_address == self.raft_address) {
             let reason = format!("broker {other} is at {} already", self.raft_address);
-            let remedy = "give the new broker an address of its own with --listen or --host";
+            let remedy = "give the new broker an address of its own with --raft-listen or --address";
             return Err(Refusal::new(Code::InvalidField, reason, remedy).at("raft_address", &self.raft_address));
         }
         let assignment = AssignBroker {

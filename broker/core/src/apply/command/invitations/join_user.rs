@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::command::invitations::outstanding::check_invite;
+use crate::apply::command::invitations::open_invitations::check_invite;
 use crate::model::invite::InviteSubject;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
@@ -18,7 +18,12 @@ pub struct JoinUser {
 
 impl JoinUser {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        check_invite(transition, &self.secret_sha256, &InviteSubject::User(self.user.clone()))?;
+        check_invite(
+            transition.state(),
+            transition.now(),
+            &self.secret_sha256,
+            &InviteSubject::User(self.user.clone()),
+        )?;
         transition.remove_invite(&self.secret_sha256);
         Ok(ReplyBody::Done)
     }

@@ -1,0 +1,130 @@
+//! Who may invite, revoke, and make somebody able to invite brokers: policy decides when a token is made and again when
+//! it is used.
+
+use comity_core::broker_record::BrokerRole;
+use comity_core::command::{ApplyPolicy, InviteCluster, JoinCluster};
+use comity_core::log::LOG_FORMAT;
+use comity_core::refusal::Code;
+use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, Reply, Timestamp};
+
+use super::federation::{Federation, cluster, terms};
+use super::invitations::{assign, hash, invite_broker, invite_user, join_broker, join_user, revoke};
+
+const ADMIN: &str = "spiffe://test.example/user/admin";
+const OPERATOR: &str = "spiffe://test.example/user/oscar";
+const BROKER: &str = "spiffe://test.example/broker/1";
+const MAINTAINERS: &str = "maintainers: [\"spiffe://test.example/user/admin\"]";
+
+/// A bundle with these maintainers and broker operators.
+fn policy(maintainers: &[&str], operators: &[&str]) -> Command {
+    let source = terms(MAINTAINERS, &format!("maintainers: {maintainers:?}\n  brokerOperators: {operators:?}"));
+    Command::ApplyPolicy(ApplyPolicy { source, force: true })
+}
+
+/// admin maintains, oscar operates the brokers; the group is broker 1.
+fn with_operator() -> Federation {
+    let mut federation = Federation::with_policy();
+    federation.ok(policy(&[ADMIN], &[OPERATOR]));
+    federation.ok(assign(1, BrokerRole::Voter));
+    federation
+}
+
+fn apply_as(federation: &mut Federation, user: &str, command: Command) -> Reply {
+    federation.now += 1;
+    let entry = LogEnvelope {
+        format: LOG_FORMAT,
+        actor: Actor::User(user.to_owned()),
+        time: Timestamp(federation.now),
+        traceparent: String::new(),
+        idempotency: None,
+        command,
+    };
+    federation.state.apply(&entry).unwrap().reply
+}
+
+fn denied(reply: Reply) -> Refusal {
+    let refusal = reply.unwrap_err();
+    assert_eq!(refusal.code, Code::PermissionDenied, "{refusal}");
+    refusal
+}
+
+#[test]
+fn a_maintainer_may_not_invite_brokers_and_a_broker_operator_no_users() {
+    let mut federation = with_operator();
+    let refusal = denied(apply_as(&mut federation, ADMIN, invite_broker(None, "a")));
+    assert!(refusal.remedy.contains("brokerOperators"), "{refusal}");
+    apply_as(&mut federation, OPERATOR, invite_broker(None, "o")).unwrap();
+    denied(apply_as(&mut federation, OPERATOR, invite_user("alice")));
+    apply_as(&mut federation, ADMIN, invite_user("alice")).unwrap();
+}
+
+#[test]
+fn a_maintainer_gets_no_certificate_of_a_broker_operator() {
+    let mut federation = with_operator();
+    let refusal = denied(apply_as(&mut federation, ADMIN, invite_user("oscar")));
+    assert!(refusal.remedy.contains("broker operator"), "{refusal}");
+    // Nor one that was invited before the user became a broker operator.
+    apply_as(&mut federation, ADMIN, invite_user("eve")).unwrap();
+    federation.ok(policy(&[ADMIN], &[OPERATOR, "spiffe://test.example/user/eve"]));
+    assert!(federation.refused(join_user("eve", "eve")).reason.contains("may not invite user eve any more"));
+    // Whoever is both may.
+    federation.ok(policy(&[ADMIN], &[ADMIN, OPERATOR]));
+    apply_as(&mut federation, ADMIN, invite_user("oscar")).unwrap();
+    federation.ok(join_user("oscar", "oscar"));
+}
+
+#[test]
+fn only_broker_operators_and_brokers_make_others_broker_operators() {
+    let mut federation = with_operator();
+    let refusal = denied(apply_as(&mut federation, ADMIN, policy(&[ADMIN], &[ADMIN, OPERATOR])));
+    assert_eq!(refusal.field, "Federation.spec.brokerOperators");
+    assert!(refusal.remedy.contains(OPERATOR), "{refusal}");
+    // Taking the right away is safe, and what is left needs a broker's certificate.
+    apply_as(&mut federation, ADMIN, policy(&[ADMIN], &[])).unwrap();
+    let refusal = denied(apply_as(&mut federation, ADMIN, policy(&[ADMIN], &[ADMIN])));
+    assert!(refusal.remedy.contains("identity policy apply"), "{refusal}");
+    apply_as(&mut federation, BROKER, policy(&[ADMIN], &[OPERATOR])).unwrap();
+    apply_as(&mut federation, OPERATOR, policy(&[ADMIN], &[ADMIN, OPERATOR])).unwrap();
+}
+
+#[test]
+fn tokens_of_dismissed_inviters_are_refused() {
+    let mut federation = with_operator();
+    apply_as(&mut federation, OPERATOR, invite_broker(None, "2")).unwrap();
+    apply_as(&mut federation, ADMIN, invite_user("alice")).unwrap();
+    let invite_south = Command::InviteCluster(InviteCluster {
+        cluster: cluster("south"),
+        secret_sha256: hash("south"),
+        ttl: Millis::from_hours(1),
+        replace: false,
+    });
+    apply_as(&mut federation, ADMIN, invite_south).unwrap();
+    federation.ok(policy(&["spiffe://test.example/user/next"], &[]));
+    let join_south = Command::JoinCluster(JoinCluster {
+        cluster: cluster("south"),
+        secret_sha256: hash("south"),
+        identity_key: "ed25519:south".to_owned(),
+        certificate_not_after: Timestamp(u64::MAX >> 1),
+    });
+    for (join, inviter) in [(join_broker(2, "2"), OPERATOR), (join_user("alice", "alice"), ADMIN), (join_south, ADMIN)]
+    {
+        let refusal = federation.refused(join);
+        assert_eq!(refusal.code, Code::InvalidToken, "{refusal}");
+        assert!(refusal.reason.starts_with(&format!("{inviter}, who made the join token, may not")), "{refusal}");
+    }
+}
+
+#[test]
+fn inviters_revoke_their_own_invitations_and_those_that_they_could_have_made() {
+    let mut federation = with_operator();
+    apply_as(&mut federation, OPERATOR, invite_broker(None, "2")).unwrap();
+    apply_as(&mut federation, ADMIN, invite_user("alice")).unwrap();
+    for (user, secret) in [(ADMIN, "2"), (OPERATOR, "alice")] {
+        assert_eq!(apply_as(&mut federation, user, revoke(secret)).unwrap_err().code, Code::NotFound);
+    }
+    federation.ok(policy(&["spiffe://test.example/user/next"], &[ADMIN]));
+    apply_as(&mut federation, "spiffe://test.example/user/next", revoke("alice")).unwrap();
+    // Not a broker operator any more, but its inviter.
+    apply_as(&mut federation, OPERATOR, revoke("2")).unwrap();
+    assert!(federation.state.invites.is_empty());
+}
