@@ -6,6 +6,7 @@
 //! these pods. Label and resource have one name, are set on exactly these nodes, and are removed with the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
@@ -103,6 +104,13 @@ fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt)
 pub(super) struct LeaseNodes {
     client: Client,
     salt: NodeSalt,
+}
+
+/// Without the salt, which hides node names from brokers.
+impl fmt::Debug for LeaseNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseNodes").finish_non_exhaustive()
+    }
 }
 
 impl LeaseNodes {
