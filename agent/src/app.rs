@@ -438,7 +438,7 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     };
     let api = KubernetesApi::connect(&source).await?;
     let inventory = observe::kubernetes::observe(&api, settings);
-    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock));
+    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
 }

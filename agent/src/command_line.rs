@@ -82,10 +82,7 @@ fn without_token(message: &str) -> String {
 
 impl CommandLine {
     fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        help::parse(
-            words,
-            TokenPlace { args: &["token", "join_token"], instead: "echo TOKEN | comity-agent join -" },
-        )
+        help::parse(words, TokenPlace { args: &["token", "join_token"], instead: "echo TOKEN | comity-agent join -" })
     }
 
     /// Parses the process's arguments; a wrong one ends it with the code for wrong use.

@@ -8,6 +8,7 @@ mod credential;
 pub mod echo;
 mod https;
 mod kubeconfig;
+mod lease_nodes;
 pub mod namespace;
 pub mod origin_file;
 pub mod origin_secret;

@@ -1,7 +1,7 @@
 //! Delivers a lease as a namespace of this cluster; needs only Kubernetes.
 //!
-//! Objects are made in an order in which the tenant never has excess rights: the namespace with Pod Security; quota,
-//! limits and network policy; then the ServiceAccount, its rights and the Secret that tokens are bound to. Removal is
+//! Objects are made in an order in which the tenant never has excess rights: the lease's resource on its nodes; the
+//! namespace with Pod Security; quota, limits and network policy; then the ServiceAccount, its rights and the Secret that tokens are bound to. Removal is
 //! in reverse: the Secret, which voids all tokens; the binding, because an API server caches a token for up to 10 s;
 //! the rest.
 //!
@@ -22,6 +22,7 @@ use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::clock::Clock;
 use comity_runtime::secret::SecretString;
 use comity_types::LeaseId;
@@ -35,6 +36,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
+use crate::lease_nodes::LeaseNodes;
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
 
 /// Shortest life of a token that an API server issues. If a lease ends earlier, the deletion of its Secret voids the
@@ -53,15 +55,17 @@ const QUOTA_POLL: Duration = Duration::from_millis(100);
 pub struct NamespaceDelivery {
     api: KubernetesApi,
     clock: Arc<dyn Clock>,
+    nodes: LeaseNodes,
     /// Device names of the cluster and when they were read.
     devices: Mutex<Option<(Duration, Arc<BTreeSet<String>>)>>,
 }
 
 impl NamespaceDelivery {
-    /// Delivers on the cluster behind `api`.
+    /// Delivers on the cluster behind `api`, whose offers name nodes by `salt`.
     #[must_use]
-    pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>) -> Self {
-        Self { api, clock, devices: Mutex::new(None) }
+    pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>, salt: NodeSalt) -> Self {
+        let nodes = LeaseNodes::new(api.client(), salt);
+        Self { api, clock, nodes, devices: Mutex::new(None) }
     }
 
     fn namespaces(&self) -> Api<Namespace> {
@@ -81,6 +85,7 @@ impl NamespaceDelivery {
         let devices = self.device_names().await?;
         let metadata = |name: &str| objects::metadata(lease, name);
         let quota = quota::resource_quota(lease, &devices, metadata)?;
+        self.nodes.open_to(lease).await?;
         self.make_namespace(lease).await?;
         let quotas = self.namespaced::<ResourceQuota>(id);
         apply(&quotas, &quota).await?;
@@ -256,9 +261,9 @@ impl NamespaceDelivery {
     }
 
     async fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
+        let mut leases = self.nodes.leases_with_resource().await?;
         let namespaces = self.namespaces();
         let mut page = ListParams::default().labels(LEASE_LABEL).limit(PAGE_SIZE);
-        let mut leases = BTreeSet::new();
         for _ in 0..MAX_PAGES {
             let list = call("list the namespaces of leases", namespaces.list_metadata(&page)).await?;
             leases.extend(list.items.iter().filter_map(lease_of));

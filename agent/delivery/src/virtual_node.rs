@@ -4,7 +4,6 @@
 //! its records ([`Grants`](comity_agent_liqo::donor::Grants)), and the origin requests exactly these.
 
 mod donor;
-mod nodes;
 mod origin;
 mod resources;
 

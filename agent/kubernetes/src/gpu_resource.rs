@@ -13,6 +13,9 @@ pub const NVIDIA_MIG: &str = "nvidia.com/mig";
 /// AMD's GPUs.
 pub const AMD_GPU: &str = "amd.com/gpu";
 
+/// Before a lease's id: the extended resource that only the lease's nodes have.
+pub const LEASE_RESOURCE_PREFIX: &str = "lease.comity.dev/";
+
 /// Names that count GPUs, or parts of them, whether or not a node has them now: a device plugin may be installed while
 /// a lease runs.
 const WELL_KNOWN: [&str; 18] = [
@@ -110,14 +113,20 @@ pub fn is_extended(name: &str) -> bool {
 }
 
 /// Every device name that a lease must not use unless it was leased: all names that nodes count, and all well-known
-/// ones.
+/// ones. The leases' own resources are no devices.
 pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let profiles = MIG_PROFILES.iter().flat_map(|profile| {
         let name = format!("{NVIDIA_MIG_PREFIX}{profile}");
         [format!("{name}.shared"), name]
     });
     let well_known = WELL_KNOWN.iter().map(|name| (*name).to_owned());
-    on_nodes.into_iter().filter(|name| is_extended(name)).map(str::to_owned).chain(well_known).chain(profiles).collect()
+    on_nodes
+        .into_iter()
+        .filter(|name| is_extended(name) && !name.starts_with(LEASE_RESOURCE_PREFIX))
+        .map(str::to_owned)
+        .chain(well_known)
+        .chain(profiles)
+        .collect()
 }
 
 #[cfg(test)]
@@ -140,12 +149,13 @@ mod tests {
 
     #[test]
     fn what_nodes_count_joins_the_well_known_names() {
-        let names = all_known(["cpu", "amd.com/cpx_nps4", "nvidia.com/gpu"]);
+        let names = all_known(["cpu", "amd.com/cpx_nps4", "nvidia.com/gpu", "lease.comity.dev/lease-7"]);
         assert!(
             names.contains("amd.com/cpx_nps4")
                 && names.contains("nvidia.com/mig-1g.10gb.shared")
                 && names.contains("nvidia.com/mig-3g.71gb")
                 && !names.contains("cpu")
+                && !names.contains("lease.comity.dev/lease-7")
         );
         assert!(names.len() < 256, "a quota has room for 512, and a cluster's own devices need some");
     }

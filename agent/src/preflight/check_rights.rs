@@ -24,9 +24,10 @@ const fn right(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Samples of each rule in `deploy/agent/rbac.yaml`.
-const NEEDED: [NeededRight; 10] = [
+const NEEDED: [NeededRight; 11] = [
     right("watch", "", "nodes", ""),
     right("watch", "", "pods", ""),
+    right("patch", "", "nodes/status", ""),
     right("deletecollection", "", "pods", ""),
     right("create", "", "namespaces", ""),
     right("delete", "", "namespaces", ""),
@@ -81,11 +82,13 @@ pub(super) async fn check(client: &Client, list: &mut CheckList) -> bool {
 
 async fn is_granted(client: &Client, right: &NeededRight, namespace: Option<&str>) -> Result<bool, String> {
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let (resource, subresource) = right.resource.split_once('/').unwrap_or((right.resource, ""));
     let mut question = SelfSubjectAccessReview::default();
     question.spec.resource_attributes = Some(ResourceAttributes {
         verb: text(right.verb),
         group: text(right.group),
-        resource: text(right.resource),
+        resource: text(resource),
+        subresource: text(subresource),
         name: text(right.object),
         namespace: namespace.map(str::to_owned),
         ..ResourceAttributes::default()

@@ -193,6 +193,14 @@ impl Requests for Broker {
         })
     }
 
+    fn renew(&self, lease: String, _: String) -> BoxFuture<'_, Result<(), RequestError>> {
+        Box::pin(async move {
+            self.answer()?;
+            let reason = format!("{lease} is not renewed in these tests");
+            Err(RequestError::Refused { code: "wrong-state".to_owned(), reason })
+        })
+    }
+
     fn get(&self, request: String) -> BoxFuture<'_, Result<v1::Request, RequestError>> {
         Box::pin(async move {
             self.answer()?;

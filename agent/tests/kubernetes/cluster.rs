@@ -7,13 +7,14 @@ use comity_agent_delivery::{ApiCredential, DonorLease, NamespaceDelivery};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::placement::{NodePlacement, Placement};
+use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::{Clock, SystemClock};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 12] = [
+const MANIFESTS: [&str; 11] = [
     // The agent looks for slices of earlier leases; there are none.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "resourceslices.authentication.liqo.io"},
@@ -38,9 +39,10 @@ const MANIFESTS: [&str; 12] = [
     include_str!("../../../deploy/agent/tenant-role.yaml"),
     include_str!("../../../deploy/agent/admission.yaml"),
     include_str!("../../../deploy/agent/burst.yaml"),
-    include_str!("../../../deploy/agent/liqo-nodes.yaml"),
     include_str!("../../../deploy/agent/liqo-donor.yaml"),
 ];
+/// Salt of the node ids in these tests.
+pub(crate) const SALT: NodeSalt = NodeSalt::new([7; 32]);
 /// Longest wait in these tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -89,7 +91,7 @@ impl Cluster {
     }
 
     pub(crate) fn donor(&self) -> NamespaceDelivery {
-        NamespaceDelivery::new(self.agent.clone(), Arc::new(SystemClock::new()))
+        NamespaceDelivery::new(self.agent.clone(), Arc::new(SystemClock::new()), SALT)
     }
 
     /// Address of the API server: in these tests the tunnel's end.
@@ -122,7 +124,7 @@ fn kubeconfig(plane: &ControlPlane, token: &str) -> String {
     .to_string()
 }
 
-/// Three of the sixteen GPUs, with 4 cores and 16 GiB each, for half an hour.
+/// Three of the eight GPUs of gpu-1, with 4 cores and 16 GiB each, for half an hour.
 pub(crate) fn lease(id: &str) -> DonorLease {
     DonorLease {
         lease_id: id.parse().unwrap(),
@@ -130,7 +132,12 @@ pub(crate) fn lease(id: &str) -> DonorLease {
         origin: "polytechnic".into(),
         placement: Placement {
             donor: "donor".parse().unwrap(),
-            nodes: vec![NodePlacement { cpu_milli: 12_000, memory_mib: 48 * 1_024, ..Default::default() }],
+            nodes: vec![NodePlacement {
+                node: SALT.node_id("gpu-1"),
+                cpu_milli: 12_000,
+                memory_mib: 48 * 1_024,
+                ..Default::default()
+            }],
             resource_name: "nvidia.com/gpu".into(),
             resource_count: 3,
         },

@@ -7,10 +7,10 @@ use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -50,6 +50,7 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     let (code, message) = refusal(pods.create(&create, &privileged).await);
     assert!(code == 403 && message.contains("PodSecurity"), "{message}");
 
+    pods_stay_on_the_leases_nodes(cluster, &pods).await;
     no_pod_gets_above_the_donors_own(&pods).await;
     a_tenant_stays_inside(tenant).await;
     let quota = Api::<ResourceQuota>::namespaced(cluster.admin(), "comity-lease-2").get("gpus").await.unwrap();
@@ -61,6 +62,48 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
         Api::<NetworkPolicy>::namespaced(cluster.admin(), "comity-lease-2").list(&ListParams::default()).await.unwrap();
     assert_eq!(policies.items.len(), 1);
     assert!(donor.list().await.unwrap().contains(&LeaseId(2)));
+}
+
+/// Each container gets one unit of the lease's resource, which only gpu-1 has.
+async fn pods_stay_on_the_leases_nodes(cluster: &Cluster, pods: &Api<Pod>) {
+    const RESOURCE: &str = "lease.comity.dev/lease-2";
+    let create = PostParams::default();
+    let spec = pods.get("three").await.unwrap().spec.unwrap();
+    assert_eq!(spec.node_name.as_deref(), Some("gpu-1"));
+    assert_eq!(spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap()[RESOURCE].0, "1");
+
+    for (name, amount, part) in [("none", 0, "minimum"), ("more", 2, "maximum")] {
+        let (code, message) = refusal(pods.create(&create, &pod(name, RESOURCE, amount)).await);
+        assert!(code == 403 && message.contains(part) && message.contains(RESOURCE), "{code} {message}");
+    }
+    let mut elsewhere = pod("elsewhere", "nvidia.com/gpu", 0);
+    elsewhere.spec.as_mut().unwrap().node_selector =
+        Some([("kubernetes.io/hostname".to_owned(), "gpu-2".to_owned())].into());
+    pods.create(&create, &elsewhere).await.unwrap();
+    eventually("the tenant is told why the pod waits", || async {
+        let status = pods.get("elsewhere").await.unwrap().status.unwrap();
+        let conditions = status.conditions.unwrap_or_default();
+        conditions.iter().filter_map(|condition| condition.message.as_ref()).any(|message| message.contains(RESOURCE))
+    })
+    .await;
+    assert_eq!(pods.get("elsewhere").await.unwrap().spec.unwrap().node_name, None);
+    pods.delete("elsewhere", &DeleteParams::default()).await.unwrap();
+
+    // The right to set a lease's resource gives no right to change anything else of a node's status.
+    let own = Api::<Node>::all(cluster.agent.client());
+    let refused = async |patch: serde_json::Value| {
+        own.patch_status("gpu-2", &PatchParams::default(), &Patch::Merge(&patch)).await.is_err()
+    };
+    for patch in [
+        json!({ "status": { "capacity": { "nvidia.com/gpu": "9" } } }),
+        json!({ "status": { "allocatable": { "nvidia.com/gpu": null } } }),
+        json!({ "status": { "conditions": [] } }),
+        json!({ "metadata": { "labels": { "nvidia.com/gpu.product": "another" } } }),
+        json!({ "metadata": { "annotations": { "a": "b" } } }),
+    ] {
+        assert!(refused(patch.clone()).await, "{patch}");
+    }
+    assert!(!refused(json!({ "status": { "capacity": { "lease.comity.dev/lease-99": "1" } } })).await);
 }
 
 /// Limits that the admission policy adds to Pod Security and quota.
@@ -92,7 +135,7 @@ async fn a_tenant_stays_inside(tenant: Client) {
         assert_eq!(refusal(Api::<Pod>::namespaced(tenant.clone(), namespace).list(&all).await).0, 403);
     }
     assert_eq!(refusal(Api::<Namespace>::all(tenant.clone()).list(&all).await).0, 403);
-    assert_eq!(refusal(Api::<k8s_openapi::api::core::v1::Node>::all(tenant.clone()).list(&all).await).0, 403);
+    assert_eq!(refusal(Api::<Node>::all(tenant.clone()).list(&all).await).0, 403);
     let binding = serde_json::from_value::<RoleBinding>(json!({
         "metadata": { "name": "more" },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
@@ -128,6 +171,15 @@ pub(crate) async fn after_removal_the_token_is_refused_and_the_namespace_gone(cl
     refused_at_once_and_soon_unknown(&pods).await;
     assert!(Api::<Namespace>::all(cluster.admin()).get_opt("comity-lease-2").await.unwrap().is_none());
     assert!(!donor.list().await.unwrap().contains(&LeaseId(2)));
+    // A resource without a namespace is left of a removal that was interrupted.
+    assert!(donor.list().await.unwrap().contains(&LeaseId(99)));
+    donor.remove(LeaseId(99)).await.unwrap();
+    let nodes = Api::<Node>::all(cluster.admin()).list(&ListParams::default()).await.unwrap();
+    let capacities = nodes.items.iter().filter_map(|node| node.status.as_ref()?.capacity.as_ref());
+    let names: Vec<&String> = capacities.flat_map(|capacity| capacity.keys()).collect();
+    assert!(
+        !names.iter().any(|name| ["lease.comity.dev/lease-2", "lease.comity.dev/lease-99"].contains(&name.as_str()))
+    );
     donor.remove(LeaseId(2)).await.unwrap();
     let error = donor.credential(&lease).await.unwrap_err();
     assert!(matches!(error, DeliveryError::Temporary { .. }), "{error}");

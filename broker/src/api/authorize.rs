@@ -101,9 +101,9 @@ impl Rpc {
             | Self::Watch
             | Self::ExplainRequest => &[Cluster, Member],
             Self::QuoteRequest => &[Member],
-            // A cluster submits requests for its own pods and releases leases that they no longer need.
-            Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease => &[Cluster, Submitter],
-            Self::RenewLease | Self::CheckpointLease => &[Submitter],
+            // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
+            Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease | Self::RenewLease => &[Cluster, Submitter],
+            Self::CheckpointLease => &[Submitter],
             // A broker's certificate proves access to the authority's key: with it somebody can name broker operators.
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
             Self::ApplyPolicy => &[Admin, BrokerOperator, Broker],
@@ -361,6 +361,25 @@ pub fn may_change(
     Err(denied(reason, caller, Grant::Tenant(Some(tenant.as_str()), TenantRole::Admin), bundle))
 }
 
+/// Permits the renewal of a lease. A cluster renews the leases of its own requests only: people decide about theirs.
+///
+/// # Errors
+/// A [`Refusal`] with code `permission-denied`.
+pub fn may_renew(
+    caller: &Caller,
+    bundle: Option<&Bundle>,
+    tenant: &TenantId,
+    origin: &ClusterId,
+    owner: &str,
+) -> Result<(), Refusal> {
+    may_change(caller, bundle, tenant, origin, owner)?;
+    if matches!(caller, Caller::Cluster(..)) && caller.name() != owner {
+        let reason = format!("its request was submitted by {owner}");
+        return Err(denied(reason, caller, Grant::Tenant(Some(tenant.as_str()), TenantRole::Submitter), bundle));
+    }
+    Ok(())
+}
+
 /// Permits a user to quote a tenant's request.
 pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &TenantId) -> Result<(), Refusal> {
     let roles = roles_of(caller, bundle);
@@ -396,7 +415,7 @@ pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId)
 #[cfg(test)]
 mod tests {
     use comity_runtime::spiffe::TrustDomain;
-    use comity_runtime::spiffe::{SpiffeId, UserName};
+    use comity_runtime::spiffe::{ClusterName, SpiffeId, UserName};
 
     use super::*;
 
@@ -409,6 +428,21 @@ mod tests {
     fn user(name: &str) -> Caller {
         let domain = TrustDomain::new("comity.example").expect("a domain");
         Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")))
+    }
+
+    #[test]
+    fn a_cluster_renews_the_leases_of_its_own_requests_only() {
+        let bundle = bundle();
+        let domain = TrustDomain::new("comity.example").expect("a domain");
+        let tenant: TenantId = "poly-ml".parse().expect("a tenant");
+        let campus: ClusterId = "polytech-campus".parse().expect("a cluster");
+        let id = SpiffeId::cluster(domain, ClusterName::new("polytech-campus").expect("a name"));
+        let cluster = Caller::Cluster(id, campus.clone());
+        for (owner, may) in [(cluster.name(), true), (user("alice").name(), false)] {
+            assert!(may_change(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok());
+            assert_eq!(may_renew(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok(), may, "{owner}");
+        }
+        assert!(may_renew(&user("alice"), Some(&bundle), &tenant, &campus, &user("alice").name()).is_ok());
     }
 
     #[test]

@@ -69,6 +69,16 @@ async fn a_cluster_submits_follows_and_gives_back_what_its_pods_need() {
     let lease = within("an active lease", active).await;
     assert_eq!((lease.delivery(), lease.target_namespace.as_str()), (v1::Delivery::VirtualNode, "lab"));
 
+    let renew = |key: &str, may_shorten| v1::RenewLeaseRequest {
+        lease: lease.id.clone(),
+        duration_ms: 0,
+        idempotency_key: key.to_owned(),
+        may_shorten,
+    };
+    let renewed = LeaseServiceClient::new(campus.clone()).renew_lease(renew("n", false)).await.unwrap().into_inner();
+    assert!(renewed.lease.unwrap().expires_at_ms >= lease.expires_at_ms);
+    let at_donor = LeaseServiceClient::new(federation.channel(&donor.pem)).renew_lease(renew("n", false)).await;
+    assert_refused(at_donor, Code::PermissionDenied, "lease", "lease-1");
     let release = |key: &str| v1::ReleaseLeaseRequest { lease: lease.id.clone(), idempotency_key: key.to_owned() };
     // The donor sees the lease; it is not the donor's to give back.
     let at_donor = LeaseServiceClient::new(federation.channel(&donor.pem)).release_lease(release("d")).await;
@@ -122,8 +132,9 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
         idempotency_key: "renew".to_owned(),
         may_shorten: false,
     };
+    // No lease at all is not found; the leases of its own requests are a cluster's to renew.
     let reply = LeaseServiceClient::new(federation.channel(&campus.pem)).renew_lease(renew).await;
-    assert_refused(reply, Code::PermissionDenied, "", "");
+    assert_refused(reply, Code::NotFound, "lease", "lease-1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
 use crate::DonorLease;
+use crate::lease_nodes::lease_resource;
 
 /// Name of the quota; the origin reads it to check that the lease is usable.
 pub(crate) const QUOTA_NAME: &str = "gpus";
@@ -92,12 +93,15 @@ pub(crate) fn resource_quota(
 }
 
 /// The LimitRange: a container without requests gets half of one share, so that a pod with a sidecar fits; a minimum
-/// prevents a limit of zero, which would mean no limit.
+/// prevents a limit of zero, which would mean no limit. Each container has exactly one unit of the lease's own resource,
+/// which only the lease's nodes have.
 pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
+    let resource = lease_resource(lease.lease_id);
     let usual: Quantities = [
         ("cpu".to_owned(), milli(half_share(cpu_milli(lease), MIN_CPU_MILLI))),
         ("memory".to_owned(), mib(half_share(memory_mib(lease), MIN_MEMORY_MIB))),
+        (resource.clone(), number(1)),
     ]
     .into();
     let with_disk = |amount: Quantity| {
@@ -105,12 +109,17 @@ pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectM
         amounts.insert("ephemeral-storage".to_owned(), amount);
         amounts
     };
-    let least = [("cpu".to_owned(), milli(MIN_CPU_MILLI)), ("memory".to_owned(), mib(MIN_MEMORY_MIB))].into();
+    let least = [
+        ("cpu".to_owned(), milli(MIN_CPU_MILLI)),
+        ("memory".to_owned(), mib(MIN_MEMORY_MIB)),
+        (resource.clone(), number(1)),
+    ];
     let item = LimitRangeItem {
         type_: "Container".to_owned(),
         default: Some(with_disk(gib(CONTAINER_DISK_GIB))),
         default_request: Some(with_disk(mib(64))),
-        min: Some(least),
+        min: Some(least.into()),
+        max: Some([(resource, number(1))].into()),
         ..LimitRangeItem::default()
     };
     LimitRange { metadata: metadata(LIMITS_NAME), spec: Some(LimitRangeSpec { limits: vec![item] }) }
@@ -236,6 +245,9 @@ mod tests {
     #[test]
     fn defaults_fit_twice_into_a_share() {
         let limits = limit_range(&lease("nvidia.com/gpu", 3, 6_000), named).spec.unwrap().limits.remove(0);
+        for amounts in [&limits.default, &limits.default_request, &limits.min, &limits.max] {
+            assert_eq!(amounts.as_ref().unwrap()["lease.comity.dev/lease-7"], number(1));
+        }
         assert_eq!(limits.default_request.unwrap()["cpu"], milli(2_000));
         assert_eq!(limits.default.unwrap()["memory"], mib(512));
     }

@@ -1,4 +1,4 @@
-//! Removes a lease's namespace, and waits until it is gone.
+//! Removes a lease's namespace, waits until it is gone, and takes the lease's resource from its nodes.
 
 use std::time::Duration;
 
@@ -22,6 +22,11 @@ const POLL: Duration = Duration::from_millis(250);
 impl NamespaceDelivery {
     /// Removes the rights first, then all objects; returns when nothing is left.
     pub(super) async fn take_down(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
+        self.remove_namespace(lease_id).await?;
+        self.nodes.close_to(lease_id).await
+    }
+
+    async fn remove_namespace(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let name = namespace_name(lease_id);
         let read = format!("read namespace {name}");
         let Some(namespace) = call_opt(&read, self.namespaces().get(&name)).await? else { return Ok(()) };

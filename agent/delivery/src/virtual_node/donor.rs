@@ -12,9 +12,9 @@ use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::nodes::LeaseNodes;
 use super::{LentNode, VirtualNodeDonor, granted};
 use crate::DonorLease;
+use crate::lease_nodes::LeaseNodes;
 
 /// Time limit for the admission policies to admit a lease; observed: well under a second.
 const POLICIES_PATIENCE: Duration = Duration::from_secs(15);

@@ -69,6 +69,14 @@ impl Requests for BrokerRequests {
         })
     }
 
+    fn renew(&self, lease: String, key: String) -> BoxFuture<'_, Result<(), RequestError>> {
+        let mut client = self.leases.clone();
+        Box::pin(async move {
+            let call = v1::RenewLeaseRequest { lease, idempotency_key: key, ..v1::RenewLeaseRequest::default() };
+            limited(client.renew_lease(call)).await.map(drop)
+        })
+    }
+
     fn get(&self, request: String) -> BoxFuture<'_, Result<v1::Request, RequestError>> {
         let mut client = self.requests.clone();
         Box::pin(async move {

@@ -136,6 +136,7 @@ struct BurstLoop {
     submitted_ms: BTreeMap<String, u64>,
     ended: BTreeMap<String, EndedRequest>,
     refused: BTreeMap<String, (String, u64)>,
+    renewals_refused: BTreeMap<String, (String, u64)>,
     /// Refused submissions, by key.
     failures: FailureLog,
     assumed: BTreeMap<String, AssumedPod>,
@@ -168,6 +169,7 @@ impl BurstLoop {
             submitted_ms: BTreeMap::new(),
             ended: BTreeMap::new(),
             refused: BTreeMap::new(),
+            renewals_refused: BTreeMap::new(),
             failures: FailureLog::default(),
             assumed: BTreeMap::new(),
             seen_ms: BTreeMap::new(),
@@ -218,6 +220,7 @@ impl BurstLoop {
             match action {
                 BurstAction::Submit(submission) => self.worker.submit(submission.clone()),
                 BurstAction::Cancel { request } => self.worker.cancel(request.clone()),
+                BurstAction::Renew { lease, expires_at_ms } => self.worker.renew(lease.clone(), *expires_at_ms),
                 BurstAction::ReleaseLease { lease } => self.worker.release(lease.clone()),
                 BurstAction::WakeAt { at_ms } => wake = wake.min((*at_ms).max(now + 1)),
                 _ => {}
@@ -241,6 +244,7 @@ impl BurstLoop {
         self.seen_ms.retain(|uid, _| facts.contains_key(uid));
         self.written_notes.retain(|uid, _| facts.contains_key(uid));
         self.refused.retain(|_, (_, until)| *until > now);
+        self.renewals_refused.retain(|_, (_, until)| *until > now);
         self.ended.retain(|id, _| facts.values().any(|pod| pod.request.as_ref() == Some(id)));
         self.expected.retain(|uid, _| facts.values().any(|pod| pod.owner.uid == *uid));
         let pods = facts.into_values().map(|facts| {
@@ -265,6 +269,7 @@ impl BurstLoop {
             ),
             in_flight: self.worker.in_flight(),
             refused: self.refused.clone(),
+            renewals_refused: self.renewals_refused.clone(),
             written_notes: self.written_notes.clone(),
             cannot_borrow: self.service.borrow().borrows.clone().err(),
             expected: self.expected.iter().filter_map(|(uid, size)| Some((uid.clone(), (*size)?))).collect(),

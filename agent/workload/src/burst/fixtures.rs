@@ -121,6 +121,7 @@ pub(crate) fn lease(request: &str, gpus: u32, stage: LeaseStage) -> LeaseFacts {
         memory_mib_per_gpu: 1_024,
         stage,
         expires_at_ms: NOW + 3_600_000,
+        term_ms: 3_600_000,
         hold_until_ms: NOW + 60_000,
         idle_since_ms: None,
     }

@@ -6,6 +6,7 @@
 mod local;
 mod notes;
 mod release;
+mod renew;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -92,6 +93,13 @@ pub enum BurstAction {
         /// The request.
         request: String,
     },
+    /// Renew a lease.
+    Renew {
+        /// The lease.
+        lease: String,
+        /// The end that it has now, in milliseconds since 1970: a lease is renewed once for each end.
+        expires_at_ms: u64,
+    },
     /// Release a lease.
     ReleaseLease {
         /// The lease.
@@ -122,6 +130,7 @@ pub fn plan(snapshot: &BurstSnapshot) -> Vec<BurstAction> {
         planner.place(pod);
     }
     planner.place_waiting();
+    planner.renew_used();
     planner.release_unused();
     let mut actions = planner.actions;
     actions.extend(planner.wake_at_ms.map(|at_ms| BurstAction::WakeAt { at_ms }));

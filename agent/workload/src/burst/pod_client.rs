@@ -155,6 +155,7 @@ pub(super) fn pod_of(action: &BurstAction) -> Option<&PodRef> {
         | BurstAction::WriteEvent { pod, .. } => Some(pod),
         BurstAction::Submit(_)
         | BurstAction::Cancel { .. }
+        | BurstAction::Renew { .. }
         | BurstAction::ReleaseLease { .. }
         | BurstAction::WakeAt { .. } => None,
     }

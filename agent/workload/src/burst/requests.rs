@@ -30,6 +30,8 @@ pub trait Requests: Send + Sync {
     fn cancel(&self, request: String, key: String) -> BoxFuture<'_, Result<(), RequestError>>;
     /// Releases a lease; no error if it already ended.
     fn release(&self, lease: String, key: String) -> BoxFuture<'_, Result<(), RequestError>>;
+    /// Starts a new term of a lease, of the same length.
+    fn renew(&self, lease: String, key: String) -> BoxFuture<'_, Result<(), RequestError>>;
     /// One request.
     fn get(&self, request: String) -> BoxFuture<'_, Result<v1::Request, RequestError>>;
     /// Explains why a request waits.

@@ -109,6 +109,8 @@ pub struct LeaseFacts {
     pub stage: LeaseStage,
     /// When it ends unless renewed; 0 before it is active.
     pub expires_at_ms: u64,
+    /// Length of one term, in milliseconds.
+    pub term_ms: u64,
     /// Until when it is held if it does not become active.
     pub hold_until_ms: u64,
     /// Since when no pod uses it.
@@ -158,6 +160,8 @@ pub struct BurstSnapshot {
     pub in_flight: Vec<InFlight>,
     /// Recently refused submissions by idempotency key: reason, and when they may be tried again.
     pub refused: BTreeMap<String, (String, u64)>,
+    /// Recently refused renewals by lease: reason, and when they may be tried again.
+    pub renewals_refused: BTreeMap<String, (String, u64)>,
     /// Recent events by pod UID.
     pub written_notes: BTreeMap<String, Vec<WrittenNote>>,
     /// Number of pods that an owner will make, by its UID, if known.

@@ -28,6 +28,7 @@ pub(super) enum Answer {
     Submitted { submission: Box<Submission>, result: Result<v1::Request, RequestError> },
     Cancelled { request: String, result: Result<(), RequestError> },
     Released { lease: String, result: Result<(), RequestError> },
+    Renewed { lease: String, result: Result<(), RequestError> },
     Listed { began_ms: u64, result: Result<Vec<v1::Request>, RequestError> },
     Got { request: String, result: Result<v1::Request, RequestError> },
     Explained { request: String, result: Result<Box<v1::ExplainRequestResponse>, RequestError> },
@@ -42,6 +43,9 @@ impl Answer {
             | Self::Explained { result: Err(RequestError::NotFound(_)), .. }
             | Self::Submitted { .. }
             | Self::JobSize { .. } => None,
+            // The loop remembers a refusal.
+            Self::Renewed { result: Err(error @ RequestError::Unavailable(_)), .. } => Some(error),
+            Self::Renewed { .. } => None,
             Self::Cancelled { result, .. } | Self::Released { result, .. } => result.as_ref().err(),
             Self::Listed { result, .. } => result.as_ref().err(),
             Self::Got { result, .. } => result.as_ref().err(),
@@ -167,6 +171,14 @@ impl Worker {
         self.begin(format!("give back {lease}"), async move {
             let result = requests.release(lease.clone(), format!("burst-release-{lease}")).await;
             Answer::Released { lease, result }
+        });
+    }
+
+    pub(super) fn renew(&mut self, lease: String, expires_at_ms: u64) {
+        let requests = Arc::clone(&self.requests);
+        self.begin(format!("renew {lease}"), async move {
+            let result = requests.renew(lease.clone(), format!("burst-renew-{lease}-{expires_at_ms}")).await;
+            Answer::Renewed { lease, result }
         });
     }
 

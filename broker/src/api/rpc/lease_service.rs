@@ -4,12 +4,13 @@ use std::ops::Bound;
 
 use comity_core::command::{CheckpointLease, ReleaseLease, RenewLease};
 use comity_core::{Command, Millis, Refusal, State};
+use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::lease_service_server::LeaseService;
 use comity_types::{ClusterId, LeaseId, LeaseState, TenantId};
 use tonic::Request;
 
-use crate::api::authorize::{Rpc, may_change};
+use crate::api::authorize::{Rpc, may_change, may_renew};
 use crate::api::caller::Caller;
 use crate::api::convert::lease;
 use crate::api::idempotency;
@@ -87,7 +88,7 @@ impl LeaseHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "ReleaseLease", &message)?;
         let id = LeaseId::parse(&message.lease, "lease")?;
-        self.owned(&caller, id).await?;
+        self.permitted(&caller, id, may_change).await?;
         let command = Command::ReleaseLease(ReleaseLease { lease: id });
         let lease = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
         Ok(v1::ReleaseLeaseResponse { lease: Some(lease) })
@@ -99,7 +100,7 @@ impl LeaseHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "RenewLease", &message)?;
         let id = LeaseId::parse(&message.lease, "lease")?;
-        self.owned(&caller, id).await?;
+        self.permitted(&caller, id, may_renew).await?;
         let command = Command::RenewLease(RenewLease {
             lease: id,
             duration: Millis(message.duration_ms),
@@ -118,14 +119,14 @@ impl LeaseHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "CheckpointLease", &message)?;
         let id = LeaseId::parse(&message.lease, "lease")?;
-        self.owned(&caller, id).await?;
+        self.permitted(&caller, id, may_change).await?;
         let command = Command::CheckpointLease(CheckpointLease { lease: id });
         let lease = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
         Ok(v1::CheckpointLeaseResponse { lease: Some(lease) })
     }
 
-    /// Checks that the caller may change the lease; an invisible lease counts as missing.
-    async fn owned(&self, caller: &Caller, id: LeaseId) -> Result<(), RpcError> {
+    /// Checks that the caller may do this with the lease; an invisible lease counts as missing.
+    async fn permitted(&self, caller: &Caller, id: LeaseId, may: MayChange) -> Result<(), RpcError> {
         let found = self
             .context
             .group
@@ -140,12 +141,13 @@ impl LeaseHandlers {
             .filter(|(tenant, origin, donor, _)| viewer.sees_lease(tenant, origin, donor))
             .ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;
         self.context
-            .permit(|bundle| {
-                may_change(caller, bundle, &tenant, &origin, &owner).map_err(|refusal| refusal.at("lease", id))
-            })
+            .permit(|bundle| may(caller, bundle, &tenant, &origin, &owner).map_err(|refusal| refusal.at("lease", id)))
             .await
     }
 }
+
+/// Permits a caller something with a lease of this tenant and origin, whose request this owner submitted.
+type MayChange = fn(&Caller, Option<&Bundle>, &TenantId, &ClusterId, &str) -> Result<(), Refusal>;
 
 fn shown(state: &State, id: LeaseId) -> Result<v1::Lease, Refusal> {
     let held = state.leases.get(&id).ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;

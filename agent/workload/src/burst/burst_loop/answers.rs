@@ -12,6 +12,9 @@ use crate::burst::worker::Answer;
 /// How long a refused submission is not repeated.
 const REFUSED_FOR_MS: u64 = 30_000;
 
+/// How long a refused renewal is not repeated.
+const RENEWAL_REFUSED_FOR_MS: u64 = 60_000;
+
 impl BurstLoop {
     pub(super) async fn handle_answer(&mut self, answer: Answer) {
         let now = self.clock.unix_ms();
@@ -64,6 +67,12 @@ impl BurstLoop {
                 self.submitted_ms.remove(&request);
             }
             Answer::Released { lease, result: Ok(()) } => tracing::info!(lease, "an idle lease was released"),
+            Answer::Renewed { lease, result: Ok(()) } => tracing::info!(lease, "a lease that pods use was renewed"),
+            Answer::Renewed { result: Err(RequestError::Unavailable(_)), .. } => {}
+            Answer::Renewed { lease, result: Err(error) } => {
+                tracing::warn!(lease, %error, "the broker does not renew a lease that pods use");
+                self.renewals_refused.insert(lease, (error.to_string(), now + RENEWAL_REFUSED_FOR_MS));
+            }
             Answer::Explained { request, result: Ok(answer) } => self.wait_reasons.take(&request, &answer),
             Answer::JobSize { uid, size } => drop(self.expected.insert(uid, size)),
             // The worker logged it, and retries with backoff.

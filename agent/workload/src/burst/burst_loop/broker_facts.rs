@@ -70,6 +70,7 @@ fn facts(lease: &Lease) -> LeaseFacts {
             _ => LeaseStage::Coming,
         },
         expires_at_ms: lease.expires_at_ms,
+        term_ms: lease.term_ms,
         hold_until_ms: lease.hold_until_ms,
         idle_since_ms: None,
     }

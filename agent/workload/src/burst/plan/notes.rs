@@ -91,6 +91,15 @@ pub(super) fn lease_gone(lease: &str, is_replaced: bool) -> Note {
     )
 }
 
+pub(super) fn ends(lease: &str, facts: &LeaseFacts, why: &str) -> Note {
+    warning("ComityLeaseEnds", format!("{lease} ends at {}, and its pods with it; {why}", time(facts.expires_at_ms)))
+}
+
+pub(super) fn ends_soon(lease: &str, facts: &LeaseFacts, why: &str) -> Note {
+    let text = format!("{lease} ends very soon, at {}, and its pods with it; {why}", time(facts.expires_at_ms));
+    warning("ComityLeaseEnds", text)
+}
+
 pub(super) fn broker_silent() -> Note {
     note("ComityWaiting", "waits until the broker answers; nothing is requested until then".to_owned())
 }

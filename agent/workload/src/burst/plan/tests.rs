@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod renewal;
+
 use comity_proto::v1;
 
 use super::*;

@@ -85,6 +85,9 @@ impl Requests for Broker {
     fn release(&self, _lease: String, _key: String) -> BoxFuture<'_, Result<(), RequestError>> {
         async { Ok(()) }.boxed()
     }
+    fn renew(&self, _lease: String, _key: String) -> BoxFuture<'_, Result<(), RequestError>> {
+        async { Ok(()) }.boxed()
+    }
     fn get(&self, request: String) -> BoxFuture<'_, Result<v1::Request, RequestError>> {
         async move { Err(RequestError::NotFound(request)) }.boxed()
     }

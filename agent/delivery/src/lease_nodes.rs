@@ -1,15 +1,20 @@
-//! Labels that select the nodes on which a lease's pods may run.
+//! The nodes on which a lease's pods may run. Maps the broker's salted hashes back to node names.
 //!
-//! Maps the broker's salted hashes back to node names. A single node is selected by its host name, several by the
-//! lease's own label, which is set on exactly these nodes and removed with the lease.
+//! Pods of a virtual node select a single node by its host name, and several by the lease's own label. Pods in a lease's
+//! namespace request one unit of the lease's own extended resource in each container: the namespace's LimitRange adds
+//! it, and refuses any other amount. Only the lease's nodes have that resource, so the scheduler knows no other node for
+//! these pods. Label and resource have one name, are set on exactly these nodes, and are removed with the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
+use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
@@ -18,8 +23,8 @@ use crate::DonorLease;
 
 /// Label that every node has, and that selects it.
 const HOST_NAME: &str = "kubernetes.io/hostname";
-/// Before the lease's id, in the label of a lease on several nodes.
-const LEASE_NODES: &str = "lease.comity.dev/";
+/// Units of a lease's resource on each of its nodes: more containers than any kubelet runs.
+const PLACES: &str = "10000";
 /// Labels that describe the GPUs: pods of the origin may select by them.
 const SHOWN_LABELS: [&str; 6] = [
     "nvidia.com/gpu.product",
@@ -43,25 +48,42 @@ pub(super) struct Selection {
     pub(super) to_label: Vec<String>,
 }
 
-/// The label of a lease's nodes.
-pub(super) fn lease_label(lease_id: LeaseId) -> String {
-    format!("{LEASE_NODES}{lease_id}")
+/// Name of the label on a lease's nodes, and of the extended resource that its pods request.
+pub(super) fn lease_resource(lease_id: LeaseId) -> String {
+    format!("{LEASE_RESOURCE_PREFIX}{lease_id}")
 }
 
-/// Chooses the labels. `nodes` are all of the cluster, by name.
-fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt) -> Result<Selection, DeliveryError> {
+fn lease_of_resource(name: &str) -> Option<LeaseId> {
+    name.strip_prefix(LEASE_RESOURCE_PREFIX)?.parse().ok()
+}
+
+/// Names of the nodes of a placement.
+///
+/// # Errors
+/// [`DeliveryError::Permanent`] if any is missing: another node never replaces it.
+fn placed<'a>(
+    lease: &DonorLease,
+    names: impl Iterator<Item = &'a String>,
+    salt: &NodeSalt,
+) -> Result<BTreeSet<String>, DeliveryError> {
     let wanted: BTreeSet<&str> = lease.placement.nodes.iter().map(|node| node.node.as_str()).collect();
-    let chosen: Vec<(&String, &Labels)> =
-        nodes.iter().filter(|(name, _)| wanted.contains(salt.node_id(name).as_str())).collect();
-    if wanted.is_empty() || chosen.len() != wanted.len() {
+    let placed: BTreeSet<String> = names.filter(|name| wanted.contains(salt.node_id(name).as_str())).cloned().collect();
+    if wanted.is_empty() || placed.len() != wanted.len() {
         let message = format!(
             "{} of the {} nodes that {} was placed on are in this cluster; the others were removed",
-            chosen.len(),
+            placed.len(),
             wanted.len(),
             lease.lease_id
         );
         return Err(DeliveryError::permanent("nodes-gone", message));
     }
+    Ok(placed)
+}
+
+/// Chooses the labels. `nodes` are all of the cluster, by name.
+fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt) -> Result<Selection, DeliveryError> {
+    let names = placed(lease, nodes.keys(), salt)?;
+    let chosen: Vec<(&String, &Labels)> = nodes.iter().filter(|(name, _)| names.contains(*name)).collect();
     let (_, first) = chosen[0];
     let agreed = |label: &&str| chosen.iter().all(|(_, labels)| labels.get(*label) == first.get(*label));
     let shown = SHOWN_LABELS.iter().filter(|label| agreed(label));
@@ -73,7 +95,7 @@ fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt)
             return Ok(Selection { selector, shown, to_label: Vec::new() });
         }
     }
-    let selector = Labels::from([(lease_label(lease.lease_id), "true".to_owned())]);
+    let selector = Labels::from([(lease_resource(lease.lease_id), "true".to_owned())]);
     Ok(Selection { selector, shown, to_label: chosen.into_iter().map(|(name, _)| name.clone()).collect() })
 }
 
@@ -82,6 +104,13 @@ fn select(lease: &DonorLease, nodes: &BTreeMap<String, Labels>, salt: &NodeSalt)
 pub(super) struct LeaseNodes {
     client: Client,
     salt: NodeSalt,
+}
+
+/// Without the salt, which hides node names from brokers.
+impl fmt::Debug for LeaseNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseNodes").finish_non_exhaustive()
+    }
 }
 
 impl LeaseNodes {
@@ -102,7 +131,7 @@ impl LeaseNodes {
             .map(|node| (node.name_any(), node.metadata.labels.unwrap_or_default()))
             .collect();
         let selection = select(lease, &nodes, &self.salt)?;
-        let label = lease_label(lease.lease_id);
+        let label = lease_resource(lease.lease_id);
         for (name, labels) in &nodes {
             let wanted = selection.to_label.contains(name);
             let current = labels.get(&label).map(String::as_str);
@@ -117,7 +146,7 @@ impl LeaseNodes {
 
     /// Removes a lease's label from every node.
     pub(super) async fn release(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
-        let label = lease_label(lease_id);
+        let label = lease_resource(lease_id);
         for node in self.list(&ListParams::default().labels(&label)).await? {
             self.set(&node.name_any(), &label, None).await?;
         }
@@ -128,7 +157,72 @@ impl LeaseNodes {
     pub(super) async fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let nodes = self.list(&ListParams::default()).await?;
         let labels = nodes.iter().flat_map(|node| node.labels().keys());
-        Ok(labels.filter_map(|label| label.strip_prefix(LEASE_NODES)?.parse().ok()).collect())
+        Ok(labels.filter_map(|label| lease_of_resource(label)).collect())
+    }
+
+    /// Gives the lease's resource to its nodes, and removes it from all others.
+    pub(super) async fn open_to(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+        let capacities = self.capacities().await?;
+        let wanted = placed(lease, capacities.keys(), &self.salt)?;
+        let resource = lease_resource(lease.lease_id);
+        for (name, capacity) in &capacities {
+            let current = capacity.get(&resource).map(|Quantity(amount)| amount.as_str());
+            if wanted.contains(name) && !current.is_some_and(is_all_places) {
+                self.set_capacity(name, &resource, Some(PLACES)).await?;
+            } else if !wanted.contains(name) && current.is_some() {
+                self.set_capacity(name, &resource, None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a lease's resource from every node.
+    pub(super) async fn close_to(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
+        let resource = lease_resource(lease_id);
+        for (name, capacity) in self.capacities().await? {
+            if capacity.contains_key(&resource) {
+                self.set_capacity(&name, &resource, None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases whose resource any node has.
+    pub(super) async fn leases_with_resource(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
+        let capacities = self.capacities().await?;
+        Ok(capacities.values().flat_map(BTreeMap::keys).filter_map(|name| lease_of_resource(name)).collect())
+    }
+
+    /// The capacity of every node, by its name.
+    async fn capacities(&self) -> Result<BTreeMap<String, BTreeMap<String, Quantity>>, DeliveryError> {
+        let nodes = self.nodes();
+        let mut page = ListParams::default().limit(PAGE_SIZE);
+        let mut found = BTreeMap::new();
+        for _ in 0..MAX_PAGES {
+            let list = call("list nodes", nodes.list(&page)).await?;
+            found.extend(
+                list.items
+                    .into_iter()
+                    .map(|node| (node.name_any(), node.status.and_then(|status| status.capacity).unwrap_or_default())),
+            );
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Kubelets copy the capacity of resources that they do not know to `allocatable` within ten seconds. Source:
+    /// kubernetes.io, "Advertise Extended Resources for a Node".
+    async fn set_capacity(&self, node: &str, resource: &str, amount: Option<&str>) -> Result<(), DeliveryError> {
+        let amounts = serde_json::json!({ resource: amount });
+        let patch = Patch::Merge(serde_json::json!({ "status": { "capacity": amounts, "allocatable": amounts } }));
+        let (nodes, parameters) = (self.nodes(), patching());
+        // A deleted node has no resource.
+        call_opt(&format!("set {resource} of node {node}"), nodes.patch_status(node, &parameters, &patch))
+            .await
+            .map(drop)
     }
 
     async fn set(&self, node: &str, label: &str, value: Option<&str>) -> Result<(), DeliveryError> {
@@ -155,6 +249,11 @@ impl LeaseNodes {
         }
         Ok(found)
     }
+}
+
+/// API servers write 10000 as "10k".
+fn is_all_places(amount: &str) -> bool {
+    matches!(amount, PLACES | "10k")
 }
 
 #[cfg(test)]
