@@ -18,7 +18,7 @@ const MAINTAINERS: &str = "maintainers: [\"spiffe://test.example/user/admin\"]";
 /// A bundle with these maintainers and broker operators.
 fn policy(maintainers: &[&str], operators: &[&str]) -> Command {
     let source = terms(MAINTAINERS, &format!("maintainers: {maintainers:?}\n  brokerOperators: {operators:?}"));
-    Command::ApplyPolicy(ApplyPolicy { source, force: true })
+    Command::ApplyPolicy(ApplyPolicy { source, force: true, expected_hash: None })
 }
 
 /// admin maintains, oscar operates the brokers; the group is broker 1.

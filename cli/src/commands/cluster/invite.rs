@@ -8,7 +8,7 @@ use comity_runtime::BrokerChannel;
 
 use crate::commands::completions::known_ids;
 use crate::commands::new_invitation::{InvitationText, Invited, NewInvitation};
-use crate::commands::policy::{bundle_in_force, edit_in_force};
+use crate::commands::policy::edit_in_force;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
