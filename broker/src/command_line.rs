@@ -53,7 +53,7 @@ pub struct CommandLine {
 enum Action {
     /// Creates a federation: authority, first broker, first admin's certificate.
     Init(InitArgs),
-    /// Sets up this host's broker, a group of one or a member of another group, and runs it.
+    /// Sets up this host's broker, alone or as a member of a group, and runs it.
     #[command(after_help = up::UP_EXAMPLES, after_long_help = up::up_help())]
     Up(Box<UpCommand>),
     /// Runs a broker that is set up.

@@ -26,7 +26,7 @@ pub(super) struct Settings {
     /// Default: agent.yaml in the state directory, if it exists.
     #[arg(long, env = "COMITY_AGENT_CONFIG", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Directory of keys, certificate and records.
+    /// State: keys, certificate and records.
     #[arg(long, env = "COMITY_AGENT_STATE", value_name = "DIR")]
     pub(super) state: Option<PathBuf>,
     /// Token, a file with it, or - for stdin.
@@ -40,7 +40,7 @@ pub(super) struct Settings {
     /// Kubeconfig of this cluster.
     #[arg(long, env = "COMITY_AGENT_KUBECONFIG", value_name = "FILE", conflicts_with = "inventory")]
     kubeconfig: Option<PathBuf>,
-    /// Inventory file of a host without Kubernetes.
+    /// Inventory of a host without Kubernetes.
     #[arg(long, env = "COMITY_AGENT_INVENTORY", value_name = "FILE")]
     inventory: Option<PathBuf>,
     /// UDP listen address of the fabric.

@@ -19,8 +19,8 @@ pub(super) struct HostArgs {
     ///
     /// Such as a load balancer's; repeatable. Always there are the hosts of its addresses, localhost, 127.0.0.1 and ::1.
     /// Kept in broker.json until a later command gives others.
-    #[arg(long = "host", help_heading = ADDRESSES, env = "COMITY_BROKER_HOST", value_name = "NAME",
-        value_delimiter = ',')]
+    #[arg(long = "host", hide_short_help = true, help_heading = ADDRESSES, env = "COMITY_BROKER_HOST",
+        value_name = "NAME", value_delimiter = ',')]
     pub(super) given: Vec<HostName>,
 }
 
@@ -73,6 +73,6 @@ pub(super) struct RunOptions {
     #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_OTLP_ENDPOINT", value_name = "URL")]
     pub(super) otlp_endpoint: Option<String>,
     /// Print the configuration in force as JSON and exit.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(super) dump_config: bool,
 }

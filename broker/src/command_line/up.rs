@@ -31,13 +31,14 @@ const VOTE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const UP_EXAMPLES: &str = "\
 Examples:
   comity-broker up                       # a federation with this broker alone
-  comity-broker up --join broker.token   # one more broker; `comity raft invite` makes the token
+  comity-broker up --join broker.token   # one more broker
   comity-broker up --dry-run             # what would be chosen";
 
 const UP_DETAILS: &str = "\
 A new federation gets a minimal policy in DATA/policy: one institution, one tenant, one GPU class, and you as maintainer.
-Your identity becomes a context of `comity`. Use three brokers, so that the group survives the loss of one. If the
-first start is interrupted, repeat the command: it continues, also with the same token.
+Your identity becomes a context of `comity`. `comity raft invite` makes a token for another broker.
+Use three brokers, so that the group survives the loss of one. If the first start is interrupted,
+repeat the command: it continues, also with the same token.
 
 Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else.";
 
@@ -79,7 +80,7 @@ pub(super) struct UpArgs {
     /// Default: your login name.
     #[arg(long, value_name = "NAME", conflicts_with = "join")]
     admin: Option<UserName>,
-    /// Print what a first start would choose, and exit.
+    /// Print what a first start would choose.
     #[arg(long)]
     dry_run: bool,
 }

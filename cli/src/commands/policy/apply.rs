@@ -24,10 +24,11 @@ Examples:
   comity policy apply policy/ --commit 4f5e6d7
   comity policy apply policy/ --yes --expected-hash \"$HASH\"
 
-The directory is one bundle, applied as a whole or not at all. In a Git work tree without changes,
-the broker records the commit with it. The command names the leases that are reclaimed, the waiting
-requests that policy now denies or allows, and the clusters that lend more or less. It asks if there
-are any. It fails if another bundle comes into force meanwhile (policy-changed).
+The directory is one bundle, applied as a whole or not at all. In a Git work
+tree without changes, the broker records the commit. The command names leases
+that are reclaimed, waiting requests that policy now denies or allows, and
+clusters that lend more or less, and asks if there are any. It fails if another
+bundle comes into force meanwhile (policy-changed).
 ";
 
 /// `comity policy apply`.
@@ -43,7 +44,7 @@ pub struct PolicyApplyArgs {
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
     /// Apply it only if the bundle in force has this hash; '' only if there is none [default: when you see its effects]
-    #[arg(long, value_name = "HASH")]
+    #[arg(long, value_name = "HASH", hide_short_help = true)]
     expected_hash: Option<String>,
     /// Apply it even if nobody, or not you, can apply another bundle after that
     #[arg(long)]
