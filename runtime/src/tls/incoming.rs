@@ -1,5 +1,5 @@
-//! The accept loop of a listener: concurrent handshakes with a timeout, bounded in number, and connections that close when
-//! nobody uses them.
+//! The accept loop of a listener: concurrent handshakes with a timeout, bounded in number, and connections that close
+//! when nobody uses them.
 
 use std::io;
 use std::net::SocketAddr;
