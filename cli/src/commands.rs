@@ -9,7 +9,6 @@ pub mod lease;
 mod listings;
 pub mod login;
 pub mod man;
-mod new_invitation;
 pub mod offers;
 pub mod peering;
 pub mod policy;

@@ -13,6 +13,7 @@
 //! Every request needs the bearer token of a lease that has not ended: 401 otherwise, 403 for another lease's
 //! namespace.
 
+mod answers;
 mod certificate;
 mod leases;
 mod quota_api;

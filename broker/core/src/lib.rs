@@ -36,20 +36,21 @@ pub use apply::command;
 pub use apply::entry as log;
 pub use collections::cow_map;
 pub use model::{
-    amounts, blob, broker_record, cluster, data, demand, envelope, health, idempotency, inventory, invite, keys, lease,
-    limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request, settings,
-    time, work,
+    actor, amounts, blob, broker_record, cluster, data, demand, envelope, health, idempotency, inventory, invite, keys,
+    lease, limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request,
+    settings, time, work,
 };
 pub use scheduler::packing;
 pub use state::encoding as snapshot;
 pub use state::{fairness, invariants, occupancy};
 
+pub use actor::Actor;
 pub use blob::Blob;
 pub use command::Command;
 pub use log::LogEnvelope;
 pub use model::invite::InviteSubject;
 pub use model::refusal::Refusal;
-pub use model::reply::{Actor, Applied, Change, Idempotency, Reply, ReplyBody};
+pub use model::reply::{Applied, Change, Idempotency, Reply, ReplyBody};
 pub use state::transition::IllegalChange;
 pub use state::{Records, State};
 pub use time::{Millis, Timestamp};

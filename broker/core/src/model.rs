@@ -9,7 +9,7 @@ pub mod settings;
 pub mod time;
 
 pub use records::{
-    broker_record, cluster, envelope, health, idempotency, invite, keys, lease, peering, policy_record, proposal,
-    reclaim, reply, request,
+    actor, broker_record, cluster, envelope, health, idempotency, invite, keys, lease, peering, policy_record,
+    proposal, reclaim, reply, request,
 };
 pub use resources::{amounts, data, demand, inventory, mig, network, placement, work};

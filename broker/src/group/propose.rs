@@ -4,8 +4,9 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use comity_core::Actor;
 use comity_core::refusal::Code;
-use comity_core::reply::{Actor, Applied};
+use comity_core::reply::Applied;
 use comity_core::{Command, LogEnvelope, Refusal, limits};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};

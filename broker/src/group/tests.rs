@@ -12,8 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
+use comity_core::Actor;
 use comity_core::command::{ApplyPolicy, BeginTerm};
-use comity_core::reply::{Actor, Applied, Idempotency, ReplyBody};
+use comity_core::reply::{Applied, Idempotency, ReplyBody};
 use comity_core::{Command, Millis, State};
 use comity_policy::{BundleSource, SourceFile};
 use comity_runtime::ca::CertificateAuthority;

@@ -1,7 +1,8 @@
 //! Proposals: commands before the leader stamps them.
 
+use comity_core::Actor;
 use comity_core::log::LOG_FORMAT;
-use comity_core::reply::{Actor, Idempotency};
+use comity_core::reply::Idempotency;
 use comity_core::{Command, LogEnvelope, Timestamp};
 use serde::{Deserialize, Serialize};
 

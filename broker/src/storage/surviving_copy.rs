@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use comity_core::Actor;
 use comity_core::command::RecoverGroup;
 use comity_core::log::LOG_FORMAT;
-use comity_core::reply::Actor;
 use comity_core::{Command, IllegalChange, LogEnvelope, State};
 use openraft::{EntryPayload, Membership, StoredMembership};
 

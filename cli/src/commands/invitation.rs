@@ -1,5 +1,7 @@
 //! `comity invitation`: open invitations of clusters, users and brokers.
 
+pub(crate) mod new_invitation;
+
 use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;

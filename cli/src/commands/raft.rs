@@ -8,9 +8,9 @@ use comity_proto::v1::change_members_request::Change;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_runtime::{BrokerEndpoints, ClientTls, connect};
 
-mod invite;
+mod invite_broker;
 
-pub use invite::BrokerInviteArgs;
+pub use invite_broker::BrokerInviteArgs;
 
 use crate::failure::Failure;
 use crate::session::Session;

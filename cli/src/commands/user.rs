@@ -6,7 +6,7 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
 
-use super::new_invitation::{InvitationText, Invited, NewInvitation};
+use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;

@@ -14,7 +14,7 @@ use crate::atomic_file::{self, FileError, PRIVATE};
 use crate::ca::{CaError, CsrDer, KeyAndCsr};
 use crate::secret::SecretString;
 
-const PREFIX: &str = "pending-";
+const PENDING_PREFIX: &str = "pending-";
 const CSR_BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 /// Characters of the hash of the token's secret in the file's name.
 const NAME_DIGITS: usize = 16;
@@ -83,7 +83,7 @@ impl PendingKey {
     pub fn forget(&self) {
         let entries = self.path.parent().and_then(|directory| fs::read_dir(directory).ok());
         for entry in entries.into_iter().flatten().flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            if entry.file_name().as_encoded_bytes().starts_with(PENDING_PREFIX.as_bytes()) {
                 // What stays is harmless: no token admits it any more.
                 let _ = fs::remove_file(entry.path());
             }
@@ -93,7 +93,7 @@ impl PendingKey {
 
 fn file(directory: &Path, token: &JoinToken) -> PathBuf {
     let hash = hex::encode(token.secret_hash());
-    directory.join(format!("{PREFIX}{}.pem", &hash[..NAME_DIGITS]))
+    directory.join(format!("{PENDING_PREFIX}{}.pem", &hash[..NAME_DIGITS]))
 }
 
 fn text(fresh: &KeyAndCsr) -> Zeroizing<String> {

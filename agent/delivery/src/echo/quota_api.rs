@@ -6,8 +6,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
+use super::answers::{Caller, NOTE, refusal};
 use super::leases::LeaseRecord;
-use super::server::{Caller, NOTE, refusal};
 
 /// `GET /api`.
 pub(super) async fn versions() -> Json<Value> {

@@ -6,10 +6,9 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use comity_types::LeaseId;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
@@ -18,12 +17,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::leases::{LeaseRecord, Leases};
+use super::answers::{Caller, NOTE, refusal};
+use super::leases::Leases;
 use super::quota_api;
 
-/// Part of every answer, so that nobody mistakes this API for Kubernetes.
-pub(super) const NOTE: &str =
-    "this is Comity's echo API; it stands in for a kube-apiserver on hosts without Kubernetes";
 /// Most concurrent connections.
 const MAX_CONNECTIONS: usize = 256;
 /// Time limit of the TLS handshake, and of reading a request's head.
@@ -86,13 +83,6 @@ fn router(leases: Arc<Leases>) -> Router {
         .layer(middleware::from_fn_with_state(leases, authenticate))
 }
 
-/// The caller.
-#[derive(Clone)]
-pub(super) struct Caller {
-    pub(super) lease: LeaseId,
-    pub(super) record: LeaseRecord,
-}
-
 async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer "));
@@ -111,12 +101,4 @@ async fn version() -> Json<Value> {
 
 async fn echo(Extension(caller): Extension<Caller>, body: String) -> Json<Value> {
     Json(json!({ "standsInFor": NOTE, "lease": caller.lease, "echo": body }))
-}
-
-pub(super) fn refusal(status: StatusCode, message: &str) -> Response {
-    let status_object = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "standsInFor": NOTE, "code": status.as_u16(), "message": message,
-    });
-    (status, Json(status_object)).into_response()
 }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::Command;
-use crate::model::reply::{Actor, Idempotency};
+use crate::model::actor::Actor;
+use crate::model::reply::Idempotency;
 use crate::model::time::Timestamp;
 
 /// Version of [`LogEnvelope`]. A broker refuses to start on entries of a later version.

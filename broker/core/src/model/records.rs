@@ -1,5 +1,6 @@
 //! The objects in the state, one type per file.
 
+pub mod actor;
 pub mod broker_record;
 pub mod cluster;
 pub mod envelope;

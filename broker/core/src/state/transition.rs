@@ -14,7 +14,8 @@ mod request_changes;
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 
-use crate::model::reply::{Actor, Change, Reply};
+use crate::model::actor::Actor;
+use crate::model::reply::{Change, Reply};
 use crate::model::settings::Settings;
 use crate::model::time::Timestamp;
 use crate::state::{Records, State};

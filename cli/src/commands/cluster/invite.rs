@@ -7,7 +7,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::BrokerChannel;
 
 use crate::commands::completions::known_ids;
-use crate::commands::new_invitation::{InvitationText, Invited, NewInvitation};
+use crate::commands::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use crate::commands::policy::edit_in_force;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;

@@ -356,6 +356,7 @@ fn unused_requests_and_leases_are_released() {
 
     snapshot.requests = Some(BTreeMap::new());
     with_lease(&mut snapshot, "lease-3", 2, LeaseStage::Active);
+    let renewal = BurstAction::WakeAt { at_ms: NOW + 2_400_000 };
     assert!(plan(&snapshot).is_empty(), "not known to be idle");
     snapshot.leases.as_mut().unwrap().get_mut("lease-3").unwrap().idle_since_ms = Some(NOW - 59_000);
     assert_eq!(plan(&snapshot), [BurstAction::WakeAt { at_ms: NOW + 1_000 }]);
@@ -364,7 +365,7 @@ fn unused_requests_and_leases_are_released() {
     // One running pod keeps the whole lease; a finished one does not.
     snapshot.pods.push(pod("a"));
     snapshot.pods[0].facts.node = Some("lease-3".to_owned());
-    assert!(plan(&snapshot).is_empty());
+    assert_eq!(plan(&snapshot), [renewal]);
     snapshot.pods[0].facts.is_finished = true;
     assert_eq!(plan(&snapshot).len(), 1);
     // Requests that people made are not cancelled.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use comity_policy::{Bundle, BundleSource};
 use serde::{Deserialize, Serialize};
 
+use crate::model::actor::Actor;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Actor, Reply, ReplyBody};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 
 /// Replaces the bundle in force. Each replica compiles the sources again: a bundle that does not compile changes

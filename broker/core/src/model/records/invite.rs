@@ -5,7 +5,7 @@ use std::fmt;
 use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use crate::model::reply::Actor;
+use crate::model::actor::Actor;
 use crate::model::time::Timestamp;
 
 /// Who may join with a token.

@@ -1,8 +1,9 @@
 use comity_types::{ClusterId, LeaseId, PeeringId, PeeringState, RequestId};
 
+use crate::model::actor::Actor;
 use crate::model::broker_record::{BrokerRecord, BrokerRole};
 use crate::model::refusal::Refusal;
-use crate::model::reply::{Actor, ReplyBody};
+use crate::model::reply::ReplyBody;
 use crate::model::time::Timestamp;
 use crate::state::State;
 use crate::state::transition::Transition;

@@ -2,10 +2,11 @@
 
 use comity_policy::Bundle;
 
+use crate::model::actor::Actor;
 use crate::model::invite::{Invite, InviteSubject};
 use crate::model::limits::{MAX_INVITES, MAX_INVITES_PER_INVITER};
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::{Actor, Reply, ReplyBody};
+use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
 use crate::state::transition::Transition;

@@ -4,7 +4,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
 
-use crate::commands::new_invitation::{InvitationText, Invited, NewInvitation};
+use crate::commands::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use crate::failure::Failure;
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, format_duration};

@@ -1,0 +1,28 @@
+//! Proposers of commands.
+
+use comity_types::ClusterId;
+use serde::{Deserialize, Serialize};
+
+/// Who proposed a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Actor {
+    /// A person or program, by SPIFFE id.
+    User(String),
+    /// A cluster's agent.
+    Cluster(ClusterId),
+    /// A leader task of the broker with this number.
+    Leader(u64),
+}
+
+impl Actor {
+    /// The SPIFFE id, or the number of a broker.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::User(id) => id.clone(),
+            Self::Cluster(id) => id.to_string(),
+            Self::Leader(id) => format!("broker {id}"),
+        }
+    }
+}
