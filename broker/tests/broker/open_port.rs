@@ -1,6 +1,6 @@
 //! What a broker's open port costs it at most: watches, slow and silent clients, pages of other sites.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use comity_broker::api::watch_seats::MAX_WATCHES_PER_CALLER;
@@ -9,6 +9,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use comity_proto::{UDP_PROBE_MAGIC, UDP_PROBE_OTHER_ADDRESS};
 use comity_runtime::join_token::JoinToken;
+use comity_runtime::spiffe::{SpiffeId, TrustDomain, UserName};
 use comity_runtime::tls::{BrokerChannel, ClientTls, dial};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Frame;
@@ -21,7 +22,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower::ServiceExt as _;
 
-use crate::federation::{Federation, detail, within};
+use crate::federation::{DOMAIN, Federation, detail, within};
 
 const GET_FEDERATION: &str = "/comity.v1.FederationService/GetFederation";
 const WATCH: &str = "/comity.v1.WatchService/Watch";
@@ -73,6 +74,25 @@ async fn one_caller_cannot_take_all_watches() {
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_with_its_certificate() {
+    let federation = Federation::start().await;
+    let alice = SpiffeId::user(TrustDomain::new(DOMAIN).unwrap(), UserName::new("alice").unwrap());
+    let validity = Duration::from_secs(6);
+    let pem = federation.ca().new_identity(&alice, &[], validity, SystemTime::now()).unwrap();
+    let mut client = WatchServiceClient::new(federation.channel(&pem));
+    let mut events = client.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+    let ended = within("the end of the certificate", async {
+        loop {
+            if let Err(status) = events.message().await {
+                return status;
+            }
+        }
+    });
+    let ended = ended.await;
+    assert_eq!((ended.code(), detail(&ended).code.as_str()), (Code::Unauthenticated, "unauthenticated"));
 }
 
 /// A call whose message never ends.
