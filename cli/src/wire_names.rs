@@ -84,6 +84,7 @@ const WORDS: &[(&str, &str)] = &[
     ("peering", "<PEERING>"),
     ("user", "<NAME>"),
     ("id", "<NUMBER>"),
+    ("invitation", "<ID>"),
     ("broker", "<NUMBER>"),
     ("secret", "<TOKEN>"),
     ("bundle.commit", "--commit"),

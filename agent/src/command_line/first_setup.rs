@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::checks::Check;
+use comity_runtime::checks::{Check, Outcome};
 use comity_runtime::{BrokerEndpoints, JoinToken};
 use serde_json::Value;
 use tokio::net::UdpSocket;
@@ -47,6 +47,11 @@ impl Setup {
             atomic_file::write(&draft.path, draft.text.as_bytes(), atomic_file::PRIVATE)?;
         }
         Ok(())
+    }
+
+    /// Whether everything that the drafts describe is known: files of a guess would be taken for the owner's words.
+    pub(super) fn is_certain(&self) -> bool {
+        self.found.iter().all(|check| check.result != Outcome::Failed)
     }
 
     pub(super) fn drafts(&self) -> impl Iterator<Item = &Draft> {

@@ -121,8 +121,8 @@ async fn check(setup: &Setup, dry_run: bool, skip: &[Skippable]) -> Result<Check
     let no_token = || AgentError::from(JoinError::NoToken { state: config.state_dir.clone() });
     let source = config.join_token_file.as_ref().ok_or_else(no_token)?;
     let token = source.read().map_err(AgentError::from)?;
-    if !dry_run {
-        // Also if a check fails: the remedy may be to edit them.
+    if !dry_run && setup.is_certain() {
+        // Also if a later check fails: the remedy may be to edit them.
         setup.write().map_err(AgentError::from)?;
     }
     let mut checks = CheckList::default();

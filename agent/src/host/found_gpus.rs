@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 
 /// Fields of a line, in this order.
@@ -100,11 +101,19 @@ fn found(listed: Result<String, NvidiaSmiError>, root: &Path) -> FoundGpus {
 
 /// Runs nvidia-smi; returns what it prints.
 async fn list(mut command: Command, within: Duration) -> Result<String, NvidiaSmiError> {
-    let output = match tokio::time::timeout(within, command.kill_on_drop(true).output()).await {
-        Ok(Ok(output)) => output,
-        Ok(Err(error)) if error.kind() == ErrorKind::NotFound => return Err(NvidiaSmiError::Missing),
-        Ok(Err(error)) => return Err(NvidiaSmiError::NotRun(error)),
-        Err(_) => return Err(NvidiaSmiError::TimedOut(within)),
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+    let child = command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => NvidiaSmiError::Missing,
+        _ => NvidiaSmiError::NotRun(error),
+    })?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let output = match tokio::time::timeout(within, child.wait_with_output()).await {
+        Ok(output) => output.map_err(NvidiaSmiError::NotRun)?,
+        Err(_) => {
+            // A wrapper script's children would outlive it. The group may be gone already.
+            _ = group.map(|group| kill_process_group(group, Signal::KILL));
+            return Err(NvidiaSmiError::TimedOut(within));
+        }
     };
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
@@ -207,13 +216,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn children_of_a_wrapper_that_hangs_end_with_it() {
+        let pid_file = tempfile::NamedTempFile::new().unwrap();
+        let script = format!("sleep 600 & echo $! > {}; wait", pid_file.path().display());
+        let FoundGpus::Unlisted { problem, .. } = found_by(&script, Duration::from_millis(500)).await else {
+            panic!("listed")
+        };
+        assert!(matches!(problem, NvidiaSmiError::TimedOut(_)), "{problem}");
+        let child = fs::read_to_string(pid_file.path()).unwrap().trim().parse().unwrap();
+        let child = Pid::from_raw(child).unwrap();
+        let gone = async {
+            // A process that nobody waits for yet may still be sent signals.
+            let ended = || {
+                let stat = fs::read_to_string(format!("/proc/{}/stat", child.as_raw_nonzero()));
+                stat.map_or(true, |stat| stat.contains(") Z "))
+            };
+            while !ended() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_failing_nvidia_smi_is_no_host_without_gpus() {
         let long = Duration::from_secs(60);
         for (script, within, expected) in [
             ("echo 'no driver' >&2; echo more >&2; exit 9", long, "nvidia-smi failed (exit status: 9): no driver"),
             ("echo 'on standard output'; exit 1", long, "nvidia-smi failed (exit status: 1): on standard output"),
             ("exit 3", long, "nvidia-smi failed (exit status: 3): it printed nothing"),
-            ("exec sleep 60", Duration::from_millis(20), "nvidia-smi did not answer within 0 s"),
+            ("sleep 60 & wait", Duration::from_millis(20), "nvidia-smi did not answer within 0 s"),
         ] {
             let FoundGpus::Unlisted { on_pci: 0, problem } = found_by(script, within).await else { panic!("{script}") };
             assert_eq!(problem.to_string(), expected);

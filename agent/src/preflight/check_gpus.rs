@@ -32,10 +32,7 @@ pub fn check_found_gpus(gpus: &FoundGpus, inventory: &Path) -> Check {
         FoundGpus::Unlisted { on_pci: 0, problem } => Check::failed(
             GPU_CHECK,
             format!("{problem}; whether this host has GPUs is unknown"),
-            format!(
-                "make nvidia-smi work, remove {inventory} and agent.yaml, and repeat; a host without GPUs: repeat with \
-                 {inventory} as it is"
-            ),
+            "make nvidia-smi work, and repeat; on a host without GPUs, take it out of PATH".to_owned(),
         ),
         FoundGpus::Unlisted { on_pci, problem } => Check::warning(
             GPU_CHECK,

@@ -10,6 +10,7 @@ use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -51,7 +52,10 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     assert!(code == 403 && message.contains("PodSecurity"), "{message}");
 
     pods_stay_on_the_leases_nodes(cluster, &pods).await;
+    let high = serde_json::from_value::<PriorityClass>(json!({ "metadata": { "name": "donor-high" }, "value": 1000 }));
+    Api::all(cluster.admin()).create(&create, &high.unwrap()).await.unwrap();
     no_pod_gets_above_the_donors_own(&pods).await;
+    the_agent_gives_no_more_than_a_tenants_rights(cluster).await;
     a_tenant_stays_inside(tenant).await;
     let quota = Api::<ResourceQuota>::namespaced(cluster.admin(), "comity-lease-2").get("gpus").await.unwrap();
     let used = quota.status.unwrap().used.unwrap();
@@ -106,11 +110,40 @@ async fn pods_stay_on_the_leases_nodes(cluster: &Cluster, pods: &Api<Pod>) {
     assert!(!refused(json!({ "status": { "capacity": { "lease.comity.dev/lease-99": "1" } } })).await);
 }
 
+/// Limits of the agent's own account, which somebody may have taken over.
+async fn the_agent_gives_no_more_than_a_tenants_rights(cluster: &Cluster) {
+    let create = PostParams::default();
+    let namespaces = Api::<Namespace>::all(cluster.agent.client());
+    for labels in [
+        json!({ "comity.dev/lease": "lease-77", "pod-security.kubernetes.io/enforce": "privileged" }),
+        json!({ "comity.dev/lease": "lease-2", "pod-security.kubernetes.io/enforce": "restricted" }),
+        json!({ "pod-security.kubernetes.io/enforce": "restricted" }),
+    ] {
+        let unsafe_one = json!({ "metadata": { "name": "comity-lease-77", "labels": labels } });
+        let (code, message) = refusal(namespaces.create(&create, &serde_json::from_value(unsafe_one).unwrap()).await);
+        assert!((code == 403 || code == 422) && message.contains("Pod Security"), "{code} {message}");
+    }
+    let relabel = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "privileged" } } });
+    let patched = namespaces.patch("comity-lease-2", &PatchParams::default(), &Patch::Merge(&relabel)).await;
+    assert!(refusal(patched).1.contains("Pod Security"));
+    let bindings = Api::<RoleBinding>::namespaced(cluster.agent.client(), "comity-lease-2");
+    for subject in [
+        json!({ "kind": "ServiceAccount", "name": "comity-agent", "namespace": "comity-system" }),
+        json!({ "kind": "ServiceAccount", "name": "comity-tenant", "namespace": "comity-lease-3" }),
+        json!({ "kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated" }),
+    ] {
+        let subjects = json!({ "subjects": [subject] });
+        let patched = bindings.patch("comity-tenant", &PatchParams::default(), &Patch::Merge(&subjects)).await;
+        assert!(refusal(patched).1.contains("comity-tenant"), "{subjects}");
+    }
+}
+
 /// Limits that the admission policy adds to Pod Security and quota.
 async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
     for (name, change, part) in [
         ("finalizer", json!({ "metadata": { "finalizers": ["example.com/forever"] } }), "no finalizers"),
         ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "preempt"),
+        ("donors-priority", json!({ "spec": { "priorityClassName": "donor-high" } }), "preempt"),
         ("toleration", json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } }), "tolerate only"),
         ("node", json!({ "spec": { "nodeName": "cpu-1" } }), "the scheduler chooses"),
     ] {
@@ -155,6 +188,13 @@ async fn a_tenant_stays_inside(tenant: Client) {
     }))
     .unwrap();
     assert_eq!(refusal(Api::default_namespaced(tenant.clone()).create(&create, &outside).await).0, 403);
+    let foreign = serde_json::from_value::<Service>(json!({
+        "metadata": { "name": "foreign" },
+        "spec": { "externalIPs": ["192.0.2.1"], "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
+    }))
+    .unwrap();
+    let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &foreign).await);
+    assert!((code == 403 || code == 422) && message.contains("external addresses"), "{code} {message}");
     // The intended uses work.
     let map =
         serde_json::from_value::<ConfigMap>(json!({ "metadata": { "name": "settings" }, "data": { "epochs": "3" } }))

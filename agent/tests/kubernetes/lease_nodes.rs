@@ -69,4 +69,8 @@ pub(crate) async fn pods_of_a_lease_stay_on_its_nodes(cluster: &Cluster) {
     eventually("the agent is kept from cordoning nodes", || refused(cordon.clone())).await;
     assert!(refused(json!({ "metadata": { "labels": { "nvidia.com/gpu.product": "another" } } })).await);
     assert!(refused(json!({ "metadata": { "annotations": { "a": "b" } } })).await);
+    // The garbage collector would delete a node whose owner does not exist.
+    let owner = json!({ "apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "0-0-0-0" });
+    assert!(refused(json!({ "metadata": { "ownerReferences": [owner] } })).await);
+    assert!(refused(json!({ "metadata": { "finalizers": ["example.com/stuck"] } })).await);
 }

@@ -60,7 +60,7 @@ pub enum JoinGroupError {
     Provision(#[from] ProvisionError),
     /// The data directory cannot be written, and the token is not used.
     #[error(
-        "{source}; the join token was not used: free the disk or make the directory writable, and repeat the command"
+        "{source}; the join token was not sent: free the disk or make the directory writable, and repeat the command"
     )]
     NotUsed {
         /// The error.

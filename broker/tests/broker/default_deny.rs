@@ -66,7 +66,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         ("ListInvitations", gate(federation.list_invitations(v1::ListInvitationsRequest::default()).await)),
         (
             "RevokeInvitation",
-            gate(federation.revoke_invitation(v1::RevokeInvitationRequest { id: "0123456789ab".into() }).await),
+            gate(federation.revoke_invitation(v1::RevokeInvitationRequest { invitation: "0123456789ab".into() }).await),
         ),
         ("RenewCertificate", gate(federation.renew_certificate(v1::RenewCertificateRequest { csr_der }).await)),
         ("WhoAmI", gate(federation.who_am_i(v1::WhoAmIRequest {}).await)),

@@ -15,10 +15,11 @@ use comity_runtime::ca::{CertificateAuthority, KeyAndCsr};
 use comity_runtime::identity::{IdentityPem, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::tls::BROKERS_METADATA;
+use comity_runtime::{IdentityKey, SystemEntropy};
 use tonic::Code;
 
 use super::fake_agent::FakeAgent;
-use super::federation::{Federation, detail, local_listeners, within};
+use super::federation::{Federation, detail, join_request, local_listeners, within};
 
 async fn invite_broker(federation: &Federation, key: &str) -> (u64, JoinToken) {
     let request = v1::InviteBrokerRequest { idempotency_key: key.to_owned(), ..v1::InviteBrokerRequest::default() };
@@ -157,7 +158,7 @@ async fn open_invitations_are_listed_without_their_tokens_and_revoked() {
     let shown: Vec<_> = open.iter().map(|it| (it.kind.as_str(), it.invited.as_str())).collect();
     assert_eq!(shown, [("broker", broker.to_string().as_str()), ("cluster", "ncc-main")]);
     assert!(open.iter().all(|it| it.inviter == "spiffe://comity.example/user/admin"), "{open:?}");
-    let revoke = v1::RevokeInvitationRequest { id: open[0].id.clone() };
+    let revoke = v1::RevokeInvitationRequest { invitation: open[0].id.clone() };
     // ingrid maintains the federation and does not operate its brokers.
     let mut ingrid = FederationServiceClient::new(federation.user("ingrid"));
     assert_eq!(ingrid.revoke_invitation(revoke.clone()).await.unwrap_err().code(), Code::NotFound);
@@ -182,4 +183,29 @@ async fn a_token_of_a_broker_lives_an_hour_at_most_and_a_member_is_replaced_expl
     let status = admin.invite_broker(member.clone()).await.unwrap_err();
     assert!(status.message().contains("a member already") && status.message().contains("--replace"), "{status:?}");
     admin.invite_broker(v1::InviteBrokerRequest { replace: true, ..member }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_replaced_gets_no_certificate_by_repeating_its_join() {
+    let federation = Federation::start().await;
+    // The token authorizes, whoever calls.
+    let mut client = FederationServiceClient::new(federation.user("admin"));
+    let mut join_by = async |replace: bool| {
+        let invite = v1::InviteClusterRequest {
+            cluster: "ncc-main".to_owned(),
+            ttl_ms: 0,
+            idempotency_key: format!("replace-{replace}"),
+            replace,
+        };
+        let token: JoinToken = client.invite_cluster(invite).await.unwrap().into_inner().token.parse().unwrap();
+        let identity = IdentityKey::generate(&SystemEntropy);
+        let (request, _) = join_request("ncc-main", token.secret.expose(), &identity);
+        client.join(request.clone()).await.unwrap();
+        request
+    };
+    let (first, second) = (join_by(false).await, join_by(true).await);
+    let refused = client.join(first).await.unwrap_err();
+    assert_eq!(detail(&refused).code, "invalid-token", "{refused:?}");
+    // The one that joined last may have lost the answer.
+    client.join(second).await.unwrap();
 }

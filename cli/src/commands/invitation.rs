@@ -63,7 +63,7 @@ impl InvitationCommand {
                 session.print(&InvitationList { items: response.invitations.into_iter().map(Into::into).collect() })
             }
             Self::Revoke(args) => {
-                call(client.revoke_invitation(v1::RevokeInvitationRequest { id: args.id.clone() })).await?;
+                call(client.revoke_invitation(v1::RevokeInvitationRequest { invitation: args.id.clone() })).await?;
                 session.print(&Revoked { id: args.id.clone() })
             }
         }

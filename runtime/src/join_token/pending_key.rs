@@ -27,7 +27,7 @@ const ROOM_BYTES: usize = 64 << 10;
 #[derive(Debug, Error)]
 pub enum PendingKeyError {
     /// The directory cannot be written.
-    #[error("{0}; the join token was not used: free the disk or make the directory writable, and repeat the command")]
+    #[error("{0}; the join token was not sent: free the disk or make the directory writable, and repeat the command")]
     File(#[from] FileError),
     /// No key could be made.
     #[error(transparent)]
@@ -153,7 +153,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("file"), "").unwrap();
         let error = PendingKey::open(&home.path().join("file"), &token(1)).unwrap_err().to_string();
-        assert!(error.contains("/file") && error.contains("the join token was not used"), "{error}");
+        assert!(error.contains("/file") && error.contains("the join token was not sent"), "{error}");
         assert!(!error.contains("comity-join"), "{error}");
     }
 }

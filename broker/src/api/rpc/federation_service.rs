@@ -124,10 +124,11 @@ impl FederationHandlers {
         // A repeated call gets the same answer, so that an agent which lost the reply can join.
         let applied = self.context.propose(&caller, command, Some(joining.idempotency)).await?;
         applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
-        let (certificate_pem, not_after) = self.issue(&joining.csr, &id, self.context.validity.clusters)?;
         if applied.changes.is_empty() {
+            self.still_member(&joining.cluster, &joining.identity.to_string()).await?;
             self.record(&caller, &joining.cluster, not_after).await?;
         }
+        let (certificate_pem, not_after) = self.issue(&joining.csr, &id, self.context.validity.clusters)?;
         tracing::info!(cluster = %joining.cluster, "joined");
         Ok(v1::JoinResponse {
             certificate_pem,
@@ -195,6 +196,19 @@ impl FederationHandlers {
     }
 
     /// Refuses a cluster that policy no longer names: its membership ends with its current certificate.
+    /// Refuses a repeated call of an agent that another one has replaced, or whose cluster left the policy.
+    async fn still_member(&self, cluster: &ClusterId, identity_key: &str) -> Result<(), RpcError> {
+        self.still_enrolled(cluster).await?;
+        let is_same =
+            |state: &State| state.clusters.get(cluster).is_some_and(|record| record.identity_key == identity_key);
+        if self.context.group.read(Consistency::Linearizable, is_same).await? {
+            return Ok(());
+        }
+        let reason = format!("another agent has joined as cluster {cluster} since");
+        let remedy = InviteSubject::Cluster(cluster.clone()).remedy();
+        Err(Refusal::new(Code::InvalidToken, reason, remedy).at("secret", "[redacted]").into())
+    }
+
     async fn still_enrolled(&self, cluster: &ClusterId) -> Result<(), RpcError> {
         let enrolled = |state: &State| {
             state.policy.as_ref().is_some_and(|record| record.bundle.institution_of_cluster(cluster.as_str()).is_some())

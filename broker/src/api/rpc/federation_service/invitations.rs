@@ -32,7 +32,7 @@ impl FederationHandlers {
         request: Request<v1::RevokeInvitationRequest>,
     ) -> Result<v1::RevokeInvitationResponse, RpcError> {
         let caller = self.context.admit(Rpc::RevokeInvitation, &request).await?;
-        let id = request.into_inner().id;
+        let id = request.into_inner().invitation;
         let command = Command::RevokeInvite(RevokeInvite { id: id.clone() });
         self.context.propose(&caller, command, None).await?.reply?;
         tracing::info!(id, caller = caller.name(), "invitation revoked");

@@ -21,7 +21,7 @@ impl RevokeInvite {
         let mut open = state.invites.iter().filter(|(hash, _)| invitation_id(hash) == self.id);
         let found = open.find(|(_, invite)| may_revoke(state, actor, invite)).map(|(hash, _)| hash.clone());
         // Whoever may not revoke an invitation does not learn that it exists.
-        let hash = found.ok_or_else(|| Refusal::not_found("id", &self.id, "invitation"))?;
+        let hash = found.ok_or_else(|| Refusal::not_found("invitation", &self.id, "invitation"))?;
         transition.remove_invite(&hash);
         Ok(ReplyBody::Done)
     }
