@@ -33,7 +33,10 @@ pub enum EditError {
         remedy: String,
     },
     /// The cluster belongs to another institution.
-    #[error("cluster `{cluster}` belongs to institution `{institution}` already")]
+    #[error(
+        "cluster `{cluster}` belongs to institution `{institution}` already; to move it, edit the Institution documents \
+         and run `comity policy apply`"
+    )]
     OtherInstitution {
         /// The cluster.
         cluster: String,

@@ -11,12 +11,14 @@ mod apply;
 mod bad_bundle;
 mod edit_in_force;
 mod git;
+mod save;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::{BundleToApply, apply};
 pub(crate) use edit_in_force::{bundle_in_force, edit_in_force};
 
 use self::bad_bundle::{bad_bundle, unreadable};
+use self::save::save;
 use crate::failure::Failure;
 use crate::session::{Session, call};
 use crate::views::{FileDetail, PolicyChecked, PolicyProblem, PolicyShown};
@@ -34,6 +36,7 @@ const POLICY_SHOW_EXAMPLES: &str = "\
 Examples:
   comity policy show
   comity policy show --text
+  comity policy show --out policy/            # to take it into Git
   comity policy show -o json | jq -r .hash
 ";
 
@@ -67,6 +70,9 @@ pub struct PolicyShowArgs {
     /// Show the text of all files
     #[arg(long)]
     text: bool,
+    /// Write the files into this directory, which must be empty or new
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 impl PolicyCommand {
@@ -87,7 +93,11 @@ impl PolicyCommand {
                 let mut client = PolicyServiceClient::new(session.channel()?);
                 let request = v1::GetPolicyRequest { consistency: session.consistency() };
                 let detail = if args.text { FileDetail::Text } else { FileDetail::Paths };
-                session.print(&PolicyShown::new(call(client.get_policy(request)).await?, detail))
+                let answer = call(client.get_policy(request)).await?;
+                if let Some(directory) = &args.out {
+                    save(answer.bundle.as_ref().map_or(&[], |bundle| bundle.files.as_slice()), directory)?;
+                }
+                session.print(&PolicyShown::new(answer, detail))
             }
         }
     }
