@@ -81,7 +81,7 @@ mod tests {
         assert_eq!([outcomes[0].result, outcomes[1].result], [Outcome::Failed, Outcome::Warning]);
         for check in &outcomes {
             assert!(check.detail.contains("nvidia-smi is not installed"), "{check:?}");
-            assert!(check.remedy.contains("inventory.yaml"), "{check:?}");
+            assert!(check.remedy.contains("make nvidia-smi work"), "{check:?}");
         }
         assert_eq!(check_found_gpus(&FoundGpus::Listed(Vec::new()), inventory).result, Outcome::Ok);
     }
