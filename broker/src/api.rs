@@ -1,4 +1,5 @@
-//! The API for users and agents, as gRPC and as JSON over HTTP: services, authorization, conversion between messages and the core's types.
+//! The API for users and agents, as gRPC and as JSON over HTTP: services, authorization, conversion between messages
+//! and the core's types.
 
 pub mod agent_streams;
 pub mod authorize;

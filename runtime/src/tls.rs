@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A connection keeps its identities. After a renewal, [`BrokerChannel`] opens a new connection for new calls, while
-//! open streams continue. It does the same, and repeats the call, if a broker redirects it ([`ELSEWHERE_METADATA`]). Answers name all brokers ([`BROKERS_METADATA`]), so
-//! that a client learns of brokers that joined later ([`KnownBrokers`]).
-//! Servers refuse calls under an expired certificate with [`PeerInfo::has_expired`]. Sessions are never resumed,
-//! because resumption would skip the check of the expiry.
+//! open streams continue. It does the same, and repeats the call, if a broker redirects it ([`ELSEWHERE_METADATA`]).
+//! Answers name all brokers ([`BROKERS_METADATA`]), so that a client learns of brokers that joined later
+//! ([`KnownBrokers`]). Servers refuse calls under an expired certificate with [`PeerInfo::has_expired`]. Sessions are
+//! never resumed, because resumption would skip the check of the expiry.
 
 mod admission;
 mod channel;

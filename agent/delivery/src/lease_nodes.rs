@@ -1,9 +1,10 @@
 //! The nodes on which a lease's pods may run. Maps the broker's salted hashes back to node names.
 //!
-//! Pods of a virtual node select a single node by its host name, and several by the lease's own label. Pods in a lease's
-//! namespace request one unit of the lease's own extended resource in each container: the namespace's LimitRange adds
-//! it, and refuses any other amount. Only the lease's nodes have that resource, so the scheduler knows no other node for
-//! these pods. Label and resource have one name, are set on exactly these nodes, and are removed with the lease.
+//! Pods of a virtual node select a single node by its host name, and several by the lease's own label. Pods in a
+//! lease's namespace request one unit of the lease's own extended resource in each container: the namespace's
+//! LimitRange adds it, and refuses any other amount. Only the lease's nodes have that resource, so the scheduler knows
+//! no other node for these pods. Label and resource have one name, are set on exactly these nodes, and are removed with
+//! the lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,9 +1,9 @@
 //! Delivers a lease as a namespace of this cluster; needs only Kubernetes.
 //!
 //! Objects are made in an order in which the tenant never has excess rights: the lease's resource on its nodes; the
-//! namespace with Pod Security; quota, limits and network policy; then the ServiceAccount, its rights and the Secret that tokens are bound to. Removal is
-//! in reverse: the Secret, which voids all tokens; the binding, because an API server caches a token for up to 10 s;
-//! the rest.
+//! namespace with Pod Security; quota, limits and network policy; then the ServiceAccount, its rights and the Secret
+//! that tokens are bound to. Removal is in reverse: the Secret, which voids all tokens; the binding, because an API
+//! server caches a token for up to 10 s; the rest.
 //!
 //! It never changes a namespace without this lease's label, and never grants more than `deploy/agent/tenant-role.yaml`.
 

@@ -1,8 +1,8 @@
 //! Seals messages between two agents with [`comity_runtime::sealing`].
 //!
-//! The suite is fixed; the receiver's key bundle names and signs it. The binding is associated data, so that no envelope
-//! can be replayed, moved or relabelled. The sender's identity key signs content and binding inside the seal, so that a
-//! broker that knows all public keys cannot forge an envelope.
+//! The suite is fixed; the receiver's key bundle names and signs it. The binding is associated data, so that no
+//! envelope can be replayed, moved or relabelled. The sender's identity key signs content and binding inside the seal,
+//! so that a broker that knows all public keys cannot forge an envelope.
 
 use comity_agent_model::envelope::{Envelope, lease_text};
 use comity_agent_state::record::{HpkePublicKey, SecretKey};

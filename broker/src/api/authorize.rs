@@ -1,5 +1,5 @@
-//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force, and decisions about single
-//! objects. [`Viewer`](crate::api::viewer::Viewer) tells what a caller may see.
+//! Authorization: one default-deny table of RPCs, with roles from the policy bundle in force, and decisions about
+//! single objects. [`Viewer`](crate::api::viewer::Viewer) tells what a caller may see.
 
 use std::collections::BTreeSet;
 

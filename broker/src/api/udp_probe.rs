@@ -107,7 +107,8 @@ pub async fn send_probe(endpoint: &str, nonce: &Nonce, caller: IpAddr) -> Result
     Ok(())
 }
 
-/// The address of the caller among those of an endpoint. A caller on the broker's own host may name any loopback address.
+/// The address of the caller among those of an endpoint. A caller on the broker's own host may name any loopback
+/// address.
 fn choose_target(addresses: &[SocketAddr], caller: IpAddr) -> Option<SocketAddr> {
     let is_callers = |target: &&SocketAddr| {
         let ip = target.ip().to_canonical();

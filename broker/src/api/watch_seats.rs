@@ -1,4 +1,4 @@
-//! Limits the watches of a broker, and what one caller and one institution may have of them: each costs a task and a queue.
+//! Limits the watches of a broker, of each caller and of each institution: a watch costs a task and a queue.
 
 use std::collections::BTreeSet;
 

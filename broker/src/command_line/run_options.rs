@@ -17,8 +17,8 @@ const LOGS: &str = "Logs and snapshots";
 pub(super) struct HostArgs {
     /// Further name or address in its certificate.
     ///
-    /// Such as a load balancer's; repeatable. Always there are the hosts of its addresses, localhost, 127.0.0.1 and ::1.
-    /// Kept in broker.json until a later command gives others.
+    /// Such as a load balancer's; repeatable. Always there are the hosts of its addresses, localhost, 127.0.0.1 and
+    /// ::1. Kept in broker.json until a later command gives others.
     #[arg(long = "host", hide_short_help = true, help_heading = ADDRESSES, env = "COMITY_BROKER_HOST",
         value_name = "NAME", value_delimiter = ',')]
     pub(super) given: Vec<HostName>,

@@ -93,8 +93,8 @@ pub(crate) fn resource_quota(
 }
 
 /// The LimitRange: a container without requests gets half of one share, so that a pod with a sidecar fits; a minimum
-/// prevents a limit of zero, which would mean no limit. Each container has exactly one unit of the lease's own resource,
-/// which only the lease's nodes have.
+/// prevents a limit of zero, which would mean no limit. Each container has exactly one unit of the lease's own
+/// resource, which only the lease's nodes have.
 pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
     let resource = lease_resource(lease.lease_id);

@@ -1,8 +1,8 @@
 //! Requests that no donor could ever serve as things are: not even if all leases ended and every node were healthy.
 //!
-//! Clusters that have joined decide, silent ones by their last offer. Where none of them has lending terms, or where the
-//! request allows a donor that has yet to join, the request waits for a donor to join. A donor without an offer may be
-//! starting: the request waits for it, unless it has been silent for ten minutes.
+//! Clusters that have joined decide, silent ones by their last offer. Where none of them has lending terms, or where
+//! the request allows a donor that has yet to join, the request waits for a donor to join. A donor without an offer may
+//! be starting: the request waits for it, unless it has been silent for ten minutes.
 
 use std::collections::BTreeSet;
 

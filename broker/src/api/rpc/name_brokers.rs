@@ -1,5 +1,5 @@
-//! Names all brokers in the metadata of each answer to a caller with a certificate, so that clients learn of brokers that
-//! joined later.
+//! Names all brokers in the metadata of each answer to a caller with a certificate, so that clients learn of brokers
+//! that joined later.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Lets a server that also speaks HTTP/1.1 greet HTTP/2 clients before they speak.
 //!
 //! Such a server looks at the first bytes of a connection to learn its protocol, and the clients of this crate wait for
-//! the server's greeting, which shows that it accepted their certificate. TLS negotiated the protocol already: the server
-//! gets the preface of HTTP/2 (RFC 9113, section 3.4) at once, and the client's own is checked and left out.
+//! the server's greeting, which shows that it accepted their certificate. TLS negotiated the protocol already: the
+//! server gets the preface of HTTP/2 (RFC 9113, section 3.4) at once, and the client's own is checked and left out.
 
 use std::io;
 use std::pin::Pin;

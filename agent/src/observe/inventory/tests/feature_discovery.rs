@@ -9,7 +9,8 @@ struct Case {
     labels: &'static str,
     /// Resources: name, capacity, allocatable.
     counts: &'static [(&'static str, u32, u32)],
-    /// The offered devices, one text each; or part of the reason why a resource is not offered, and no device is healthy.
+    /// The offered devices, one text each; or part of the reason why a resource is not offered, and no device is
+    /// healthy.
     offered: Result<&'static [&'static str], &'static str>,
 }
 
