@@ -12,7 +12,9 @@ use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
-use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
+use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GATE_WEBHOOK, GateReview};
+use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
+use comity_agent_workload::webhook::{self, Review, WebhookSettings};
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
     Readiness, Shutdown, SystemClock, SystemEntropy, atomic_file, private_files,
@@ -321,6 +323,10 @@ impl Agent {
         // Before the uplink, so that no change is missed.
         shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
         shutdown.spawn(uplink.run(shutdown.token()));
+        if let Some(api) = &platform.api {
+            let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
+            shutdown.spawn(admission(api.client(), config.webhook, review, Arc::clone(&clock), shutdown.token()));
+        }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {
                 cluster: parts.member.cluster.clone(),
@@ -441,6 +447,23 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
+}
+
+/// Answers the API server's reviews until stopped. Registrations of webhooks that are off are removed.
+async fn admission(
+    client: kube::Client,
+    settings: Option<WebhookSettings>,
+    gate: Option<GateReview>,
+    clock: Arc<dyn Clock>,
+    stop: tokio_util::sync::CancellationToken,
+) {
+    if settings.is_none() || gate.is_none() {
+        webhook::remove(&client, GATE_WEBHOOK).await;
+    }
+    let Some(settings) = settings else { return webhook::remove(&client, LEASE_PODS_WEBHOOK).await };
+    let mut reviews: Vec<Box<dyn Review>> = vec![Box::new(LeasePodsReview)];
+    reviews.extend(gate.map(|gate| Box::new(gate) as Box<dyn Review>));
+    webhook::run(client, settings, reviews.into(), clock, stop).await;
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

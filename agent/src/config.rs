@@ -16,6 +16,7 @@ use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
+use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use serde::{Deserialize, Serialize};
@@ -168,6 +169,9 @@ pub struct Config {
     pub liqo: LiqoSettings,
     /// Bursting of GPU pods to other clusters.
     pub burst: BurstSettings,
+    /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, and in leases on
+    /// several nodes tenants state each container's part themselves.
+    pub webhook: Option<WebhookSettings>,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -192,6 +196,7 @@ impl Default for Config {
             access: AccessSettings::default(),
             liqo: LiqoSettings::default(),
             burst: BurstSettings::default(),
+            webhook: None,
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -241,6 +246,9 @@ impl Config {
         self.access.check(&mut checks);
         self.liqo.check(self.kubernetes.is_some(), &mut checks);
         self.burst.gather(&mut checks);
+        if let Some(webhook) = &self.webhook {
+            webhook.gather(&mut checks);
+        }
         if self.burst.enabled && !self.liqo.enabled {
             let reason = "pods burst to virtual nodes; set liqo.enabled too";
             checks.refuse("burst.enabled", self.burst.enabled, reason);

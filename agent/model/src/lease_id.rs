@@ -10,3 +10,10 @@ pub const LEASE_LABEL: &str = "comity.dev/lease";
 pub fn namespace_name(lease: LeaseId) -> String {
     format!("comity-{lease}")
 }
+
+/// The lease of such a namespace; `None` for other names.
+#[must_use]
+pub fn lease_of_namespace(namespace: &str) -> Option<LeaseId> {
+    let lease = namespace.strip_prefix("comity-")?.parse().ok()?;
+    (namespace_name(lease) == namespace).then_some(lease)
+}

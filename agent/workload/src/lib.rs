@@ -5,4 +5,6 @@
 
 pub mod burst;
 pub mod crd;
+pub mod lease_pods;
 pub mod reclaim;
+pub mod webhook;
