@@ -274,6 +274,7 @@ impl Agent {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
+        let runtime_class = config.sharing.runtime_class.clone();
         let registry = prometheus::Registry::new();
         let metrics = Metrics::new(&registry)?;
         let readiness = Readiness::new();
@@ -325,7 +326,8 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         if let Some(api) = &platform.api {
             let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
-            shutdown.spawn(admission(api.client(), config.webhook, review, Arc::clone(&clock), shutdown.token()));
+            let reviewers = Reviewers { lease_pods: LeasePodsReview { runtime_class }, gate: review };
+            shutdown.spawn(admission(api.client(), config.webhook, reviewers, Arc::clone(&clock), shutdown.token()));
         }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {
@@ -444,24 +446,33 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     };
     let api = KubernetesApi::connect(&source).await?;
     let inventory = observe::kubernetes::observe(&api, settings);
-    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
+    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
+        .with_runtime_class(config.sharing.runtime_class.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
+}
+
+/// Answers to the API server's reviews.
+struct Reviewers {
+    lease_pods: LeasePodsReview,
+    /// Absent: bursting is off.
+    gate: Option<GateReview>,
 }
 
 /// Answers the API server's reviews until stopped. Registrations of webhooks that are off are removed.
 async fn admission(
     client: kube::Client,
     settings: Option<WebhookSettings>,
-    gate: Option<GateReview>,
+    reviewers: Reviewers,
     clock: Arc<dyn Clock>,
     stop: tokio_util::sync::CancellationToken,
 ) {
+    let Reviewers { lease_pods, gate } = reviewers;
     if settings.is_none() || gate.is_none() {
         webhook::remove(&client, GATE_WEBHOOK).await;
     }
     let Some(settings) = settings else { return webhook::remove(&client, LEASE_PODS_WEBHOOK).await };
-    let mut reviews: Vec<Box<dyn Review>> = vec![Box::new(LeasePodsReview)];
+    let mut reviews: Vec<Box<dyn Review>> = vec![Box::new(lease_pods)];
     reviews.extend(gate.map(|gate| Box::new(gate) as Box<dyn Review>));
     webhook::run(client, settings, reviews.into(), clock, stop).await;
 }

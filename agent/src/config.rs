@@ -19,6 +19,7 @@ use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
+use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
@@ -245,6 +246,9 @@ impl Config {
         self.data.check(&mut checks);
         self.access.check(&mut checks);
         self.liqo.check(self.kubernetes.is_some(), &mut checks);
+        if let Some(class) = self.sharing.runtime_class.as_deref().filter(|class| !is_dns_label(class)) {
+            checks.refuse("sharing.runtimeClass", class, "write the name of a RuntimeClass, a DNS label");
+        }
         self.burst.gather(&mut checks);
         if let Some(webhook) = &self.webhook {
             webhook.gather(&mut checks);

@@ -4,6 +4,8 @@ use comity_types::LeaseId;
 
 /// Label of every object made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";
+/// Label of namespaces on the donor whose pods run under this RuntimeClass.
+pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
 
 /// The namespace of a lease on the donor, and the name of its Secret on the origin.
 #[must_use]

@@ -41,8 +41,8 @@ pub trait Review: Send + Sync {
     /// Path at which the API server posts it.
     fn path(&self) -> &'static str;
 
-    /// Its entry in `webhooks`, without `clientConfig`.
-    fn registration(&self) -> Value;
+    /// Its entries in `webhooks`, without `clientConfig`.
+    fn webhooks(&self) -> Vec<Value>;
 
     /// Answers a review.
     ///

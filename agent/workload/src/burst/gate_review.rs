@@ -47,8 +47,8 @@ impl Review for GateReview {
         "/gate"
     }
 
-    fn registration(&self) -> Value {
-        json!({
+    fn webhooks(&self) -> Vec<Value> {
+        vec![json!({
             "name": "burst.comity.dev",
             "failurePolicy": "Ignore",
             "reinvocationPolicy": "Never",
@@ -58,7 +58,7 @@ impl Review for GateReview {
             "rules": [{
                 "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
             }],
-        })
+        })]
     }
 
     fn answer(&self, body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {

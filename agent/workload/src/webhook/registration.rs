@@ -49,15 +49,17 @@ fn object(settings: &WebhookSettings, review: &dyn Review, ca_pem: &str) -> Valu
         let base = settings.url.as_deref().unwrap_or_default().trim_end_matches('/');
         to["url"] = json!(format!("{base}{}", review.path()));
     }
-    let mut webhook = review.registration();
-    webhook["clientConfig"] = to;
-    webhook["admissionReviewVersions"] = json!(["v1"]);
-    webhook["sideEffects"] = json!("None");
-    webhook["matchPolicy"] = json!("Equivalent");
+    let completed = |mut webhook: Value| {
+        webhook["clientConfig"] = to.clone();
+        webhook["admissionReviewVersions"] = json!(["v1"]);
+        webhook["sideEffects"] = json!("None");
+        webhook["matchPolicy"] = json!("Equivalent");
+        webhook
+    };
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
         "metadata": { "name": review.name(), "labels": { "app.kubernetes.io/managed-by": "comity-agent" } },
-        "webhooks": [webhook],
+        "webhooks": review.webhooks().into_iter().map(completed).collect::<Vec<_>>(),
     })
 }
