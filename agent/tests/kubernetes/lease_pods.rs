@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, PatchParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +15,11 @@ use crate::burst::{free_port, served};
 use crate::cluster::{Cluster, eventually, lease, pod, refusal};
 
 pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
+    for name in ["sandbox", "other"] {
+        let class = json!({ "metadata": { "name": name }, "handler": "runsc" });
+        let classes = Api::<RuntimeClass>::all(cluster.admin());
+        classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
+    }
     let name = "comity-lease-80";
     let labels = json!({ "comity.dev/lease": "lease-80", LEASE_NODES_LABEL: "several" });
     let object = json!({ "metadata": { "name": name, "labels": labels } });
@@ -46,19 +51,26 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
 
     stop.cancel();
     task.await.unwrap();
-    let refused = pods.create(&PostParams::default(), &pod("late", "nvidia.com/gpu", 1)).await.unwrap_err().to_string();
-    assert!(refused.contains("lease-pods.comity.dev"), "{refused}");
+    // Nobody answers any more.
     let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.admin());
+    let nowhere = json!([{ "op": "replace", "path": "/webhooks/0/clientConfig/url", "value": "https://127.0.0.1:1" }]);
+    let nowhere = kube::api::Patch::<()>::Json(serde_json::from_value(nowhere).unwrap());
+    webhooks.patch(LEASE_PODS_WEBHOOK, &PatchParams::default(), &nowhere).await.unwrap();
+    let mut count = 0;
+    eventually("pods are refused", || {
+        count += 1;
+        let (pods, late) = (&pods, pod(&format!("late-{count}"), "nvidia.com/gpu", 1));
+        async move {
+            let refused = pods.create(&PostParams::default(), &late).await.err().map(|error| error.to_string());
+            refused.is_some_and(|refused| refused.contains("lease-pods.comity.dev"))
+        }
+    })
+    .await;
     webhooks.delete(LEASE_PODS_WEBHOOK, &DeleteParams::default()).await.unwrap();
     namespaces.delete(name, &DeleteParams::default()).await.unwrap();
 }
 
 async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) {
-    for name in ["sandbox", "other"] {
-        let class = json!({ "metadata": { "name": name }, "handler": "runsc" });
-        let classes = Api::<RuntimeClass>::all(cluster.admin());
-        classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
-    }
     let donor = cluster.donor().with_runtime_class(Some("sandbox".to_owned()));
     let id = "lease-81".parse().unwrap();
     donor.prepare(&lease("lease-81")).await.unwrap();
