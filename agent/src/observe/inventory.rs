@@ -127,6 +127,7 @@ fn node(
         numa: wiring.numa,
         rdma: wiring.rdma,
         not_ready: !facts.ready,
+        enforces: None,
     };
     (node, not_offered)
 }
