@@ -133,8 +133,15 @@ fn ask_class(
     if !snapshot.when_idle {
         delivery_offered(snapshot, spec.delivery, donor)?;
     }
-    let wanted =
-        Wanted { class, gpus: &spec.gpus, topology: spec.topology, members: spec.members, selector, most_milli: None };
+    let wanted = Wanted {
+        class,
+        gpus: &spec.gpus,
+        topology: spec.topology,
+        members: spec.members,
+        selector,
+        most_milli: None,
+        unenforced_nvlink: false,
+    };
     let query = ClassQuery { snapshot, spec, donor, wanted, nominal };
     let found = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
         (Fit::Fits { placement, waste_milli }, pools) => FoundRoom { placement, waste_milli, pools },

@@ -275,6 +275,7 @@ impl Device {
             driver_version: self.driver_version.clone(),
             brand: brand(&self.product_name).to_owned(),
             sharing: self.sharing.as_str().to_owned(),
+            isolation: self.sharing.isolation().as_str().to_owned(),
             extra: BTreeMap::new(),
         }
     }

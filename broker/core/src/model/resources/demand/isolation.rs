@@ -30,7 +30,6 @@ impl Isolation {
 
     /// Whether the share needs no isolation.
     #[must_use]
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
     pub fn is_none(&self) -> bool {
         *self == Self::None
     }

@@ -18,7 +18,6 @@ impl Enforcement {
 
     /// Whether the donor enforces nothing.
     #[must_use]
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
