@@ -17,7 +17,7 @@ use comity_core::{Command, LogEnvelope, State, snapshot};
 use comity_policy::BundleSource;
 
 use super::determinism::{Event, happen};
-use super::federation::{cluster, device, offer, spec};
+use super::federation::{cluster, device, node, offer, spec};
 
 const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
@@ -111,7 +111,7 @@ fn story() -> Vec<LogEnvelope> {
     }
     let held = federation.state.clusters[&cluster("south")].offer.as_ref().unwrap().generation;
     let mut nodes = offer(1, &[("s2", 2, device(81_559, Sharing::Exclusive))]).nodes;
-    nodes.values_mut().for_each(|node| node.enforces = Enforcement::ALL);
+    nodes.get_mut(&node("s2")).unwrap().enforces = Enforcement::ALL;
     let revision =
         ReviseOffer { cluster: cluster("south"), revises: held, generation: held + 1, nodes, gone: BTreeSet::new() };
     federation.ok(Command::ReviseOffer(revision));
