@@ -26,6 +26,8 @@ pub struct DeviceFacts {
     pub brand: String,
     /// Sharing mode: `exclusive`, `time-slicing`, `mps`, `mig`, `fractional`.
     pub sharing: String,
+    /// Isolation of a share on the device: `none`, `memory`, `hardware`.
+    pub isolation: String,
     /// Further attributes, for `device.extra["name"]`.
     pub extra: BTreeMap<String, String>,
 }
@@ -51,7 +53,7 @@ pub(crate) enum AttributeValue<'d> {
 }
 
 /// All attributes. Versions have numeric parts too, because the text `"10.0"` sorts before `"9.0"`.
-pub(crate) const ATTRIBUTES: [Attribute; 11] = [
+pub(crate) const ATTRIBUTES: [Attribute; 12] = [
     text("productName", |device| AttributeValue::Text(&device.product_name)),
     text("architecture", |device| AttributeValue::Text(&device.architecture)),
     number("memoryMiB", |device| AttributeValue::Number(i64::try_from(device.memory_mib).unwrap_or(i64::MAX))),
@@ -62,6 +64,7 @@ pub(crate) const ATTRIBUTES: [Attribute; 11] = [
     number("driverMajor", |device| AttributeValue::Number(version_part(&device.driver_version, 0))),
     text("brand", |device| AttributeValue::Text(&device.brand)),
     text("sharing", |device| AttributeValue::Text(&device.sharing)),
+    text("isolation", |device| AttributeValue::Text(&device.isolation)),
     Attribute {
         name: "extra",
         attribute_type: AttributeType::TextMap,

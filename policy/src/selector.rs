@@ -167,6 +167,7 @@ mod tests {
             driver_version: "570.86.15".into(),
             brand: "Nvidia".into(),
             sharing: "exclusive".into(),
+            isolation: "hardware".into(),
             extra: [("nvlink".to_owned(), "18".to_owned())].into(),
         }
     }
@@ -181,6 +182,7 @@ mod tests {
             ("device.productName.matches('H(100|200)')", true),
             ("device.cudaComputeMajor >= 8 && device.cudaComputeMinor == 0", true),
             ("device.driverMajor > 570 || device.sharing != 'mig'", true),
+            ("device.isolation == 'hardware'", true),
             ("device.extra.nvlink == '18'", true),
             ("device.extra['nvlink'] == '18' && 'nvlink' in device.extra", true),
             ("has(device.extra.rdma) && device.extra.rdma == '400'", false),

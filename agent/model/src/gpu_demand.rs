@@ -18,6 +18,8 @@ pub struct GpuDemand {
     pub cpu_milli_per_gpu: u64,
     /// Main memory per share, in MiB.
     pub memory_mib_per_gpu: u64,
+    /// Isolation of each share.
+    pub isolation: v1::Isolation,
 }
 
 /// How much of a device one share is.
@@ -44,6 +46,7 @@ impl GpuDemand {
             count: self.count,
             cpu_milli_per_gpu: self.cpu_milli_per_gpu,
             memory_mib_per_gpu: self.memory_mib_per_gpu,
+            isolation: self.isolation.into(),
         }
     }
 }
@@ -57,6 +60,7 @@ impl From<v1::GpuDemand> for GpuDemand {
             count: demand.count,
             cpu_milli_per_gpu: demand.cpu_milli_per_gpu,
             memory_mib_per_gpu: demand.memory_mib_per_gpu,
+            isolation: v1::Isolation::try_from(demand.isolation).unwrap_or_default(),
         }
     }
 }
@@ -99,6 +103,7 @@ mod tests {
                 count: 3,
                 cpu_milli_per_gpu: 4_000,
                 memory_mib_per_gpu: 16_384,
+                isolation: v1::Isolation::Memory,
             };
             assert_eq!(GpuDemand::from(demand.to_message()), demand);
         }

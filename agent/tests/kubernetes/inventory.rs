@@ -40,7 +40,8 @@ pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &topology.to_string()).await.unwrap();
     wait_for(&nodes, "the NUMA nodes of gpu-1", |nodes| {
         let gpu_1 = nodes.iter().find(|node| node.id == salt.node_id("gpu-1"));
-        gpu_1.is_some_and(|node| node.numa.len() == 2 && node.devices[4].numa_node == Some(1))
+        let is_bound = |node: &Node| node.enforces.is_some_and(|enforces| enforces.numa && !enforces.devices);
+        gpu_1.is_some_and(|node| node.numa.len() == 2 && node.devices[4].numa_node == Some(1) && is_bound(node))
     })
     .await;
     assert!(first.iter().any(|node| node.id == salt.node_id("gpu-1")));

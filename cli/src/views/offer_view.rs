@@ -219,10 +219,12 @@ impl Answer for OfferDetail {
                     format_memory(device.memory_mib),
                     device.cuda_compute_capability.clone(),
                     device.sharing.clone(),
+                    device.isolation.to_owned(),
                     device_state(node, device, now_ms),
                     format_milli(u64::from(device.local_use_milli)),
                     format_cpu(node.cpu_milli),
                     format_memory(node.memory_mib),
+                    if node.enforces.is_empty() { "-".to_owned() } else { node.enforces.join(",") },
                 ]);
             }
         }
@@ -233,10 +235,12 @@ impl Answer for OfferDetail {
             Column::number("memory").rank(3),
             Column::number("cc").rank(6),
             Column::text("sharing").rank(2),
+            Column::text("isolation").rank(7),
             Column::state("state"),
             Column::number("local"),
             Column::number("node cpu").rank(4),
             Column::number("node memory").rank(5),
+            Column::text("enforces").rank(8),
         ];
         summary.gap().then(columns(&heads, rows, "no devices"))
     }
@@ -263,5 +267,39 @@ mod tests {
         assert_eq!(states(&[]), ["healthy", "healthy"]);
         assert_eq!(states(&of(Some(1))), ["healthy", "quarantined, ends in 10m"]);
         assert_eq!(states(&of(None)), ["quarantined, ends in 10m"; 2]);
+    }
+    #[test]
+    fn nodes_and_devices_tell_isolation_and_what_is_enforced() {
+        let modes = [
+            v1::sharing::Mode::Exclusive(v1::sharing::Exclusive {}),
+            v1::sharing::Mode::TimeSlicing(v1::sharing::TimeSlicing { replicas: 4 }),
+            v1::sharing::Mode::Mps(v1::sharing::Mps { shares: 4 }),
+            v1::sharing::Mode::Mig(v1::sharing::Mig::default()),
+            v1::sharing::Mode::Fractional(v1::sharing::Fractional { step_milli: 50 }),
+        ];
+        let device = |mode| v1::Device {
+            sharing: Some(v1::Sharing { mode: Some(mode) }),
+            healthy: true,
+            ..v1::Device::default()
+        };
+        let node = |enforces| v1::Node {
+            id: "n1".to_owned(),
+            schedulable: true,
+            devices: modes.clone().map(device).to_vec(),
+            enforces,
+            ..v1::Node::default()
+        };
+        let detail = |enforces| OfferDetail {
+            summary: v1::OfferSummary::default().into(),
+            node_details: Some(vec![Node::from(node(enforces))]),
+        };
+        let both = detail(Some(v1::Enforcement { devices: true, numa: true }));
+        let isolation: Vec<&str> =
+            both.node_details.iter().flatten().flat_map(|node| &node.devices).map(|it| it.isolation).collect();
+        assert_eq!(isolation, ["hardware", "none", "memory", "hardware", "memory"]);
+        let table = both.table(0).to_string();
+        assert!(table.contains("ISOLATION") && table.contains("devices,numa"), "{table}");
+        let table = detail(None).table(0).to_string();
+        assert!(table.contains("ENFORCES") && !table.contains("devices,numa"), "{table}");
     }
 }

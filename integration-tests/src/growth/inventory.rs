@@ -49,6 +49,7 @@ fn node(donor: usize, number: usize, generation: u64) -> v1::Node {
         numa: vec![numa(0), numa(1)],
         rdma: vec![v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400, ..v1::RdmaBandwidth::default() }],
         not_ready: false,
+        enforces: None,
     }
 }
 

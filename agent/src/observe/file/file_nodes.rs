@@ -62,6 +62,7 @@ fn node(given: &FileNode, at: Location, salt: &NodeSalt, reserve: &LocalReserve,
         not_ready: !given.ready,
         numa: numa.and_then(|numa| problems.take(numa)).unwrap_or_default(),
         rdma: problems.take(node_wiring::rdma(given, at)).unwrap_or_default(),
+        enforces: node_wiring::enforcement(given),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The form of an inventory file. Required fields are options, so that one reading reports all that are missing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -31,6 +31,18 @@ pub(super) struct FileNode {
     /// Gbit/s by network.
     #[serde(default)]
     pub(super) rdma: BTreeMap<String, Spanned<u32>>,
+    /// Parts of a placement that this host enforces.
+    #[serde(default)]
+    pub(super) enforces: BTreeSet<EnforcedPart>,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum EnforcedPart {
+    /// Workloads get exactly the devices of the placement.
+    Devices,
+    /// CPU and memory come from the NUMA node of the devices.
+    Numa,
 }
 
 /// Local use of the node; devices are taken from the last one down.

@@ -13,7 +13,8 @@ const MAX_MISTAKES: usize = 50;
 /// Start of names that the YAML parser makes up.
 const PARSER_STEP: &str = "__";
 
-const NODE_FIELDS: &[&str] = &["name", "cpu", "memory", "schedulable", "ready", "localUse", "gpus", "numa", "rdma"];
+const NODE_FIELDS: &[&str] =
+    &["name", "cpu", "memory", "schedulable", "ready", "localUse", "gpus", "numa", "rdma", "enforces"];
 const GPU_FIELDS: &[&str] = &[
     "count",
     "product",

@@ -1,11 +1,11 @@
-//! NUMA nodes and networks of a node in an inventory file. Checked here as the broker checks them, because an error
+//! NUMA nodes, networks and enforcement of a node in an inventory file. Checked here as the broker checks them, because an error
 //! with line and column says more than a refused offer.
 
 use comity_proto::v1;
 use serde_saphyr::Location;
 
 use super::amounts;
-use super::inventory_format::FileNode;
+use super::inventory_format::{EnforcedPart, FileNode};
 use super::mistakes::Problem;
 use crate::observe::wiring::{MAX_GBITS, MAX_NETWORKS, MAX_NUMA_NODES, check_name};
 
@@ -57,6 +57,13 @@ pub(super) fn numa(
         }
     }
     Ok(numa)
+}
+
+/// The parts of a placement that the host enforces.
+pub(super) fn enforcement(given: &FileNode) -> Option<v1::Enforcement> {
+    let enforces = |part| given.enforces.contains(&part);
+    (!given.enforces.is_empty())
+        .then(|| v1::Enforcement { devices: enforces(EnforcedPart::Devices), numa: enforces(EnforcedPart::Numa) })
 }
 
 /// The networks of a node.

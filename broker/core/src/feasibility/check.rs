@@ -144,6 +144,7 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
         members: spec.members,
         selector: selector.as_ref(),
         most_milli: None,
+        unenforced_nvlink: false,
     };
     let wanted = wanted.under_terms(snapshot, donor);
     check_count(&wanted, placement).map_err(no_capacity)?;
@@ -230,7 +231,8 @@ fn check_node(
     if !right || part.cpu_milli > cpu || part.memory_mib > memory {
         return Err(no_capacity(format!("node {id} of {donor} lacks CPU or memory")));
     }
-    check_part(node, lent, part, wanted).map_err(|reason| no_capacity(format!("node {id} of {donor} {reason}")))?;
+    check_part(node, lent, part, wanted, kind)
+        .map_err(|reason| no_capacity(format!("node {id} of {donor} {reason}")))?;
     Ok(resources)
 }
 

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use comity_types::ClusterId;
 use litemap::LiteMap;
 
-use crate::feasibility::fit::Wanted;
 use crate::feasibility::fit::bandwidth::{has_bandwidth, takes_exactly};
 use crate::feasibility::fit::device::Load;
-use crate::feasibility::fit::wired::{clique, free_numa};
+use crate::feasibility::fit::wired::{clique, free_numa, joins_pods};
+use crate::feasibility::fit::{ResourceKind, Wanted};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink};
 use crate::model::inventory::{Device, Node, NumaAmounts};
@@ -59,15 +59,20 @@ pub(crate) fn check_network(
     Ok(())
 }
 
-/// Checks one node's part: devices of one clique per member, CPU and memory from the NUMA nodes of its devices.
+/// Checks one node's part: devices of one clique per member, CPU and memory from the NUMA nodes of its devices, and that
+/// the donor enforces both.
 pub(crate) fn check_part(
     node: &Node,
     lent: Option<&NodeOccupancy>,
     part: &NodePlacement,
     wanted: &Wanted<'_>,
+    kind: &ResourceKind,
 ) -> Result<(), String> {
     let device = |index: &u32| usize::try_from(*index).ok().and_then(|at| node.devices.get(at));
     if wanted.topology.nvlink == NvLink::Required {
+        if !joins_pods(node, &kind.resource) {
+            return Err("does not enforce devices, so pods may get some that NVLink does not join".to_owned());
+        }
         check_cliques(part, wanted, device)?;
     }
     if wanted.topology.numa != Numa::Aligned {
@@ -77,6 +82,9 @@ pub(crate) fn check_part(
         } else {
             Ok(())
         };
+    }
+    if !node.enforces.numa {
+        return Err("does not enforce that CPU and memory come from the NUMA nodes of devices".to_owned());
     }
     let each = NumaAmounts { cpu_milli: wanted.gpus.cpu_milli_per_gpu, memory_mib: wanted.gpus.memory_mib_per_gpu };
     let mut needed: LiteMap<u32, NumaAmounts> = LiteMap::new();

@@ -54,6 +54,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) selector: Option<&'a comity_policy::Selector>,
     /// Upper bound on the thousandths of a device that one share takes; `None` for no bound.
     pub(crate) most_milli: Option<u32>,
+    /// Whether `NvLink::Required` is met by devices that NVLink joins, even if pods may get others.
+    pub(crate) unenforced_nvlink: bool,
 }
 
 impl Wanted<'_> {
@@ -112,7 +114,8 @@ impl ResourceKind {
 /// Fits `wanted` on `donor`. If NVLink is preferred, tries connected devices first.
 pub(crate) fn fit(snapshot: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>, mig_values: &mut MigValues) -> Fit {
     if wanted.topology.nvlink == NvLink::Preferred {
-        let joined = Wanted { topology: Topology { nvlink: NvLink::Required, ..wanted.topology }, ..*wanted };
+        let topology = Topology { nvlink: NvLink::Required, ..wanted.topology };
+        let joined = Wanted { topology, unenforced_nvlink: true, ..*wanted };
         let found = fit_any_way(snapshot, donor, &joined.under_terms(snapshot, donor), mig_values);
         if matches!(found, Fit::Fits { .. }) {
             return found;
@@ -364,6 +367,7 @@ fn how_many(whole: u64, part: u64) -> u32 {
 /// Whether a device matches the demand.
 pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted<'_>, kind: &ResourceKind) -> bool {
     class == Some(wanted.class)
+        && device.sharing.isolation() >= wanted.gpus.isolation
         && ResourceKind::of(device, &wanted.gpus.share) == *kind
         && wanted.selector.is_none_or(|selector| selector.matches(&device.facts()))
         && wanted

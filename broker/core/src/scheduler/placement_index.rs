@@ -142,6 +142,7 @@ impl PlacementIndex {
             members: None,
             selector: None,
             most_milli: None,
+            unenforced_nvlink: false,
         };
         let Some(tasks) = self.all_nodes.translate(&wanted) else { return unknown_promises(state, spec) };
         let states = &mut self.all_nodes.states;

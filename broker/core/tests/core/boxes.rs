@@ -3,7 +3,7 @@
 use comity_core::command::{LeaseOutcome, PlaceRequests, ReleaseLease, ReportLease};
 use comity_core::demand::{Numa, NvLink, RequestSpec, Share, Topology};
 use comity_core::explain;
-use comity_core::inventory::{Node, NodeWiring, NumaAmounts, Offer, Sharing};
+use comity_core::inventory::{Enforcement, Node, NodeWiring, NumaAmounts, Offer, Sharing};
 use comity_core::proposal::ProposedPlacement;
 use comity_core::refusal::Code;
 use comity_core::{Command, ReplyBody};
@@ -34,6 +34,7 @@ pub(crate) fn box_of_eight(sockets: &[(u64, u64)], gpus: [(u32, Option<&str>); 8
         schedulable: true,
         ready: true,
         wiring,
+        enforces: Enforcement::ALL,
     }
 }
 

@@ -6,8 +6,8 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
 };
 use comity_core::data::DataSite;
-use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
-use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Offer, Sharing};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share, Topology};
+use comity_core::inventory::{Device, DeviceWiring, Enforcement, Node, NodeWiring, Offer, Sharing};
 use comity_core::log::LOG_FORMAT;
 use comity_core::{Actor, Applied, Blob, Command, LogEnvelope, Millis, State, Timestamp, scheduler};
 use comity_policy::{BundleSource, SourceFile};
@@ -173,6 +173,7 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
             schedulable: true,
             ready: true,
             wiring: NodeWiring::default(),
+            enforces: Enforcement::default(),
         };
         (node(name), has)
     });
@@ -194,6 +195,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
             count,
             cpu_milli_per_gpu: 4_000,
             memory_mib_per_gpu: 16_000,
+            isolation: Isolation::None,
         },
         topology: Topology::default(),
         members: None,

@@ -80,6 +80,7 @@ fn node(node: v1::Node, field: &str, pool: &mut DevicePool) -> Result<Node, Refu
         schedulable: node.schedulable,
         ready: !node.not_ready,
         wiring,
+        enforces: wiring::enforcement(node.enforces),
     })
 }
 
@@ -131,6 +132,7 @@ pub fn to_proto(cluster: &ClusterId, offer: &Offer) -> v1::Offer {
         not_ready: !node.ready,
         numa: wiring::numa_to_proto(node.wiring.numa.iter()),
         rdma: wiring::rdma_of_node(&node.wiring),
+        enforces: wiring::enforcement_to_proto(node.enforces),
     });
     v1::Offer {
         cluster: cluster.to_string(),
@@ -255,6 +257,7 @@ mod tests {
                 },
                 v1::RdmaBandwidth { network: "ib0".to_owned(), gbits: 400, ..v1::RdmaBandwidth::default() },
             ],
+            enforces: Some(v1::Enforcement { devices: true, numa: false }),
             ..v1::Node::default()
         };
         v1::Offer {

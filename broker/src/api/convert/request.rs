@@ -1,7 +1,6 @@
 //! Converts requests and their demands.
 
-use comity_core::demand::Preemptible;
-use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, Preemptible, RequestSpec, Share};
 use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
 use comity_core::request::Request;
 use comity_core::{Millis, Refusal, Timestamp};
@@ -144,7 +143,20 @@ fn demand(gpus: v1::GpuDemand) -> Result<GpuDemand, Refusal> {
         count: gpus.count,
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+        isolation: isolation(gpus.isolation)?,
     })
+}
+
+fn isolation(isolation: i32) -> Result<Isolation, Refusal> {
+    match v1::Isolation::try_from(isolation) {
+        Ok(v1::Isolation::Unspecified) => Ok(Isolation::None),
+        Ok(v1::Isolation::Memory) => Ok(Isolation::Memory),
+        Ok(v1::Isolation::Hardware) => Ok(Isolation::Hardware),
+        Err(_) => {
+            let remedy = "use 0 for any, 1 for memory or 2 for hardware";
+            Err(Refusal::invalid("spec.gpus.isolation", isolation, "is not known", remedy))
+        }
+    }
 }
 
 fn donors(names: &[String], field: &str) -> Result<Vec<ClusterId>, Refusal> {
@@ -203,6 +215,12 @@ pub fn demand_to_proto(gpus: &GpuDemand) -> v1::GpuDemand {
         count: gpus.count,
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
+        isolation: match gpus.isolation {
+            Isolation::None => v1::Isolation::Unspecified,
+            Isolation::Memory => v1::Isolation::Memory,
+            Isolation::Hardware => v1::Isolation::Hardware,
+        }
+        .into(),
     }
 }
 
@@ -240,6 +258,7 @@ mod tests {
                 share: Some(v1::Share { kind: Some(v1::share::Kind::Milli(500)) }),
                 count: 3,
                 cpu_milli_per_gpu: 4_000,
+                isolation: v1::Isolation::Memory.into(),
                 ..v1::GpuDemand::default()
             }),
             delivery: v1::Delivery::Namespace.into(),
@@ -330,6 +349,7 @@ mod tests {
             (gpus(|g| g.cpu_milli_per_gpu = 0), "spec.topology.numa", "aligned"),
             (gpus(|g| g.count = 0), "spec.gpus.count", "0"),
             (gpus(|g| g.count = u32::MAX), "spec.gpus.count", "4294967295"),
+            (gpus(|g| g.isolation = 9), "spec.gpus.isolation", "9"),
             (gpus(|g| g.share = None), "spec.gpus.share", ""),
             (gpus(|g| g.share = Some(v1::Share { kind: None })), "spec.gpus.share", ""),
             (

@@ -1,8 +1,8 @@
-//! Converts NUMA and RDMA wiring, topology and gang members.
+//! Converts NUMA and RDMA wiring, enforcement, topology and gang members.
 
 use comity_core::Refusal;
 use comity_core::demand::{Members, Numa, NvLink, Topology};
-use comity_core::inventory::{NodeWiring, NumaAmounts, RdmaFunctions};
+use comity_core::inventory::{Enforcement, NodeWiring, NumaAmounts, RdmaFunctions};
 use comity_core::limits::{MAX_NETWORKS_PER_NODE, MAX_NUMA_NODES};
 use comity_core::placement::NodePlacement;
 use comity_proto::v1;
@@ -35,6 +35,18 @@ pub(super) fn node(numa: &[v1::NumaAmounts], rdma: &[v1::RdmaBandwidth], field: 
         wiring.rdma_functions.insert(has.network.clone(), RdmaFunctions { resource, count, local });
     }
     Ok(wiring)
+}
+
+/// Parts of a placement that a donor enforces on a node.
+pub(super) fn enforcement(enforces: Option<v1::Enforcement>) -> Enforcement {
+    let v1::Enforcement { devices, numa } = enforces.unwrap_or_default();
+    Enforcement { devices, numa }
+}
+
+/// Converts to the API message; absent if nothing is enforced.
+pub(crate) fn enforcement_to_proto(enforces: Enforcement) -> Option<v1::Enforcement> {
+    let Enforcement { devices, numa } = enforces;
+    (!enforces.is_none()).then_some(v1::Enforcement { devices, numa })
 }
 
 /// Converts to the API message.

@@ -1,6 +1,6 @@
 //! Idle, healthy nodes and devices, as agents describe them.
 
-use comity_core::inventory::{Device, DeviceWiring, Node, NodeWiring, Sharing};
+use comity_core::inventory::{Device, DeviceWiring, Enforcement, Node, NodeWiring, Sharing};
 
 /// A healthy, idle device.
 pub(crate) fn device(product_name: &str, memory_mib: u64, sharing: Sharing) -> Device {
@@ -30,6 +30,7 @@ pub(crate) fn node(cpu_milli: u64, memory_mib: u64, devices: Vec<Device>) -> Nod
         schedulable: true,
         ready: true,
         wiring: NodeWiring::default(),
+        enforces: Enforcement::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use comity_core::command::{LeaseOutcome, ReleaseLease, ReviseOffer};
-use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share, Topology};
 use comity_core::inventory::{Node, NodeMap, Sharing};
 use comity_core::packing::{Shape, Task};
 use comity_core::scheduler::Planner;
@@ -169,6 +169,7 @@ impl Broker {
             count,
             cpu_milli_per_gpu: task.cpu_milli.div_ceil(u64::from(count)),
             memory_mib_per_gpu: task.memory_mib.div_ceil(u64::from(count)),
+            isolation: Isolation::None,
         };
         WorkType { gpus, topology: Topology { same_node: count > 1, ..Topology::default() } }
     }

@@ -1,6 +1,6 @@
 //! Minimal request specs.
 
-use comity_core::demand::{DeviceChoice, GpuDemand, RequestSpec, Share, Topology};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share, Topology};
 use comity_core::{Millis, Refusal};
 use comity_types::{ClassName, ClusterId, Delivery, TenantId};
 
@@ -38,5 +38,6 @@ pub(crate) fn whole_gpus(count: u32, cpu_milli_per_gpu: u64, memory_mib_per_gpu:
         count,
         cpu_milli_per_gpu,
         memory_mib_per_gpu,
+        isolation: Isolation::None,
     })
 }

@@ -222,6 +222,7 @@ impl<'a> Planner<'a> {
                 count: total(group, pods),
                 cpu_milli_per_gpu: shape.cpu_milli_per_gpu.max(self.snapshot.least_cpu_milli),
                 memory_mib_per_gpu: shape.memory_mib_per_gpu.max(self.snapshot.least_memory_mib),
+                ..GpuDemand::default()
             },
             same_node: shape.gpus > 1,
             duration_ms: rules.duration_ms,

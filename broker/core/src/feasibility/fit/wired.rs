@@ -59,6 +59,13 @@ pub(crate) fn clique(device: &Device) -> Option<&str> {
     device.wiring.nvlink.as_deref().filter(|_| !matches!(device.sharing, Sharing::Mig { .. }))
 }
 
+/// Whether NVLink joins the devices that pods get from a placement on `node`: the donor enforces its devices, or any
+/// choice among the devices of the resource is joined.
+pub(crate) fn joins_pods(node: &Node, resource: &str) -> bool {
+    let mut cliques = node.devices.iter().filter(|device| device.resource_name == resource).map(clique);
+    node.enforces.devices || cliques.next().is_some_and(|first| first.is_some() && cliques.all(|other| other == first))
+}
+
 /// Whether a device belongs to an entirely idle NVLink clique, which work without NVLink avoids.
 pub(crate) fn in_idle_clique(node: &Node, lent: Option<&NodeOccupancy>, device: &Device) -> bool {
     let Some(own) = clique(device) else { return false };
@@ -99,8 +106,11 @@ impl<'a> WiredNode<'a> {
     ) -> Self {
         let lent = lent.filter(|_| load == Load::Current);
         let aligned = wanted.topology.numa == Numa::Aligned;
+        let joined = wanted.topology.nvlink == NvLink::Required;
+        let is_kept = (!aligned || node.enforces.numa)
+            && (!joined || wanted.unenforced_nvlink || joins_pods(node, &kind.resource));
         let device = |(index, (device, class)): (u32, (&'a Device, &Option<ClassName>))| {
-            if !serves(device, class.as_ref(), wanted, kind) {
+            if !is_kept || !serves(device, class.as_ref(), wanted, kind) {
                 return None;
             }
             let share = &wanted.gpus.share;
@@ -115,14 +125,12 @@ impl<'a> WiredNode<'a> {
                 room: room.filter(|room| room.units > 0)?,
                 rank: u32::MAX - in_use - device.local_use_milli,
                 numa: device.wiring.numa.filter(|_| aligned),
-                clique: clique(device).filter(|_| wanted.topology.nvlink == NvLink::Required),
+                clique: clique(device).filter(|_| joined),
             })
         };
         let devices = (0_u32..).zip(node.devices.iter().zip(classes)).filter_map(device);
-        let devices = devices.filter(|device| {
-            (!aligned || device.numa.is_some())
-                && (wanted.topology.nvlink != NvLink::Required || device.clique.is_some())
-        });
+        let devices =
+            devices.filter(|device| (!aligned || device.numa.is_some()) && (!joined || device.clique.is_some()));
         let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, load);
         let all = NumaAmounts { cpu_milli, memory_mib };
         let numa = if aligned {

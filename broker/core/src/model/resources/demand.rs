@@ -1,6 +1,7 @@
 //! The demand of a request.
 
 mod demand_bounds;
+pub(crate) mod isolation;
 pub(crate) mod preemptible;
 pub(crate) mod topology;
 
@@ -11,6 +12,7 @@ use crate::model::data::DataNeed;
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::time::{Millis, Timestamp};
 
+pub use isolation::Isolation;
 pub use preemptible::Preemptible;
 pub use topology::{Members, Numa, NvLink, Topology};
 
@@ -51,6 +53,9 @@ pub struct GpuDemand {
     pub cpu_milli_per_gpu: u64,
     /// Main memory per share, in MiB.
     pub memory_mib_per_gpu: u64,
+    /// Isolation that each share needs.
+    #[serde(default, skip_serializing_if = "Isolation::is_none")]
+    pub isolation: Isolation,
 }
 
 /// A checked request, as submitted.

@@ -1,6 +1,7 @@
 //! The inventory of clusters: devices, nodes, offers.
 
 pub(crate) mod devices;
+pub(crate) mod enforcement;
 pub(crate) mod fault;
 pub(crate) mod functions;
 pub(crate) mod layout;
@@ -19,6 +20,7 @@ use crate::model::mig::Board;
 use crate::model::refusal::Refusal;
 
 pub use devices::{DeviceIter, DeviceIterMut, DevicePool, Devices};
+pub use enforcement::Enforcement;
 pub use fault::{Fault, FaultClass};
 pub use wiring::{DeviceWiring, NodeWiring, NumaAmounts, RdmaFunctions};
 
@@ -145,6 +147,9 @@ pub struct Node {
     pub ready: bool,
     /// How its parts are connected.
     pub wiring: NodeWiring,
+    /// Parts of a placement that the donor enforces here.
+    #[serde(default, skip_serializing_if = "Enforcement::is_none")]
+    pub enforces: Enforcement,
 }
 
 /// Nodes by id. A sorted array, because offers have up to 10,000 nodes and seldom change.
@@ -270,6 +275,7 @@ impl Device {
             driver_version: self.driver_version.clone(),
             brand: brand(&self.product_name).to_owned(),
             sharing: self.sharing.as_str().to_owned(),
+            isolation: self.sharing.isolation().as_str().to_owned(),
             extra: BTreeMap::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
+use crate::model::demand::{DeviceChoice, GpuDemand, Isolation, Share, Topology};
 use crate::model::request::Request;
 
 /// The part of a request's demand that affects its placement. Requests with equal parts are one type of work.
@@ -30,6 +30,7 @@ impl WorkType {
             count: 0,
             cpu_milli_per_gpu: cpu_milli,
             memory_mib_per_gpu: memory_mib,
+            isolation: Isolation::None,
         };
         Self { gpus, topology: Topology::default() }
     }

@@ -208,7 +208,8 @@ impl AllNodes {
         }
         let mut by_share: BTreeMap<ServedShare, Vec<u32>> = BTreeMap::new();
         for (number, kind) in (0..).zip(&self.kinds) {
-            if let Some(room) = serves(kind).then(|| room(&kind.device, 0, None, &gpus.share)).flatten() {
+            let serves = kind.device.sharing.isolation() >= gpus.isolation && serves(kind);
+            if let Some(room) = serves.then(|| room(&kind.device, 0, None, &gpus.share)).flatten() {
                 let share = ServedShare {
                     resource_name: ResourceKind::of(&kind.device, &gpus.share).resource,
                     milli_each: u16::try_from(room.milli_each).ok()?,

@@ -58,7 +58,7 @@ impl DesiredWriter {
 
 #[cfg(test)]
 mod tests {
-    use comity_core::demand::{DeviceChoice, GpuDemand, Share, Topology};
+    use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, Share, Topology};
     use comity_core::lease::{Lease, SideState};
     use comity_core::placement::Placement;
     use comity_core::{Millis, Records, Timestamp};
@@ -93,6 +93,7 @@ mod tests {
                 count: 1,
                 cpu_milli_per_gpu: 8_000,
                 memory_mib_per_gpu: 65_536,
+                isolation: Isolation::None,
             },
             topology: Topology::default(),
             delivery: Delivery::Namespace,

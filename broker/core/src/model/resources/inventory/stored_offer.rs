@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::data::DataSite;
 use crate::model::inventory::devices::DevicePool;
-use crate::model::inventory::{Device, Node, NodeMap, NodeWiring, Offer, is_yes, yes};
+use crate::model::inventory::{Device, Enforcement, Node, NodeMap, NodeWiring, Offer, is_yes, yes};
 
 /// A stored node. `D` is the form of its devices.
 #[derive(Serialize, Deserialize)]
@@ -30,6 +30,8 @@ struct StoredNode<'a, D> {
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     ready: bool,
     wiring: Cow<'a, NodeWiring>,
+    #[serde(default, skip_serializing_if = "Enforcement::is_none")]
+    enforces: Enforcement,
 }
 
 /// Kinds of devices in order of first appearance, so that equal offers give equal bytes.
@@ -72,6 +74,7 @@ impl Serialize for Nodes<'_> {
                 schedulable: node.schedulable,
                 ready: node.ready,
                 wiring: Cow::Borrowed(&node.wiring),
+                enforces: node.enforces,
             };
             (id, stored)
         }))
@@ -138,6 +141,7 @@ impl ReadNodes {
             schedulable: stored.schedulable,
             ready: stored.ready,
             wiring: stored.wiring.into_owned(),
+            enforces: stored.enforces,
         })
     }
 }

@@ -2,7 +2,9 @@ use std::collections::BTreeSet;
 
 use comity_types::{Delivery, NodeId};
 
-use crate::model::inventory::{Device, DevicePool, DeviceWiring, Devices, Node, NodeWiring, Offer, Sharing};
+use crate::model::inventory::{
+    Device, DevicePool, DeviceWiring, Devices, Enforcement, Node, NodeWiring, Offer, Sharing,
+};
 
 fn device(numa: u32) -> Device {
     Device {
@@ -30,6 +32,7 @@ fn offer(nodes: [Devices; 2]) -> Offer {
         schedulable: true,
         ready: true,
         wiring: NodeWiring::default(),
+        enforces: Enforcement::default(),
     };
     let ids = ["n1", "n2"].map(|id| NodeId::parse(id, "node").unwrap());
     Offer {
