@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comity_scenarios::burst::{label_devices, place};
+use comity_scenarios::burst::place;
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{Binaries, KubectlError, Needs, RealClusters, RealClustersConfig, Where, requirements};
@@ -18,7 +18,6 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let binaries = Binaries::ensure(Needs::RealNodes).await.unwrap();
     let config = RealClustersConfig { origin_gpus: 0, donor_gpus: 4, ..RealClustersConfig::default() };
     let clusters = std::sync::Arc::new(RealClusters::start(&binaries, config).await.unwrap());
-    label_devices(&clusters.donor).await.unwrap();
     let router = clusters.router_address(Where::Origin);
     let mut federation = Federation::start(FederationConfig {
         brokers: 3,
