@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use comity_scenarios::burst::DONOR;
 use comity_scenarios::{Federation, PATIENCE, until};
 use comity_testkit::{Board, GpuBox, KubectlError, MigStrategy, RealCluster, SharedName};
 use serde_json::{Value, json};
 
 use crate::OrLogs as _;
 
-/// The donor, as the example policy names it.
-const DONOR: &str = "physics-farm";
 /// "GPU has fallen off the bus".
 const XID: u32 = 79;
 /// The kubelet reports every five seconds.
