@@ -159,7 +159,10 @@ fn an_outage_of_the_brokers_is_not_counted_and_a_renewal_changes_nothing() {
     federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     federation.pass(19 * MINUTE);
     assert_eq!(federation.end_of(lease), None);
-    federation.pass(MINUTE);
+    // Nor can a donor that counted through it report more.
+    federation.idle_for(lease, 600 * MINUTE);
+    assert_eq!(federation.state.leases[&lease].idle_since, Some(federation.state.term_began));
+    federation.pass(LIMIT - 19 * MINUTE);
     assert_eq!(federation.end_of(lease), Some(EndReason::Idle));
 }
 

@@ -141,9 +141,10 @@ impl ReportLease {
         let Some(lease) = state.leases.get(&self.lease).filter(|lease| lease.state.is_in_force()) else {
             return Ok(());
         };
-        // Idle time counts while the lease is active and both its clusters are heard.
+        // Idle time counts while the lease is active, its clusters are heard and a leader could hear of its use.
         let heard = [&lease.origin, &lease.placement.donor].map(|id| state.clusters.get(id).map(|it| it.since));
-        let usable_since = heard.into_iter().chain([lease.active_at]).flatten().max().unwrap_or_default();
+        let times = heard.into_iter().chain([lease.active_at, Some(state.term_began)]);
+        let usable_since = times.flatten().max().unwrap_or_default();
         let idle_since = idle_for.map(|idle_for| transition.now().before(idle_for).max(usable_since));
         if lease.idle_since != idle_since {
             transition.change_lease(self.lease, |lease| lease.idle_since = idle_since);
