@@ -11,7 +11,7 @@ mod inventory;
 pub mod kubernetes;
 mod node_facts;
 mod node_xid;
-mod partial_object;
+pub(crate) mod partial_object;
 mod pod_facts;
 mod topology;
 mod topology_watch;
