@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 35] = [
+const MODULES: [(&str, &str); 37] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -30,6 +30,8 @@ const MODULES: [(&str, &str); 35] = [
     ("programs/pause/main.go", include_str!("../go/programs/pause/main.go")),
     ("programs/probe/main.go", include_str!("../go/programs/probe/main.go")),
     ("programs/gpu-plugin/main.go", include_str!("../go/programs/gpu-plugin/main.go")),
+    ("programs/dra-driver/main.go", include_str!("../go/programs/dra-driver/main.go")),
+    ("programs/dra-driver/cri.go", include_str!("../go/programs/dra-driver/cri.go")),
     ("programs/line/main.go", include_str!("../go/programs/line/main.go")),
     ("coredns/go.mod", include_str!("../go/coredns/go.mod")),
     ("coredns/go.sum", include_str!("../go/coredns/go.sum")),
@@ -250,7 +252,7 @@ impl Binaries {
 
 const ETCD: [&str; 1] = ["etcd"];
 const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"];
-const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin", "line"];
+const REAL_NODES: [&str; 7] = ["kubelet", "kube-proxy", "pause", "probe", "gpu-plugin", "dra-driver", "line"];
 const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
 /// Programs and chart of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];

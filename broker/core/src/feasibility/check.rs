@@ -231,7 +231,8 @@ fn check_node(
     if !right || part.cpu_milli > cpu || part.memory_mib > memory {
         return Err(no_capacity(format!("node {id} of {donor} lacks CPU or memory")));
     }
-    check_part(node, lent, part, wanted, kind).map_err(|reason| no_capacity(format!("node {id} of {donor} {reason}")))?;
+    check_part(node, lent, part, wanted, kind)
+        .map_err(|reason| no_capacity(format!("node {id} of {donor} {reason}")))?;
     Ok(resources)
 }
 

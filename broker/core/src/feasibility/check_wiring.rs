@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use comity_types::ClusterId;
 use litemap::LiteMap;
 
-use crate::feasibility::fit::{ResourceKind, Wanted};
 use crate::feasibility::fit::bandwidth::{has_bandwidth, takes_exactly};
 use crate::feasibility::fit::device::Load;
 use crate::feasibility::fit::wired::{clique, free_numa, joins_pods};
+use crate::feasibility::fit::{ResourceKind, Wanted};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink};
 use crate::model::inventory::{Device, Node, NumaAmounts};

@@ -261,7 +261,7 @@ impl RealCluster {
     }
 
     /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
-    /// `containerd`, `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
+    /// `containerd`, `kubelet`, `kube-proxy`, `gpu-plugin` or `dra-driver`; `KILL`, `STOP`, `CONT`.
     ///
     /// # Errors
     ///

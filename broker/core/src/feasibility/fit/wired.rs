@@ -129,9 +129,8 @@ impl<'a> WiredNode<'a> {
             })
         };
         let devices = (0_u32..).zip(node.devices.iter().zip(classes)).filter_map(device);
-        let devices = devices.filter(|device| {
-            (!aligned || device.numa.is_some()) && (!joined || device.clique.is_some())
-        });
+        let devices =
+            devices.filter(|device| (!aligned || device.numa.is_some()) && (!joined || device.clique.is_some()));
         let (cpu_milli, memory_mib) = free_cpu_and_memory(node, lent, load);
         let all = NumaAmounts { cpu_milli, memory_mib };
         let numa = if aligned {
