@@ -67,7 +67,7 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
     let (publish_devices, devices) = watch::channel(None);
     let task = async move {
         tokio::select! {
-            () = follow(streams, Optional { topologies, devices }, settings, publish) => {}
+            () = follow(streams, OptionalObjects { topologies, devices }, settings, publish) => {}
             // These end only with their receivers.
             () = topology_watch::follow(client.clone(), publish_topologies) => {}
             () = dra_watch::follow(client, publish_devices) => {}
@@ -84,7 +84,7 @@ struct Streams<N, P, S> {
 }
 
 /// Objects that not every cluster has.
-struct Optional {
+struct OptionalObjects {
     topologies: watch::Receiver<Topologies>,
     devices: watch::Receiver<Published>,
 }
@@ -104,7 +104,7 @@ struct ObservedCluster {
 
 async fn follow<N, P, S>(
     mut streams: Streams<N, P, S>,
-    Optional { mut topologies, mut devices }: Optional,
+    OptionalObjects { mut topologies, mut devices }: OptionalObjects,
     settings: InventorySettings,
     publish: watch::Sender<Nodes>,
 ) where
