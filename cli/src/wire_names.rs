@@ -34,6 +34,7 @@ const FIELD_NAMES: &[FieldName] = &[
     name("spec.gpus.share.milli", "--gpus", "gpus.amount"),
     name("spec.gpus.share.whole", "--gpus", "gpus.amount"),
     name("spec.gpus.share", "--gpus", "gpus.amount"),
+    name("spec.gpus.isolation", "--isolation", "gpus.isolation"),
     name("spec.gpus.cpu_milli_per_gpu", "--cpu-per-gpu", "gpus.cpuPerGpu"),
     name("spec.gpus.memory_mib_per_gpu", "--memory-per-gpu", "gpus.memoryPerGpu"),
     name("spec.gpus.selector", "--selector", "gpus.selector"),

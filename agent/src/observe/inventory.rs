@@ -154,7 +154,11 @@ fn node(
         numa: wiring.numa,
         rdma: wiring.rdma,
         not_ready: !facts.ready,
-        enforces,
+        // The kubelet's topology manager does not know devices of claims.
+        enforces: enforces.or_else(|| {
+            let numa = topology.filter(|topology| topology.enforces_numa());
+            numa.map(|_| Enforcement { numa: true, ..Enforcement::default() })
+        }),
     };
     (node, not_offered)
 }

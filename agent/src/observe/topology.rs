@@ -18,10 +18,16 @@ use super::wiring::MAX_NUMA_NODES;
 /// Longest list of resources of one NUMA node that is read.
 const MAX_NUMA_RESOURCES: usize = 256;
 
+/// Attribute with the policy of the kubelet's topology manager. Objects of older agents have `topologyPolicies` instead,
+/// whose names also say the scope, as in "SingleNUMANodePodLevel".
+const POLICY_ATTRIBUTE: &str = "topologyManagerPolicy";
+
 /// NUMA nodes of a node, in order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeTopology {
     zones: Vec<Zone>,
+    /// Whether the kubelet refuses containers that it cannot align.
+    is_strict: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +51,12 @@ struct ZoneRead {
 }
 
 #[derive(Deserialize)]
+struct AttributeRead {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
 struct ResourceRead {
     name: String,
     /// A quantity: text, or a bare number.
@@ -52,15 +64,23 @@ struct ResourceRead {
 }
 
 impl NodeTopology {
-    /// Reads an object's field `zones`; `None` if it names no NUMA nodes or is invalid.
-    pub(crate) fn read(zones: &Value) -> Option<Self> {
-        let read = Vec::<ZoneRead>::deserialize(zones).ok()?;
+    /// Reads an object; `None` if it names no NUMA nodes or is invalid.
+    pub(crate) fn read(object: &Value) -> Option<Self> {
+        let read = Vec::<ZoneRead>::deserialize(&object["zones"]).ok()?;
         let mut zones: Vec<Zone> =
             read.into_iter().filter(|zone| zone.kind == "Node").map(zone).collect::<Option<_>>()?;
         zones.sort_by_key(|zone| zone.number);
         let numbers: BTreeSet<u32> = zones.iter().map(|zone| zone.number).collect();
         let is_whole = !zones.is_empty() && zones.len() <= MAX_NUMA_NODES && numbers.len() == zones.len();
-        is_whole.then_some(Self { zones })
+        is_whole.then_some(Self { zones, is_strict: is_strict(object) })
+    }
+
+    /// Whether the kubelet gives each container CPU and memory of the NUMA nodes of its devices. Besides the topology
+    /// manager's policy it needs the static policies of the CPU and memory managers: without them, no NUMA node tells
+    /// its CPU or memory.
+    pub(crate) fn enforces_numa(&self) -> bool {
+        let all_bound = self.zones.iter().all(|zone| zone.memory_mib.is_some());
+        self.is_strict && all_bound && self.zones.iter().any(|zone| zone.cpu_milli > 0)
     }
 
     /// Sets each device's NUMA node as far as the counts allow, and returns the amounts that pods can have of each NUMA
@@ -94,6 +114,18 @@ impl NodeTopology {
         };
         self.zones.iter().map(amounts).collect()
     }
+}
+
+/// Whether the policy is "single-numa-node" or "restricted".
+fn is_strict(object: &Value) -> bool {
+    let attributes = Vec::<AttributeRead>::deserialize(&object["attributes"]).unwrap_or_default();
+    let policy = attributes.iter().find(|attribute| attribute.name == POLICY_ATTRIBUTE);
+    if let Some(policy) = policy {
+        return ["single-numa-node", "restricted"].contains(&policy.value.as_str());
+    }
+    let policies = Vec::<String>::deserialize(&object["topologyPolicies"]).unwrap_or_default();
+    let is_strict = |policy: &String| policy.starts_with("SingleNUMANode") || policy.starts_with("Restricted");
+    !policies.is_empty() && policies.iter().all(is_strict)
 }
 
 /// `part`, scaled down by `limit / all` if `all` exceeds `limit`; rounded down.
@@ -141,7 +173,7 @@ mod tests {
     use super::*;
 
     /// As NFD's topology updater writes it, of a box with two sockets and GPUs beside each.
-    fn zones(gpus: [u32; 2]) -> Value {
+    fn object(gpus: [u32; 2]) -> Value {
         let zone = |number: usize, gpus: u32| {
             json!({
                 "name": format!("node-{number}"), "type": "Node",
@@ -153,7 +185,14 @@ mod tests {
                 ],
             })
         };
-        json!([zone(1, gpus[1]), zone(0, gpus[0]), { "name": "l3-0", "type": "Cache" }])
+        json!({
+            "attributes": [{ "name": "topologyManagerPolicy", "value": "single-numa-node" }],
+            "zones": [zone(1, gpus[1]), zone(0, gpus[0]), { "name": "l3-0", "type": "Cache" }],
+        })
+    }
+
+    fn without(object: &mut Value, zone: usize, name: &str) {
+        object["zones"][zone]["resources"].as_array_mut().unwrap().retain(|resource| resource["name"] != name);
     }
 
     fn devices(count: usize) -> Vec<Device> {
@@ -166,7 +205,7 @@ mod tests {
 
     #[test]
     fn each_numa_node_has_its_cpu_its_memory_and_its_gpus() {
-        let topology = NodeTopology::read(&zones([2, 1])).unwrap();
+        let topology = NodeTopology::read(&object([2, 1])).unwrap();
         let mut gpus = devices(4);
         let numa = topology.apply(&mut gpus, 112_000, 2_048 << 10);
         assert_eq!(numa[1], NumaAmounts { numa_node: 1, cpu_milli: 54_000, memory_mib: 1_000 << 10 });
@@ -175,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_nodes_own_reserve_is_taken_from_all_alike() {
-        let topology = NodeTopology::read(&zones([4, 4])).unwrap();
+        let topology = NodeTopology::read(&object([4, 4])).unwrap();
         let numa = topology.apply(&mut devices(8), 100_001, 1_900 << 10);
         assert_eq!(numa.iter().map(|zone| zone.memory_mib).collect::<Vec<_>>(), [950 << 10; 2]);
         assert!(numa.iter().map(|zone| zone.cpu_milli).sum::<u64>() <= 100_001);
@@ -183,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_shared_device_is_counted_once_for_each_of_its_replicas() {
-        let topology = NodeTopology::read(&zones([4, 4])).unwrap();
+        let topology = NodeTopology::read(&object([4, 4])).unwrap();
         let mut gpus = devices(4);
         for gpu in &mut gpus {
             let slices = sharing::TimeSlicing { replicas: 2 };
@@ -196,24 +235,52 @@ mod tests {
     /// The updater writes no memory for a kubelet without a static memory manager, and no CPU where all are reserved.
     #[test]
     fn memory_that_nobody_binds_is_divided_equally() {
-        let mut zones = zones([1, 1]);
-        for zone in 0..2 {
-            zones[zone]["resources"].as_array_mut().unwrap().retain(|resource| resource["name"] != "memory");
-        }
-        zones[0]["resources"].as_array_mut().unwrap().retain(|resource| resource["name"] != "cpu");
-        let numa = NodeTopology::read(&zones).unwrap().apply(&mut devices(2), 112_000, 2_048 << 10);
+        let mut object = object([1, 1]);
+        without(&mut object, 0, "memory");
+        without(&mut object, 1, "memory");
+        without(&mut object, 0, "cpu");
+        let numa = NodeTopology::read(&object).unwrap().apply(&mut devices(2), 112_000, 2_048 << 10);
         assert_eq!(numa.iter().map(|zone| zone.memory_mib).collect::<Vec<_>>(), [1_024 << 10; 2]);
         assert_eq!(numa.iter().map(|zone| zone.cpu_milli).collect::<Vec<_>>(), [54_000, 0]);
     }
 
     #[test]
     fn an_unreadable_topology_is_ignored() {
-        let mut twice = zones([4, 4]);
-        twice[0]["name"] = json!("node-0");
-        let mut wrong = zones([4, 4]);
-        wrong[0]["resources"][0]["allocatable"] = json!("many");
-        for zones in [twice, wrong, json!([]), json!("zones"), json!([{ "type": "Node", "name": "socket-a" }])] {
-            assert_eq!(NodeTopology::read(&zones), None, "{zones}");
+        let mut twice = object([4, 4]);
+        twice["zones"][0]["name"] = json!("node-0");
+        let mut wrong = object([4, 4]);
+        wrong["zones"][0]["resources"][0]["allocatable"] = json!("many");
+        let others = [json!([]), json!("zones"), json!([{ "type": "Node", "name": "socket-a" }])];
+        for object in others.map(|zones| json!({ "zones": zones })).into_iter().chain([twice, wrong, json!({})]) {
+            assert_eq!(NodeTopology::read(&object), None, "{object}");
         }
+    }
+
+    #[test]
+    fn numa_is_enforced_by_a_strict_policy_that_binds_cpu_and_memory() {
+        let enforces = |change: &dyn Fn(&mut Value)| {
+            let mut object = object([4, 4]);
+            change(&mut object);
+            NodeTopology::read(&object).unwrap().enforces_numa()
+        };
+        assert!(enforces(&|_| {}));
+        for (policy, expected) in [("restricted", true), ("best-effort", false), ("none", false)] {
+            assert_eq!(enforces(&|object| object["attributes"][0]["value"] = json!(policy)), expected, "{policy}");
+        }
+        for (policies, expected) in [
+            (json!(["SingleNUMANodePodLevel"]), true),
+            (json!(["RestrictedContainerLevel"]), true),
+            (json!(["BestEffort"]), false),
+            (json!([]), false),
+        ] {
+            let old = |object: &mut Value| {
+                object["attributes"] = json!(null);
+                object["topologyPolicies"] = policies.clone();
+            };
+            assert_eq!(enforces(&old), expected, "{policies}");
+        }
+        assert!(!enforces(&|object| without(object, 1, "memory")), "no static memory manager");
+        let no_cpu = |object: &mut Value| (0..2).for_each(|zone| without(object, zone, "cpu"));
+        assert!(!enforces(&no_cpu), "no static CPU manager");
     }
 }

@@ -77,6 +77,6 @@ async fn watch_all(client: &Client, publish: &watch::Sender<Topologies>) -> Opti
 
 fn entry(object: &DynamicObject) -> Option<(String, Option<(String, NodeTopology)>)> {
     let name = object.metadata.name.clone()?;
-    let topology = NodeTopology::read(&object.data["zones"]);
+    let topology = NodeTopology::read(&object.data);
     Some((name.clone(), topology.map(|topology| (name, topology))))
 }

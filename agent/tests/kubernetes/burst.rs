@@ -359,6 +359,7 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
         (json!({ "gpus": 1, "members": { "min": 3, "desired": 2 } }), "members.min must not be more"),
         (json!({ "gpus": 1_024, "members": { "min": 1, "desired": 8 } }), "at most 4096"),
         (json!({ "gpus": 2, "topology": { "nvlink": "required" } }), "Unsupported value"),
+        (json!({ "gpus": 2, "isolation": "memory" }), "Unsupported value"),
         (json!({ "gpus": 2, "topology": { "numa": "Aligned" } }), "cpuMilliPerGpu or memoryMibPerGpu"),
         (json!({ "gpus": 2, "migProfile": "1g.10gb", "topology": { "nvlink": "Required" } }), "does not join MIG"),
         (json!({ "gpus": 2, "sameNode": true, "topology": { "sameNode": true } }), "either sameNode or topology"),
@@ -375,7 +376,7 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
         assert!(error.contains(message), "{spec}: {error}");
     }
     let all = json!({
-        "gpus": 2, "cpuMilliPerGpu": 4_000, "members": { "min": 1, "desired": 2 },
+        "gpus": 2, "cpuMilliPerGpu": 4_000, "isolation": "Hardware", "members": { "min": 1, "desired": 2 },
         "topology": { "nvlink": "Required", "numa": "Aligned", "rdmaGbits": 400, "sameNode": false, "wholeNode": true },
         "priorityClass": "urgent", "preemptible": { "graceSeconds": 600, "checkpoint": true },
         "window": { "notBefore": "2026-03-01T00:00:00Z", "startBy": "2026-03-02T00:00:00+01:00" },

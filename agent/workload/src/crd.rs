@@ -26,7 +26,7 @@ pub(crate) use condition::time;
 pub use controller::Controller;
 pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
-pub use request_options::{DataNeed, Members, Numa, NvLink, Preemptible, Topology, Window};
+pub use request_options::{DataNeed, Isolation, Members, Numa, NvLink, Preemptible, Topology, Window};
 
 /// Keeps a `GpuRequest` until its request is cancelled.
 pub const FINALIZER: &str = "comity.dev/request";

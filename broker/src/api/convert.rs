@@ -13,7 +13,7 @@ pub mod peering;
 pub mod policy;
 pub mod request;
 pub mod rights;
-mod wiring;
+pub(crate) mod wiring;
 
 use comity_core::{Refusal, Timestamp};
 

@@ -10,6 +10,7 @@ mod cancel;
 mod ctrl_c;
 mod example;
 mod follow;
+mod isolation_arg;
 mod read_spec;
 mod spec_args;
 mod spec_file;

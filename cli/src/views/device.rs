@@ -30,6 +30,8 @@ pub struct Node {
     /// RDMA bandwidth by network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaBandwidth>,
+    /// Parts of a placement that the donor enforces: `devices`, `numa`.
+    pub enforces: Vec<&'static str>,
     /// GPUs of the node.
     pub devices: Vec<Device>,
 }
@@ -54,6 +56,8 @@ pub struct Device {
     /// MIG instances are known, each instance shows its first slot, as in `mig:1g.10gb@0,3g.40gb@4`; a final
     /// `repartition` says that the donor creates other instances on demand.
     pub sharing: String,
+    /// Isolation of a share of it: `none`, `memory` or `hardware`.
+    pub isolation: &'static str,
     /// Whether it may be lent.
     pub healthy: bool,
     /// End of the quarantine that it, or its node, is in after repeated failures.
@@ -86,9 +90,19 @@ impl From<v1::Node> for Node {
             local_memory_mib: node.local_memory_mib,
             numa: node.numa.into_iter().map(NumaAmounts::from).collect(),
             rdma: node.rdma.into_iter().map(RdmaBandwidth::from).collect(),
+            enforces: enforced_parts(node.enforces.unwrap_or_default()),
             devices: node.devices.into_iter().map(Device::from).collect(),
         }
     }
+}
+
+/// `devices`, `numa`.
+pub(super) fn enforced_parts(enforces: v1::Enforcement) -> Vec<&'static str> {
+    [("devices", enforces.devices), ("numa", enforces.numa)]
+        .into_iter()
+        .filter(|(_, set)| *set)
+        .map(|(part, _)| part)
+        .collect()
 }
 
 impl Node {
@@ -114,6 +128,7 @@ impl From<v1::Device> for Device {
             memory_mib: device.memory_mib,
             cuda_compute_capability: device.cuda_compute_capability,
             driver_version: non_empty(device.driver_version),
+            isolation: isolation_text(device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref())),
             sharing: sharing_text(device.sharing.and_then(|sharing| sharing.mode)),
             healthy: device.healthy,
             quarantined_until_ms: None,
@@ -134,6 +149,16 @@ fn fault_text(fault: &v1::DeviceFault) -> String {
         v1::FaultClass::Unspecified | v1::FaultClass::Degraded => "degraded",
     };
     if fault.message.is_empty() { class.to_owned() } else { format!("{class}: {}", fault.message) }
+}
+
+/// The level that the broker grants to shares of such a device.
+fn isolation_text(mode: Option<&v1::sharing::Mode>) -> &'static str {
+    use v1::sharing::Mode;
+    match mode {
+        Some(Mode::TimeSlicing(_)) => "none",
+        Some(Mode::Mps(_) | Mode::Fractional(_)) => "memory",
+        None | Some(Mode::Exclusive(_) | Mode::Mig(_)) => "hardware",
+    }
 }
 
 fn sharing_text(mode: Option<v1::sharing::Mode>) -> String {

@@ -211,6 +211,7 @@ impl Answer for Lease {
             ("Origin", format!("{} ({})", self.origin, side(self.origin_ready))),
             ("Donor", format!("{donor} ({})", side(self.donor_ready))),
             ("GPUs", self.gpus.summary()),
+            ("Isolation", self.gpus.isolation.unwrap_or_default().to_owned()),
             ("Placement", self.placement.as_ref().map(Placement::summary).unwrap_or_default()),
             ("RDMA", self.placement.as_ref().map(Placement::rdma_summary).unwrap_or_default()),
             ("Peering", self.peering.clone().unwrap_or_default()),

@@ -219,10 +219,12 @@ impl Answer for OfferDetail {
                     format_memory(device.memory_mib),
                     device.cuda_compute_capability.clone(),
                     device.sharing.clone(),
+                    device.isolation.to_owned(),
                     device_state(node, device, now_ms),
                     format_milli(u64::from(device.local_use_milli)),
                     format_cpu(node.cpu_milli),
                     format_memory(node.memory_mib),
+                    if node.enforces.is_empty() { "-".to_owned() } else { node.enforces.join(",") },
                 ]);
             }
         }
@@ -233,10 +235,12 @@ impl Answer for OfferDetail {
             Column::number("memory").rank(3),
             Column::number("cc").rank(6),
             Column::text("sharing").rank(2),
+            Column::text("isolation").rank(7),
             Column::state("state"),
             Column::number("local"),
             Column::number("node cpu").rank(4),
             Column::number("node memory").rank(5),
+            Column::text("enforces").rank(8),
         ];
         summary.gap().then(columns(&heads, rows, "no devices"))
     }

@@ -3,6 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
+use super::device::enforced_parts;
 use super::donor_verdict::{DonorVerdict, donors_table};
 use super::earliest_start::EarliestStart;
 use super::placement::Placement;
@@ -22,6 +23,8 @@ pub struct Quote {
     /// The other placements of a gang over several donors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more_placements: Vec<Placement>,
+    /// Parts of the placements that donors enforce on every node: `devices`, `numa`; none without a placement.
+    pub enforces: Option<Vec<&'static str>>,
     /// When it could start, behind the requests that already wait.
     pub earliest_ms: Option<u64>,
     /// Donor of that start.
@@ -41,6 +44,7 @@ impl From<v1::QuoteRequestResponse> for Quote {
         Self {
             summary: response.summary,
             price_milli_credits: response.placement.is_some().then_some(response.price_milli_credits),
+            enforces: response.placement.is_some().then(|| enforced_parts(response.enforces.unwrap_or_default())),
             placement: response.placement.map(Placement::from),
             more_placements: response.more_placements.into_iter().map(Placement::from).collect(),
             earliest_ms: non_zero(response.earliest_ms),
@@ -48,6 +52,17 @@ impl From<v1::QuoteRequestResponse> for Quote {
             too_late: response.too_late,
             reclaims: response.reclaims.map(Reclaims::from),
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
+        }
+    }
+}
+
+impl Quote {
+    /// Whether pods get the devices of the placement.
+    fn devices_text(&self) -> &'static str {
+        match &self.enforces {
+            None => "",
+            Some(parts) if parts.contains(&"devices") => "enforced",
+            Some(_) => "not enforced: the kubelet chooses the devices",
         }
     }
 }
@@ -67,6 +82,7 @@ impl Answer for Quote {
         let mut head = vec![
             ("Summary", self.summary.clone()),
             ("Placement", placements),
+            ("Devices", self.devices_text().to_owned()),
             ("Earliest", earliest.text(now_ms)),
             ("Price", price.unwrap_or_else(|| "-".to_owned())),
         ];
@@ -102,9 +118,26 @@ mod tests {
         assert!(table.contains("-\n") && !table.contains("credits"), "{table}");
         let json = serde_json::to_value(&quote).expect("plain data serialises");
         assert!(json["priceMilliCredits"].is_null() && json["tooLate"] == true, "{json}");
+        assert!(!table.contains("Devices"), "{table}");
         // A free lease has a price: 0.
         let free = Quote::from(v1::QuoteRequestResponse { placement: Some(placement("north", 1)), ..response });
         assert_eq!(free.price_milli_credits, Some(0));
+    }
+
+    #[test]
+    fn a_quote_tells_whether_pods_get_the_devices_of_the_placement() {
+        let of = |enforces| {
+            let response =
+                v1::QuoteRequestResponse { placement: Some(placement("north", 2)), enforces, ..Default::default() };
+            let quote = Quote::from(response);
+            (quote.table(0).to_string(), serde_json::to_value(&quote).expect("plain data serialises"))
+        };
+        let (table, json) = of(None);
+        assert!(table.contains("not enforced: the kubelet chooses the devices"), "{table}");
+        assert_eq!(json["enforces"], serde_json::json!([]));
+        let (table, json) = of(Some(v1::Enforcement { devices: true, numa: true }));
+        assert!(table.contains("enforced\n") && !table.contains("kubelet"), "{table}");
+        assert_eq!(json["enforces"], serde_json::json!(["devices", "numa"]));
     }
 
     #[test]

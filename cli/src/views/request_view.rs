@@ -207,6 +207,7 @@ impl Answer for Request {
             ("GPUs", spec.gpus_summary()),
             ("Selector", spec.gpus.selector.clone().unwrap_or_default()),
             ("Per GPU", per_gpu(spec.gpus.cpu_milli_per_gpu, spec.gpus.memory_mib_per_gpu)),
+            ("Isolation", spec.gpus.isolation.unwrap_or_default().to_owned()),
             ("Members", members),
             ("Together", together.to_owned()),
             ("NVLink", spec.topology.nvlink.unwrap_or_default().to_owned()),

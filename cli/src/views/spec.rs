@@ -58,12 +58,20 @@ pub struct Gpus {
     pub cpu_milli_per_gpu: u64,
     /// Memory per share, in MiB.
     pub memory_mib_per_gpu: u64,
+    /// `memory` or `hardware`: isolation of each share from other work on its GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<&'static str>,
 }
 
 impl From<Option<v1::GpuDemand>> for Gpus {
     fn from(gpus: Option<v1::GpuDemand>) -> Self {
         let gpus = gpus.unwrap_or_default();
         Self {
+            isolation: match gpus.isolation() {
+                v1::Isolation::Unspecified => None,
+                v1::Isolation::Memory => Some("memory"),
+                v1::Isolation::Hardware => Some("hardware"),
+            },
             class: non_empty(gpus.class),
             selector: non_empty(gpus.selector),
             share: gpus.share.into(),

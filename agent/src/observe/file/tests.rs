@@ -184,6 +184,7 @@ nodes:
       0: {cpu: 56, memory: 1000Gi}
       1: {cpu: 56, memory: 1000Gi}
     rdma: {ib-fabric: 3200}
+    enforces: [devices, numa]
     gpus:
       - {count: 4, product: H100, memoryMiB: 81559, architecture: hopper, computeCapability: \"9.0\", driverVersion: \"1\", numa: 0, nvlink: all}
       - {count: 4, product: H100, memoryMiB: 81559, architecture: hopper, computeCapability: \"9.0\", driverVersion: \"1\", numa: 1, nvlink: all}
@@ -201,8 +202,12 @@ fn a_file_says_how_a_node_is_wired() {
     let devices: Vec<_> = node.devices.iter().map(|device| device.numa_node).collect();
     assert_eq!(devices, [[Some(0); 4], [Some(1); 4]].concat());
     assert!(node.devices.iter().all(|device| device.nvlink_clique == "all"));
+    assert_eq!(node.enforces, Some(v1::Enforcement { devices: true, numa: true }));
+    let numa = &read(&WIRED.replace("[devices, numa]", "[numa]")).unwrap()[0];
+    assert_eq!(numa.enforces, Some(v1::Enforcement { devices: false, numa: true }));
     let plain = &read(GOOD).unwrap()[0];
     assert!(plain.numa.is_empty() && plain.rdma.is_empty() && plain.devices[0].numa_node.is_none());
+    assert_eq!(plain.enforces, None);
 }
 
 #[test]
@@ -213,6 +218,7 @@ fn invalid_wiring_is_named() {
         ("ib-fabric: 3200", "ib-fabric: 0", "ib-fabric has 0 Gbit/s; write 1 to 1000000"),
         ("nvlink: all", "nvlink: a b", "\"a b\" is not a name"),
         ("0: {cpu: 56,", "0: {cpu: many,", "cpu \"many\" is not an amount"),
+        ("[devices, numa]", "[gpus]", "gpus"),
     ] {
         let error = read(&WIRED.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.contains(reason) && error.starts_with("inventory.yaml:"), "{error}");

@@ -347,7 +347,10 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
             { "name": "nvidia.com/gpu", "capacity": "4", "allocatable": "4", "available": "4" },
         ] })
     };
-    let topology = NodeTopology::read(&json!([zone(0), zone(1)])).unwrap();
+    let topology = NodeTopology::read(&json!({
+        "attributes": [{ "name": "topologyManagerPolicy", "value": "restricted" }], "zones": [zone(0), zone(1)],
+    }));
+    let topology = topology.unwrap();
     let topologies = BTreeMap::from([("a".to_owned(), topology)]);
     let with = |wiring: Option<&str>| {
         let mut raw = raw_node("a");
@@ -366,4 +369,6 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
     assert_eq!((beside.numa.len(), beside.rdma.len()), (2, 1));
     let own = with(Some("{numa: {0: {cpu: '100', memory: 1Ti}}}"));
     assert_eq!((own.numa.len(), own.devices[4].numa_node), (1, None));
+    let numa = Some(Enforcement { devices: false, numa: true });
+    assert_eq!([&wiring, &beside, &own].map(|node| node.enforces), [numa; 3], "the kubelet binds them");
 }

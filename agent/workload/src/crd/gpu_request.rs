@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, DataNeed, Members, Preemptible, Topology, Window};
+use super::{Condition, DataNeed, Isolation, Members, Preemptible, Topology, Window};
 
 /// Asks other clusters for GPUs. It cannot be changed: delete it and create another.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -81,6 +81,9 @@ pub struct GpuRequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 1099511627776").message("memoryMibPerGpu must be from 0 to 1099511627776 MiB"))]
     pub memory_mib_per_gpu: Option<i64>,
+    /// Isolation of each share from other work on its GPU. Absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
     /// All shares on one node; as topology.sameNode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_node: Option<bool>,

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::condition::{ConditionStatus, condition, conditions, time};
 use super::gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
 use super::lease_mirror::state_text;
-use super::{Numa, NvLink, camel};
+use super::{Isolation, Numa, NvLink, camel};
 use crate::burst::{CLASS, TENANT_LABEL};
 use crate::reclaim::ReclaimNotice;
 
@@ -83,6 +83,7 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         count: count(spec.gpus),
         cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
         memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
+        isolation: Isolation::to_message(spec.isolation),
     };
     Ok(v1::RequestSpec {
         tenant,
@@ -231,6 +232,7 @@ mod tests {
     fn a_request_has_the_objects_options() {
         let mut given = GpuRequestSpec {
             gpus: 4,
+            isolation: Some(Isolation::Hardware),
             same_node: Some(true),
             topology: Some(Topology {
                 nvlink: Some(NvLink::Required),
@@ -252,6 +254,7 @@ mod tests {
         let topology = asked.topology.unwrap();
         assert!(topology.same_node && topology.whole_node && topology.rdma_gbits == 400 && topology.spread_nodes);
         assert!(asked.spread_donors);
+        assert_eq!(asked.gpus.map(|gpus| gpus.isolation()), Some(v1::Isolation::Hardware));
         assert_eq!(asked.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));

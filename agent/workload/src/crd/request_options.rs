@@ -58,6 +58,25 @@ pub struct DataNeed {
     pub mib: i64,
 }
 
+/// Isolation of each share from other work on its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Isolation {
+    /// Other work cannot take the share's memory.
+    Memory,
+    /// Memory, compute and faults are separate in hardware.
+    Hardware,
+}
+
+impl Isolation {
+    pub(crate) fn to_message(given: Option<Self>) -> v1::Isolation {
+        match given {
+            None => v1::Isolation::Unspecified,
+            Some(Self::Memory) => v1::Isolation::Memory,
+            Some(Self::Hardware) => v1::Isolation::Hardware,
+        }
+    }
+}
+
 /// Whether NVLink joins the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum NvLink {

@@ -11,8 +11,9 @@ use crate::explain::outlook::{adjusted_outlook, outlook_beside_reservations};
 use crate::explain::reclaims::Reclaims;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
-use crate::model::limits::MAX_PLACEMENTS_PER_PLAN;
-use crate::model::placement::Placement;
+use crate::model::inventory::{Enforcement, Node};
+use crate::model::limits::{MAX_PLACEMENTS_PER_PLAN, WHOLE_MILLI};
+use crate::model::placement::{NodePlacement, Placement};
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::order::Hypothetical;
@@ -36,6 +37,16 @@ pub struct Quote {
     pub reclaims: Option<Reclaims>,
     /// Price of one term in thousandths of a credit.
     pub price_milli_credits: u64,
+    /// Parts of the placements that donors enforce on every node.
+    pub enforces: Enforcement,
+}
+
+impl Quote {
+    /// The quote of a request that is not placed now.
+    fn unplaced(explanation: Explanation) -> Self {
+        let (placements, enforces) = (Vec::new(), Enforcement::default());
+        Self { placements, explanation, earliest: None, reclaims: None, price_milli_credits: 0, enforces }
+    }
 }
 
 /// Quotes `spec`, which must be as a submission makes it.
@@ -45,8 +56,7 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
     let hypothetical = Hypothetical { id: RequestId(state.next_request.saturating_add(1)), request: &request };
     let mut planner = Planner::with_hypothetical(&request);
     let Some(mut planning) = planner.begin(state) else {
-        let explanation = explain_beside(state, spec, None);
-        return Quote { placements: Vec::new(), explanation, earliest: None, reclaims: None, price_milli_credits: 0 };
+        return Quote::unplaced(explain_beside(state, spec, None));
     };
     planning.hypothetical = request.waits().then_some(&hypothetical);
     let mut plan = Plan::default();
@@ -70,7 +80,29 @@ pub fn quote(state: &State, spec: &RequestSpec) -> Quote {
         earliest,
         reclaims: None,
         price_milli_credits: price_of(state, spec, &found),
+        enforces: enforced(state, found.iter().map(|part| &part.placement)),
     }
+}
+
+/// Parts of the placements that donors enforce on every node.
+fn enforced<'p>(state: &State, placements: impl Iterator<Item = &'p Placement>) -> Enforcement {
+    let mut all = Enforcement::ALL;
+    for placement in placements {
+        let offer = state.clusters.get(&placement.donor).and_then(|cluster| cluster.offer.as_ref());
+        for (id, part) in &placement.nodes {
+            let node = offer.and_then(|offer| offer.nodes.get(id));
+            let here = node.map(|node| node.enforces).unwrap_or_default();
+            all.devices &= here.devices || node.is_some_and(|node| takes_all(node, part, &placement.resource_name));
+            all.numa &= here.numa;
+        }
+    }
+    all
+}
+
+/// Whether `part` takes all devices of the resource whole, which leaves no choice.
+fn takes_all(node: &Node, part: &NodePlacement, resource: &str) -> bool {
+    let mut devices = (0..).zip(&node.devices).filter(|(_, device)| device.resource_name == resource);
+    devices.all(|(index, _)| part.devices.get(&index).is_some_and(|share| share.milli == WHOLE_MILLI))
 }
 
 /// The request that a submission of `spec` would create.
@@ -104,7 +136,7 @@ fn quote_waiting<'a>(planning: &'a Planning<'a, 'a>, plan: &Plan, hypothetical: 
     if reclaims.is_none() {
         explain_others(plan, &mut explanation);
     }
-    Quote { placements: Vec::new(), explanation, earliest, reclaims, price_milli_credits: 0 }
+    Quote { earliest, reclaims, ..Quote::unplaced(explanation) }
 }
 
 /// For a request that would fit if nobody else waited: tells who is served before it.

@@ -16,8 +16,8 @@ const LOCAL_RESERVE: &str = "local-reserve";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
     /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
-    /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`,
-    /// `wiring-together`, `unhealthy`, `quarantined`.
+    /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`, `not-enforced`,
+    /// `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`.
     pub code: String,
     /// The reason in words.
     pub reason: String,

@@ -2,5 +2,6 @@
 
 pub(crate) mod never_fits;
 pub(crate) mod no_start;
+pub(crate) mod not_isolated;
 pub(crate) mod not_wired;
 pub(crate) mod unhealthy;

@@ -11,6 +11,7 @@ use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, delivery_offered, obstacle, permitted};
 use crate::feasibility::obstacles::never_fits::never_fits;
 use crate::feasibility::obstacles::no_start::no_start;
+use crate::feasibility::obstacles::not_isolated::not_isolated;
 use crate::feasibility::obstacles::not_wired::wiring_obstacle;
 use crate::feasibility::obstacles::unhealthy::unhealthy;
 use crate::feasibility::reclaim_checks::pool::{check_pools, without_double_counted};
@@ -232,6 +233,7 @@ impl ClassQuery<'_, '_> {
         }
         let better = unhealthy(snapshot, donor, wanted, now, least)
             .or_else(|| never_fits(snapshot, donor, wanted, least))
+            .or_else(|| not_isolated(snapshot, donor, wanted, least))
             .or_else(|| wiring_obstacle(snapshot, donor, wanted, least));
         if let Some(better) = better {
             return better;

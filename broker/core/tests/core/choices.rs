@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use comity_core::command::{AdvertiseOffer, LeaseOutcome, MarkClusters, PlaceRequests, ReleaseLease, RenewLease};
-use comity_core::demand::{RequestSpec, Share, Topology};
+use comity_core::demand::{Isolation, RequestSpec, Share, Topology};
 use comity_core::explain;
 use comity_core::feasibility;
 use comity_core::inventory::{Device, Offer, Sharing};
@@ -13,7 +13,9 @@ use comity_core::scheduler::{self, Plan, Planner};
 use comity_core::{Command, Millis, ReplyBody};
 use comity_types::Delivery;
 
+use super::boxes;
 use super::federation::{Federation, cluster, device, node, offer, spec};
+use super::mig;
 
 #[test]
 fn a_gang_takes_the_node_that_it_fits_best() {
@@ -356,4 +358,79 @@ fn a_share_is_placed_where_it_wastes_least() {
             assert_eq!(federation.place().len(), 2);
         }
     }
+}
+
+#[test]
+fn isolation_excludes_the_ways_of_sharing_that_give_less() {
+    let device = |sharing| device(40_960, sharing);
+    let ways = [
+        device(Sharing::TimeSlicing { replicas: 4 }),
+        device(Sharing::Mps { shares: 4 }),
+        device(Sharing::Fractional { step_milli: 50 }),
+        device(Sharing::Exclusive),
+        mig::a100_that_is_cut(),
+    ];
+    // By level, whether each way serves memory of a device.
+    for (isolation, expected) in [
+        (Isolation::None, [true; 5]),
+        (Isolation::Memory, [false, true, true, true, true]),
+        (Isolation::Hardware, [false, false, false, true, true]),
+    ] {
+        for (way, expected) in ways.iter().zip(expected) {
+            let mut federation = Federation::ready();
+            federation.offer("south", offer(2, &[("s1", 1, way.clone())]));
+            let mut asked = spec(1, Share::MemoryMib(4_096), "small");
+            asked.gpus.isolation = isolation;
+            let quote = explain::quote(&federation.state, &asked);
+            assert_eq!(quote.placements.len(), usize::from(expected), "{isolation:?} {:?}", way.sharing);
+            federation.submit(asked);
+            assert_eq!(federation.place().len(), usize::from(expected), "{isolation:?} {:?}", way.sharing);
+        }
+    }
+}
+
+#[test]
+fn missing_isolation_is_named_with_a_remedy() {
+    let mut federation = Federation::ready();
+    let sliced = device(40_960, Sharing::TimeSlicing { replicas: 4 });
+    let mps = device(40_960, Sharing::Mps { shares: 4 });
+    let obstacle = |federation: &Federation, isolation| {
+        let mut asked = spec(1, Share::Milli(250), "small");
+        asked.gpus.isolation = isolation;
+        let donors = explain::explain(&federation.state, &asked).donors;
+        donors.into_iter().find(|verdict| verdict.donor == cluster("south")).unwrap().obstacle
+    };
+    federation.offer("south", offer(2, &[("s1", 1, sliced.clone())]));
+    let found = obstacle(&federation, Isolation::Memory).unwrap();
+    assert_eq!(found.code, "not-isolated");
+    assert!(found.reason.ends_with("with isolation memory, only time-slicing"), "{}", found.reason);
+    assert!(found.unblock.starts_with("ask without isolation, or ask its owner to lend"), "{}", found.unblock);
+    federation.offer("south", offer(3, &[("s1", 1, sliced), ("s2", 1, mps)]));
+    let found = obstacle(&federation, Isolation::Hardware).unwrap();
+    assert!(found.reason.ends_with("with isolation hardware, only mps and time-slicing"), "{}", found.reason);
+    assert!(found.unblock.starts_with("ask for isolation memory, or for none"), "{}", found.unblock);
+    assert_eq!(obstacle(&federation, Isolation::Memory), None);
+    // Waiting helps once the isolated device is free.
+    let mut four = spec(4, Share::Milli(250), "small");
+    four.gpus.isolation = Isolation::Memory;
+    federation.submit(four);
+    assert_eq!(federation.place().len(), 1);
+    let found = obstacle(&federation, Isolation::Memory).unwrap();
+    assert_eq!(found.code, "not-isolated");
+    assert!(found.reason.contains("room for 0 of 1 shares") && found.unblock.starts_with("wait"), "{found:?}");
+}
+
+/// A forged placement on a device with too little isolation.
+#[test]
+fn apply_refuses_devices_that_isolate_too_little() {
+    let mut federation = Federation::ready();
+    federation.offer("south", offer(2, &[("s1", 1, device(40_960, Sharing::Mps { shares: 4 }))]));
+    let mut asked = spec(1, Share::Milli(250), "small");
+    asked.gpus.isolation = Isolation::Memory;
+    let request = federation.submit(asked);
+    let planned = scheduler::plan(&federation.state, 1).placements.remove(0);
+    assert_eq!(planned.request, request);
+    federation.offer("south", offer(3, &[("s1", 1, device(40_960, Sharing::TimeSlicing { replicas: 4 }))]));
+    let refused = boxes::refusal(&mut federation, planned);
+    assert!(refused.contains("is not free any more"), "{refused}");
 }

@@ -5,7 +5,7 @@ use comity_core::command::{
     OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases, RecordCertificate, RelayEnvelope,
     ReleaseLease, RenewLease, ReportLease, ReportPeering, SubmitRequest,
 };
-use comity_core::demand::Share;
+use comity_core::demand::{Isolation, Share};
 use comity_core::envelope::Step;
 use comity_core::feasibility;
 use comity_core::inventory::Sharing;
@@ -97,6 +97,11 @@ fn command_for(state: &State, event: &Event) -> Command {
                 None => (Share::Whole, "big"),
             };
             let mut spec = spec(*count, share, class);
+            spec.gpus.isolation = match milli.unwrap_or_default() % 5 {
+                2 => Isolation::Memory,
+                3 => Isolation::Hardware,
+                _ => Isolation::None,
+            };
             spec.delivery = if *virtual_node { Delivery::VirtualNode } else { Delivery::Namespace };
             let ahead = |ms: u64| Some(Timestamp(state.log_time.0 + ms));
             spec.not_before = (window % 3 == 1).then(|| ahead(5_000)).flatten();

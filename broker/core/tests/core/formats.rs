@@ -10,13 +10,14 @@ use std::path::Path;
 
 use comity_core::broker_record::BrokerRole;
 use comity_core::command::{ApplyPolicy, AssignBroker, RecoverGroup, ReviseOffer};
-use comity_core::inventory::Sharing;
+use comity_core::demand::{Isolation, Share};
+use comity_core::inventory::{Enforcement, Sharing};
 use comity_core::log::LOG_FORMAT;
 use comity_core::{Command, LogEnvelope, State, snapshot};
 use comity_policy::BundleSource;
 
 use super::determinism::{Event, happen};
-use super::federation::{cluster, device, offer};
+use super::federation::{cluster, device, node, offer, spec};
 
 const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
@@ -109,10 +110,14 @@ fn story() -> Vec<LogEnvelope> {
         federation.ok(command);
     }
     let held = federation.state.clusters[&cluster("south")].offer.as_ref().unwrap().generation;
-    let nodes = offer(1, &[("s2", 2, device(81_559, Sharing::Exclusive))]).nodes;
+    let mut nodes = offer(1, &[("s2", 2, device(81_559, Sharing::Exclusive))]).nodes;
+    nodes.get_mut(&node("s2")).unwrap().enforces = Enforcement::ALL;
     let revision =
         ReviseOffer { cluster: cluster("south"), revises: held, generation: held + 1, nodes, gone: BTreeSet::new() };
     federation.ok(Command::ReviseOffer(revision));
+    let mut isolated = spec(1, Share::Whole, "big");
+    isolated.gpus.isolation = Isolation::Hardware;
+    federation.submit(isolated);
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
     let record = federation.state.policy.as_ref().unwrap();
     let replace = |hash: &str| {

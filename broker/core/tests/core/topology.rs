@@ -3,7 +3,8 @@
 use comity_core::Command;
 use comity_core::command::PlaceRequests;
 use comity_core::demand::{Members, NvLink, RequestSpec, Topology};
-use comity_core::inventory::{Node, NodeWiring, NumaAmounts};
+use comity_core::explain;
+use comity_core::inventory::{Enforcement, Node, NodeWiring, NumaAmounts};
 use comity_core::placement::NodePlacement;
 use comity_core::proposal::{PlacementKind, ProposedPlacement};
 use comity_core::scheduler;
@@ -232,4 +233,64 @@ fn apply_refuses_forged_wiring() {
     }
     federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![good] }));
     assert_eq!(federation.state.leases.len(), 1);
+}
+
+fn enforcing(enforces: Enforcement, node: Node) -> Node {
+    Node { enforces, ..node }
+}
+
+#[test]
+fn nvlink_needs_devices_that_are_enforced_or_all_joined() {
+    let unenforced = |node| enforcing(Enforcement::default(), node);
+    let mut federation = federation(&[pcie_in_pairs()]);
+    let request = federation.submit(asking(2, nvlink()));
+    let planned = scheduler::plan(&federation.state, 1).placements.remove(0);
+    assert_eq!(planned.request, request);
+    federation.offer("north", offering(3, &[unenforced(pcie_in_pairs())]));
+    let refused = refusal(&mut federation, planned);
+    assert!(refused.contains("does not enforce devices"), "{refused}");
+    assert_eq!(federation.place(), []);
+    let (code, reason, remedy) = obstacle(&federation, &asking(2, nvlink()));
+    assert_eq!(code, "not-enforced");
+    assert!(reason.contains("does not enforce which devices of class big pods get"), "{reason}");
+    assert!(remedy.contains("prefer NVLink") && remedy.contains("ask its owner to enforce devices"), "{remedy}");
+    // A preference is met as far as the kubelet chooses likewise.
+    let preferred = Topology { nvlink: NvLink::Preferred, ..Topology::default() };
+    placed(&mut federation, asking(1, Topology::default()));
+    let pair = placed(&mut federation, asking(2, preferred));
+    assert_eq!(devices(&federation, pair), [2, 3]);
+    // Of a box with NVSwitch, the kubelet cannot choose devices that are not joined.
+    federation.offer("north", offering(4, &[unenforced(hgx_h100())]));
+    assert_eq!(federation.place().len(), 1);
+    assert!(federation.state.requests[&request].lease.is_some());
+}
+
+#[test]
+fn alignment_needs_a_kubelet_that_enforces_it() {
+    let devices_only = Enforcement { devices: true, numa: false };
+    let mut federation = federation(&[hgx_h100()]);
+    federation.submit(asking(2, aligned()));
+    let planned = scheduler::plan(&federation.state, 1).placements.remove(0);
+    federation.offer("north", offering(3, &[enforcing(devices_only, hgx_h100())]));
+    let refused = refusal(&mut federation, planned);
+    assert!(refused.contains("does not enforce that CPU and memory"), "{refused}");
+    let (code, reason, remedy) = obstacle(&federation, &asking(2, aligned()));
+    assert_eq!(code, "not-enforced");
+    assert!(reason.contains("does not enforce that containers get CPU and memory"), "{reason}");
+    assert!(remedy.contains("single-numa-node"), "{remedy}");
+    // Nodes that enforce it serve the request, whatever the others do.
+    federation.offer("north", offering(4, &[enforcing(devices_only, hgx_h100()), l40s()]));
+    let leases = federation.place();
+    let nodes: Vec<String> =
+        federation.state.leases[&leases[0]].placement.nodes.keys().map(ToString::to_string).collect();
+    assert_eq!(nodes, ["n1"]);
+}
+
+#[test]
+fn a_quote_tells_what_the_donor_enforces() {
+    let federation = federation(&[enforcing(Enforcement { devices: false, numa: true }, hgx_h100())]);
+    let quoted = |count| explain::quote(&federation.state, &asking(count, Topology::default())).enforces;
+    assert_eq!(quoted(2), Enforcement { devices: false, numa: true });
+    assert_eq!(quoted(8), Enforcement::ALL, "all devices of a node leave no choice");
+    assert_eq!(quoted(9), Enforcement::default(), "no placement");
 }

@@ -44,7 +44,7 @@ pub(super) fn enforcement(enforces: Option<v1::Enforcement>) -> Enforcement {
 }
 
 /// Converts to the API message; absent if nothing is enforced.
-pub(super) fn enforcement_to_proto(enforces: Enforcement) -> Option<v1::Enforcement> {
+pub(crate) fn enforcement_to_proto(enforces: Enforcement) -> Option<v1::Enforcement> {
     let Enforcement { devices, numa } = enforces;
     (!enforces.is_none()).then_some(v1::Enforcement { devices, numa })
 }

@@ -15,7 +15,7 @@ use tonic::Request;
 
 use crate::api::authorize::{Rpc, may_change, may_submit, may_view_tenant};
 use crate::api::caller::Caller;
-use crate::api::convert::{answer, lease, request as convert};
+use crate::api::convert::{answer, lease, request as convert, wiring};
 use crate::api::idempotency::of_call;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
@@ -247,6 +247,7 @@ impl RequestHandlers {
                     .reclaims
                     .as_ref()
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
+                enforces: wiring::enforcement_to_proto(quote.enforces),
             })
         };
         self.context.read(v1::Consistency::Linearizable.into(), read).await

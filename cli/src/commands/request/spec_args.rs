@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use comity_proto::v1;
 use serde::Deserialize;
 
+use super::isolation_arg::IsolationArg;
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::commands::completions::known_ids;
 use crate::failure::Failure;
@@ -52,8 +53,8 @@ impl From<DeliveryArg> for v1::Delivery {
 pub struct SpecArgs {
     /// Read the request from a YAML file, or from standard input with '-', instead of the flags below
     #[arg(short, long, value_name = "FILE", help_heading = WHAT, conflicts_with_all = [
-        "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu",
-        "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
+        "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "isolation", "cpu_per_gpu",
+        "memory_per_gpu", "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
         "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
         "start_by", "preemptible", "grace", "checkpoint",
     ])]
@@ -133,6 +134,9 @@ pub struct SpecArgs {
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory_mib, allow_hyphen_values = true,
         help_heading = SHARING, hide_short_help = true)]
     pub gpu_memory: Option<u64>,
+    /// Isolation of each share from other work on its GPU [default: none]
+    #[arg(long, value_enum, value_name = "LEVEL", help_heading = SHARING, hide_short_help = true)]
+    pub isolation: Option<IsolationArg>,
     /// Place all GPUs on one node
     #[arg(long, help_heading = TOPOLOGY, hide_short_help = true)]
     pub same_node: bool,
@@ -187,6 +191,7 @@ impl SpecArgs {
                 count: amount.count,
                 cpu_milli_per_gpu: self.cpu_per_gpu.unwrap_or(0),
                 memory_mib_per_gpu: self.memory_per_gpu.unwrap_or(0),
+                isolation: v1::Isolation::from(self.isolation.unwrap_or_default()).into(),
             }),
             topology: Some(v1::Topology {
                 same_node: self.same_node,

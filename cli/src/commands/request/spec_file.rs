@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use comity_runtime::strict_yaml::{self, Mistake};
 use serde::{Deserialize, Deserializer};
 
+use super::isolation_arg::IsolationArg;
 use super::spec_args::{DeliveryArg, SpecArgs};
 use super::wiring_args::{NumaArg, NvLinkArg};
 use crate::failure::Failure;
@@ -25,6 +26,7 @@ origin: polytech-campus
 gpus:
   class: midrange        # or selector: device.memoryMiB >= 40000
   amount: 0.25           # or 3, or 4x0.25; or mig: 1g.10gb, or memory: 10Gi
+  isolation: memory      # or hardware: of each share from other work on its GPU
   cpuPerGpu: 8
   memoryPerGpu: 64Gi
 topology:
@@ -101,6 +103,7 @@ struct FileGpus {
     mig: Option<String>,
     #[serde(default, deserialize_with = "memory")]
     memory: Option<u64>,
+    isolation: Option<IsolationArg>,
     #[serde(default, deserialize_with = "cpu")]
     cpu_per_gpu: Option<u64>,
     #[serde(default, deserialize_with = "memory")]
@@ -222,6 +225,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         gpus: gpus.amount,
         mig: gpus.mig,
         gpu_memory: gpus.memory,
+        isolation: gpus.isolation,
         cpu_per_gpu: gpus.cpu_per_gpu,
         memory_per_gpu: gpus.memory_per_gpu,
         duration: file.duration,
@@ -265,6 +269,7 @@ mod tests {
             (Some(8_000), Some(65_536), Some(7_200_000))
         );
         assert!(args.same_node && args.to_message().is_ok());
+        assert_eq!(args.isolation, Some(IsolationArg::Memory));
         assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.data, [DataAmount { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
@@ -314,6 +319,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nmembers: 8-2\n", "f:4:", "swapped"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ntopology: {nvlink: yes}\n", "f:4:", "preferred"),
+            ("tenant: t\norigin: o\ngpus: {class: c, isolation: full}\n", "f:3:", "hardware"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndata: [{dataset: a, size: 3 rows}]\n", "f:4:", "size"),
             ("tenant: [a]\norigin: o\ngpus: {class: c}\n", "f:1:", "tenant"),
             ("tenant: t\ngpus: {class: c}\n", "f", "origin"),

@@ -4,13 +4,15 @@
 use comity_types::{ClassName, ClusterId};
 
 use crate::feasibility::fit::cutting::MigValues;
-use crate::feasibility::fit::wired::clique;
+use crate::feasibility::fit::wired::{clique, joins_pods};
 use crate::feasibility::fit::{Fit, Wanted, fit};
 use crate::feasibility::obstacle::{Cure, Obstacle, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::{Numa, NvLink, Topology};
 use crate::model::inventory::{Device, Node};
 use crate::model::placement::Placement;
+
+const NOT_ENFORCED: &str = "not-enforced";
 
 /// The first requirement that fails at a donor that could serve the request now without any; or, where the request
 /// would have to wait anyway, the first that waiting cannot help. `None` if there is none. `least` shares are needed.
@@ -94,6 +96,16 @@ impl Lack<'_, '_> {
                 format!("{donor} does not say that NVLink joins any of its devices of class {class}"),
                 "prefer NVLink rather than require it, or ask its owner to say so in the inventory".to_owned(),
             )
+        } else if !self.has_device(|node, device| clique(device).is_some() && joins_pods(node, &device.resource_name)) {
+            return obstacle(
+                Cure::Change,
+                NOT_ENFORCED,
+                format!(
+                    "{donor} does not enforce which devices of class {class} pods get, and NVLink does not join all of \
+                     a node"
+                ),
+                "prefer NVLink rather than require it, or ask its owner to enforce devices",
+            );
         } else if whole {
             (
                 format!(
@@ -116,6 +128,20 @@ impl Lack<'_, '_> {
         let Self { donor, wanted, least, room: FittingShares { now, .. }, .. } = self;
         let (class, even_idle) = (wanted.class, self.even_idle());
         let knows_numa = |node: &Node, device: &Device| device.wiring.numa.is_some() && !node.wiring.numa.is_empty();
+        if self.has_device(knows_numa)
+            && !self.has_device(|node, device| knows_numa(node, device) && node.enforces.numa)
+        {
+            return obstacle(
+                Cure::Change,
+                NOT_ENFORCED,
+                format!(
+                    "{donor} does not enforce that containers get CPU and memory of the NUMA nodes of their devices of \
+                     class {class}"
+                ),
+                "ask without alignment, or ask its owner for the kubelet's topology manager policy single-numa-node or \
+                 restricted",
+            );
+        }
         let (reason, unblock) = if self.has_device(knows_numa) {
             (
                 format!(
