@@ -3,6 +3,8 @@
 //! An observer of Kubernetes or of a file publishes the whole inventory at each change, and nothing before the first
 //! complete list: an unreadable inventory must not look like an empty cluster.
 
+mod dra_devices;
+mod dra_watch;
 pub mod file;
 mod functions;
 mod gpu_pool;

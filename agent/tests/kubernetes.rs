@@ -9,6 +9,8 @@ use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConf
 mod broker;
 #[path = "kubernetes/burst.rs"]
 mod burst;
+#[path = "kubernetes/claims.rs"]
+mod claims;
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
@@ -49,6 +51,7 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
     lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;
+    claims::devices_of_a_driver_are_lent_by_claims(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;

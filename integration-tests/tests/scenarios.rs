@@ -9,6 +9,8 @@ mod brokers_fail;
 mod burst;
 #[path = "scenarios/brokers/chaos.rs"]
 mod chaos;
+#[path = "scenarios/kubernetes/claims.rs"]
+mod claims;
 #[path = "scenarios/clients.rs"]
 mod clients;
 #[path = "scenarios/brokers/clocks.rs"]

@@ -2,11 +2,12 @@
 //!
 //! Objects are made in an order in which the tenant never has excess rights: the lease's resource on its nodes; the
 //! namespace with Pod Security; quota, limits and network policy; then the ServiceAccount, its rights and the Secret
-//! that tokens are bound to. Removal is in reverse: the Secret, which voids all tokens; the binding, because an API
+//! that tokens are bound to; and claims of devices that a DRA driver publishes. Removal is in reverse: the Secret, which voids all tokens; the binding, because an API
 //! server caches a token for up to 10 s; the rest.
 //!
 //! It never changes a namespace without this lease's label, and never grants more than `deploy/agent/tenant-role.yaml`.
 
+mod claims;
 mod objects;
 mod quota;
 mod removal;
@@ -55,6 +56,7 @@ const QUOTA_POLL: Duration = Duration::from_millis(100);
 pub struct NamespaceDelivery {
     api: KubernetesApi,
     clock: Arc<dyn Clock>,
+    salt: NodeSalt,
     nodes: LeaseNodes,
     runtime_class: Option<String>,
     /// Device names of the cluster and when they were read.
@@ -65,8 +67,8 @@ impl NamespaceDelivery {
     /// Delivers on the cluster behind `api`, whose offers name nodes by `salt`.
     #[must_use]
     pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>, salt: NodeSalt) -> Self {
-        let nodes = LeaseNodes::new(api.client(), salt);
-        Self { api, clock, nodes, runtime_class: None, devices: Mutex::new(None) }
+        let nodes = LeaseNodes::new(api.client(), salt.clone());
+        Self { api, clock, salt, nodes, runtime_class: None, devices: Mutex::new(None) }
     }
 
     /// Runs tenants' pods under this RuntimeClass.
@@ -106,6 +108,7 @@ impl NamespaceDelivery {
         apply(&self.namespaced::<RoleBinding>(id), &objects::role_binding(lease)).await?;
         apply(&self.namespaced::<Secret>(id), &objects::token_secret(lease)).await?;
         self.await_quota(&quotas, &quota).await?;
+        claims::make(&self.api.client(), &self.salt, lease).await?;
         Ok(Prepared { namespace: namespace_name(id) })
     }
 

@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod call;
+pub mod dynamic_resources;
 pub mod failure_log;
 pub mod gpu_resource;
 pub mod https_server;

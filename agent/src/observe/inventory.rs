@@ -1,14 +1,15 @@
 //! Builds the offered nodes from Kubernetes nodes and pods. Pure: the same facts give the same nodes, byte for byte.
 //!
 //! Local use is the scheduler's effective request of all unfinished pods outside the namespaces of leases, including
-//! pods being deleted. The API does not tell which device a pod holds, so local use fills a node's devices from the
-//! last one down; leases are placed from the first one up.
+//! pods being deleted. The API does not tell which device of a device plugin a pod holds, so local use fills a node's
+//! devices from the last one down; leases are placed from the first one up. Of devices of a DRA driver it does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Enforcement, Node, sharing};
 
+use super::dra_devices::{DraDevices, DraView};
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
 use super::node_facts::NodeFacts;
 use super::node_xid;
@@ -26,13 +27,14 @@ pub(crate) struct BuiltInventory {
     pub(crate) not_offered: Vec<NotOffered>,
 }
 
-/// Builds the inventory. Pods in the namespaces `lent` belong to leases and are not local use; `topologies` is keyed by
-/// node name.
+/// Builds the inventory. Pods and claims in the namespaces `lent` belong to leases and are not local use; `topologies` is
+/// keyed by node name.
 pub(crate) fn build_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
     lent: &BTreeSet<String>,
     topologies: &BTreeMap<String, NodeTopology>,
+    dra: &DraDevices,
     settings: &InventorySettings,
 ) -> BuiltInventory {
     let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
@@ -48,13 +50,20 @@ pub(crate) fn build_nodes<'a>(
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
     let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::uncounted(&nodes, &settings.rdma) };
+    let dra = DraView::new(dra, lent);
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (pools, not_offered) = gpu_pool::pools(facts);
         built.not_offered.extend(not_offered);
-        if !pools.is_empty() {
-            let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
-            let topology = topologies.get(&facts.name);
-            let (node, not_offered) = node(facts, &pools, topology, local, settings);
+        let (claimed, not_offered) = dra.devices(facts, settings.reserve.gpus_per_node);
+        built.not_offered.extend(not_offered);
+        let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+        let devices = if claimed.is_empty() {
+            NodeDevices { devices: counted_devices(&pools, local, settings), enforces: None }
+        } else {
+            NodeDevices { devices: claimed, enforces: Some(Enforcement { devices: true, numa: false }) }
+        };
+        if !devices.devices.is_empty() {
+            let (node, not_offered) = node(facts, devices, topologies.get(&facts.name), local, settings);
             built.nodes.push(node);
             built.not_offered.extend(not_offered);
         }
@@ -65,23 +74,36 @@ pub(crate) fn build_nodes<'a>(
     built
 }
 
+/// Devices of a node, and whether the donor enforces that pods get those of the placement.
+struct NodeDevices {
+    devices: Vec<Device>,
+    enforces: Option<Enforcement>,
+}
+
+/// Devices of device plugins, of which only the number is known.
+fn counted_devices(pools: &[GpuPool], local: &Amounts, settings: &InventorySettings) -> Vec<Device> {
+    let mut devices = Vec::new();
+    let mut reserved = u64::from(settings.reserve.gpus_per_node);
+    for pool in pools {
+        let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
+        reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));
+        let local = local.get(&pool.counted_by).copied().unwrap_or(0);
+        devices.extend(pool_devices(pool, local.max(held_back)));
+    }
+    devices
+}
+
 /// The offered node, and its annotations and resources that cannot be offered.
 fn node(
     facts: &NodeFacts,
-    pools: &[GpuPool],
+    NodeDevices { mut devices, enforces }: NodeDevices,
     topology: Option<&NodeTopology>,
     local: &Amounts,
     InventorySettings { salt, reserve, rdma }: &InventorySettings,
 ) -> (Node, Vec<NotOffered>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
-    let mut devices = Vec::new();
-    let mut reserved = u64::from(reserve.gpus_per_node);
-    for pool in pools {
-        let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
-        reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));
-        devices.extend(pool_devices(pool, amount(local, &pool.counted_by).max(held_back)));
-    }
     devices.truncate(MAX_DEVICES);
+    let published_numa: Vec<Option<u32>> = devices.iter().map(|device| device.numa_node).collect();
     for device in devices.iter_mut().filter(|device| !device.nvlink_clique.is_empty()) {
         device.nvlink_clique = salt.clique_id(&device.nvlink_clique);
     }
@@ -118,6 +140,11 @@ fn node(
     if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
         wiring.numa = topology.apply(&mut devices, cpu_milli, memory_mib);
     }
+    // A driver may tell a NUMA node that nothing else lists.
+    for (device, published) in devices.iter_mut().zip(published_numa) {
+        let is_listed = |number: &u32| wiring.numa.iter().any(|zone| zone.numa_node == *number);
+        device.numa_node = device.numa_node.or(published).filter(is_listed);
+    }
     let node = Node {
         id: salt.node_id(&facts.name),
         cpu_milli,
@@ -129,9 +156,11 @@ fn node(
         numa: wiring.numa,
         rdma: wiring.rdma,
         not_ready: !facts.ready,
-        enforces: topology
-            .filter(|topology| topology.enforces_numa())
-            .map(|_| Enforcement { numa: true, ..Enforcement::default() }),
+        // The kubelet's topology manager does not know devices of claims.
+        enforces: enforces.or_else(|| {
+            let numa = topology.filter(|topology| topology.enforces_numa());
+            numa.map(|_| Enforcement { numa: true, ..Enforcement::default() })
+        }),
     };
     (node, not_offered)
 }

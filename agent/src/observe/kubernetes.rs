@@ -1,4 +1,5 @@
-//! Watches the inventory of a Kubernetes cluster: nodes, pods, namespaces of leases, and NUMA topology objects.
+//! Watches the inventory of a Kubernetes cluster: nodes, pods, namespaces of leases, devices of DRA drivers, and NUMA
+//! topology objects.
 //!
 //! Only the needed facts of each object are kept, and finished pods are not sent. A failed watch restarts with backoff;
 //! the last inventory stays published meanwhile: a silent API server must not look like an empty cluster.
@@ -21,6 +22,7 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::dra_watch::{self, Published};
 use super::gpu_pool::NotOffered;
 use super::inventory::build_nodes;
 use super::node_facts::NodeFacts;
@@ -62,11 +64,13 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
         .boxed(),
     };
     let (publish_topologies, topologies) = watch::channel(None);
+    let (publish_devices, devices) = watch::channel(None);
     let task = async move {
         tokio::select! {
-            () = follow(streams, topologies, settings, publish) => {}
-            // Ends only with its receiver.
-            () = topology_watch::follow(client, publish_topologies) => {}
+            () = follow(streams, OptionalObjects { topologies, devices }, settings, publish) => {}
+            // These end only with their receivers.
+            () = topology_watch::follow(client.clone(), publish_topologies) => {}
+            () = dra_watch::follow(client, publish_devices) => {}
         }
     };
     Inventory::new(nodes, tokio::spawn(task))
@@ -79,6 +83,12 @@ struct Streams<N, P, S> {
     guests: S,
 }
 
+/// Objects that not every cluster has.
+struct OptionalObjects {
+    topologies: watch::Receiver<Topologies>,
+    devices: watch::Receiver<Published>,
+}
+
 #[derive(Default)]
 struct ObservedCluster {
     nodes: WatchCache<NodeFacts>,
@@ -89,11 +99,12 @@ struct ObservedCluster {
     /// Namespaces that Liqo made for pods of other clusters; these pods belong to leases too.
     guests: WatchCache<String>,
     topologies: Topologies,
+    devices: Published,
 }
 
 async fn follow<N, P, S>(
     mut streams: Streams<N, P, S>,
-    mut topologies: watch::Receiver<Topologies>,
+    OptionalObjects { mut topologies, mut devices }: OptionalObjects,
     settings: InventorySettings,
     publish: watch::Sender<Nodes>,
 ) where
@@ -126,6 +137,10 @@ async fn follow<N, P, S>(
             },
             Ok(()) = topologies.changed() => {
                 seen.topologies.clone_from(&topologies.borrow_and_update());
+                true
+            }
+            Ok(()) = devices.changed() => {
+                seen.devices.clone_from(&devices.borrow_and_update());
                 true
             }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
@@ -183,12 +198,14 @@ impl ObservedCluster {
             && self.namespaces.is_complete()
             && self.guests.is_complete()
             && self.topologies.is_some()
+            && self.devices.is_some()
     }
 
     fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, logged: &mut Vec<NotOffered>) {
         let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
         let topologies = self.topologies.clone().unwrap_or_default();
-        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
+        let devices = self.devices.clone().unwrap_or_default();
+        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, &devices, settings);
         if built.not_offered != *logged {
             for left in &built.not_offered {
                 tracing::warn!(

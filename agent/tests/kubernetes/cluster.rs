@@ -38,6 +38,7 @@ const MANIFESTS: [&str; 12] = [
     include_str!("../../../deploy/agent/rbac.yaml"),
     include_str!("../../../deploy/agent/tenant-role.yaml"),
     include_str!("../../../deploy/agent/admission.yaml"),
+    include_str!("../../../deploy/agent/dra.yaml"),
     include_str!("../../../deploy/agent/burst.yaml"),
     include_str!("../../../deploy/agent/webhook.yaml"),
     include_str!("../../../deploy/agent/liqo-donor.yaml"),

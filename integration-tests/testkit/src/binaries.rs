@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 43] = [
+const MODULES: [(&str, &str); 45] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -29,6 +29,8 @@ const MODULES: [(&str, &str); 43] = [
     ("programs/go.sum", include_str!("../go/programs/go.sum")),
     ("programs/pause/main.go", include_str!("../go/programs/pause/main.go")),
     ("programs/probe/main.go", include_str!("../go/programs/probe/main.go")),
+    ("programs/dra-driver/main.go", include_str!("../go/programs/dra-driver/main.go")),
+    ("programs/dra-driver/cri.go", include_str!("../go/programs/dra-driver/cri.go")),
     ("programs/line/main.go", include_str!("../go/programs/line/main.go")),
     ("nvidia/go.mod", include_str!("../go/nvidia/go.mod")),
     ("nvidia/go.sum", include_str!("../go/nvidia/go.sum")),
@@ -259,7 +261,7 @@ impl Binaries {
 
 const ETCD: [&str; 1] = ["etcd"];
 const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"];
-const REAL_NODES: [&str; 5] = ["kubelet", "kube-proxy", "pause", "probe", "line"];
+const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "dra-driver", "line"];
 /// NVIDIA's programs, and the stand-in for the library of its driver.
 const NVIDIA: [&str; 3] = ["nvidia-device-plugin", "gpu-feature-discovery", "libnvidia-ml.so.1"];
 const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];

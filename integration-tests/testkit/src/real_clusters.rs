@@ -58,6 +58,9 @@ pub struct RealClustersConfig {
     pub origin_gpus: u32,
     /// Whole L40S of each of the donor's nodes.
     pub donor_gpus: u32,
+    /// GPUs of each of the donor's nodes that a stand-in for NVIDIA's DRA driver publishes. The cluster has no DeviceClass
+    /// of them: that comes with the driver's chart.
+    pub donor_dra_gpus: u32,
     /// Nodes of the origin, 1 to 3; the first has the control plane.
     pub origin_nodes: u32,
     /// Nodes of the donor, 1 to 3; the first has the control plane.
@@ -83,6 +86,7 @@ impl Default for RealClustersConfig {
         Self {
             origin_gpus: 0,
             donor_gpus: 4,
+            donor_dra_gpus: 0,
             origin_nodes: 1,
             donor_nodes: 1,
             names_pod_networks: false,
@@ -205,7 +209,8 @@ impl RealClusters {
             ..cluster
         };
         let origin = settings(ORIGIN, config.origin_gpus, config.origin_nodes, config.origin_node_grace);
-        let donor = settings(DONOR, config.donor_gpus, config.donor_nodes, config.donor_node_grace);
+        let donor = NodeSettings { dra_gpus: config.donor_dra_gpus, ..DONOR };
+        let donor = settings(donor, config.donor_gpus, config.donor_nodes, config.donor_node_grace);
         if let Err(error) = prepare(&dir, &id, binaries, &config, [&origin, &donor]) {
             drop(fs::remove_dir_all(&dir));
             return Err(error);

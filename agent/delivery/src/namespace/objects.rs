@@ -135,7 +135,7 @@ mod tests {
             "limitranges",
             "*",
             "pods/ephemeralcontainers",
-            "resourceclaims",
+            "resourceclaims/status",
             "resourceclaimtemplates",
             "endpoints",
             "endpointslices",
@@ -149,7 +149,7 @@ mod tests {
                     .iter()
                     .any(|verb| verb == "*" || verb == "bind" || verb == "escalate" || verb == "impersonate")
             );
-            if resources.iter().any(|resource| resource == "resourcequotas" || resource == "events") {
+            if resources.iter().any(|resource| ["resourcequotas", "events", "resourceclaims"].contains(&&**resource)) {
                 assert!(rule.verbs.iter().all(|verb| ["get", "list", "watch"].contains(&verb.as_str())));
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -54,9 +55,19 @@ pub(crate) fn resource_quota(
     for (resource, count) in lease.functions() {
         hard.insert(format!("requests.{resource}"), number(count));
     }
-    // A quota has no separate limit for extended resources: their limit is their request. GPUs are inserted last, so
-    // that no function of the same name replaces their count.
-    hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
+    // GPUs are inserted last, so that no function of the same name replaces their count.
+    let claims = match GpuClass::of_quota_name(&placement.resource_name) {
+        Some(leased) => {
+            hard.extend(GpuClass::ALL.map(|class| (class.quota_name(), number(0))));
+            hard.insert(leased.quota_name(), number(placement.resource_count));
+            placement.resource_count
+        }
+        None => {
+            // A quota has no separate limit for extended resources: their limit is their request.
+            hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
+            0
+        }
+    };
     let shares = shares(lease);
     for (name, amount) in [
         ("cpu", milli(cpu_milli(lease))),
@@ -79,7 +90,7 @@ pub(crate) fn resource_quota(
         ("count/deployments.apps", 16),
         ("count/replicasets.apps", 256),
         ("replicationcontrollers", 0),
-        ("count/resourceclaims.resource.k8s.io", 0),
+        ("count/resourceclaims.resource.k8s.io", claims),
         ("count/resourceclaimtemplates.resource.k8s.io", 0),
     ] {
         hard.insert(name.to_owned(), number(most));
@@ -240,6 +251,20 @@ mod tests {
         );
         // The lease has no CPU: the minimum applies.
         assert_eq!(hard["requests.cpu"], "100m");
+    }
+
+    #[test]
+    fn claimed_devices_are_counted_by_their_class() {
+        let class = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices";
+        let claimed = hard(&lease(class, 2, 0), &["nvidia.com/gpu"]);
+        assert_eq!((claimed[class].as_str(), claimed["requests.nvidia.com/gpu"].as_str()), ("2", "0"));
+        assert_eq!(claimed["mig.nvidia.com.deviceclass.resource.k8s.io/devices"], "0");
+        assert_eq!(claimed["count/resourceclaims.resource.k8s.io"], "2");
+        assert_eq!(claimed["count/resourceclaimtemplates.resource.k8s.io"], "0");
+        let counted = hard(&lease("nvidia.com/gpu", 2, 0), &["nvidia.com/gpu"]);
+        assert_eq!(counted["count/resourceclaims.resource.k8s.io"], "0");
+        // API servers without such claims would never count it.
+        assert!(!counted.contains_key(class));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease::placement::NodePlacement;
 
@@ -20,12 +21,20 @@ const PODS_PER_SHARE: u64 = 2;
 /// Liqo refuses pods that request any other resource.
 ///
 /// # Errors
-/// [`DeliveryError::Permanent`] for a placement that leases nothing.
+/// [`DeliveryError::Permanent`] for a placement that leases nothing, or devices that pods get by claims.
 pub fn granted(lease: &DonorLease) -> Result<BTreeMap<String, String>, DeliveryError> {
     let placement = &lease.placement;
     if placement.resource_name.is_empty() || placement.resource_count == 0 {
         let message = format!("{}: its placement names no resource to lend", lease.lease_id);
         return Err(DeliveryError::permanent("empty-placement", message));
+    }
+    if GpuClass::of_quota_name(&placement.resource_name).is_some() {
+        let message = format!(
+            "{}: a DRA driver publishes its devices, and Liqo passes no claims to a virtual node; ask for the delivery \
+             namespace",
+            lease.lease_id
+        );
+        return Err(DeliveryError::permanent("no-virtual-node-for-claims", message));
     }
     let shares = u64::from(lease.gpus.count.max(1));
     let rooms = shares.saturating_add(1);
@@ -102,6 +111,14 @@ mod tests {
         let granted = granted(&lease).unwrap();
         assert_eq!((granted["nvidia.com/ib_vf"].as_str(), granted["nvidia.com/gpu"].as_str()), ("6", "2"));
         assert_eq!(granted.len(), 6);
+    }
+
+    #[test]
+    fn devices_of_claims_are_refused_by_name() {
+        let mut lease = lease(1, &[(1, 1)]);
+        lease.placement.resource_name = GpuClass::NvidiaGpu.quota_name();
+        let error = granted(&lease).unwrap_err();
+        assert!(matches!(error, DeliveryError::Permanent { code: "no-virtual-node-for-claims", .. }), "{error}");
     }
 
     #[test]

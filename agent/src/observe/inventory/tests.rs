@@ -75,7 +75,7 @@ fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalRese
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = lent.iter().map(|name| (*name).to_owned()).collect();
     let settings = InventorySettings { salt: TEST_SALT, reserve: *reserve, rdma: Vec::new() };
-    build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
+    build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &DraDevices::default(), &settings)
 }
 
 fn build(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
@@ -359,7 +359,7 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
         );
         let facts = [NodeFacts::of(&read::<core::Node>(&raw)).unwrap()];
         let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-        build_nodes(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
+        build_nodes(&facts, &[], &BTreeSet::new(), &topologies, &DraDevices::default(), &settings).nodes.remove(0)
     };
     let wiring = with(None);
     assert_eq!((wiring.numa.len(), wiring.numa[1].cpu_milli), (2, 56_000));

@@ -261,8 +261,8 @@ impl RealCluster {
     }
 
     /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
-    /// `containerd`, `kubelet`, `kube-proxy`, `nvidia-device-plugin` or `gpu-feature-discovery`; `KILL`, `STOP`,
-    /// `CONT`.
+    /// `containerd`, `kubelet`, `kube-proxy`, `nvidia-device-plugin`, `gpu-feature-discovery` or `dra-driver`; `KILL`,
+    /// `STOP`, `CONT`.
     ///
     /// # Errors
     ///

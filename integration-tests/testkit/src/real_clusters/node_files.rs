@@ -32,6 +32,8 @@ pub(super) struct NodeSettings {
     pub(super) dns_ip: &'static str,
     /// GPUs of each node.
     pub(super) gpus: u32,
+    /// GPUs of each node that a DRA driver publishes.
+    pub(super) dra_gpus: u32,
     /// Number of nodes.
     pub(super) nodes: u32,
     /// Whether the Node objects name their pods' networks.
@@ -52,6 +54,7 @@ pub(super) const ORIGIN: NodeSettings = NodeSettings {
     service_ip: Ipv4Addr::new(10, 211, 0, 1),
     dns_ip: "10.211.0.10",
     gpus: 0,
+    dra_gpus: 0,
     nodes: 1,
     names_pod_networks: false,
     dns: false,
@@ -68,6 +71,7 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     service_ip: Ipv4Addr::new(10, 221, 0, 1),
     dns_ip: "10.221.0.10",
     gpus: 0,
+    dra_gpus: 0,
     nodes: 1,
     names_pod_networks: false,
     dns: false,
@@ -192,6 +196,7 @@ fn node_env(node: &NodeSettings, number: u32) -> String {
         ("NEIGHBOURS", neighbours.join(" ")),
         ("NODE_GRACE", format!("{}s", node.node_grace)),
         ("GPUS", node.gpus.to_string()),
+        ("DRA_GPUS", node.dra_gpus.to_string()),
     ];
     values.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect()
 }
@@ -240,12 +245,14 @@ fn cni(node: &NodeSettings, number: u32) -> String {
 /// intervals are short so that tests see changes soon.
 fn kubelet(node: &NodeSettings, number: u32, pki: &Path) -> String {
     let dns_ip = if node.dns { node.dns_ip } else { "" };
+    // Older versions of containerd pass no CDI devices to containers: the DRA driver does it for them.
+    let runtime = if node.dra_gpus > 0 { "/run/dra-driver/cri.sock" } else { "/run/containerd/containerd.sock" };
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: '{}'}}}}
 authorization: {{mode: Webhook}}
-containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+containerRuntimeEndpoint: unix://{runtime}
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false

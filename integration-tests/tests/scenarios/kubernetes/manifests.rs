@@ -245,6 +245,12 @@ fn reclaims_and_numa_nodes_take_no_more_rights_than_they_need() {
     let read = object("agent/node-topology.yaml", "ClusterRole", "comity-node-topology");
     let only = json!({"apiGroups": ["topology.node.k8s.io"], "resources": ["noderesourcetopologies"], "verbs": ["get", "list", "watch"]});
     assert_eq!(read["rules"], json!([only]));
+    // Claims of leases end with their namespace; the agent changes none.
+    let claims = object("agent/dra.yaml", "ClusterRole", "comity-dra")["rules"][1].clone();
+    assert_eq!(
+        claims,
+        json!({"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get", "list", "watch", "create"]})
+    );
     // In namespaces that did not opt in: only annotations, and only of pods on a lease's node.
     let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent-burst").to_string();
     assert!(policy.contains("oldObject.spec.nodeName.matches('^lease-[0-9]+$')"), "{policy}");
