@@ -8,6 +8,7 @@ mod functions;
 mod gpu_pool;
 mod health;
 mod inventory;
+mod mig_devices;
 pub mod kubernetes;
 mod node_facts;
 mod partial_object;

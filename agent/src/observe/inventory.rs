@@ -10,11 +10,12 @@ use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Node, sharing};
 
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
+use super::mig_devices;
 use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
+use super::{InventorySettings, LocalReserve, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
 
 /// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,12 +49,12 @@ pub(crate) fn build_nodes<'a>(
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
     let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::uncounted(&nodes, &settings.rdma) };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
-        let (pools, not_offered) = gpu_pool::pools(facts);
+        let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+        let (devices, not_offered) = devices(facts, local, settings.reserve);
         built.not_offered.extend(not_offered);
-        if !pools.is_empty() {
-            let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+        if !devices.is_empty() {
             let topology = topologies.get(&facts.name);
-            let (node, not_offered) = node(facts, &pools, topology, local, settings);
+            let (node, not_offered) = node(facts, devices, topology, local, settings);
             built.nodes.push(node);
             built.not_offered.extend(not_offered);
         }
@@ -64,23 +65,42 @@ pub(crate) fn build_nodes<'a>(
     built
 }
 
+/// The devices of a node, and resources that cannot be offered: by their layout where the agent knows it, else by number.
+fn devices(facts: &NodeFacts, local: &Amounts, reserve: LocalReserve) -> (Vec<Device>, Vec<NotOffered>) {
+    let mut unknown = Vec::new();
+    if let Some(layouts) = &facts.layouts {
+        match mig_devices::of(facts, layouts, local, reserve) {
+            Ok(devices) => return (devices, Vec::new()),
+            Err(reason) => unknown.push(NotOffered {
+                node: facts.name.clone(),
+                resource: "layout of MIG devices".to_owned(),
+                reason,
+            }),
+        }
+    }
+    let (pools, mut not_offered) = gpu_pool::pools(facts);
+    not_offered.extend(unknown);
+    let mut devices = Vec::new();
+    let mut reserved = u64::from(reserve.gpus_per_node);
+    for pool in &pools {
+        let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
+        reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));
+        let taken = local.get(&pool.counted_by).copied().unwrap_or(0);
+        devices.extend(pool_devices(pool, taken.max(held_back)));
+    }
+    devices.truncate(MAX_DEVICES);
+    (devices, not_offered)
+}
+
 /// The offered node, and its annotations and resources that cannot be offered.
 fn node(
     facts: &NodeFacts,
-    pools: &[GpuPool],
+    mut devices: Vec<Device>,
     topology: Option<&NodeTopology>,
     local: &Amounts,
     InventorySettings { salt, reserve, rdma }: &InventorySettings,
 ) -> (Node, Vec<NotOffered>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
-    let mut devices = Vec::new();
-    let mut reserved = u64::from(reserve.gpus_per_node);
-    for pool in pools {
-        let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
-        reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));
-        devices.extend(pool_devices(pool, amount(local, &pool.counted_by).max(held_back)));
-    }
-    devices.truncate(MAX_DEVICES);
     for device in devices.iter_mut().filter(|device| !device.nvlink_clique.is_empty()) {
         device.nvlink_clique = salt.clique_id(&device.nvlink_clique);
     }

@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{health, wiring};
+use crate::mig::mig_book::NodeBook;
+use crate::mig::mig_node::{BEFORE_ANNOTATION, CUT_LABEL, MigNode};
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
@@ -38,6 +40,12 @@ pub(crate) struct NodeFacts {
     pub(crate) wiring: String,
     /// The health agent's annotation on its devices; empty: none.
     pub(crate) unhealthy: String,
+    /// Its owner lets the agent cut its MIG devices.
+    pub(crate) may_cut: bool,
+    /// Its MIG configuration before the agent changed it; empty: none.
+    pub(crate) mig_before: String,
+    /// What is known of its MIG devices, if the agent may cut them.
+    pub(crate) layouts: Option<NodeBook>,
 }
 
 impl NodeFacts {
@@ -65,10 +73,28 @@ impl NodeFacts {
             is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
             wiring: annotation(wiring::WIRING_ANNOTATION),
             unhealthy: annotation(health::FAULTS_ANNOTATION),
+            may_cut: label(CUT_LABEL) == Some("true"),
+            mig_before: annotation(BEFORE_ANNOTATION),
+            layouts: None,
             ready: is_ready(node),
             allocatable,
             capacity,
         })
+    }
+}
+
+impl NodeFacts {
+    /// The facts that cutting needs, without the use of resources.
+    pub(crate) fn mig_node(&self, id: String) -> MigNode {
+        MigNode {
+            name: self.name.clone(),
+            id,
+            labels: self.labels.clone(),
+            before: self.mig_before.clone(),
+            allocatable: self.allocatable.clone(),
+            capacity: self.capacity.clone(),
+            ..MigNode::default()
+        }
     }
 }
 
