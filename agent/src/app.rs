@@ -27,6 +27,7 @@ use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::{MigChannels, MigKeeper};
+use crate::mig::mig_settings::MigSettings;
 use crate::observe::{self, Inventory, InventorySettings};
 use crate::reconcile::execute::{DESIRED_STATE_KEY, Executor};
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
@@ -304,16 +305,7 @@ impl Agent {
         };
         shutdown.spawn(executor.run(shutdown.token()));
         if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {
-            let kept = parts.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
-            let keeper = MigKeeper {
-                client: api.client(),
-                cluster: parts.member.cluster.clone(),
-                settings: config.mig,
-                channels,
-                remembered: DesiredState::decode(&kept),
-                desired: desired.clone(),
-                clock: Arc::clone(&clock),
-            };
+            let keeper = mig_keeper(config.mig, channels, api, &parts, desired.clone())?;
             shutdown.spawn(keeper.run(shutdown.token()));
         }
         let (offer, data) = watch::channel(config.data.site());
@@ -460,6 +452,25 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api) })
+}
+
+fn mig_keeper(
+    settings: MigSettings,
+    channels: MigChannels,
+    api: &KubernetesApi,
+    parts: &Parts,
+    desired: watch::Receiver<Update>,
+) -> Result<MigKeeper, StoreError> {
+    let kept = parts.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
+    Ok(MigKeeper {
+        client: api.client(),
+        cluster: parts.member.cluster.clone(),
+        settings,
+        channels,
+        remembered: DesiredState::decode(&kept),
+        desired,
+        clock: Arc::clone(&parts.clock),
+    })
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

@@ -36,5 +36,5 @@ pub mod mig_book;
 pub(crate) mod mig_config;
 pub mod mig_keeper;
 pub(crate) mod mig_node;
-pub(crate) mod node_plan;
 pub mod mig_settings;
+pub(crate) mod node_plan;

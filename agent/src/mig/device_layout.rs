@@ -51,11 +51,11 @@ pub(crate) fn count(instances: &Instances) -> ProfileCounts {
 pub(crate) fn pack(board: Board, counts: &ProfileCounts, fixed: &Instances) -> Option<Instances> {
     let around_fixed = left_after(counts, fixed).and_then(|left| {
         let mut placed = fixed.clone();
-        place(board, &shapes(board, &left)?, in_use(board, fixed)?, &mut placed).then_some(placed)
+        place(&shapes(board, &left)?, in_use(board, fixed)?, &mut placed).then_some(placed)
     });
     around_fixed.or_else(|| {
         let mut placed = Instances::new();
-        place(board, &shapes(board, counts)?, InUse::default(), &mut placed).then_some(placed)
+        place(&shapes(board, counts)?, InUse::default(), &mut placed).then_some(placed)
     })
 }
 
@@ -119,11 +119,11 @@ fn shapes(board: Board, counts: &ProfileCounts) -> Option<Vec<Named<'_>>> {
 }
 
 /// Places the shapes one after another; tries every start, of which there are few.
-fn place(board: Board, left: &[Named<'_>], state: InUse, placed: &mut Instances) -> bool {
+fn place(left: &[Named<'_>], state: InUse, placed: &mut Instances) -> bool {
     let Some(((profile, shape), rest)) = left.split_first() else { return true };
     for start in state.starts(shape) {
         placed.insert(start, (*profile).to_owned());
-        if place(board, rest, state.with(shape, start), placed) {
+        if place(rest, state.with(shape, start), placed) {
             return true;
         }
         placed.remove(&start);
@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn what_a_lease_leaves_is_cut_too() {
-        let filled = |wanted: &[(u8, &str)], kept: DeviceLayout| fill(h100(), &instances(wanted), &kept).map(|all| count(&all));
+        let filled =
+            |wanted: &[(u8, &str)], kept: DeviceLayout| fill(h100(), &instances(wanted), &kept).map(|all| count(&all));
         let empty = || DeviceLayout::Cut(Instances::new());
         assert_eq!(filled(&[(4, "3g.40gb")], empty()), Some(counts(&[("3g.40gb", 2)])));
         assert_eq!(filled(&[(6, "1g.10gb")], empty()), Some(counts(&[("1g.10gb", 7)])));

@@ -17,7 +17,7 @@ use super::device_layout::{DeviceLayout, ProfileCounts};
 
 /// Prefix of the agent's configurations.
 pub(crate) const OWN_PREFIX: &str = "comity-";
-/// Lines around the agent's configurations.
+/// Lines around the agent's configurations, without indent: so the admission policy can tell what is outside.
 const BLOCK_BEGIN: &str = "# begin of comity-agent's configurations";
 const BLOCK_END: &str = "# end of comity-agent's configurations";
 /// Bytes of the hash in a configuration's name.
@@ -172,8 +172,7 @@ pub(crate) fn with_own(text: &str, counts: &NodeCounts, kept: &BTreeSet<String>)
     let stays = before.own_names().filter(|own| *own != name && kept.contains(*own));
     let mut block: String = stays.filter_map(|own| before.own_lines(own, indent)).collect();
     block.push_str(&lines(&name, counts, indent));
-    let pad = " ".repeat(indent);
-    let text = format!("{head}{pad}{BLOCK_BEGIN}\n{block}{pad}{BLOCK_END}\n{tail}");
+    let text = format!("{head}{BLOCK_BEGIN}\n{block}{BLOCK_END}\n{tail}");
     let after = MigConfigs::read(&text)?;
     let others = |configs: &MigConfigs| -> Vec<String> {
         configs.configs.keys().filter(|name| !name.starts_with(OWN_PREFIX)).cloned().collect()
@@ -188,7 +187,7 @@ pub(crate) fn with_own(text: &str, counts: &NodeCounts, kept: &BTreeSet<String>)
 /// right below `mig-configs:`.
 fn around_block(text: &str) -> Result<(String, String, usize), String> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    let at = |marker: &str| lines.iter().position(|line| line.trim() == marker);
+    let at = |marker: &str| lines.iter().position(|line| line.trim_end() == marker);
     let top = lines.iter().position(|line| line.trim_end() == "mig-configs:");
     let top = top.ok_or("it has no line `mig-configs:` with the configurations below it")?;
     if !lines[top].ends_with('\n') {
@@ -245,8 +244,8 @@ mod tests {
     fn the_owners_text_stays_as_it_is() {
         let first = vec![cut(&[("3g.40gb", 2)]), None, cut(&[("3g.40gb", 2)])];
         let (text, name) = with_own(OWNERS, &first, &BTreeSet::new()).unwrap();
-        let (head, block) = text.split_once("  # begin of").unwrap();
-        let (block, tail) = block.split_once("  # end of comity-agent's configurations\n").unwrap();
+        let (head, block) = text.split_once("# begin of").unwrap();
+        let (block, tail) = block.split_once("# end of comity-agent's configurations\n").unwrap();
         assert_eq!(format!("{head}{tail}"), OWNERS);
         assert!(block.contains(&format!("  {name}:\n    - devices: [0, 2]\n")), "{block}");
         assert_eq!(MigConfigs::read(&text).unwrap().counts(&name, 3, h100()), Ok(first.clone()));
@@ -266,7 +265,7 @@ mod tests {
         for (text, word) in [
             ("version: v1\nmig-configs: {a: [{devices: all, mig-enabled: false}]}\n", "no line `mig-configs:`"),
             ("version: v1\nmig-configs:\n- a\n", ""),
-            (&format!("{OWNERS}  # begin of comity-agent's configurations\n"), "damaged"),
+            (&format!("{OWNERS}# begin of comity-agent's configurations\n"), "damaged"),
         ] {
             let error = with_own(text, &vec![None], &BTreeSet::new()).unwrap_err();
             assert!(error.contains(word), "{error}");

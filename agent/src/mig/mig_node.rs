@@ -85,11 +85,7 @@ impl MigNode {
         let is_remembered = |name: &String| of(&self.allocatable, name) == 0;
         let is_counted = |name: &str| name == NVIDIA_GPU || name.starts_with(NVIDIA_MIG_PREFIX);
         expected.iter().all(|(name, count)| of(&self.capacity, name) == *count)
-            && self
-                .capacity
-                .keys()
-                .filter(|name| is_counted(name) && !expected.contains_key(*name))
-                .all(is_remembered)
+            && self.capacity.keys().filter(|name| is_counted(name) && !expected.contains_key(*name)).all(is_remembered)
     }
 
     /// Whether it has exactly these, and all of them can be allocated.

@@ -243,7 +243,11 @@ impl KnownNode<'_> {
     /// Starts of a device's instances that leases hold.
     fn leased(&self, device: usize, layout: &DeviceLayout) -> BTreeSet<u8> {
         let placed = self.placed(device);
-        layout.instances().filter(|(start, profile)| placed.get(start).is_some_and(|held| held == profile)).map(|(start, _)| start).collect()
+        layout
+            .instances()
+            .filter(|(start, profile)| placed.get(start).is_some_and(|held| held == profile))
+            .map(|(start, _)| start)
+            .collect()
     }
 
     /// No change is under way, and the node has what its configuration says.
@@ -352,7 +356,9 @@ impl KnownNode<'_> {
             of_device.extend(starts.iter().map(|start| (*start, need.profile.clone())));
             let total = of_device.len();
             let before = wanted.get(device).map_or(0, Instances::len);
-            if total != before + starts.len() || fill(self.board, of_device, &DeviceLayout::Cut(Instances::new())).is_none() {
+            if total != before + starts.len()
+                || fill(self.board, of_device, &DeviceLayout::Cut(Instances::new())).is_none()
+            {
                 let message = format!("device {device} of node {} does not hold these instances", self.state.node.id);
                 return refused("mig-in-use", message);
             }

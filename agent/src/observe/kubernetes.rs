@@ -109,11 +109,8 @@ struct ObservedCluster {
     topologies: Topologies,
 }
 
-async fn follow<N, P, S>(
-    mut streams: Streams<N, P, S>,
-    mut topologies: watch::Receiver<Topologies>,
-    mut output: Output,
-) where
+async fn follow<N, P, S>(mut streams: Streams<N, P, S>, mut topologies: watch::Receiver<Topologies>, mut output: Output)
+where
     N: Stream<Item = Watch<Partial<Node>>> + Unpin,
     P: Stream<Item = Watch<Partial<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
@@ -240,12 +237,19 @@ impl Output {
         let mut cut: Vec<NodeFacts> = Vec::new();
         if let Some(mig) = &mut self.mig {
             let nodes = Some(Arc::new(seen.mig_nodes(&lent, &self.settings.salt)));
-            mig.nodes.send_if_modified(|current| *current != nodes && { current.clone_from(&nodes); true });
+            mig.nodes.send_if_modified(|current| {
+                *current != nodes && {
+                    current.clone_from(&nodes);
+                    true
+                }
+            });
             let book = mig.book.borrow_and_update();
             if !book.is_complete {
                 return;
             }
-            let known = |facts: &NodeFacts| Some(NodeFacts { layouts: Some(book.nodes.get(&facts.name)?.clone()), ..facts.clone() });
+            let known = |facts: &NodeFacts| {
+                Some(NodeFacts { layouts: Some(book.nodes.get(&facts.name)?.clone()), ..facts.clone() })
+            };
             cut.extend(seen.nodes.facts().filter_map(known));
         }
         let is_cut = |facts: &&NodeFacts| cut.iter().any(|cut| cut.name == facts.name);

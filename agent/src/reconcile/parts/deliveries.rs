@@ -51,7 +51,8 @@ impl Deliveries {
     /// A permanent error if they will not, a temporary one if that takes long.
     pub(crate) async fn wait_until_cut(&self, lease: LeaseId) -> Result<(), DeliveryError> {
         let Some(mut book) = self.mig.clone() else { return Ok(()) };
-        let is_decided = |book: &MigBook| matches!(book.leases.get(&lease), Some(LeaseCut::Ready | LeaseCut::Refused(_)));
+        let is_decided =
+            |book: &MigBook| matches!(book.leases.get(&lease), Some(LeaseCut::Ready | LeaseCut::Refused(_)));
         let decided = tokio::time::timeout(CUT_PATIENCE, book.wait_for(is_decided)).await;
         let cut = match decided {
             Ok(Ok(book)) => book.leases.get(&lease).cloned(),
