@@ -27,14 +27,17 @@
 //!
 //! - [`device_layout`]: the instances of a device and where they start
 //! - [`mig_config`]: mig-parted's configurations, and the agent's own among them
-//! - [`node_plan`]: the next step of one node; [`change`]: a change under way
+//! - [`node_plan`]: the next step of one node; [`node_change`]: a change under way; [`supply`]: which leases are served
 //! - [`mig_keeper`]: carries steps out; [`mig_book`]: what it knows
 
-pub(crate) mod change;
 pub(crate) mod device_layout;
 pub mod mig_book;
 pub(crate) mod mig_config;
 pub mod mig_keeper;
 pub(crate) mod mig_node;
 pub mod mig_settings;
+pub(crate) mod node_change;
+pub(crate) mod node_memory;
 pub(crate) mod node_plan;
+pub(crate) mod node_state;
+pub(crate) mod supply;

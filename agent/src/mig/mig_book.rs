@@ -57,6 +57,13 @@ pub struct CutRefusal {
     pub message: String,
 }
 
+impl CutRefusal {
+    /// A refusal with a code of docs/errors.md.
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
 impl LeaseCut {
     /// The worse of two: a lease may be on several nodes.
     #[must_use]

@@ -23,7 +23,9 @@ use super::mig_book::{CutRefusal, LeaseCut, MigBook};
 use super::mig_config::{MigConfigs, with_own};
 use super::mig_node::{BEFORE_ANNOTATION, CONFIG_LABEL, MigNode, MigNodes, of};
 use super::mig_settings::MigSettings;
-use super::node_plan::{ApplyStep, CutStep, LeaseNeed, NodeMemory, NodePlan, NodeState, plan};
+use super::node_memory::NodeMemory;
+use super::node_plan::{ApplyStep, CutStep, NodePlan, plan};
+use super::node_state::{LeaseNeed, NodeState};
 
 /// Shortest pause between rounds.
 const MIN_PAUSE: Duration = Duration::from_millis(500);
@@ -302,7 +304,7 @@ fn not_allowed(lease: &Lease, nodes: &[MigNode]) -> Option<CutRefusal> {
         "node {} has no label comity.dev/mig: \"true\" any more, so that its devices cannot be cut",
         missing.node
     );
-    Some(CutRefusal { code: "mig-not-allowed", message })
+    Some(CutRefusal::new("mig-not-allowed", message))
 }
 
 /// The instances that leases have on a node.

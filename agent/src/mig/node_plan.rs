@@ -1,84 +1,21 @@
 //! Plans the next step of one node. Pure: it depends on the node, its leases, the configurations and earlier plans.
 
-mod merge;
-mod supply;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use comity_types::LeaseId;
 use comity_types::mig::Board;
 
-use super::change::{Change, Progress};
 use super::device_layout::{DeviceLayout, Instances, fill, pack};
 use super::mig_book::{BookedDevice, CutRefusal, LeaseCut, NodeBook};
 use super::mig_config::{MigConfigs, NodeCounts, OWN_PREFIX, node_counts, own_name};
-use super::mig_node::{MigNode, resource};
-use super::mig_settings::MigSettings;
-use supply::Supply;
-
-/// How long pods that end, and facts that are a moment old, may keep a lease's instances from being cut.
-const BLOCKED_PATIENCE: Duration = Duration::from_secs(15);
-
-/// A lease's instances on one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseNeed {
-    /// The lease.
-    pub(crate) lease: LeaseId,
-    /// Profile of each instance.
-    pub(crate) profile: String,
-    /// Their starts, by device.
-    pub(crate) devices: BTreeMap<usize, Vec<u8>>,
-}
-
-impl LeaseNeed {
-    pub(crate) fn count(&self) -> u64 {
-        self.devices.values().map(|starts| u64::try_from(starts.len()).unwrap_or(u64::MAX)).sum()
-    }
-}
-
-/// Input of a plan.
-#[derive(Clone, Copy)]
-pub(crate) struct NodeState<'a> {
-    /// The node.
-    pub(crate) node: &'a MigNode,
-    /// Its leases, in the order of their fencing tokens.
-    pub(crate) leases: &'a [LeaseNeed],
-    /// The configurations, or why they are unknown.
-    pub(crate) configs: Result<&'a MigConfigs, &'a str>,
-    /// Settings.
-    pub(crate) settings: &'a MigSettings,
-    /// Monotonic time.
-    pub(crate) now: Duration,
-}
-
-/// What earlier plans leave to the next one. Lost by a restart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NodeMemory {
-    /// Whether there was a plan.
-    pub(crate) is_known: bool,
-    /// The change under way.
-    pub(crate) change: Option<Change>,
-    /// The last failed change.
-    pub(crate) failure: Option<Failure>,
-    /// Since when devices are empty.
-    pub(crate) empty_since: BTreeMap<usize, Duration>,
-    /// Since when leases cannot be served.
-    blocked_since: BTreeMap<LeaseId, Duration>,
-    /// Leases that were refused, until the broker withdraws them.
-    refused: BTreeMap<LeaseId, CutRefusal>,
-}
-
-/// A failed change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    /// Until when the node is not changed.
-    until: Duration,
-    /// One sentence.
-    message: String,
-}
+use super::mig_node::resource;
+use super::node_change::{NodeChange, Progress};
+use super::node_memory::NodeMemory;
+use super::node_state::{LeaseNeed, NodeState};
+use super::supply::Supply;
 
 /// A write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,7 +143,7 @@ impl KnownNode<'_> {
         }
         if is_first && config.starts_with(OWN_PREFIX) {
             // Begun before a restart.
-            let change = Change::begin(config.to_owned(), layouts, None, BTreeSet::new(), now);
+            let change = NodeChange::begin(config.to_owned(), layouts, None, BTreeSet::new(), now);
             return self.under_way(memory, change, None);
         }
         let reason = format!(
@@ -216,7 +153,7 @@ impl KnownNode<'_> {
         unknown(self.state, memory, reason)
     }
 
-    fn under_way(&self, memory: NodeMemory, change: Change, label: Option<String>) -> NodePlan {
+    fn under_way(&self, memory: NodeMemory, change: NodeChange, label: Option<String>) -> NodePlan {
         let before = || change.previous().and_then(|name| self.layouts(name).ok());
         let layouts = change.layouts().map(<[DeviceLayout]>::to_vec).or_else(before);
         let waits = change.describe(self.state.node);
@@ -298,7 +235,7 @@ impl KnownNode<'_> {
     ) -> Option<CutStep> {
         if let Some(failure) = memory.failure.clone() {
             for need in unserved {
-                memory.refuse(need.lease, "mig-failed", failure.message.clone());
+                memory.refuse(need.lease, CutRefusal::new("mig-failed", failure.message.clone()));
             }
             return None;
         }
@@ -322,9 +259,9 @@ impl KnownNode<'_> {
             return None;
         }
         if !supply.is_covered_by(&next) {
-            let message = "other leases of the node need the instances that would be cut".to_owned();
             for lease in waiting {
-                memory.block(lease, CutRefusal { code: "mig-in-use", message: message.clone() }, self.state.now);
+                let message = "other leases of the node need the instances that would be cut";
+                memory.block(lease, CutRefusal::new("mig-in-use", message), self.state.now);
             }
             return None;
         }
@@ -338,9 +275,11 @@ impl KnownNode<'_> {
         wanted: &BTreeMap<usize, Instances>,
         layouts: &[DeviceLayout],
     ) -> Result<BTreeMap<usize, Instances>, CutRefusal> {
-        let refused = |code, message: String| Err(CutRefusal { code, message });
         if is_media(&need.profile) {
-            return refused("mig-media", format!("{}: instances with media extensions are not cut here", need.profile));
+            return Err(CutRefusal::new(
+                "mig-media",
+                format!("{}: instances with media extensions are not cut here", need.profile),
+            ));
         }
         let mut more = wanted.clone();
         for (device, starts) in &need.devices {
@@ -350,7 +289,7 @@ impl KnownNode<'_> {
                      device is cut only as a whole",
                     self.state.node.id, need.profile
                 );
-                return refused("mig-in-use", message);
+                return Err(CutRefusal::new("mig-in-use", message));
             }
             let of_device = more.entry(*device).or_default();
             of_device.extend(starts.iter().map(|start| (*start, need.profile.clone())));
@@ -360,10 +299,43 @@ impl KnownNode<'_> {
                 || fill(self.board, of_device, &DeviceLayout::Cut(Instances::new())).is_none()
             {
                 let message = format!("device {device} of node {} does not hold these instances", self.state.node.id);
-                return refused("mig-in-use", message);
+                return Err(CutRefusal::new("mig-in-use", message));
             }
         }
         Ok(more)
+    }
+
+    /// The next step back, if one is due.
+    fn merge(&self, memory: &mut NodeMemory, layouts: &[DeviceLayout], supply: &Supply) -> Option<CutStep> {
+        let (node, now) = (self.state.node, self.state.now);
+        if !node.config().starts_with(OWN_PREFIX) {
+            memory.empty_since.clear();
+            return (!node.before.is_empty()).then_some(CutStep::ForgetBefore);
+        }
+        // Without it the owner removed the annotation or the configuration: then nobody knows where to return.
+        let before = self.layouts(&node.before).ok()?;
+        let differs = |device: usize| match (layouts.get(device), before.get(device)) {
+            (Some(now), Some(before)) => now.counts() != before.counts(),
+            _ => false,
+        };
+        let is_wanted = |device: usize| self.state.leases.iter().any(|need| need.devices.contains_key(&device));
+        let empty: BTreeSet<usize> = (0..layouts.len())
+            .filter(|device| differs(*device) && self.is_free(*device, layouts) && !is_wanted(*device))
+            .collect();
+        memory.empty_since.retain(|device, _| empty.contains(device));
+        let mut next = layouts.to_vec();
+        let mut is_due = false;
+        for device in empty {
+            let since = *memory.empty_since.entry(device).or_insert(now);
+            if now.saturating_sub(since) >= self.state.settings.empty()
+                && let (Some(layout), Some(before)) = (next.get_mut(device), before.get(device))
+            {
+                layout.clone_from(before);
+                is_due = true;
+            }
+        }
+        let may = is_due && memory.failure.is_none() && supply.is_covered_by(&next);
+        may.then(|| self.apply(memory, layouts, next, BTreeSet::new()))
     }
 
     /// Begins a change to the layouts `next`: by the configuration that the node had before, if they are the same.
@@ -384,38 +356,12 @@ impl KnownNode<'_> {
         let unused = changed.flat_map(|(now, _)| now.instances()).map(|(_, profile)| resource(profile)).collect();
         let before = (!is_own || node.before.is_empty()).then(|| first.to_owned()).filter(|name| !name.is_empty());
         memory.empty_since.clear();
-        memory.change = Some(Change::begin(name.clone(), next, Some(node.config().to_owned()), leases, self.state.now));
+        memory.change =
+            Some(NodeChange::begin(name.clone(), next, Some(node.config().to_owned()), leases, self.state.now));
         CutStep::Apply(ApplyStep { name, counts: (!returns).then_some(counts), before, unused })
     }
 }
 
 fn is_media(profile: &str) -> bool {
     profile.contains('+')
-}
-
-impl NodeMemory {
-    /// Notes a failed change: its leases are refused, and the node is left alone for a while.
-    fn fail(&mut self, leases: BTreeSet<LeaseId>, message: String, until: Duration) {
-        for lease in leases {
-            self.refuse(lease, "mig-failed", message.clone());
-        }
-        self.failure = Some(Failure { until, message });
-    }
-
-    fn refuse(&mut self, lease: LeaseId, code: &'static str, message: String) {
-        self.refused.entry(lease).or_insert(CutRefusal { code, message });
-    }
-
-    /// Refuses a lease that has been blocked for too long.
-    fn block(&mut self, lease: LeaseId, refusal: CutRefusal, now: Duration) {
-        let since = *self.blocked_since.entry(lease).or_insert(now);
-        if now.saturating_sub(since) >= BLOCKED_PATIENCE {
-            self.refuse(lease, refusal.code, refusal.message);
-        }
-    }
-
-    /// Whether the next plan should come soon.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.change.is_some() || !self.blocked_since.is_empty() || !self.empty_since.is_empty()
-    }
 }

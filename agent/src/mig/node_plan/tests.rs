@@ -1,9 +1,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::time::Duration;
+
 use super::*;
 use crate::mig::mig_config::with_own;
+use crate::mig::mig_node::MigNode;
+use crate::mig::mig_settings::MigSettings;
+use crate::mig::node_memory::BLOCKED_PATIENCE;
 
-const OWNERS: &str = "version: v1\nmig-configs:\n  halves:\n    - devices: all\n      mig-enabled: true\n      mig-devices:\n        \
+const CONFIGURATIONS: &str = "version: v1\nmig-configs:\n  halves:\n    - devices: all\n      mig-enabled: true\n      mig-devices:\n        \
     \"3g.40gb\": 2\n  empty:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {}\n  mixed:\n    - devices: [0]\n      \
     mig-enabled: false\n    - devices: [1]\n      mig-enabled: true\n      mig-devices:\n        \"1g.10gb\": 7\n  media:\n    \
     - devices: all\n      mig-enabled: true\n      mig-devices:\n        \"1g.10gb+me\": 1\n";
@@ -32,14 +37,14 @@ impl Lab {
         let settings = MigSettings { repartition: true, ..MigSettings::default() };
         let mut lab = Self {
             node: MigNode { name: "n".to_owned(), id: "id".to_owned(), labels, ..MigNode::default() },
-            text: OWNERS.to_owned(),
+            text: CONFIGURATIONS.to_owned(),
             leases: Vec::new(),
             memory: NodeMemory::default(),
             settings,
             now: Duration::from_secs(1_000),
         };
         lab.count(&[]);
-        if let Ok(counts) = MigConfigs::read(OWNERS).unwrap().counts(config, 2, lab.node.board().unwrap().0) {
+        if let Ok(counts) = MigConfigs::read(CONFIGURATIONS).unwrap().counts(config, 2, lab.node.board().unwrap().0) {
             lab.count_config(&counts);
         }
         lab

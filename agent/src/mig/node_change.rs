@@ -27,7 +27,7 @@ enum Phase {
 
 /// A change under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct NodeChange {
     /// Name of the wanted configuration.
     target: String,
     /// Its layouts.
@@ -53,12 +53,12 @@ pub(crate) enum Progress {
     /// Somebody else changed the label.
     Abandoned,
     /// It goes on, and the label is set if a name is given.
-    UnderWay(Change, Option<String>),
+    UnderWay(NodeChange, Option<String>),
     /// It failed, and the label is the one before if that is known. One sentence.
     Failed(String),
 }
 
-impl Change {
+impl NodeChange {
     /// A change that begins now.
     pub(crate) fn begin(
         target: String,

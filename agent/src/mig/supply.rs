@@ -6,12 +6,12 @@ use comity_agent_kubernetes::gpu_resource::NVIDIA_MIG_PREFIX;
 use comity_agent_kubernetes::pod_request::Amounts;
 use comity_types::LeaseId;
 
-use super::{LeaseNeed, NodeState};
-use crate::mig::device_layout::DeviceLayout;
-use crate::mig::mig_node::{of, resource, resources};
+use super::device_layout::DeviceLayout;
+use super::mig_node::{of, resource, resources};
+use super::node_state::{LeaseNeed, NodeState};
 
 /// Instances of a node, by resource.
-pub(super) struct Supply {
+pub(crate) struct Supply {
     /// Left for leases.
     free: Amounts,
     /// In use by pods of no lease, and by leases that are served.
@@ -20,7 +20,7 @@ pub(super) struct Supply {
 
 impl Supply {
     /// What the node can allocate; with layouts no more than they have.
-    pub(super) fn of(state: NodeState<'_>, layouts: Option<&[DeviceLayout]>) -> Self {
+    pub(crate) fn of(state: NodeState<'_>, layouts: Option<&[DeviceLayout]>) -> Self {
         let NodeState { node, leases, .. } = state;
         let mut leased = Amounts::new();
         for need in leases {
@@ -43,7 +43,7 @@ impl Supply {
     }
 
     /// Leases that are served, older ones first.
-    pub(super) fn serve(&self, leases: &[LeaseNeed]) -> BTreeSet<LeaseId> {
+    pub(crate) fn serve(&self, leases: &[LeaseNeed]) -> BTreeSet<LeaseId> {
         let mut free = self.free.clone();
         let mut served = BTreeSet::new();
         for need in leases {
@@ -64,7 +64,7 @@ impl Supply {
     }
 
     /// Whether other layouts have all that is taken.
-    pub(super) fn is_covered_by(&self, layouts: &[DeviceLayout]) -> bool {
+    pub(crate) fn is_covered_by(&self, layouts: &[DeviceLayout]) -> bool {
         let total = resources(layouts);
         let is_instance = |name: &str| name.starts_with(NVIDIA_MIG_PREFIX);
         self.taken.iter().filter(|(name, _)| is_instance(name)).all(|(name, taken)| of(&total, name) >= *taken)
