@@ -99,6 +99,11 @@ impl MigConfigs {
         (0..gpus).map(device).collect()
     }
 
+    /// Number of configurations.
+    pub(crate) fn number(&self) -> usize {
+        self.configs.len()
+    }
+
     /// Names of the agent's own configurations.
     pub(crate) fn own_names(&self) -> impl Iterator<Item = &str> {
         self.configs.keys().map(String::as_str).filter(|name| name.starts_with(OWN_PREFIX))

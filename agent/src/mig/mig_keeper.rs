@@ -67,6 +67,30 @@ impl MigChannels {
     }
 }
 
+/// Checks that the ConfigMap can be read and takes configurations of the agent. Returns how many it has.
+///
+/// # Errors
+/// One sentence.
+pub async fn check_configs(client: &Client, settings: &MigSettings) -> Result<usize, String> {
+    let read = read_configs(client, settings).await?;
+    let in_place = with_own(&read.text, &vec![None], &BTreeSet::new());
+    in_place.map_err(|reason| format!("ConfigMap {}: {reason}", settings.config_map))?;
+    Ok(read.configs.number())
+}
+
+/// Reads the ConfigMap; an error is one sentence.
+async fn read_configs(client: &Client, settings: &MigSettings) -> Result<ReadConfigs, String> {
+    let of_map = &settings.config_map;
+    let (namespace, name) = settings.namespace_and_name().ok_or("mig.configMap names no ConfigMap")?;
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    let operation = format!("read ConfigMap {of_map} (deploy/agent/mig.yaml)");
+    let map = call(&operation, maps.get(name)).await.map_err(|error| error.to_string())?;
+    let text = map.data.as_ref().and_then(|data| data.get(&settings.key)).cloned();
+    let text = text.ok_or_else(|| format!("ConfigMap {of_map} has no key {}", settings.key))?;
+    let configs = MigConfigs::read(&text).map_err(|reason| format!("ConfigMap {of_map}: {reason}"))?;
+    Ok(ReadConfigs { map, text, configs })
+}
+
 /// Cuts the MIG devices of a cluster.
 pub struct MigKeeper {
     /// The cluster's API.
@@ -116,7 +140,7 @@ impl MigKeeper {
     async fn round(&mut self, memories: &mut BTreeMap<String, NodeMemory>) -> bool {
         let Some(nodes) = self.channels.nodes.borrow_and_update().clone() else { return true };
         let leases = self.leases();
-        let mut read = self.read_configs().await;
+        let mut read = read_configs(&self.client, &self.settings).await;
         memories.retain(|name, _| nodes.iter().any(|node| node.name == *name));
         let mut book = MigBook { is_complete: true, ..MigBook::default() };
         let mut is_busy = false;
@@ -193,22 +217,6 @@ impl MigKeeper {
         leases
     }
 
-    fn config_maps(&self) -> Option<(Api<ConfigMap>, &str)> {
-        let (namespace, name) = self.settings.namespace_and_name()?;
-        Some((Api::namespaced(self.client.clone(), namespace), name))
-    }
-
-    /// Reads the ConfigMap; an error is one sentence.
-    async fn read_configs(&self) -> Result<ReadConfigs, String> {
-        let (maps, name) = self.config_maps().ok_or("mig.configMap names no ConfigMap")?;
-        let of_map = &self.settings.config_map;
-        let map = call(&format!("read ConfigMap {of_map}"), maps.get(name)).await.map_err(|error| error.to_string())?;
-        let text = map.data.as_ref().and_then(|data| data.get(&self.settings.key)).cloned();
-        let text = text.ok_or_else(|| format!("ConfigMap {of_map} has no key {}", self.settings.key))?;
-        let configs = MigConfigs::read(&text).map_err(|reason| format!("ConfigMap {of_map}: {reason}"))?;
-        Ok(ReadConfigs { map, text, configs })
-    }
-
     async fn write(
         &self,
         nodes: &[MigNode],
@@ -281,7 +289,8 @@ impl MigKeeper {
         if text == known.text {
             return Ok(());
         }
-        let Some((maps, name)) = self.config_maps() else { return Ok(()) };
+        let Some((namespace, name)) = self.settings.namespace_and_name() else { return Ok(()) };
+        let maps = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
         let mut map = known.map.clone();
         map.data.get_or_insert_default().insert(self.settings.key.clone(), text.clone());
         // With the version that was read: a change by somebody else meanwhile is a conflict, and is read first.
