@@ -9,6 +9,7 @@ use comity_agent_fabric::{Fabric, FabricConfig, FabricError};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
@@ -27,8 +28,10 @@ use crate::enrollment::join_error::JoinError;
 use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
+use crate::mig::mig_keeper::{MigChannels, MigKeeper};
+use crate::mig::mig_settings::MigSettings;
 use crate::observe::{self, Inventory, InventorySettings};
-use crate::reconcile::execute::Executor;
+use crate::reconcile::execute::{DESIRED_STATE_KEY, Executor};
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
 use crate::services::local_api::{self, LocalApiError};
@@ -141,6 +144,8 @@ struct Platform {
     origin: Arc<dyn OriginDelivery>,
     inventory: Inventory,
     salt: NodeSalt,
+    /// Channels to the observer, where the agent cuts MIG devices.
+    mig: Option<MigChannels>,
     /// Its API server; absent on a host without Kubernetes.
     api: Option<KubernetesApi>,
 }
@@ -243,6 +248,7 @@ impl Agent {
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
                 node_service: nodes.service.clone(),
+                mig: platform.mig.as_ref().map(MigChannels::book),
             }),
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),
@@ -303,6 +309,10 @@ impl Agent {
             resync: Arc::clone(&resync),
         };
         shutdown.spawn(executor.run(shutdown.token()));
+        if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {
+            let keeper = mig_keeper(config.mig, channels, api, &parts, desired.clone())?;
+            shutdown.spawn(keeper.run(shutdown.token()));
+        }
         let (offer, data) = watch::channel(config.data.site());
         shutdown.spawn(measured::run(
             Arc::clone(&parts.tunnels),
@@ -448,7 +458,7 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
         let origin = Arc::new(OriginFile::open(state)?);
-        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None });
+        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig: None, api: None });
     }
     let kubernetes = config.kubernetes.clone().unwrap_or_default();
     let source = match kubernetes.kubeconfig {
@@ -456,11 +466,31 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         None => KubernetesSource::InCluster,
     };
     let api = KubernetesApi::connect(&source).await?;
-    let inventory = observe::kubernetes::observe(&api, settings);
+    let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
+    let inventory = observe::kubernetes::observe_with(&api, settings, view);
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
         .with_runtime_class(config.sharing.runtime_class.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
-    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
+    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api) })
+}
+
+fn mig_keeper(
+    settings: MigSettings,
+    channels: MigChannels,
+    api: &KubernetesApi,
+    parts: &Parts,
+    desired: watch::Receiver<Update>,
+) -> Result<MigKeeper, StoreError> {
+    let kept = parts.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
+    Ok(MigKeeper {
+        client: api.client(),
+        cluster: parts.member.cluster.clone(),
+        settings,
+        channels,
+        remembered: DesiredState::decode(&kept),
+        desired,
+        clock: Arc::clone(&parts.clock),
+    })
 }
 
 /// Answers to the API server's reviews.

@@ -4,6 +4,7 @@ mod access;
 mod address;
 mod data;
 mod liqo_settings;
+mod mig_section;
 mod rdma;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ pub use usage_settings::UsageSettings;
 use address::is_host_port;
 
 use crate::enrollment::token_source::JoinTokenSource;
+use crate::mig::mig_settings::MigSettings;
 use crate::observe::{LocalReserve, RdmaResource};
 
 /// Largest configuration file in bytes.
@@ -162,6 +164,8 @@ pub struct Config {
     pub reserve: LocalReserve,
     /// Resources that count virtual functions of RDMA networks, each with its network and the Gbit/s of one function.
     pub rdma: Vec<RdmaResource>,
+    /// Cutting of MIG devices as leases need them.
+    pub mig: MigSettings,
     /// Datasets in the cluster.
     pub data: DataSettings,
     /// Tunnels.
@@ -196,6 +200,7 @@ impl Default for Config {
             sharing: LocalPolicy::default(),
             reserve: LocalReserve::default(),
             rdma: Vec::new(),
+            mig: MigSettings::default(),
             data: DataSettings::default(),
             fabric: FabricSettings::default(),
             access: AccessSettings::default(),
@@ -252,6 +257,7 @@ impl Config {
             checks.refuse("usage.dcgm", String::from(dcgm.clone()), reason);
         }
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
+        mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);
         self.data.check(&mut checks);
         self.access.check(&mut checks);
         self.liqo.check(self.kubernetes.is_some(), &mut checks);

@@ -10,7 +10,7 @@
 //!
 //! Each system that the agent acts on has its own crate: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
 //! (records on disk) and `workload`, over the types of `model`. Modules depend only on those crates and on modules to
-//! their left: `keys`, `enrollment`, `observe`, `usage`, `config`, `reconcile`, `uplink`, `services`, `app`, `host`,
+//! their left: `keys`, `enrollment`, `mig`, `observe`, `usage`, `config`, `reconcile`, `uplink`, `services`, `app`, `host`,
 //! `preflight`.
 //!
 //! The agent never gives the broker anything that opens a cluster, never removes anything because the broker is silent,
@@ -23,6 +23,7 @@ pub mod enrollment;
 pub mod host;
 pub mod keys;
 pub mod metrics;
+pub mod mig;
 pub mod observe;
 pub mod preflight;
 pub mod reconcile;

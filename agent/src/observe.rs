@@ -11,6 +11,7 @@ mod gpu_pool;
 mod health;
 mod inventory;
 pub mod kubernetes;
+mod mig_devices;
 mod node_facts;
 mod node_xid;
 pub(crate) mod partial_object;

@@ -27,6 +27,10 @@ mod liqo_donor;
 mod liqo_network;
 #[path = "kubernetes/liqo_origin.rs"]
 mod liqo_origin;
+#[path = "kubernetes/mig.rs"]
+mod mig;
+#[path = "kubernetes/mig_node.rs"]
+mod mig_node;
 #[path = "kubernetes/origin.rs"]
 mod origin;
 #[path = "kubernetes/reclaim.rs"]
@@ -52,6 +56,7 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
     lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;
     claims::devices_of_a_driver_are_lent_by_claims(&cluster).await;
+    mig::devices_are_cut_and_merged_back(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;

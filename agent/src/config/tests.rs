@@ -123,6 +123,29 @@ fn functions_of_networks_are_mapped_and_checked() {
 }
 
 #[test]
+fn cutting_names_the_config_map_of_the_mig_manager() {
+    let text = |mig: &str| format!("kubernetes: {{}}\nmig: {mig}\n");
+    let config = read(&text("{repartition: true, configMap: gpu-operator/mig-parted-config}")).unwrap();
+    config.check().unwrap();
+    assert_eq!(config.mig.namespace_and_name(), Some(("gpu-operator", "mig-parted-config")));
+    assert_eq!((config.mig.key.as_str(), config.mig.empty_seconds), ("config.yaml", 300));
+    assert_eq!(read(&config.dump()).unwrap(), config);
+    assert!(!read("kubernetes: {}\n").unwrap().mig.repartition, "off unless the owner wants it");
+    for (mig, said) in [
+        ("{repartition: true}", ["mig.configMap is missing", "NAMESPACE/NAME"]),
+        ("{repartition: true, configMap: a/b/c}", ["mig.configMap", "\"a/b/c\""]),
+        ("{repartition: true, configMap: a/b, key: ''}", ["mig.key", "config.yaml"]),
+        ("{repartition: true, configMap: a/b, changeSeconds: 1}", ["mig.changeSeconds", "10 to 86400"]),
+        ("{repartition: true, configMap: a/b, backoffSeconds: 0}", ["mig.backoffSeconds", "\"0\""]),
+    ] {
+        let error = read(&text(mig)).unwrap().check().unwrap_err().to_string();
+        assert!(said.iter().all(|part| error.contains(part)), "{mig}: {error}");
+    }
+    let of_a_file = "inventoryFile: /a\nmig: {repartition: true, configMap: a/b}\n";
+    assert!(read(of_a_file).unwrap().check().unwrap_err().to_string().contains("inventory file"));
+}
+
+#[test]
 fn a_bad_configuration_is_one_sentence_that_names_the_field() {
     let error = read("stateDirectory: /tmp/a\n").unwrap_err().to_string();
     assert!(error.contains("stateDirectory") && !error.contains('\n'), "{error}");

@@ -192,6 +192,12 @@ fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Devic
     if let state @ ("pending" | "rebooting" | "failed") = label("nvidia.com/mig.config.state") {
         return Err(format!("the MIG layout is being changed: nvidia.com/mig.config.state is {state:?}"));
     }
+    board_model(node, product, resource)
+}
+
+/// The same while the MIG layout may be changing.
+pub(super) fn board_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Device, String> {
+    let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
     match label("nvidia.com/gpu-driver-upgrade-state") {
         "" | "upgrade-done" => {}
         state => return Err(format!("the driver is being upgraded: nvidia.com/gpu-driver-upgrade-state is {state:?}")),
@@ -322,7 +328,7 @@ fn amd(node: &NodeFacts, allocatable: u64, capacity: u64) -> Result<GpuPool, Str
     })
 }
 
-fn exclusive() -> sharing::Mode {
+pub(super) fn exclusive() -> sharing::Mode {
     sharing::Mode::Exclusive(sharing::Exclusive {})
 }
 

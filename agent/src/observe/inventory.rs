@@ -11,12 +11,13 @@ use comity_proto::v1::{Device, Enforcement, Node, sharing};
 
 use super::dra_devices::{DraDevices, DraView};
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
+use super::mig_devices;
 use super::node_facts::NodeFacts;
 use super::node_xid;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
+use super::{InventorySettings, LocalReserve, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
 
 /// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,18 +53,19 @@ pub(crate) fn build_nodes<'a>(
     let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::uncounted(&nodes, &settings.rdma) };
     let dra = DraView::new(dra, lent);
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
-        let (pools, not_offered) = gpu_pool::pools(facts);
-        built.not_offered.extend(not_offered);
         let (claimed, not_offered) = dra.devices(facts, settings.reserve.gpus_per_node);
         built.not_offered.extend(not_offered);
         let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
         let devices = if claimed.is_empty() {
-            NodeDevices { devices: counted_devices(&pools, local, settings), enforces: None }
+            let (devices, not_offered) = counted_devices(facts, local, settings.reserve);
+            built.not_offered.extend(not_offered);
+            NodeDevices { devices, enforces: None }
         } else {
             NodeDevices { devices: claimed, enforces: Some(Enforcement { devices: true, numa: false }) }
         };
         if !devices.devices.is_empty() {
-            let (node, not_offered) = node(facts, devices, topologies.get(&facts.name), local, settings);
+            let topology = topologies.get(&facts.name);
+            let (node, not_offered) = node(facts, devices, topology, local, settings);
             built.nodes.push(node);
             built.not_offered.extend(not_offered);
         }
@@ -80,17 +82,30 @@ struct NodeDevices {
     enforces: Option<Enforcement>,
 }
 
-/// Devices of device plugins, of which only the number is known.
-fn counted_devices(pools: &[GpuPool], local: &Amounts, settings: &InventorySettings) -> Vec<Device> {
+/// Devices of device plugins, and resources that cannot be offered: by their layout where the agent knows it, else by number.
+fn counted_devices(facts: &NodeFacts, local: &Amounts, reserve: LocalReserve) -> (Vec<Device>, Vec<NotOffered>) {
+    let mut unknown = Vec::new();
+    if let Some(layouts) = &facts.layouts {
+        match mig_devices::of(facts, layouts, local, reserve) {
+            Ok(devices) => return (devices, Vec::new()),
+            Err(reason) => unknown.push(NotOffered {
+                node: facts.name.clone(),
+                resource: "layout of MIG devices".to_owned(),
+                reason,
+            }),
+        }
+    }
+    let (pools, mut not_offered) = gpu_pool::pools(facts);
+    not_offered.extend(unknown);
     let mut devices = Vec::new();
-    let mut reserved = u64::from(settings.reserve.gpus_per_node);
-    for pool in pools {
+    let mut reserved = u64::from(reserve.gpus_per_node);
+    for pool in &pools {
         let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
         reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));
-        let local = local.get(&pool.counted_by).copied().unwrap_or(0);
-        devices.extend(pool_devices(pool, local.max(held_back)));
+        let taken = local.get(&pool.counted_by).copied().unwrap_or(0);
+        devices.extend(pool_devices(pool, taken.max(held_back)));
     }
-    devices
+    (devices, not_offered)
 }
 
 /// The offered node, and its annotations and resources that cannot be offered.

@@ -4,14 +4,16 @@
 //! Only the needed facts of each object are kept, and finished pods are not sent. A failed watch restarts with backoff;
 //! the last inventory stays published meanwhile: a silent API server must not look like an empty cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::KubernetesApi;
+use comity_agent_kubernetes::gpu_resource::NVIDIA_MIG_PREFIX;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -30,6 +32,8 @@ use super::partial_object::Partial;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
 use super::{Inventory, InventorySettings};
+use crate::mig::mig_keeper::MigView;
+use crate::mig::mig_node::MigNode;
 
 /// How long changes are gathered: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -38,6 +42,11 @@ type Watch<T> = watcher::Result<Event<T>>;
 
 /// Watches the cluster. Must be called within a tokio runtime; ends when the inventory is dropped.
 pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
+    observe_with(api, settings, None)
+}
+
+/// The same, with the layouts of MIG devices that the agent cuts; publishes nothing before they are known.
+pub fn observe_with(api: &KubernetesApi, settings: InventorySettings, mig: Option<MigView>) -> Inventory {
     let (publish, nodes) = watch::channel(None);
     let client = api.client();
     let streams = Streams {
@@ -67,13 +76,22 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
     let (publish_devices, devices) = watch::channel(None);
     let task = async move {
         tokio::select! {
-            () = follow(streams, OptionalObjects { topologies, devices }, settings, publish) => {}
+            () = follow(streams, OptionalObjects { topologies, devices }, Output { settings, publish, mig, logged: Vec::new() }) => {}
             // These end only with their receivers.
             () = topology_watch::follow(client.clone(), publish_topologies) => {}
             () = dra_watch::follow(client, publish_devices) => {}
         }
     };
     Inventory::new(nodes, tokio::spawn(task))
+}
+
+/// Where the inventory goes.
+struct Output {
+    settings: InventorySettings,
+    publish: watch::Sender<Nodes>,
+    mig: Option<MigView>,
+    /// What was logged last.
+    logged: Vec<NotOffered>,
 }
 
 struct Streams<N, P, S> {
@@ -105,8 +123,7 @@ struct ObservedCluster {
 async fn follow<N, P, S>(
     mut streams: Streams<N, P, S>,
     OptionalObjects { mut topologies, mut devices }: OptionalObjects,
-    settings: InventorySettings,
-    publish: watch::Sender<Nodes>,
+    mut output: Output,
 ) where
     N: Stream<Item = Watch<Partial<Node>>> + Unpin,
     P: Stream<Item = Watch<Partial<Pod>>> + Unpin,
@@ -114,7 +131,6 @@ async fn follow<N, P, S>(
 {
     let mut seen = ObservedCluster::default();
     let mut due: Option<Instant> = None;
-    let mut logged = Vec::new();
     loop {
         // The branch is disabled without a deadline.
         let build_at = due.unwrap_or_else(Instant::now);
@@ -143,9 +159,10 @@ async fn follow<N, P, S>(
                 seen.devices.clone_from(&devices.borrow_and_update());
                 true
             }
+            () = output.book_changed() => true,
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
                 due = None;
-                seen.publish(&settings, &publish, &mut logged);
+                output.publish(&seen);
                 false
             }
         };
@@ -201,12 +218,65 @@ impl ObservedCluster {
             && self.devices.is_some()
     }
 
-    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, logged: &mut Vec<NotOffered>) {
-        let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
-        let topologies = self.topologies.clone().unwrap_or_default();
-        let devices = self.devices.clone().unwrap_or_default();
-        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, &devices, settings);
-        if built.not_offered != *logged {
+    /// Namespaces whose pods belong to leases.
+    fn lent(&self) -> BTreeSet<String> {
+        self.namespaces.facts().chain(self.guests.facts()).cloned().collect()
+    }
+
+    /// The nodes whose MIG devices the agent may cut, with the use of their resources.
+    fn mig_nodes(&self, lent: &BTreeSet<String>, salt: &NodeSalt) -> Vec<MigNode> {
+        let cut = self.nodes.facts().filter(|facts| facts.may_cut && !facts.is_virtual);
+        let mut nodes: BTreeMap<&str, MigNode> =
+            cut.map(|facts| (facts.name.as_str(), facts.mig_node(salt.node_id(&facts.name)))).collect();
+        for pod in self.pods.facts() {
+            let Some(node) = nodes.get_mut(&*pod.node) else { continue };
+            let used = if lent.contains(&*pod.namespace) { &mut node.lent } else { &mut node.local };
+            for (name, amount) in pod.requests.iter().filter(|(name, _)| name.starts_with(NVIDIA_MIG_PREFIX)) {
+                *used.entry(name.to_string()).or_default() += amount;
+            }
+        }
+        nodes.into_values().collect()
+    }
+}
+
+impl Output {
+    /// Waits for new layouts; forever where the agent cuts none.
+    async fn book_changed(&mut self) {
+        let changed = match &mut self.mig {
+            Some(mig) => mig.book.changed().await.is_ok(),
+            None => false,
+        };
+        if !changed {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn publish(&mut self, seen: &ObservedCluster) {
+        let lent = seen.lent();
+        let mut cut: Vec<NodeFacts> = Vec::new();
+        if let Some(mig) = &mut self.mig {
+            let nodes = Some(Arc::new(seen.mig_nodes(&lent, &self.settings.salt)));
+            mig.nodes.send_if_modified(|current| {
+                *current != nodes && {
+                    current.clone_from(&nodes);
+                    true
+                }
+            });
+            let book = mig.book.borrow_and_update();
+            if !book.is_complete {
+                return;
+            }
+            let known = |facts: &NodeFacts| {
+                Some(NodeFacts { layouts: Some(book.nodes.get(&facts.name)?.clone()), ..facts.clone() })
+            };
+            cut.extend(seen.nodes.facts().filter_map(known));
+        }
+        let is_cut = |facts: &&NodeFacts| cut.iter().any(|cut| cut.name == facts.name);
+        let nodes = seen.nodes.facts().filter(|facts| !is_cut(facts)).chain(&cut);
+        let devices = seen.devices.clone().unwrap_or_default();
+        let topologies = seen.topologies.clone().unwrap_or_default();
+        let built = build_nodes(nodes, seen.pods.facts(), &lent, &topologies, &devices, &self.settings);
+        if built.not_offered != self.logged {
             for left in &built.not_offered {
                 tracing::warn!(
                     node = left.node,
@@ -215,9 +285,9 @@ impl ObservedCluster {
                     "these devices are not offered"
                 );
             }
-            *logged = built.not_offered;
+            self.logged = built.not_offered;
         }
-        publish.send_if_modified(|current| {
+        self.publish.send_if_modified(|current| {
             let differs = current.as_ref().is_none_or(|nodes| **nodes != built.nodes);
             if differs {
                 *current = Some(Arc::new(built.nodes));

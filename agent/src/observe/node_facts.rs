@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::node_xid::{self, NodeXid};
 use super::{health, wiring};
+use crate::mig::mig_book::NodeBook;
+use crate::mig::mig_node::{BEFORE_ANNOTATION, CUT_LABEL, MigNode};
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
@@ -41,6 +43,12 @@ pub(crate) struct NodeFacts {
     pub(crate) unhealthy: String,
     /// Errors of GPUs in its conditions.
     pub(crate) xids: Vec<NodeXid>,
+    /// Its owner lets the agent cut its MIG devices.
+    pub(crate) may_cut: bool,
+    /// Its MIG configuration before the agent changed it; empty: none.
+    pub(crate) mig_before: String,
+    /// What is known of its MIG devices, if the agent may cut them.
+    pub(crate) layouts: Option<NodeBook>,
 }
 
 impl NodeFacts {
@@ -69,10 +77,28 @@ impl NodeFacts {
             wiring: annotation(wiring::WIRING_ANNOTATION),
             unhealthy: annotation(health::FAULTS_ANNOTATION),
             xids: node_xid::of_conditions(status.and_then(|status| status.conditions.as_deref()).unwrap_or_default()),
+            may_cut: label(CUT_LABEL) == Some("true"),
+            mig_before: annotation(BEFORE_ANNOTATION),
+            layouts: None,
             ready: is_ready(node),
             allocatable,
             capacity,
         })
+    }
+}
+
+impl NodeFacts {
+    /// The facts that cutting needs, without the use of resources.
+    pub(crate) fn mig_node(&self, id: String) -> MigNode {
+        MigNode {
+            name: self.name.clone(),
+            id,
+            labels: self.labels.clone(),
+            before: self.mig_before.clone(),
+            allocatable: self.allocatable.clone(),
+            capacity: self.capacity.clone(),
+            ..MigNode::default()
+        }
     }
 }
 

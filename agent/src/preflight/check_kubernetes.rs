@@ -8,9 +8,11 @@ use comity_runtime::checks::{Check, CheckList};
 use super::capacity::{Capacity, any_salt};
 use super::{check_inventory, check_rights};
 use crate::config::Config;
+use crate::mig::mig_keeper::check_configs;
 use crate::observe::{self, InventorySettings};
 
 const KUBERNETES_CHECK: &str = "kubernetes";
+const MIG_CHECK: &str = "mig";
 const NODES_CHECK: &str = "nodes";
 /// How long nodes and pods of a large cluster take to be listed.
 const LIST_WITHIN: Duration = Duration::from_secs(20);
@@ -36,6 +38,14 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     list.push(Check::ok(KUBERNETES_CHECK, format!("{} answers", api.url())));
     if !check_rights::check(&api.client(), list).await {
         return None;
+    }
+    if config.mig.repartition {
+        list.push(match check_configs(&api.client(), &config.mig).await {
+            Ok(count) => Check::ok(MIG_CHECK, format!("{} has {count} configurations", config.mig.config_map)),
+            Err(reason) => {
+                Check::failed(MIG_CHECK, reason, "docs/mig.md has the steps to let the agent cut MIG devices")
+            }
+        });
     }
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let inventory = observe::kubernetes::observe(&api, settings);

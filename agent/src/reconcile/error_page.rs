@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 /// Text before a code in the source, without white space.
-const BEFORE_A_CODE: [&str; 7] = [
+const BEFORE_A_CODE: [&str; 8] = [
+    "CutRefusal::new(\"",
     "permanent(\"",
     "refuse(lease,\"",
     "self.fail(\"",

@@ -39,7 +39,7 @@ const UNWANTED_REMOVAL_INTERVAL: Duration = Duration::from_secs(2);
 /// A fresh desired state is requested at most this often.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// Key of the desired state in the store.
-const DESIRED_STATE_KEY: &str = "desired";
+pub(crate) const DESIRED_STATE_KEY: &str = "desired";
 
 /// Dependencies of the loop.
 pub struct Executor {

@@ -142,6 +142,7 @@ pub(crate) fn lease(id: &str) -> DonorLease {
             }],
             resource_name: "nvidia.com/gpu".into(),
             resource_count: 3,
+            mig_profile: String::new(),
         },
         gpus: GpuDemand { count: 3, cpu_milli_per_gpu: 4_000, memory_mib_per_gpu: 16 * 1_024, ..Default::default() },
         fencing_token: 1,

@@ -65,6 +65,7 @@ pub mod image;
 mod kubeconfig;
 mod kubectl;
 pub mod liqo_controllers;
+mod mig_manager;
 mod pki;
 mod port;
 mod process;
@@ -77,6 +78,7 @@ pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlan
 pub use etcd_group::{ClientPem, EtcdGroup, EtcdGroupError};
 pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
+pub use mig_manager::MigLayouts;
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
 pub use real_clusters::{

@@ -1,4 +1,4 @@
-//! Ids, sides, deliveries and states, as the broker, its agents and the CLI share them.
+//! Ids, sides, deliveries, states and MIG geometry, as the broker, its agents and the CLI share them.
 //!
 //! Every id is well formed once parsed. The text forms are those of the API and of the broker's log, so a change here is
 //! a change of format. This crate knows neither messages nor records; `comity-proto` converts from and to the enums of
@@ -10,6 +10,7 @@ mod end_reason;
 mod invalid_id;
 mod label_id;
 mod lease_state;
+pub mod mig;
 mod number_id;
 mod peering_state;
 mod request_state;

@@ -16,6 +16,8 @@ pub struct Placement {
     pub resource_name: String,
     /// Amount of that resource.
     pub resource_count: u64,
+    /// MIG profile of each share, by its name on the donor's devices; empty for shares of another kind.
+    pub mig_profile: String,
 }
 
 /// A lease's part of one node.
@@ -34,12 +36,14 @@ pub struct NodePlacement {
 }
 
 /// A lease's part of one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceShare {
     /// Index of the device on its node.
     pub device: u32,
     /// Thousandths of the device.
     pub milli: u32,
+    /// First memory slot of each MIG instance; empty if the offer has no MIG layout.
+    pub mig_starts: Vec<u8>,
 }
 
 /// Virtual functions of an RDMA network on one node.
@@ -55,7 +59,13 @@ impl Placement {
     /// A placement on a donor, without nodes.
     #[must_use]
     pub fn new(donor: ClusterId) -> Self {
-        Self { donor, nodes: Vec::new(), resource_name: String::new(), resource_count: 0 }
+        Self { donor, nodes: Vec::new(), resource_name: String::new(), resource_count: 0, mig_profile: String::new() }
+    }
+
+    /// Whether the broker chose the slots of MIG instances.
+    #[must_use]
+    pub fn has_mig_starts(&self) -> bool {
+        self.nodes.iter().flat_map(|node| &node.devices).any(|share| !share.mig_starts.is_empty())
     }
 
     /// Total virtual functions, by resource.
@@ -79,6 +89,7 @@ impl TryFrom<v1::Placement> for Placement {
             nodes: placement.nodes.into_iter().map(NodePlacement::from).collect(),
             resource_name: placement.resource_name,
             resource_count: placement.resource_count,
+            mig_profile: placement.mig_profile,
         })
     }
 }
@@ -89,7 +100,12 @@ impl From<v1::NodePlacement> for NodePlacement {
         let networks = placement.rdma.into_iter().filter(|network| !network.resource.is_empty());
         let functions =
             networks.map(|network| VirtualFunctions { resource: network.resource, count: network.functions }).collect();
-        let share = |share: &v1::DeviceShare| DeviceShare { device: share.device, milli: share.milli };
+        let share = |share: &v1::DeviceShare| DeviceShare {
+            device: share.device,
+            milli: share.milli,
+            // No board has that many slots: such a start is of no instance.
+            mig_starts: share.mig_starts.iter().map(|start| u8::try_from(*start).unwrap_or(u8::MAX)).collect(),
+        };
         Self {
             node: placement.node,
             devices: placement.devices.iter().map(share).collect(),

@@ -9,6 +9,7 @@ use crate::observe::partial_object::Partial;
 use crate::observe::pod_facts::Names;
 use crate::observe::{LocalReserve, TEST_SALT};
 
+mod cut_devices;
 mod feature_discovery;
 mod virtual_functions;
 

@@ -1,14 +1,20 @@
 //! Deliveries of leases on this cluster, as origin and as donor.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use comity_agent_delivery::{DonorDelivery, OriginDelivery, VirtualNodes};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_service::NodeService;
+use comity_types::LeaseId;
 use ipnet::Ipv4Net;
 use tokio::sync::watch;
 
 use crate::config::AccessSettings;
+use crate::mig::mig_book::{LeaseCut, MigBook};
+
+/// How long one step waits for MIG instances: less than the step's deadline. It is tried again while the hold lasts.
+const CUT_PATIENCE: Duration = Duration::from_secs(40);
 
 /// Both deliveries, each with both sides.
 pub struct Deliveries {
@@ -22,6 +28,8 @@ pub struct Deliveries {
     pub virtual_nodes: Option<VirtualNodes>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub node_service: watch::Receiver<NodeService>,
+    /// Progress of leases whose MIG instances are cut, where the agent cuts them.
+    pub mig: Option<watch::Receiver<MigBook>>,
 }
 
 impl Deliveries {
@@ -35,6 +43,27 @@ impl Deliveries {
             DeliveryError::temporary("serve a virtual node", reason)
         };
         self.virtual_nodes.as_ref().ok_or_else(missing)
+    }
+
+    /// Waits until the MIG instances of a lease exist.
+    ///
+    /// # Errors
+    /// A permanent error if they will not, a temporary one if that takes long.
+    pub(crate) async fn wait_until_cut(&self, lease: LeaseId) -> Result<(), DeliveryError> {
+        let Some(mut book) = self.mig.clone() else { return Ok(()) };
+        let is_decided =
+            |book: &MigBook| matches!(book.leases.get(&lease), Some(LeaseCut::Ready | LeaseCut::Refused(_)));
+        let decided = tokio::time::timeout(CUT_PATIENCE, book.wait_for(is_decided)).await;
+        let cut = match decided {
+            Ok(Ok(book)) => book.leases.get(&lease).cloned(),
+            Ok(Err(_)) | Err(_) => self.mig.as_ref().and_then(|book| book.borrow().leases.get(&lease).cloned()),
+        };
+        match cut {
+            Some(LeaseCut::Ready) => Ok(()),
+            Some(LeaseCut::Refused(refusal)) => Err(DeliveryError::permanent(refusal.code, refusal.message)),
+            Some(LeaseCut::Waiting(reason)) => Err(DeliveryError::temporary("wait for MIG instances", reason)),
+            None => Err(DeliveryError::temporary("wait for MIG instances", "they are not planned yet")),
+        }
     }
 
     /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.

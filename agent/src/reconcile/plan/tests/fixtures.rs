@@ -66,7 +66,7 @@ pub(super) fn envelope(step: &str, lease: &str) -> Envelope {
 }
 
 pub(super) fn lease(id: &str, token: u64, state: LeaseState) -> Lease {
-    let devices = vec![DeviceShare { device: 0, milli: 1_000 }];
+    let devices = vec![DeviceShare { device: 0, milli: 1_000, ..DeviceShare::default() }];
     let nodes = vec![NodePlacement { node: "n".into(), devices, ..NodePlacement::default() }];
     Lease {
         state: Some(state),

@@ -60,6 +60,9 @@ impl PrepareLease {
     /// The namespace on this cluster, and a virtual node's grant, which takes effect when it is stored.
     async fn prepare(&self, store: &Store, deliveries: &Deliveries) -> Result<(String, Option<LentNode>), StepError> {
         let wanted = donor_lease(&self.lease, self.ends_at_ms)?;
+        if wanted.placement.has_mig_starts() {
+            deliveries.wait_until_cut(self.lease.id).await?;
+        }
         match self.lease.delivery {
             Delivery::Namespace => Ok((deliveries.donor.prepare(&wanted).await?.namespace, None)),
             Delivery::VirtualNode => {

@@ -144,7 +144,7 @@ mod tests {
         };
         let nodes = [node("a", true), node("b", false)];
         assert_eq!(local(&nodes, None, "here"), [BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)])]);
-        let share = DeviceShare { device: 3, milli: 1_000 };
+        let share = DeviceShare { device: 3, milli: 1_000, ..DeviceShare::default() };
         let part = NodePlacement { node: "a".to_owned(), devices: vec![share], ..NodePlacement::default() };
         let placement = Placement { nodes: vec![part], ..Placement::new("here".parse().unwrap()) };
         let lease = Lease { placement: Some(placement), state: Some(LeaseState::Active), ..lease(1, "there") };

@@ -7,9 +7,7 @@
 //! least; what does not fit then fits in no other way. The media extension ties the slots of a device together, so the
 //! algorithm searches for the positions of instances with it.
 
-use crate::model::mig::board::{Board, MAX_SHAPES};
-use crate::model::mig::in_use::InUse;
-use crate::model::mig::slots::Slots;
+use comity_types::mig::{Board, InUse, MAX_SHAPES, Slots};
 
 /// Number of instances per shape, by the shape's index.
 pub type InstanceCounts = [u32; MAX_SHAPES];

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::mig::board::{Board, MAX_SHAPES};
-use crate::model::mig::in_use::InUse;
+use comity_types::mig::{Board, InUse, MAX_SHAPES};
 
 /// Frequency of each shape, in parts of 1,024 that add up to 1,024.
 pub type Weights = [u16; MAX_SHAPES];
@@ -119,7 +118,8 @@ fn gather(
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::Slots;
+    use comity_types::mig::Slots;
+
     use super::super::states;
     use super::*;
 

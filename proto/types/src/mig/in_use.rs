@@ -1,7 +1,7 @@
 //! The used part of one device.
 
-use crate::model::mig::board::InstanceShape;
-use crate::model::mig::slots::Slots;
+use crate::mig::board::InstanceShape;
+use crate::mig::slots::Slots;
 
 /// Slots of used instances, and whether one of them has the media extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

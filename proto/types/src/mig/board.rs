@@ -1,6 +1,9 @@
 //! Boards, instance shapes, and profile names.
 
-use crate::model::mig::Slots;
+use crate::mig::slots::Slots;
+
+/// A whole device, in thousandths.
+const WHOLE_MILLI: u32 = 1_000;
 
 /// Largest number of shapes of any board.
 pub const MAX_SHAPES: usize = 7;
@@ -107,7 +110,7 @@ impl Board {
     /// Thousandths of the device that an instance counts for: its fraction of the slots.
     #[must_use]
     pub fn milli(self, shape: &InstanceShape) -> u32 {
-        crate::model::limits::WHOLE_MILLI * u32::from(shape.size) / u32::from(self.slots)
+        WHOLE_MILLI * u32::from(shape.size) / u32::from(self.slots)
     }
 
     /// The profile name of a shape on this board, as in "3g.40gb". The memory is the board's memory times the shape's

@@ -1,0 +1,333 @@
+//! Carries out the plans of all nodes, one step after another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, patching};
+use comity_agent_kubernetes::pod_request::effective_request;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lease::Lease;
+use comity_agent_model::lease::placement::Placement;
+use comity_runtime::Clock;
+use comity_types::LeaseId;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::{ListParams, Patch, PostParams};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::mig_book::{CutRefusal, LeaseCut, MigBook};
+use super::mig_config::{MigConfigs, with_own};
+use super::mig_node::{BEFORE_ANNOTATION, CONFIG_LABEL, MigNode, MigNodes, of};
+use super::mig_settings::MigSettings;
+use super::node_memory::NodeMemory;
+use super::node_plan::{ApplyStep, CutStep, NodePlan, plan};
+use super::node_state::{LeaseNeed, NodeState};
+
+/// Shortest pause between rounds.
+const MIN_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause while something is under way, and otherwise.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+const IDLE_PAUSE: Duration = Duration::from_secs(15);
+/// Writes to one node in one round.
+const MAX_STEPS: usize = 2;
+
+/// The observer's ends of the channels.
+#[derive(Debug)]
+pub struct MigView {
+    /// Nodes that the agent may cut.
+    pub(crate) nodes: watch::Sender<MigNodes>,
+    /// Their layouts.
+    pub(crate) book: watch::Receiver<MigBook>,
+}
+
+/// The keeper's ends.
+#[derive(Debug)]
+pub struct MigChannels {
+    nodes: watch::Receiver<MigNodes>,
+    book: watch::Sender<MigBook>,
+}
+
+impl MigChannels {
+    /// A pair.
+    #[must_use]
+    pub fn new() -> (Self, MigView) {
+        let (publish_nodes, nodes) = watch::channel(None);
+        let (publish_book, book) = watch::channel(MigBook::default());
+        (Self { nodes, book: publish_book }, MigView { nodes: publish_nodes, book })
+    }
+
+    /// Follows the book.
+    #[must_use]
+    pub fn book(&self) -> watch::Receiver<MigBook> {
+        self.book.subscribe()
+    }
+}
+
+/// Checks that the ConfigMap can be read and takes configurations of the agent. Returns how many it has.
+///
+/// # Errors
+/// One sentence.
+pub async fn check_configs(client: &Client, settings: &MigSettings) -> Result<usize, String> {
+    let read = read_configs(client, settings).await?;
+    let in_place = with_own(&read.text, &vec![None], &BTreeSet::new());
+    in_place.map_err(|reason| format!("ConfigMap {}: {reason}", settings.config_map))?;
+    Ok(read.configs.number())
+}
+
+/// Reads the ConfigMap; an error is one sentence.
+async fn read_configs(client: &Client, settings: &MigSettings) -> Result<ReadConfigs, String> {
+    let of_map = &settings.config_map;
+    let (namespace, name) = settings.namespace_and_name().ok_or("mig.configMap names no ConfigMap")?;
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    let operation = format!("read ConfigMap {of_map} (deploy/agent/mig.yaml)");
+    let map = call(&operation, maps.get(name)).await.map_err(|error| error.to_string())?;
+    let text = map.data.as_ref().and_then(|data| data.get(&settings.key)).cloned();
+    let text = text.ok_or_else(|| format!("ConfigMap {of_map} has no key {}", settings.key))?;
+    let configs = MigConfigs::read(&text).map_err(|reason| format!("ConfigMap {of_map}: {reason}"))?;
+    Ok(ReadConfigs { map, text, configs })
+}
+
+/// Cuts the MIG devices of a cluster.
+pub struct MigKeeper {
+    /// The cluster's API.
+    pub client: Client,
+    /// This cluster's id.
+    pub cluster: String,
+    /// Settings, with repartition on.
+    pub settings: MigSettings,
+    /// Channels to the observer.
+    pub channels: MigChannels,
+    /// The desired state before the first one of a broker.
+    pub remembered: DesiredState,
+    /// Desired states.
+    pub desired: watch::Receiver<Update>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The ConfigMap and its configurations.
+struct ReadConfigs {
+    map: ConfigMap,
+    text: String,
+    configs: MigConfigs,
+}
+
+impl MigKeeper {
+    /// Runs until stopped.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut memories: BTreeMap<String, NodeMemory> = BTreeMap::new();
+        loop {
+            let is_busy = self.round(&mut memories).await;
+            let pause = if is_busy { BUSY_PAUSE } else { IDLE_PAUSE };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Ok(()) = self.channels.nodes.changed() => {}
+                Ok(()) = self.desired.changed() => {}
+                () = self.clock.sleep(pause) => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.clock.sleep(MIN_PAUSE) => {}
+            }
+        }
+    }
+
+    /// Plans every node and writes. Returns whether something is under way.
+    async fn round(&mut self, memories: &mut BTreeMap<String, NodeMemory>) -> bool {
+        let Some(nodes) = self.channels.nodes.borrow_and_update().clone() else { return true };
+        let leases = self.leases();
+        let mut read = read_configs(&self.client, &self.settings).await;
+        memories.retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        let mut book = MigBook { is_complete: true, ..MigBook::default() };
+        let mut is_busy = false;
+        for node in nodes.iter() {
+            let needs = needs(&leases, &node.id);
+            let memory = memories.remove(&node.name).unwrap_or_default();
+            let planned = self.carry_out(&nodes, node, &needs, &mut read, memory).await;
+            is_busy |= planned.memory.is_busy() || planned.leases.values().any(|cut| *cut != LeaseCut::Ready);
+            for (lease, cut) in planned.leases {
+                let before = book.leases.remove(&lease).unwrap_or(LeaseCut::Ready);
+                book.leases.insert(lease, before.and(cut));
+            }
+            book.nodes.insert(node.name.clone(), planned.book);
+            memories.insert(node.name.clone(), planned.memory);
+        }
+        for lease in leases.iter().filter(|lease| has_slots(lease)) {
+            if let Some(refusal) = not_allowed(lease, &nodes) {
+                book.leases.insert(lease.id, LeaseCut::Refused(refusal));
+            }
+        }
+        self.channels.book.send_if_modified(|current| {
+            let differs = *current != book;
+            *current = book;
+            differs
+        });
+        is_busy
+    }
+
+    /// Plans a node, writes, and plans again with what was written. A failed write leaves the memory as it was.
+    async fn carry_out(
+        &self,
+        nodes: &[MigNode],
+        node: &MigNode,
+        needs: &[LeaseNeed],
+        read: &mut Result<ReadConfigs, String>,
+        mut memory: NodeMemory,
+    ) -> NodePlan {
+        let mut steps = 0;
+        loop {
+            let configs = read.as_ref().map(|read| &read.configs).map_err(String::as_str);
+            let (settings, now) = (&self.settings, self.clock.elapsed());
+            let state = NodeState { node, leases: needs, configs, settings, now };
+            let mut planned = plan(state, memory.clone());
+            let Some(step) = planned.step.take().filter(|_| steps < MAX_STEPS) else { return planned };
+            steps += 1;
+            match self.write(nodes, node, read, &step).await {
+                Ok(()) => {
+                    tracing::info!(node = node.name, ?step, "changes the MIG configuration of a node");
+                    memory = planned.memory;
+                    if !matches!(step, CutStep::Apply(_)) {
+                        return NodePlan { memory, ..planned };
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(node = node.name, %error, "cannot change the MIG configuration of a node");
+                    for cut in planned.leases.values_mut().filter(|cut| matches!(cut, LeaseCut::Waiting(_))) {
+                        *cut = LeaseCut::Waiting(error.to_string());
+                    }
+                    return NodePlan { memory, ..planned };
+                }
+            }
+        }
+    }
+
+    /// Wanted leases that this cluster lends, in the order in which they were granted.
+    fn leases(&mut self) -> Vec<Lease> {
+        let update = self.desired.borrow_and_update();
+        let state = update.state.as_deref().unwrap_or(&self.remembered);
+        let is_lent = |lease: &&Lease| {
+            lease.is_wanted() && lease.placement.as_ref().is_some_and(|place| place.donor.as_str() == self.cluster)
+        };
+        let mut leases: Vec<Lease> = state.leases.iter().filter(is_lent).cloned().collect();
+        leases.sort_by_key(|lease| lease.fencing_token);
+        leases
+    }
+
+    async fn write(
+        &self,
+        nodes: &[MigNode],
+        node: &MigNode,
+        read: &mut Result<ReadConfigs, String>,
+        step: &CutStep,
+    ) -> Result<(), DeliveryError> {
+        match step {
+            CutStep::SetLabel(name) => self.patch(node, serde_json::json!({ "labels": { CONFIG_LABEL: name } })).await,
+            CutStep::ForgetBefore => {
+                self.patch(node, serde_json::json!({ "annotations": { BEFORE_ANNOTATION: null } })).await
+            }
+            CutStep::Apply(step) => {
+                self.check_unused(node, &step.unused).await?;
+                self.write_config(nodes, read, step).await?;
+                let mut metadata = serde_json::json!({ "labels": { CONFIG_LABEL: step.name } });
+                if let Some(before) = &step.before {
+                    metadata["annotations"] = serde_json::json!({ BEFORE_ANNOTATION: before });
+                }
+                self.patch(node, metadata).await
+            }
+        }
+    }
+
+    async fn patch(&self, node: &MigNode, metadata: serde_json::Value) -> Result<(), DeliveryError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let patch = Patch::Merge(serde_json::json!({ "metadata": metadata }));
+        let parameters = patching();
+        let patched = nodes.patch_metadata(&node.name, &parameters, &patch);
+        call(&format!("label node {} (deploy/agent/mig.yaml)", node.name), patched).await.map(drop)
+    }
+
+    /// Checks that no pod of the node uses these resources now: the observer's facts are a moment old.
+    async fn check_unused(&self, node: &MigNode, resources: &BTreeSet<String>) -> Result<(), DeliveryError> {
+        let operation = format!("list the pods of node {}", node.name);
+        let pods = Api::<Pod>::all(self.client.clone());
+        let on_node = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
+        let mut page = ListParams::default().fields(&on_node).limit(PAGE_SIZE);
+        for _ in 0..MAX_PAGES {
+            let list = call(&operation, pods.list(&page)).await?;
+            let requests = list.items.iter().map(effective_request);
+            let used = |request: &comity_agent_kubernetes::pod_request::Amounts| {
+                resources.iter().find(|name| of(request, name) > 0).cloned()
+            };
+            if let Some(resource) = requests.into_iter().find_map(|request| used(&request)) {
+                let operation = format!("cut a device of node {}", node.name);
+                return Err(DeliveryError::temporary(operation, format!("a pod uses {resource} now")));
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the configuration to the ConfigMap, and removes those of the agent that no node names any more.
+    async fn write_config(
+        &self,
+        nodes: &[MigNode],
+        read: &mut Result<ReadConfigs, String>,
+        step: &ApplyStep,
+    ) -> Result<(), DeliveryError> {
+        let (Some(counts), Ok(known)) = (&step.counts, read.as_mut()) else { return Ok(()) };
+        let operation = format!("add {} to ConfigMap {} (deploy/agent/mig.yaml)", step.name, self.settings.config_map);
+        let names = nodes.iter().flat_map(|node| [node.config(), node.before.as_str()]);
+        let kept: BTreeSet<String> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let (text, _) =
+            with_own(&known.text, counts, &kept).map_err(|reason| DeliveryError::temporary(&operation, reason))?;
+        if text == known.text {
+            return Ok(());
+        }
+        let Some((namespace, name)) = self.settings.namespace_and_name() else { return Ok(()) };
+        let maps = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+        let mut map = known.map.clone();
+        map.data.get_or_insert_default().insert(self.settings.key.clone(), text.clone());
+        // With the version that was read: a change by somebody else meanwhile is a conflict, and is read first.
+        let map = call(&operation, maps.replace(name, &PostParams::default(), &map)).await?;
+        let configs = MigConfigs::read(&text).map_err(|reason| DeliveryError::temporary(&operation, reason))?;
+        *known = ReadConfigs { map, text, configs };
+        Ok(())
+    }
+}
+
+fn has_slots(lease: &Lease) -> bool {
+    lease.placement.as_ref().is_some_and(Placement::has_mig_starts)
+}
+
+/// Why a lease cannot be served, if one of its nodes is not among those that the agent may cut.
+fn not_allowed(lease: &Lease, nodes: &[MigNode]) -> Option<CutRefusal> {
+    let placed = &lease.placement.as_ref()?.nodes;
+    let missing = placed.iter().find(|placed| !nodes.iter().any(|node| node.id == placed.node))?;
+    let message = format!(
+        "node {} has no label comity.dev/mig: \"true\" any more, so that its devices cannot be cut",
+        missing.node
+    );
+    Some(CutRefusal::new("mig-not-allowed", message))
+}
+
+/// The instances that leases have on a node.
+fn needs(leases: &[Lease], node: &str) -> Vec<LeaseNeed> {
+    let need = |lease: &Lease| {
+        let placement = lease.placement.as_ref()?;
+        let shares = placement.nodes.iter().filter(|placed| placed.node == node).flat_map(|placed| &placed.devices);
+        let mut devices: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        for share in shares.filter(|share| !share.mig_starts.is_empty()) {
+            let device = usize::try_from(share.device).ok()?;
+            devices.entry(device).or_default().extend(&share.mig_starts);
+        }
+        let lease: LeaseId = lease.id;
+        (!devices.is_empty()).then(|| LeaseNeed { lease, profile: placement.mig_profile.clone(), devices })
+    };
+    leases.iter().filter_map(need).collect()
+}

@@ -1,0 +1,130 @@
+//! A stand-in for NVIDIA's MIG manager, which its Go module proxy does not serve: it reads mig-parted's configurations as
+//! the manager does, and tells what the devices then have. It sets nothing; tests write that to a node, or to the file
+//! of the stand-in NVML library.
+//!
+//! Not imitated: device filters, the time that a change takes, resets and reboots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct ConfigFile {
+    #[serde(rename = "mig-configs")]
+    configs: BTreeMap<String, Vec<DeviceConfig>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct DeviceConfig {
+    devices: Chosen,
+    mig_enabled: bool,
+    #[serde(default)]
+    mig_devices: BTreeMap<String, u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Chosen {
+    Some(Vec<usize>),
+    All(String),
+}
+
+/// The instances of a node's devices: by profile, or none if MIG mode is off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigLayouts(pub Vec<Option<BTreeMap<String, u32>>>);
+
+impl MigLayouts {
+    /// The layouts of `gpus` devices under configuration `name` of a text.
+    ///
+    /// # Errors
+    /// A sentence, as mig-parted would refuse it.
+    pub fn read(text: &str, name: &str, gpus: usize) -> Result<Self, String> {
+        let file: ConfigFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let config = file.configs.get(name).ok_or_else(|| format!("configuration {name} is not in the file"))?;
+        let mut layouts = vec![None; gpus];
+        for (device, layout) in layouts.iter_mut().enumerate() {
+            for part in config {
+                let is_meant = match &part.devices {
+                    Chosen::Some(devices) => devices.contains(&device),
+                    Chosen::All(all) => all == "all",
+                };
+                if is_meant {
+                    *layout = part.mig_enabled.then(|| part.mig_devices.clone());
+                }
+            }
+        }
+        Ok(Self(layouts))
+    }
+
+    /// Profiles of the devices that mig-parted would clear on the way to `next`: it leaves equal ones alone.
+    #[must_use]
+    pub fn cleared(&self, next: &Self) -> BTreeSet<String> {
+        let changed = self.0.iter().zip(&next.0).filter(|(now, next)| now != next);
+        changed.flat_map(|(now, _)| now.iter().flat_map(|now| now.keys().cloned())).collect()
+    }
+
+    /// The resources of the device plugin with the mixed strategy.
+    #[must_use]
+    pub fn resources(&self) -> BTreeMap<String, u32> {
+        let mut resources = BTreeMap::new();
+        for layout in &self.0 {
+            match layout {
+                None => *resources.entry("nvidia.com/gpu".to_owned()).or_default() += 1,
+                Some(counts) => {
+                    for (profile, count) in counts {
+                        *resources.entry(format!("nvidia.com/mig-{profile}")).or_default() += count;
+                    }
+                }
+            }
+        }
+        resources
+    }
+
+    /// Lines for the file of the stand-in NVML library, which lists GPUs of this board and their instances.
+    #[must_use]
+    pub fn gpu_file(&self, board: &str) -> String {
+        let mut lines = String::new();
+        for layout in &self.0 {
+            lines.push_str(&format!("gpu board={board}{}\n", if layout.is_some() { " mig=on" } else { "" }));
+        }
+        for (device, counts) in self.0.iter().enumerate() {
+            // Largest first, as mig-parted creates them.
+            let mut profiles: Vec<(&String, &u32)> = counts.iter().flatten().collect();
+            profiles.sort_by_key(|(profile, _)| {
+                std::cmp::Reverse(profile.split_once('g').map(|(slices, _)| slices.to_owned()))
+            });
+            for (profile, count) in profiles {
+                for _ in 0..*count {
+                    lines.push_str(&format!("mig gpu={device} profile={profile}\n"));
+                }
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "version: v1\nmig-configs:\n  off: [{devices: all, mig-enabled: false}]\n  some:\n    - devices: [0]\n      \
+        mig-enabled: true\n      mig-devices: {\"1g.10gb\": 2, \"3g.40gb\": 1}\n    - devices: [1]\n      mig-enabled: false\n";
+
+    #[test]
+    fn a_configuration_becomes_resources_and_lines() {
+        let off = MigLayouts::read(TEXT, "off", 2).unwrap();
+        let some = MigLayouts::read(TEXT, "some", 2).unwrap();
+        assert_eq!(off.gpu_file("h100-80"), "gpu board=h100-80\ngpu board=h100-80\n");
+        assert_eq!(
+            some.gpu_file("h100-80"),
+            "gpu board=h100-80 mig=on\ngpu board=h100-80\nmig gpu=0 profile=3g.40gb\nmig gpu=0 profile=1g.10gb\n\
+             mig gpu=0 profile=1g.10gb\n"
+        );
+        let resources = [("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-3g.40gb", 1)];
+        assert_eq!(some.resources(), resources.map(|(name, count)| (name.to_owned(), count)).into());
+        assert_eq!(some.cleared(&off), BTreeSet::from(["1g.10gb".to_owned(), "3g.40gb".to_owned()]));
+        assert!(some.cleared(&some).is_empty() && MigLayouts::read(TEXT, "none", 2).is_err());
+    }
+}
