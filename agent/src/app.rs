@@ -10,6 +10,7 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, Kubernetes
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
@@ -29,6 +30,7 @@ use crate::observe::{self, Inventory, InventorySettings};
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
+use crate::services::drift::{self, DriftContext};
 use crate::services::local_api::{self, LocalApiError};
 use crate::services::measured;
 use crate::services::node_service::Prepared;
@@ -140,6 +142,8 @@ struct Platform {
     salt: NodeSalt,
     /// Its API server; absent on a host without Kubernetes.
     api: Option<KubernetesApi>,
+    /// Receives the leases in force, which the inventory needs.
+    lent: watch::Sender<LentLeases>,
 }
 
 impl Agent {
@@ -296,8 +300,19 @@ impl Agent {
             policy: config.sharing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
+            lent: platform.lent,
+            differences: platform.inventory.differences(),
         };
         shutdown.spawn(executor.run(shutdown.token()));
+        if let Some(kubernetes) = &platform.api {
+            let drift = DriftContext {
+                client: kubernetes.client(),
+                differences: platform.inventory.differences(),
+                metrics: metrics.clone(),
+                clock: Arc::clone(&clock),
+            };
+            shutdown.spawn(drift::run(drift, shutdown.token()));
+        }
         let (offer, data) = watch::channel(config.data.site());
         shutdown.spawn(measured::run(
             Arc::clone(&parts.tunnels),
@@ -429,7 +444,8 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
         let origin = Arc::new(OriginFile::open(state)?);
-        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None });
+        let lent = watch::Sender::default();
+        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None, lent });
     }
     let kubernetes = config.kubernetes.clone().unwrap_or_default();
     let source = match kubernetes.kubeconfig {
@@ -437,10 +453,11 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         None => KubernetesSource::InCluster,
     };
     let api = KubernetesApi::connect(&source).await?;
-    let inventory = observe::kubernetes::observe(&api, settings);
+    let lent = watch::Sender::default();
+    let inventory = observe::kubernetes::observe(&api, settings, lent.subscribe());
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
-    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
+    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api), lent })
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

@@ -24,11 +24,13 @@ const fn right(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Samples of each rule in `deploy/agent/rbac.yaml`.
-const NEEDED: [NeededRight; 11] = [
+const NEEDED: [NeededRight; 13] = [
     right("watch", "", "nodes", ""),
     right("watch", "", "pods", ""),
     right("patch", "", "nodes/status", ""),
     right("deletecollection", "", "pods", ""),
+    right("create", "", "pods/eviction", ""),
+    right("create", "events.k8s.io", "events", ""),
     right("create", "", "namespaces", ""),
     right("delete", "", "namespaces", ""),
     right("create", "", "resourcequotas", ""),

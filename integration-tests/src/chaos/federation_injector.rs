@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::chaos_report::Faults;
 use super::federation_faults::{BROKER_COUNT, FederationFault, FederationFaultKind};
 use super::grants::{SharedLedger, with};
+use super::misplaced_pod::MisplacedPod;
 use super::world::World;
 use crate::comity::Comity;
 use crate::process::Process;
@@ -158,6 +159,7 @@ impl<'a> FederationInjector<'a> {
             FederationFaultKind::AgentCut => self.world.clusters[fault.target].line.cut(),
             FederationFaultKind::ApiServerKilled => self.plane(fault)?.kill(Component::ApiServer),
             FederationFaultKind::LocalUse => self.use_locally(fault)?,
+            FederationFaultKind::PodDrifted | FederationFaultKind::LeasedNodeUsed => self.misplace(fault)?,
         }
         if fault.kind <= FederationFaultKind::LeaderStopped {
             // The other brokers continue: the recovery is the time until one answers.
@@ -190,7 +192,7 @@ impl<'a> FederationInjector<'a> {
                 let client = plane.client();
                 self.recover(fault.kind, serves(client));
             }
-            FederationFaultKind::LocalUse => {}
+            FederationFaultKind::LocalUse | FederationFaultKind::PodDrifted | FederationFaultKind::LeasedNodeUsed => {}
         }
         if matches!(
             fault.kind,
@@ -225,6 +227,25 @@ impl<'a> FederationInjector<'a> {
             check_invariants(&comity, &ledger).await;
             (kind, result)
         });
+    }
+
+    /// Binds a pod by hand, and measures until that is corrected.
+    fn misplace(&mut self, fault: FederationFault) -> Result<()> {
+        let plane = self.plane(fault)?;
+        let misplaced = MisplacedPod {
+            client: plane.client(),
+            donor: plane.name().to_owned(),
+            name: format!("misplaced-{}", fault.at.as_millis()),
+            ledger: self.ledger.clone(),
+        };
+        self.recoveries.spawn(async move {
+            let corrected = match fault.kind {
+                FederationFaultKind::PodDrifted => misplaced.drift().await,
+                _ => misplaced.use_leased_node().await,
+            };
+            (fault.kind, corrected)
+        });
+        Ok(())
     }
 
     /// Takes GPUs of a donor for a while, with a pod of its own.
@@ -293,7 +314,10 @@ async fn serves(client: kube::Client) -> Result<()> {
 }
 
 /// Repeats `ask` until it returns true.
-async fn retried<F: Future<Output = Result<bool>> + Send>(what: &str, ask: impl Fn() -> F + Send) -> Result<()> {
+pub(super) async fn retried<F: Future<Output = Result<bool>> + Send>(
+    what: &str,
+    ask: impl Fn() -> F + Send,
+) -> Result<()> {
     let began = Instant::now();
     let mut last = "no".to_owned();
     while began.elapsed() < RECOVERY_TIMEOUT {
