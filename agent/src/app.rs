@@ -35,6 +35,7 @@ use crate::services::local_api::{self, LocalApiError};
 use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
+use crate::services::placeholders::{self, PlaceholderContext};
 use crate::uplink::Uplink;
 
 /// Outage grace until a broker sends one.
@@ -292,6 +293,7 @@ impl Agent {
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
+        let placeholders = holding(&config, &platform, &clock);
         let executor = Executor {
             parts: parts.clone(),
             metrics: metrics.clone(),
@@ -312,6 +314,9 @@ impl Agent {
                 clock: Arc::clone(&clock),
             };
             shutdown.spawn(drift::run(drift, shutdown.token()));
+        }
+        if let Some(placeholders) = placeholders {
+            shutdown.spawn(placeholders::run(placeholders, shutdown.token()));
         }
         let (offer, data) = watch::channel(config.data.site());
         shutdown.spawn(measured::run(
@@ -458,6 +463,18 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api), lent })
+}
+
+/// The task that holds leased GPUs, where the configuration asks for it.
+fn holding(config: &Config, platform: &Platform, clock: &Arc<dyn Clock>) -> Option<PlaceholderContext> {
+    let api = platform.api.as_ref().filter(|_| config.sharing.hold)?;
+    Some(PlaceholderContext {
+        client: api.client(),
+        image: config.sharing.placeholder_image.clone(),
+        lent: platform.lent.subscribe(),
+        differences: platform.inventory.differences(),
+        clock: Arc::clone(clock),
+    })
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

@@ -18,7 +18,7 @@ mod topology;
 mod topology_watch;
 pub(crate) mod wiring;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comity_agent_model::lent::LentLeases;
@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use functions::RdmaResource;
-pub use lent_pods::DriftedPod;
+pub use lent_pods::{DriftedPod, PLACEHOLDER_NAMESPACE};
 use serde::{Deserialize, Serialize};
 
 /// Bytes in a MiB.
@@ -74,6 +74,8 @@ pub struct LeaseDifferences {
     pub drifted: Vec<DriftedPod>,
     /// Leases without their label or resource on one of their nodes.
     pub unmarked: BTreeSet<LeaseId>,
+    /// Leased GPUs that no pod of the lease uses, by lease and name of the node, of leases that are not ending.
+    pub unused: BTreeMap<(LeaseId, String), u64>,
 }
 
 /// For observers of capacity alone: no lease is in force.

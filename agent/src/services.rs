@@ -5,4 +5,5 @@ pub mod local_api;
 pub(crate) mod measured;
 pub mod node_service;
 pub mod nodes;
+pub mod placeholders;
 pub mod reach;

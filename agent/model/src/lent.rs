@@ -17,6 +17,8 @@ pub struct LentLease {
     pub mark: NodeMark,
     /// Resource that counts its GPUs.
     pub resource: String,
+    /// Whether pods of the lease may still begin: it is not ending.
+    pub is_wanted: bool,
     /// By id of the node: amounts by resource, CPU in thousandths of a core, memory in bytes.
     pub nodes: BTreeMap<String, BTreeMap<String, u64>>,
 }

@@ -11,7 +11,7 @@ use comity_proto::v1::{Device, Node, sharing};
 use comity_types::LeaseId;
 
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
-use super::lent_pods::{self, DriftedPod, Guests, NodeUse};
+use super::lent_pods::{self, DriftedPod, Guests};
 use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
@@ -29,6 +29,8 @@ pub(crate) struct BuiltInventory {
     pub(crate) drifted: Vec<DriftedPod>,
     /// Leases that lack their marks on a node.
     pub(crate) unmarked: BTreeSet<LeaseId>,
+    /// Leased GPUs that no pod of the lease uses, by lease and node.
+    pub(crate) unused: BTreeMap<(LeaseId, String), u64>,
 }
 
 /// Builds the inventory. Pods of the leases of `guests` are local use only where they exceed their leases; `topologies`
@@ -40,20 +42,22 @@ pub(crate) fn build_nodes<'a>(
     topologies: &BTreeMap<String, NodeTopology>,
     settings: &InventorySettings,
 ) -> BuiltInventory {
-    let NodeUse { local: used, drifted } = lent_pods::divide(pods, guests, &settings.salt);
+    let divided = lent_pods::divide(pods, guests, &settings.salt);
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     let mut built = BuiltInventory {
         nodes: Vec::new(),
         not_offered: functions::uncounted(&nodes, &settings.rdma),
-        drifted,
+        unused: divided.unused(&names, guests, &settings.salt),
+        drifted: divided.drifted,
         unmarked: node_marks::missing(&nodes, &guests.leases, &settings.salt),
     };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (pools, not_offered) = gpu_pool::pools(facts);
         built.not_offered.extend(not_offered);
         if !pools.is_empty() {
-            let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+            let local = divided.local.get(facts.name.as_str()).unwrap_or(&nothing);
             let topology = topologies.get(&facts.name);
             let (node, not_offered) = node(facts, &pools, topology, local, settings);
             built.nodes.push(node);

@@ -222,7 +222,7 @@ impl ObservedCluster {
             }
             *logged = built.not_offered;
         }
-        let differences = LeaseDifferences { drifted: built.drifted, unmarked: built.unmarked };
+        let differences = LeaseDifferences { drifted: built.drifted, unmarked: built.unmarked, unused: built.unused };
         publish.differences.send_if_modified(|current| {
             let differs = **current != differences;
             if differs {

@@ -57,7 +57,32 @@ pub(crate) struct NodeUse<'a> {
     pub(crate) local: BTreeMap<&'a str, Amounts>,
     /// Pods beyond their leases, the youngest of each lease first.
     pub(crate) drifted: Vec<DriftedPod>,
+    /// Units that pods of a lease hold on a node.
+    held: BTreeMap<(LeaseId, &'a str), u64>,
 }
+
+impl NodeUse<'_> {
+    /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending.
+    pub(crate) fn unused(&self, nodes: &[&str], guests: &Guests, salt: &NodeSalt) -> BTreeMap<(LeaseId, String), u64> {
+        let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted).collect();
+        let mut unused = BTreeMap::new();
+        for node in nodes.iter().filter(|_| !wanted.is_empty()) {
+            let node_id = salt.node_id(node);
+            for (id, lease) in &wanted {
+                let allowed = lease.nodes.get(&node_id).and_then(|amounts| amounts.get(&lease.resource));
+                let held = self.held.get(&(**id, *node)).copied().unwrap_or(0);
+                let left = allowed.map_or(0, |allowed| allowed.saturating_sub(held));
+                if left > 0 {
+                    unused.insert((**id, (*node).to_owned()), left);
+                }
+            }
+        }
+        unused
+    }
+}
+
+/// Namespace of the pods that hold leased GPUs, in `deploy/agent/hold.yaml`.
+pub const PLACEHOLDER_NAMESPACE: &str = "comity-hold";
 
 /// Divides the pods.
 pub(crate) fn divide<'a>(
@@ -70,6 +95,9 @@ pub(crate) fn divide<'a>(
     let mut found = NodeUse::default();
     let mut of_leases: BTreeMap<(LeaseId, &str), Vec<LeasePod<'a>>> = BTreeMap::new();
     for pod in pods {
+        if guests.is_placeholder(pod) {
+            continue;
+        }
         match guests.lease_of(pod, &users) {
             Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(LeasePod { pod, guest }),
             None => add(found.local.entry(&pod.node).or_default(), pod),
@@ -82,6 +110,7 @@ pub(crate) fn divide<'a>(
         for LeasePod { pod, .. } in &pods {
             add(&mut total, pod);
         }
+        found.held.insert((id, node), total.get(&lease.resource).copied().unwrap_or(0));
         let limit = |name: &String| allowed.and_then(|allowed| allowed.get(name)).copied().unwrap_or(0);
         let local = found.local.entry(node).or_default();
         for (name, amount) in total {
@@ -130,6 +159,12 @@ fn beyond<'a>(pods: &[LeasePod<'a>], allowed: Option<&BTreeMap<String, u64>>) ->
 }
 
 impl Guests {
+    /// Whether a pod only holds a GPU for a lease in force, which accounts for it.
+    fn is_placeholder(&self, pod: &PodFacts) -> bool {
+        let guest = pod.guest.as_ref().filter(|_| *pod.namespace == *PLACEHOLDER_NAMESPACE);
+        guest.and_then(|guest| guest.lease).is_some_and(|lease| self.leases.contains_key(&lease))
+    }
+
     /// The lease in force that a pod belongs to.
     fn lease_of<'a>(&self, pod: &'a PodFacts, users: &BTreeMap<&str, LeaseId>) -> Option<(LeaseId, &'a GuestPod)> {
         let guest = pod.guest.as_deref()?;

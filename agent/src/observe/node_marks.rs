@@ -1,4 +1,4 @@
-//! Finds leases that lack their marks on a node: somebody deleted the Node object and made it again, or changed it. Pure.
+//! Finds leases that lack their marks on a node. Pure. Somebody deleted the Node object and made it again, or changed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ mod tests {
         let nodes = nodes.iter().map(|name| (TEST_SALT.node_id(name), amounts.clone())).collect();
         BTreeMap::from([(
             LeaseId(7),
-            LentLease { pods: PodsOf::Namespace, mark, resource: "nvidia.com/gpu".to_owned(), nodes },
+            LentLease { pods: PodsOf::Namespace, mark, resource: "nvidia.com/gpu".to_owned(), is_wanted: true, nodes },
         )])
     }
 

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use comity_agent_liqo::CREATOR_LABEL;
+use comity_agent_model::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::{
     Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements, Taint,
 };
@@ -84,13 +85,16 @@ struct PodMeta {
     labels: Option<PodLabels>,
 }
 
-/// The only label that the inventory needs.
+/// The only labels that the inventory needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PodLabels {
     /// [`CREATOR_LABEL`].
     #[serde(rename = "liqo.io/creator-user")]
     creator: Option<String>,
+    /// [`LEASE_LABEL`].
+    #[serde(rename = "comity.dev/lease")]
+    lease: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -139,7 +143,9 @@ impl From<ContainerRead> for Container {
 impl From<PodRead> for Pod {
     fn from(PodRead { metadata, spec, status }: PodRead) -> Self {
         let containers = |read: Vec<ContainerRead>| read.into_iter().map(Container::from).collect();
-        let creator = metadata.labels.and_then(|labels| labels.creator);
+        let PodLabels { creator, lease } = metadata.labels.unwrap_or_default();
+        let labels = [(CREATOR_LABEL, creator), (LEASE_LABEL, lease)];
+        let labels = labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         Self {
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -148,7 +154,7 @@ impl From<PodRead> for Pod {
                 uid: metadata.uid,
                 creation_timestamp: metadata.creation_timestamp,
                 deletion_timestamp: metadata.deletion_timestamp,
-                labels: creator.map(|creator| BTreeMap::from([(CREATOR_LABEL.to_owned(), creator)])),
+                labels: Some(labels.collect()),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {

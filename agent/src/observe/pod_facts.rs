@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_liqo::CREATOR_LABEL;
+use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
+
+use super::lent_pods::PLACEHOLDER_NAMESPACE;
 
 /// How names of leases' namespaces begin.
 const LEASE_NAMESPACE_PREFIX: &str = "comity-lease-";
@@ -41,6 +45,8 @@ pub(crate) struct GuestPod {
     pub(crate) created_ms: i64,
     /// The user of Liqo that made it.
     pub(crate) liqo_user: Option<String>,
+    /// The lease that its label names.
+    pub(crate) lease: Option<LeaseId>,
     /// Its part of a pod's life.
     pub(crate) stage: GuestStage,
 }
@@ -59,10 +65,10 @@ pub(crate) enum GuestStage {
 impl GuestPod {
     fn of(pod: &Pod) -> Option<Self> {
         let metadata = &pod.metadata;
-        let liqo_user = metadata.labels.as_ref().and_then(|labels| labels.get(CREATOR_LABEL)).cloned();
-        let in_namespace =
-            || metadata.namespace.as_deref().is_some_and(|name| name.starts_with(LEASE_NAMESPACE_PREFIX));
-        if liqo_user.is_none() && !in_namespace() {
+        let label = |key: &str| metadata.labels.as_ref().and_then(|labels| labels.get(key));
+        let liqo_user = label(CREATOR_LABEL).cloned();
+        let is_guests = |name: &str| name == PLACEHOLDER_NAMESPACE || name.starts_with(LEASE_NAMESPACE_PREFIX);
+        if liqo_user.is_none() && !metadata.namespace.as_deref().is_some_and(is_guests) {
             return None;
         }
         let is_bound =
@@ -76,6 +82,7 @@ impl GuestPod {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             created_ms: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond()),
+            lease: label(LEASE_LABEL).and_then(|lease| lease.parse().ok()),
             liqo_user,
             stage,
         })

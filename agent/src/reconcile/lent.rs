@@ -38,6 +38,9 @@ impl LentBooks {
             // The state directory has records and no desired state: placements come with the first one.
             return None;
         }
+        for (lease, _) in self.leases.values_mut() {
+            lease.is_wanted = false;
+        }
         for (id, lease) in in_force(cluster, desired, records) {
             self.leases.insert(id, (lease, now));
         }
@@ -55,7 +58,7 @@ fn in_force<'a>(
     let lent = move |lease: &Lease| {
         let record = records.donors.get(&lease.id).filter(|record| !record.removed)?;
         let placement = lease.placement.as_ref().filter(|placement| placement.donor.as_str() == cluster)?;
-        Some((lease.id, lent_lease(lease.id, placement, record)))
+        Some((lease.id, LentLease { is_wanted: lease.is_wanted(), ..lent_lease(lease.id, placement, record) }))
     };
     desired.leases.iter().filter_map(lent)
 }
@@ -82,7 +85,7 @@ fn lent_lease(id: LeaseId, placement: &Placement, record: &DonorRecord) -> LentL
             (placement.resource_name.clone(), units),
         ]);
     }
-    LentLease { pods, mark, resource: placement.resource_name.clone(), nodes }
+    LentLease { pods, mark, resource: placement.resource_name.clone(), is_wanted: false, nodes }
 }
 
 #[cfg(test)]
@@ -90,7 +93,7 @@ fn lent_lease(id: LeaseId, placement: &Placement, record: &DonorRecord) -> LentL
 mod tests {
     use comity_agent_liqo::donor::Grant;
     use comity_agent_model::lease::placement::{DeviceShare, NodePlacement};
-    use comity_types::{PeeringId, RequestId};
+    use comity_types::{LeaseState, PeeringId, RequestId};
 
     use super::*;
 
@@ -111,7 +114,7 @@ mod tests {
             ..Placement::new(donor.parse().unwrap())
         };
         let lease = Lease::new(LeaseId(id), RequestId(id), "origin".parse().unwrap(), PeeringId(1));
-        Lease { placement: Some(placement), ..lease }
+        Lease { placement: Some(placement), state: Some(LeaseState::Active), ..lease }
     }
 
     fn desired(leases: Vec<Lease>) -> DesiredState {
@@ -134,11 +137,13 @@ mod tests {
         let held = records(vec![admitted.clone(), DonorRecord::new(LeaseId(2), 2, Delivery::Namespace)]);
         assert_eq!(ids(&mut books, &all, &held, SECOND), [LeaseId(1)], "lease-3 is not admitted");
         let removed = records(vec![DonorRecord { removed: true, ..admitted }]);
-        assert_eq!(ids(&mut books, &all, &removed, SECOND * 5), [LeaseId(1)]);
+        let ended = books.at("here", &all, &removed, SECOND * 5).unwrap();
+        assert_eq!((ended.len(), ended[&LeaseId(1)].is_wanted), (1, false));
         assert!(ids(&mut books, &all, &removed, SECOND * 12).is_empty());
         let lent = LentBooks::default().at("here", &all, &held, SECOND).unwrap();
         let gpus = |node: &str| lent[&LeaseId(1)].nodes[node]["nvidia.com/gpu"];
         assert_eq!((gpus("a"), gpus("b"), lent[&LeaseId(1)].nodes["a"]["memory"]), (2, 1, 1 << 30));
+        assert!(lent[&LeaseId(1)].is_wanted);
     }
 
     #[test]

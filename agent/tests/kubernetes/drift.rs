@@ -27,7 +27,7 @@ const GPU: &str = "nvidia.com/gpu";
 const GPUS_OF_LEASE: &str = "gpus.lease.comity.dev/lease-51";
 
 /// An observer that knows one lease by namespace.
-fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sender<LentLeases>, Inventory) {
+pub(crate) fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sender<LentLeases>, Inventory) {
     let part = |(node, gpus): (&NodePlacement, u64)| {
         let amounts = BTreeMap::from([(GPU.to_owned(), gpus), ("cpu".to_owned(), node.cpu_milli)]);
         (node.node.clone(), amounts)
@@ -36,6 +36,7 @@ fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sender<LentLea
         pods: PodsOf::Namespace,
         mark: NodeMark::Resource,
         resource: GPU.to_owned(),
+        is_wanted: true,
         nodes: lease.placement.units_by_node().into_iter().map(part).collect(),
     };
     let lent = watch::Sender::new(Some(Arc::new(BTreeMap::from([(lease.lease_id, lent)]))));
@@ -45,7 +46,7 @@ fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sender<LentLea
 }
 
 /// Waits until a node has so many thousandths of GPUs in local use.
-async fn local_use(nodes: &watch::Receiver<Nodes>, name: &str, milli: u32) {
+pub(crate) async fn local_use(nodes: &watch::Receiver<Nodes>, name: &str, milli: u32) {
     let mut nodes = nodes.clone();
     let id = SALT.node_id(name);
     let seen = nodes.wait_for(|nodes| {

@@ -22,6 +22,7 @@ pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
         pods: PodsOf::Namespace,
         mark: NodeMark::Resource,
         resource: "nvidia.com/gpu".to_owned(),
+        is_wanted: true,
         nodes: [(salt.node_id("gpu-1"), [("nvidia.com/gpu".to_owned(), 3)].into())].into(),
     };
     let inventory = observe::kubernetes::observe(

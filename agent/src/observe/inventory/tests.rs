@@ -80,6 +80,7 @@ fn one_lease() -> Guests {
         pods: PodsOf::Namespace,
         mark: NodeMark::Nothing,
         resource: "nvidia.com/gpu".to_owned(),
+        is_wanted: true,
         nodes: BTreeMap::from([(TEST_SALT.node_id("gpu-1"), amounts.into_iter().chain(rest).collect())]),
     };
     Guests {

@@ -8,8 +8,14 @@ const USER: &str = "lease-9-181fdd46fc4a";
 
 /// A pod with GPUs, created at a time; `stage` of a pod that belongs to nobody's lease has no meaning.
 fn pod(namespace: &str, name: &str, node: &str, gpus: u64, created_ms: i64) -> PodFacts {
-    let guest =
-        GuestPod { name: name.to_owned(), uid: name.to_owned(), created_ms, liqo_user: None, stage: GuestStage::Bound };
+    let guest = GuestPod {
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        created_ms,
+        liqo_user: None,
+        lease: None,
+        stage: GuestStage::Bound,
+    };
     PodFacts {
         namespace: namespace.into(),
         node: node.into(),
@@ -35,6 +41,7 @@ fn lease(pods: PodsOf, nodes: &[(&str, u64)]) -> LentLease {
         pods,
         mark: NodeMark::Nothing,
         resource: GPU.to_owned(),
+        is_wanted: true,
         nodes: nodes.iter().map(|(node, gpus)| (TEST_SALT.node_id(node), amounts(*gpus))).collect(),
     }
 }
@@ -103,6 +110,31 @@ fn pods_count_as_lent_only_on_their_nodes_and_up_to_their_amounts() {
         let local: BTreeMap<String, u64> = local.iter().map(|(node, gpus)| ((*node).to_owned(), *gpus)).collect();
         assert_eq!(divided(&pods), (local, drifted.iter().map(|name| (*name).to_owned()).collect()), "{name}");
     }
+}
+
+#[test]
+fn placeholders_of_leases_in_force_are_no_local_use() {
+    let placeholder = |lease: u64| {
+        let mut pod = pod(PLACEHOLDER_NAMESPACE, "x", "a", 1, 1);
+        pod.guest.as_mut().expect("a guest").lease = Some(LeaseId(lease));
+        pod
+    };
+    assert_eq!(divided(&[placeholder(7)]), (BTreeMap::new(), Vec::new()));
+    assert_eq!(divided(&[placeholder(8)]).0, BTreeMap::from([("a".to_owned(), 1)]));
+}
+
+#[test]
+fn leased_gpus_without_a_pod_of_the_lease_are_unused() {
+    let guests = guests();
+    let pods =
+        [pod("comity-lease-7", "x", "a", 1, 1), pod("comity-lease-7", "y", "b", 2, 1), pod("research", "z", "a", 1, 1)];
+    let found = divide(&pods, &guests, &TEST_SALT);
+    let unused = found.unused(&["a", "b", "c"], &guests, &TEST_SALT);
+    let of = |lease: u64, node: &str| (LeaseId(lease), node.to_owned());
+    assert_eq!(unused, BTreeMap::from([(of(7, "a"), 1), (of(9, "a"), 2)]));
+    let mut ending = guests.clone();
+    Arc::make_mut(&mut ending.leases).get_mut(&LeaseId(7)).expect("lease-7").is_wanted = false;
+    assert_eq!(found.unused(&["a"], &ending, &TEST_SALT), BTreeMap::from([(of(9, "a"), 2)]));
 }
 
 #[test]

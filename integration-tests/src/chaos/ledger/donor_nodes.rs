@@ -11,7 +11,7 @@ use super::LeaseFacts;
 
 /// A node may be over-committed for this long: the agent observes it, the broker waits five seconds for it to pass, and
 /// either may be down for a while.
-pub const OVERCOMMITTED_FOR_AT_MOST: Duration = Duration::from_secs(120);
+const OVERCOMMITTED_FOR_AT_MOST: Duration = Duration::from_secs(120);
 
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
