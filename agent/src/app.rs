@@ -293,7 +293,7 @@ impl Agent {
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
-        let placeholders = holding(&config, &platform, &clock);
+        compare_leases(&config, &platform, &metrics, &clock, &shutdown);
         let executor = Executor {
             parts: parts.clone(),
             metrics: metrics.clone(),
@@ -306,18 +306,6 @@ impl Agent {
             differences: platform.inventory.differences(),
         };
         shutdown.spawn(executor.run(shutdown.token()));
-        if let Some(kubernetes) = &platform.api {
-            let drift = DriftContext {
-                client: kubernetes.client(),
-                differences: platform.inventory.differences(),
-                metrics: metrics.clone(),
-                clock: Arc::clone(&clock),
-            };
-            shutdown.spawn(drift::run(drift, shutdown.token()));
-        }
-        if let Some(placeholders) = placeholders {
-            shutdown.spawn(placeholders::run(placeholders, shutdown.token()));
-        }
         let (offer, data) = watch::channel(config.data.site());
         shutdown.spawn(measured::run(
             Arc::clone(&parts.tunnels),
@@ -465,16 +453,30 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api), lent })
 }
 
-/// The task that holds leased GPUs, where the configuration asks for it.
-fn holding(config: &Config, platform: &Platform, clock: &Arc<dyn Clock>) -> Option<PlaceholderContext> {
-    let api = platform.api.as_ref().filter(|_| config.sharing.hold)?;
-    Some(PlaceholderContext {
-        client: api.client(),
-        image: config.sharing.placeholder_image.clone(),
-        lent: platform.lent.subscribe(),
-        differences: platform.inventory.differences(),
-        clock: Arc::clone(clock),
-    })
+/// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.
+fn compare_leases(
+    config: &Config,
+    platform: &Platform,
+    metrics: &Metrics,
+    clock: &Arc<dyn Clock>,
+    shutdown: &Shutdown,
+) {
+    let Some(client) = platform.api.as_ref().map(KubernetesApi::client) else { return };
+    let (differences, clock) = (platform.inventory.differences(), Arc::clone(clock));
+    let drift = DriftContext {
+        client: client.clone(),
+        differences: differences.clone(),
+        metrics: metrics.clone(),
+        clock: Arc::clone(&clock),
+    };
+    shutdown.spawn(drift::run(drift, shutdown.token()));
+    if config.sharing.hold {
+        let (image, lent) = (config.sharing.placeholder_image.clone(), platform.lent.subscribe());
+        let context = PlaceholderContext { client, image, lent, differences, clock };
+        shutdown.spawn(placeholders::run(context, shutdown.token()));
+    } else {
+        shutdown.spawn(placeholders::clear(client));
+    }
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

@@ -29,7 +29,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use functions::RdmaResource;
-pub use lent_pods::{DriftedPod, PLACEHOLDER_NAMESPACE};
+pub use lent_pods::DriftedPod;
+pub use pod_facts::PLACEHOLDER_NAMESPACE;
 use serde::{Deserialize, Serialize};
 
 /// Bytes in a MiB.

@@ -20,6 +20,7 @@ pub mod ledger;
 mod leftovers;
 mod misplaced_pod;
 mod relay;
+mod retried;
 mod tenants;
 mod view;
 mod world;

@@ -16,7 +16,7 @@ use comity_agent_model::lent::{LentLease, PodsOf};
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 
-use super::pod_facts::{GuestPod, GuestStage, PodFacts};
+use super::pod_facts::{GuestPod, GuestStage, PLACEHOLDER_NAMESPACE, PodFacts};
 
 /// Namespaces of guests, and the leases in force.
 #[derive(Clone, Debug, Default)]
@@ -80,9 +80,6 @@ impl NodeUse<'_> {
         unused
     }
 }
-
-/// Namespace of the pods that hold leased GPUs, in `deploy/agent/hold.yaml`.
-pub const PLACEHOLDER_NAMESPACE: &str = "comity-hold";
 
 /// Divides the pods.
 pub(crate) fn divide<'a>(

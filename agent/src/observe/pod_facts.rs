@@ -9,8 +9,8 @@ use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::lent_pods::PLACEHOLDER_NAMESPACE;
-
+/// Namespace of the pods that hold leased GPUs, in `deploy/agent/hold.yaml`.
+pub const PLACEHOLDER_NAMESPACE: &str = "comity-hold";
 /// How names of leases' namespaces begin.
 const LEASE_NAMESPACE_PREFIX: &str = "comity-lease-";
 

@@ -26,7 +26,7 @@ use comity_runtime::Clock;
 use comity_types::LeaseId;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
@@ -39,10 +39,10 @@ use placeholder_plan::{Placeholder, PlaceholderPlan, WaitingPod};
 
 /// PriorityClass of placeholders, in `deploy/agent/hold.yaml`.
 pub const PLACEHOLDER_PRIORITY: &str = "comity-hold";
+/// Annotation of placeholders: the node.
+const HELD_NODE: &str = "comity.dev/held-node";
 /// How often the plan is made without a change: a missing placeholder is made only once it was missing for a while.
 const PLACEHOLDER_INTERVAL: Duration = Duration::from_secs(1);
-/// How long changes are gathered.
-const PLACEHOLDER_DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Dependencies of the task.
 pub struct PlaceholderContext {
@@ -68,33 +68,32 @@ pub async fn run(mut context: PlaceholderContext, stop: CancellationToken) {
     let mut plan = PlaceholderPlan::default();
     let mut failures = FailureLog::default();
     loop {
-        tokio::select! {
+        let is_changed = tokio::select! {
             () = stop.cancelled() => return,
             Some(event) = own_events.next() => match event {
-                Ok(event) => drop(placeholders.take(event, |pod| Some((pod.uid()?, placeholder(pod))))),
+                Ok(event) => placeholders.take(event, |pod| Some((pod.uid()?, placeholder(pod)))),
                 Err(error) => say(&mut failures, "watch", &error.to_string()),
             },
             Some(event) = waiting_events.next() => match event {
-                Ok(event) => drop(waiting.take(event, |pod| Some((pod.uid()?, waiting_pod(pod))))),
+                Ok(event) => waiting.take(event, |pod| Some((pod.uid()?, waiting_pod(pod)))),
                 Err(error) => say(&mut failures, "watch", &error.to_string()),
             },
-            Ok(()) = context.differences.changed() => {}
-            Ok(()) = context.lent.changed() => {}
-            () = context.clock.sleep(PLACEHOLDER_INTERVAL) => {}
-        }
-        if !placeholders.is_complete() || !waiting.is_complete() {
+            Ok(()) = context.differences.changed() => true,
+            Ok(()) = context.lent.changed() => true,
+            () = context.clock.sleep(PLACEHOLDER_INTERVAL) => true,
+        };
+        if !is_changed || !placeholders.is_complete() || !waiting.is_complete() {
             continue;
         }
-        context.clock.sleep(PLACEHOLDER_DEBOUNCE).await;
         let Some(leases) = context.lent.borrow_and_update().clone() else { continue };
         let unused = Arc::clone(&context.differences.borrow_and_update());
         let wanted = wanted_by_lease(waiting.facts(), &leases);
         let existing: Vec<&Placeholder> = placeholders.facts().collect();
         let changes = plan.changes(&unused.unused, &wanted, &existing, context.clock.elapsed());
-        for uid_and_name in changes.delete {
-            let same = Preconditions { uid: Some(uid_and_name.uid.clone()), resource_version: None };
+        for surplus in changes.delete {
+            let same = Preconditions { uid: Some(surplus.uid), resource_version: None };
             let now = DeleteParams::default().grace_period(0).preconditions(same);
-            let deleted = within_limit(own.delete(&uid_and_name.name, &now)).await;
+            let deleted = within_limit(own.delete(&surplus.name, &now)).await;
             note(&mut failures, "delete a placeholder", deleted.map(drop));
         }
         for (lease, node) in changes.create {
@@ -102,6 +101,17 @@ pub async fn run(mut context: PlaceholderContext, stop: CancellationToken) {
             let pod = placeholder_pod(lease, &node, terms, &context.image);
             note(&mut failures, "make a placeholder", create(&own, &pod).await);
         }
+    }
+}
+
+/// Removes placeholders of an agent that held GPUs before its configuration changed.
+pub async fn clear(client: Client) {
+    let own = Api::<Pod>::namespaced(client, PLACEHOLDER_NAMESPACE);
+    // Without the rights of `deploy/agent/hold.yaml` there never were any.
+    let Ok(left) = within_limit(own.list_metadata(&ListParams::default().labels(LEASE_LABEL))).await else { return };
+    for pod in left.items {
+        let deleted = within_limit(own.delete(&pod.name_any(), &DeleteParams::default().grace_period(0))).await;
+        note(&mut FailureLog::default(), "delete a placeholder", deleted.map(drop));
     }
 }
 
@@ -116,14 +126,18 @@ fn note(failures: &mut FailureLog, what: &str, result: Result<(), CallError>) {
     match result {
         Ok(()) => failures.cleared(what),
         Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => {}
-        Err(error) => say(failures, what, &error.to_string()),
+        Err(error) => {
+            say(failures, what, &error.to_string());
+        }
     }
 }
 
-fn say(failures: &mut FailureLog, what: &str, error: &str) {
+/// Logs a failure once; false, because it changes nothing.
+fn say(failures: &mut FailureLog, what: &str, error: &str) -> bool {
     if failures.is_new(what, error) {
         tracing::warn!(what, error, "leased GPUs may not be held; is deploy/agent/hold.yaml applied?");
     }
+    false
 }
 
 /// GPUs that waiting pods need, by lease.
@@ -164,13 +178,10 @@ fn placeholder(pod: &Pod) -> Option<Placeholder> {
         uid: pod.uid()?,
         name: pod.name_any(),
         lease: labels.get(LEASE_LABEL)?.parse().ok()?,
-        node: pod.annotations().get(NODE_ANNOTATION)?.clone(),
+        node: pod.annotations().get(HELD_NODE)?.clone(),
         is_bound: pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()),
     })
 }
-
-/// Annotation of placeholders: the node.
-const NODE_ANNOTATION: &str = "comity.dev/held-node";
 
 fn placeholder_pod(lease: LeaseId, node: &str, terms: &LentLease, image: &str) -> Result<Pod, serde_json::Error> {
     let id = lease.to_string();
@@ -179,7 +190,7 @@ fn placeholder_pod(lease: LeaseId, node: &str, terms: &LentLease, image: &str) -
         "metadata": {
             "generateName": format!("{id}-"),
             "labels": own_labels([(LEASE_LABEL, id.as_str())]),
-            "annotations": { NODE_ANNOTATION: node },
+            "annotations": { HELD_NODE: node },
         },
         "spec": {
             "priorityClassName": PLACEHOLDER_PRIORITY,

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease, pod, refusal};
 
-const GPU: &str = "nvidia.com/gpu";
+pub(crate) const GPU: &str = "nvidia.com/gpu";
 const GPUS_OF_LEASE: &str = "gpus.lease.comity.dev/lease-51";
 
 /// An observer that knows one lease by namespace.

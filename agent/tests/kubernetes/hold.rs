@@ -14,9 +14,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, eventually, lease, pod, refusal};
-use crate::drift::{local_use, observe_with};
-
-const GPU: &str = "nvidia.com/gpu";
+use crate::drift::{GPU, local_use, observe_with};
 
 pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &Cluster) {
     let (donor, lease) = (cluster.donor(), lease("lease-52"));

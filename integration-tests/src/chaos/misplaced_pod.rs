@@ -10,8 +10,8 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::federation_injector::retried;
 use super::grants::{GPU, OPEN_LEASE, SharedLedger, with};
+use super::retried::retried;
 
 /// A pod of a fault.
 pub(super) struct MisplacedPod {

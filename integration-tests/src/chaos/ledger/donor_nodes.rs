@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::LeaseFacts;
+use super::facts::LeaseFacts;
 
 /// A node may be over-committed for this long: the agent observes it, the broker waits five seconds for it to pass, and
 /// either may be down for a while.
