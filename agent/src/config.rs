@@ -256,6 +256,12 @@ impl Config {
             let reason = "without kubernetes no pods use leases; leave it out";
             checks.refuse("usage.dcgm", String::from(dcgm.clone()), reason);
         }
+        if self.sharing.hold && self.kubernetes.is_none() {
+            checks.refuse("sharing.hold", true, "placeholder pods need Kubernetes; leave it out with an inventoryFile");
+        }
+        if self.sharing.placeholder_image.trim().is_empty() {
+            checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
+        }
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);
         self.data.check(&mut checks);

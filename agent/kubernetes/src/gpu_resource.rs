@@ -15,8 +15,10 @@ pub const AMD_GPU: &str = "amd.com/gpu";
 
 /// Before a lease's id: the extended resource that only the lease's nodes have.
 pub const LEASE_RESOURCE_PREFIX: &str = "lease.comity.dev/";
-/// Before a lease's id: the extended resource that counts the lease's GPUs on each of its nodes.
+/// Before a lease's id: the extended resource that counts the lease's GPUs on each of its nodes, if it has several.
 pub const LEASE_GPUS_PREFIX: &str = "gpus.lease.comity.dev/";
+/// Units of a lease's own resource on each of its nodes: more containers than any kubelet runs.
+pub const LEASE_PLACES: u64 = 10_000;
 
 /// Names that count GPUs, or parts of them, whether or not a node has them now: a device plugin may be installed while
 /// a lease runs.
@@ -119,7 +121,8 @@ pub fn counts_gpus(name: &str) -> bool {
     matches!(name, NVIDIA_GPU | NVIDIA_GPU_SHARED | AMD_GPU) || name.starts_with(NVIDIA_MIG_PREFIX)
 }
 
-fn is_of_lease(name: &str) -> bool {
+/// Whether a lease set this resource on its nodes.
+pub fn is_of_lease(name: &str) -> bool {
     name.starts_with(LEASE_RESOURCE_PREFIX) || name.starts_with(LEASE_GPUS_PREFIX)
 }
 
@@ -160,13 +163,19 @@ mod tests {
 
     #[test]
     fn what_nodes_count_joins_the_well_known_names() {
-        let names = all_known(["cpu", "amd.com/cpx_nps4", "nvidia.com/gpu", "lease.comity.dev/lease-7"]);
+        let names = all_known([
+            "cpu",
+            "amd.com/cpx_nps4",
+            "nvidia.com/gpu",
+            "lease.comity.dev/lease-7",
+            "gpus.lease.comity.dev/lease-7",
+        ]);
         assert!(
             names.contains("amd.com/cpx_nps4")
                 && names.contains("nvidia.com/mig-1g.10gb.shared")
                 && names.contains("nvidia.com/mig-3g.71gb")
                 && !names.contains("cpu")
-                && !names.contains("lease.comity.dev/lease-7")
+                && !names.iter().any(|name| name.contains("lease.comity.dev/"))
         );
         assert!(names.len() < 256, "a quota has room for 512, and a cluster's own devices need some");
     }

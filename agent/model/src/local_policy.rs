@@ -24,6 +24,10 @@ pub struct LocalPolicy {
     pub max_lease_seconds: Option<u64>,
     /// RuntimeClass under which pods of other clusters run here, as in "gvisor"; absent: the container runtime's own.
     pub runtime_class: Option<String>,
+    /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
+    pub hold: bool,
+    /// Image of placeholder pods, as in "registry.k8s.io/pause:3.10".
+    pub placeholder_image: String,
 }
 
 impl Default for LocalPolicy {
@@ -37,6 +41,8 @@ impl Default for LocalPolicy {
             denied_institutions: BTreeSet::new(),
             max_lease_seconds: None,
             runtime_class: None,
+            hold: false,
+            placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
         }
     }
 }

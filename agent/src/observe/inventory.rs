@@ -1,23 +1,25 @@
 //! Builds the offered nodes from Kubernetes nodes and pods. Pure: the same facts give the same nodes, byte for byte.
 //!
-//! Local use is the scheduler's effective request of all unfinished pods outside the namespaces of leases, including
-//! pods being deleted. The API does not tell which device of a device plugin a pod holds, so local use fills a node's
+//! Local use is the scheduler's effective request of all unfinished pods that no lease accounts for, including pods
+//! being deleted. The API does not tell which device of a device plugin a pod holds, so local use fills a node's
 //! devices from the last one down; leases are placed from the first one up. Of devices of a DRA driver it does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Enforcement, Node, sharing};
+use comity_types::LeaseId;
 
 use super::dra_devices::{DraDevices, DraView};
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
+use super::lent_pods::{self, DriftedPod, Guests};
 use super::mig_devices;
 use super::node_facts::NodeFacts;
 use super::node_xid;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use super::{InventorySettings, LocalReserve, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
+use super::{InventorySettings, LocalReserve, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health, node_marks};
 
 /// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,36 +28,40 @@ pub(crate) struct BuiltInventory {
     pub(crate) nodes: Vec<Node>,
     /// Resources that are not offered, by node.
     pub(crate) not_offered: Vec<NotOffered>,
+    /// Pods beyond their leases.
+    pub(crate) drifted: Vec<DriftedPod>,
+    /// Leases that lack their marks on a node.
+    pub(crate) unmarked: BTreeSet<LeaseId>,
+    /// Leased GPUs that no pod of the lease uses, by lease and node.
+    pub(crate) unused: BTreeMap<(LeaseId, String), u64>,
 }
 
-/// Builds the inventory. Pods and claims in the namespaces `lent` belong to leases and are not local use; `topologies` is
-/// keyed by node name.
+/// Builds the inventory. Pods and claims of the leases of `guests` are local use only where they exceed their leases;
+/// `topologies` is keyed by node name.
 pub(crate) fn build_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
-    lent: &BTreeSet<String>,
+    guests: &Guests,
     topologies: &BTreeMap<String, NodeTopology>,
     dra: &DraDevices,
     settings: &InventorySettings,
 ) -> BuiltInventory {
-    let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
-    for pod in pods.into_iter().filter(|pod| !lent.contains(&*pod.namespace)) {
-        let on_node = used.entry(&pod.node).or_default();
-        for (name, amount) in &pod.requests {
-            match on_node.get_mut(&**name) {
-                Some(sum) => *sum = sum.saturating_add(*amount),
-                None => drop(on_node.insert(name.to_string(), *amount)),
-            }
-        }
-    }
+    let divided = lent_pods::divide(pods, guests, &settings.salt);
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
-    let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::uncounted(&nodes, &settings.rdma) };
-    let dra = DraView::new(dra, lent);
+    let dra = DraView::new(dra, &guests.namespaces());
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let mut built = BuiltInventory {
+        nodes: Vec::new(),
+        not_offered: functions::uncounted(&nodes, &settings.rdma),
+        unused: divided.unused(&names, guests, &settings.salt),
+        drifted: divided.drifted,
+        unmarked: node_marks::missing(&nodes, &guests.leases, &settings.salt),
+    };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (claimed, not_offered) = dra.devices(facts, settings.reserve.gpus_per_node);
         built.not_offered.extend(not_offered);
-        let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+        let local = divided.local.get(facts.name.as_str()).unwrap_or(&nothing);
         let devices = if claimed.is_empty() {
             let (devices, not_offered) = counted_devices(facts, local, settings.reserve);
             built.not_offered.extend(not_offered);

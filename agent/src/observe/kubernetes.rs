@@ -13,8 +13,10 @@ use comity_agent_kubernetes::gpu_resource::NVIDIA_MIG_PREFIX;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
+use comity_types::LeaseId;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Api;
@@ -27,11 +29,12 @@ use tokio::time::Instant;
 use super::dra_watch::{self, Published};
 use super::gpu_pool::NotOffered;
 use super::inventory::build_nodes;
+use super::lent_pods::Guests;
 use super::node_facts::NodeFacts;
 use super::partial_object::Partial;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
-use super::{Inventory, InventorySettings};
+use super::{Inventory, InventorySettings, LeaseDifferences};
 use crate::mig::mig_keeper::MigView;
 use crate::mig::mig_node::MigNode;
 
@@ -40,14 +43,22 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 
 type Watch<T> = watcher::Result<Event<T>>;
 
-/// Watches the cluster. Must be called within a tokio runtime; ends when the inventory is dropped.
-pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
-    observe_with(api, settings, None)
+/// Watches the cluster. Nothing is published before the leases are known: their pods would look like local use. Must be
+/// called within a tokio runtime; ends when the inventory is dropped.
+pub fn observe(api: &KubernetesApi, settings: InventorySettings, leases: watch::Receiver<LentLeases>) -> Inventory {
+    observe_with(api, settings, leases, None)
 }
 
 /// The same, with the layouts of MIG devices that the agent cuts; publishes nothing before they are known.
-pub fn observe_with(api: &KubernetesApi, settings: InventorySettings, mig: Option<MigView>) -> Inventory {
-    let (publish, nodes) = watch::channel(None);
+pub fn observe_with(
+    api: &KubernetesApi,
+    settings: InventorySettings,
+    leases: watch::Receiver<LentLeases>,
+    mig: Option<MigView>,
+) -> Inventory {
+    let (nodes_sender, nodes) = watch::channel(None);
+    let (differences_sender, differences) = watch::channel(Arc::default());
+    let publish = Publish { nodes: nodes_sender, differences: differences_sender };
     let client = api.client();
     let streams = Streams {
         nodes: watcher::watcher(Api::<Partial<Node>>::all(client.clone()), watcher::Config::default())
@@ -76,19 +87,29 @@ pub fn observe_with(api: &KubernetesApi, settings: InventorySettings, mig: Optio
     let (publish_devices, devices) = watch::channel(None);
     let task = async move {
         tokio::select! {
-            () = follow(streams, OptionalObjects { topologies, devices }, Output { settings, publish, mig, logged: Vec::new() }) => {}
+            () = follow(
+                streams,
+                OtherFacts { topologies, devices, leases },
+                Output { settings, publish, mig, logged: Vec::new() },
+            ) => {}
             // These end only with their receivers.
             () = topology_watch::follow(client.clone(), publish_topologies) => {}
             () = dra_watch::follow(client, publish_devices) => {}
         }
     };
-    Inventory::new(nodes, tokio::spawn(task))
+    Inventory::with_leases(nodes, differences, tokio::spawn(task))
+}
+
+/// Where the observer's results go.
+struct Publish {
+    nodes: watch::Sender<Nodes>,
+    differences: watch::Sender<Arc<LeaseDifferences>>,
 }
 
 /// Where the inventory goes.
 struct Output {
     settings: InventorySettings,
-    publish: watch::Sender<Nodes>,
+    publish: Publish,
     mig: Option<MigView>,
     /// What was logged last.
     logged: Vec<NotOffered>,
@@ -101,10 +122,11 @@ struct Streams<N, P, S> {
     guests: S,
 }
 
-/// Objects that not every cluster has.
-struct OptionalObjects {
+/// Facts from other watches: objects that not every cluster has, and the leases in force.
+struct OtherFacts {
     topologies: watch::Receiver<Topologies>,
     devices: watch::Receiver<Published>,
+    leases: watch::Receiver<LentLeases>,
 }
 
 #[derive(Default)]
@@ -113,23 +135,24 @@ struct ObservedCluster {
     pods: WatchCache<PodFacts>,
     names: Names,
     /// Namespaces of leases.
-    namespaces: WatchCache<String>,
+    namespaces: WatchCache<(String, LeaseId)>,
     /// Namespaces that Liqo made for pods of other clusters; these pods belong to leases too.
     guests: WatchCache<String>,
+    leases: LentLeases,
     topologies: Topologies,
     devices: Published,
 }
 
 async fn follow<N, P, S>(
     mut streams: Streams<N, P, S>,
-    OptionalObjects { mut topologies, mut devices }: OptionalObjects,
+    OtherFacts { mut topologies, mut devices, mut leases }: OtherFacts,
     mut output: Output,
 ) where
     N: Stream<Item = Watch<Partial<Node>>> + Unpin,
     P: Stream<Item = Watch<Partial<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
 {
-    let mut seen = ObservedCluster::default();
+    let mut seen = ObservedCluster { leases: leases.borrow_and_update().clone(), ..ObservedCluster::default() };
     let mut due: Option<Instant> = None;
     loop {
         // The branch is disabled without a deadline.
@@ -160,6 +183,10 @@ async fn follow<N, P, S>(
                 true
             }
             () = output.book_changed() => true,
+            Ok(()) = leases.changed() => {
+                seen.leases.clone_from(&leases.borrow_and_update());
+                true
+            }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
                 due = None;
                 output.publish(&seen);
@@ -191,11 +218,11 @@ fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, 
 }
 
 /// A namespace belongs to a lease if label and name agree: the label alone could hide local use.
-fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
+fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<(String, LeaseId)>)> {
     let name = namespace.metadata.name.clone()?;
     let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));
-    let is_ours = lease.and_then(|lease| lease.parse().ok()).is_some_and(|lease| namespace_name(lease) == name);
-    Some((name.clone(), is_ours.then_some(name)))
+    let lease = lease.and_then(|lease| lease.parse().ok()).filter(|lease| namespace_name(*lease) == name);
+    Some((name.clone(), lease.map(|lease| (name, lease))))
 }
 
 fn guest_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
@@ -216,11 +243,15 @@ impl ObservedCluster {
             && self.guests.is_complete()
             && self.topologies.is_some()
             && self.devices.is_some()
+            && self.leases.is_some()
     }
 
-    /// Namespaces whose pods belong to leases.
-    fn lent(&self) -> BTreeSet<String> {
-        self.namespaces.facts().chain(self.guests.facts()).cloned().collect()
+    fn lent(&self) -> Guests {
+        Guests {
+            lease_namespaces: self.namespaces.facts().cloned().collect(),
+            liqo_namespaces: self.guests.facts().cloned().collect(),
+            leases: self.leases.clone().unwrap_or_default(),
+        }
     }
 
     /// The nodes whose MIG devices the agent may cut, with the use of their resources.
@@ -252,10 +283,10 @@ impl Output {
     }
 
     fn publish(&mut self, seen: &ObservedCluster) {
-        let lent = seen.lent();
+        let guests = seen.lent();
         let mut cut: Vec<NodeFacts> = Vec::new();
         if let Some(mig) = &mut self.mig {
-            let nodes = Some(Arc::new(seen.mig_nodes(&lent, &self.settings.salt)));
+            let nodes = Some(Arc::new(seen.mig_nodes(&guests.namespaces(), &self.settings.salt)));
             mig.nodes.send_if_modified(|current| {
                 *current != nodes && {
                     current.clone_from(&nodes);
@@ -275,7 +306,7 @@ impl Output {
         let nodes = seen.nodes.facts().filter(|facts| !is_cut(facts)).chain(&cut);
         let devices = seen.devices.clone().unwrap_or_default();
         let topologies = seen.topologies.clone().unwrap_or_default();
-        let built = build_nodes(nodes, seen.pods.facts(), &lent, &topologies, &devices, &self.settings);
+        let built = build_nodes(nodes, seen.pods.facts(), &guests, &topologies, &devices, &self.settings);
         if built.not_offered != self.logged {
             for left in &built.not_offered {
                 tracing::warn!(
@@ -287,7 +318,15 @@ impl Output {
             }
             self.logged = built.not_offered;
         }
-        self.publish.send_if_modified(|current| {
+        let differences = LeaseDifferences { drifted: built.drifted, unmarked: built.unmarked, unused: built.unused };
+        self.publish.differences.send_if_modified(|current| {
+            let differs = **current != differences;
+            if differs {
+                *current = Arc::new(differences);
+            }
+            differs
+        });
+        self.publish.nodes.send_if_modified(|current| {
             let differs = current.as_ref().is_none_or(|nodes| **nodes != built.nodes);
             if differs {
                 *current = Some(Arc::new(built.nodes));

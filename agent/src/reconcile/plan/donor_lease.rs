@@ -10,7 +10,7 @@ use comity_types::{Delivery, LeaseState, Side};
 use super::lease_end::{TakeDown, ends, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
-use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, ReportUse, SealCredential};
+use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReopenLease, ReportLease, ReportUse, SealCredential};
 use crate::usage::LeaseUse;
 
 /// Idle time that is reported, at least: half the shortest time after which a lease is released.
@@ -30,6 +30,9 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64,
         Some(record) if !record.removed => {
             serve(snapshot, lease, record, steps);
             report_use(snapshot, lease, steps);
+            if record.namespace.is_some() && snapshot.live.unmarked.contains(&lease.id) {
+                steps.push(ReopenLease { lease: Box::new(lease.clone()) }.into());
+            }
         }
         _ => admit(snapshot, lease, record.is_some(), lent_milli, steps),
     }
