@@ -6,6 +6,9 @@
 pub mod file;
 mod functions;
 mod gpu_pool;
+mod hami_annotations;
+mod hami_devices;
+mod hami_handshakes;
 mod health;
 mod inventory;
 pub mod kubernetes;

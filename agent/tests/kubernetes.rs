@@ -13,6 +13,8 @@ mod burst;
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
 mod delivery;
+#[path = "kubernetes/hami.rs"]
+mod hami;
 #[path = "kubernetes/inventory.rs"]
 mod inventory;
 #[path = "kubernetes/lease_nodes.rs"]
@@ -46,6 +48,8 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    hami::a_twentieth_of_a_gpu_is_a_twentieth(&cluster).await;
+    hami::a_container_gets_one_share_of_mps(&cluster).await;
     lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;

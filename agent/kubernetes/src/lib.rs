@@ -7,6 +7,7 @@ pub mod api;
 pub mod call;
 pub mod failure_log;
 pub mod gpu_resource;
+pub mod hami;
 pub mod https_server;
 pub mod pod_request;
 pub mod service_name;

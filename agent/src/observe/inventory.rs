@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::gpu_resource::NVIDIA_GPU;
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Node, sharing};
 
@@ -14,7 +15,7 @@ use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
+use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, hami_devices, health};
 
 /// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +36,11 @@ pub(crate) fn build_nodes<'a>(
     settings: &InventorySettings,
 ) -> BuiltInventory {
     let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
+    let mut gpu_pods: BTreeMap<&str, Vec<&PodFacts>> = BTreeMap::new();
     for pod in pods.into_iter().filter(|pod| !lent.contains(&*pod.namespace)) {
+        if pod.requests.iter().any(|(name, _)| &**name == NVIDIA_GPU) {
+            gpu_pods.entry(&pod.node).or_default().push(pod);
+        }
         let on_node = used.entry(&pod.node).or_default();
         for (name, amount) in &pod.requests {
             match on_node.get_mut(&**name) {
@@ -50,10 +55,17 @@ pub(crate) fn build_nodes<'a>(
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (pools, not_offered) = gpu_pool::pools(facts);
         built.not_offered.extend(not_offered);
-        if !pools.is_empty() {
+        let mut fractions = Vec::new();
+        if let Some(hami) = &facts.hami {
+            let pods = gpu_pods.get(facts.name.as_str()).map_or(&[][..], Vec::as_slice);
+            let (devices, not_offered) = hami_devices::devices(facts, hami, pods, &settings.reserve);
+            built.not_offered.extend(not_offered);
+            fractions = devices;
+        }
+        if !pools.is_empty() || !fractions.is_empty() {
             let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
             let topology = topologies.get(&facts.name);
-            let (node, not_offered) = node(facts, &pools, topology, local, settings);
+            let (node, not_offered) = node(facts, fractions, &pools, topology, local, settings);
             built.nodes.push(node);
             built.not_offered.extend(not_offered);
         }
@@ -64,17 +76,20 @@ pub(crate) fn build_nodes<'a>(
     built
 }
 
-/// The offered node, and its annotations and resources that cannot be offered.
+/// The offered node, and its annotations and resources that cannot be offered. `fractions` are the devices that HAMi
+/// shares.
 fn node(
     facts: &NodeFacts,
+    fractions: Vec<Device>,
     pools: &[GpuPool],
     topology: Option<&NodeTopology>,
     local: &Amounts,
     InventorySettings { salt, reserve, rdma }: &InventorySettings,
 ) -> (Node, Vec<NotOffered>) {
     let amount = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
-    let mut devices = Vec::new();
-    let mut reserved = u64::from(reserve.gpus_per_node);
+    let mut reserved =
+        u64::from(reserve.gpus_per_node).saturating_sub(u64::try_from(fractions.len()).unwrap_or(u64::MAX));
+    let mut devices = fractions;
     for pool in pools {
         let held_back = reserved.saturating_mul(pool.units_each).min(pool.units);
         reserved = reserved.saturating_sub(held_back.div_ceil(pool.units_each));

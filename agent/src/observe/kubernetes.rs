@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::gpu_pool::NotOffered;
+use super::hami_handshakes::HamiHandshakes;
 use super::inventory::build_nodes;
 use super::node_facts::NodeFacts;
 use super::partial_object::Partial;
@@ -89,6 +90,7 @@ struct ObservedCluster {
     /// Namespaces that Liqo made for pods of other clusters; these pods belong to leases too.
     guests: WatchCache<String>,
     topologies: Topologies,
+    handshakes: HamiHandshakes,
 }
 
 async fn follow<N, P, S>(
@@ -129,13 +131,14 @@ async fn follow<N, P, S>(
                 true
             }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
-                due = None;
                 seen.publish(&settings, &publish, &mut logged);
+                due = seen.handshakes.next_late(Instant::now());
                 false
             }
         };
-        if changed && due.is_none() && seen.is_complete() {
-            due = Some(Instant::now() + DEBOUNCE);
+        if changed && seen.is_complete() {
+            let soon = Instant::now() + DEBOUNCE;
+            due = Some(due.map_or(soon, |due| due.min(soon)));
         }
     }
 }
@@ -185,10 +188,13 @@ impl ObservedCluster {
             && self.topologies.is_some()
     }
 
-    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, logged: &mut Vec<NotOffered>) {
+    fn publish(&mut self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, logged: &mut Vec<NotOffered>) {
         let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
         let topologies = self.topologies.clone().unwrap_or_default();
-        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
+        let now = Instant::now();
+        self.handshakes.note(self.nodes.facts(), now);
+        let nodes: Vec<_> = self.nodes.facts().map(|node| self.handshakes.judged(node, now)).collect();
+        let built = build_nodes(nodes.iter().map(AsRef::as_ref), self.pods.facts(), &lent, &topologies, settings);
         if built.not_offered != *logged {
             for left in &built.not_offered {
                 tracing::warn!(

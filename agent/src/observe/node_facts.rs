@@ -8,12 +8,11 @@ use comity_policy::quantity;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::hami_annotations::HamiAnnotations;
 use super::{health, wiring};
 
 /// Label families that describe GPUs.
 const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
-/// HAMi's device plugin announces itself so; its `nvidia.com/gpu` counts splits, not devices.
-const HAMI_ANNOTATION: &str = "hami.io/node-nvidia-register";
 
 /// The fields that the inventory needs of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,8 +31,8 @@ pub(crate) struct NodeFacts {
     pub(crate) ready: bool,
     /// Represents another cluster, whose capacity this cluster cannot lend.
     pub(crate) is_virtual: bool,
-    /// HAMi shares this node's GPUs.
-    pub(crate) is_hami: bool,
+    /// HAMi's annotations, if it shares this node's GPUs.
+    pub(crate) hami: Option<HamiAnnotations>,
     /// The owner's annotation about its wiring; empty: none.
     pub(crate) wiring: String,
     /// The health agent's annotation on its devices; empty: none.
@@ -62,7 +61,7 @@ impl NodeFacts {
                 .collect(),
             schedulable: is_schedulable(node, &capacity),
             is_virtual: label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node"),
-            is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
+            hami: HamiAnnotations::read(annotation),
             wiring: annotation(wiring::WIRING_ANNOTATION),
             unhealthy: annotation(health::FAULTS_ANNOTATION),
             ready: is_ready(node),

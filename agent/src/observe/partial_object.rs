@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use k8s_openapi::api::core::v1::{
     Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements, Taint,
 };
@@ -77,6 +78,14 @@ struct PodMeta {
     namespace: Option<String>,
     /// Where a watch resumes.
     resource_version: Option<String>,
+    annotations: Option<PodAnnotations>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodAnnotations {
+    #[serde(rename = "hami.io/vgpu-devices-allocated")]
+    hami_shares: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -124,12 +133,14 @@ impl From<ContainerRead> for Container {
 
 impl From<PodRead> for Pod {
     fn from(PodRead { metadata, spec, status }: PodRead) -> Self {
+        let hami_shares = metadata.annotations.and_then(|annotations| annotations.hami_shares);
         let containers = |read: Vec<ContainerRead>| read.into_iter().map(Container::from).collect();
         Self {
             metadata: ObjectMeta {
                 name: metadata.name,
                 namespace: metadata.namespace,
                 resource_version: metadata.resource_version,
+                annotations: hami_shares.map(|text| [(POD_SHARES_ANNOTATION.to_owned(), text)].into()),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {
@@ -229,6 +240,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": "p", "namespace": "ns", "resourceVersion": "7", "uid": "u", "creationTimestamp": null,
+                "annotations": { "a": "b", "hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,1:;" },
                 "managedFields": [{ "manager": "kubectl", "fieldsV1": { "f:spec": {} } }],
             },
             "spec": {
@@ -246,6 +258,7 @@ mod tests {
         let mut names = Names::default();
         let facts = names.facts_of(&lean).unwrap();
         assert!(&*facts.node == "node-1" && facts.requests.contains(&("cpu".into(), 3_250)), "{facts:?}");
+        assert_eq!(facts.hami_shares.as_deref(), Some("GPU-a,NVIDIA,1,1:;"));
         assert_eq!(Some(facts), names.facts_of(&serde_json::from_value(pod).unwrap()));
 
         let nominated =
@@ -272,7 +285,7 @@ mod tests {
         let Partial(lean) = serde_json::from_value::<Partial<Node>>(node.clone()).unwrap();
         assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
         let facts = NodeFacts::of(&lean).unwrap();
-        assert!(facts.schedulable && facts.is_virtual && facts.is_hami, "{facts:?}");
+        assert!(facts.schedulable && facts.is_virtual && facts.hami.is_some(), "{facts:?}");
         let mut cordoned = node.clone();
         cordoned["metadata"]["managedFields"] = json!([]);
         cordoned["status"]["nodeInfo"] = json!({

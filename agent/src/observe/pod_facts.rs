@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use comity_agent_kubernetes::pod_request::effective_request;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -15,6 +16,8 @@ pub(crate) struct PodFacts {
     pub(crate) node: Arc<str>,
     /// Effective request by resource, ordered by name.
     pub(crate) requests: Box<[(Arc<str>, u64)]>,
+    /// HAMi's annotation with its devices.
+    pub(crate) hami_shares: Option<Box<str>>,
 }
 
 /// Interns names of nodes, namespaces and resources.
@@ -55,6 +58,12 @@ impl Names {
             namespace: self.share(pod.metadata.namespace.as_deref().unwrap_or_default()),
             node: self.share(node),
             requests: effective_request(pod).iter().map(|(name, amount)| (self.share(name), *amount)).collect(),
+            hami_shares: pod
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|annotations| annotations.get(POD_SHARES_ANNOTATION))
+                .map(|text| text.as_str().into()),
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::call::own_labels;
+use comity_agent_kubernetes::hami::HamiShare;
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -11,6 +12,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
+use crate::lease_sharing::LeaseSharing;
 use crate::{DonorLease, TENANT_LABEL};
 
 /// Label with the borrowing cluster.
@@ -45,14 +47,18 @@ pub(crate) fn metadata(lease: &DonorLease, name: &str) -> ObjectMeta {
     }
 }
 
-/// The namespace, under Pod Security `restricted`.
-pub(crate) fn namespace(lease: &DonorLease) -> Namespace {
+/// The namespace, under Pod Security `restricted`, with the limits of a share if HAMi enforces them.
+pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing) -> Namespace {
     let mut labels = labels(lease);
     for mode in ["enforce", "audit", "warn"] {
         labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
     }
-    let metadata =
-        ObjectMeta { name: Some(namespace_name(lease.lease_id)), labels: Some(labels), ..ObjectMeta::default() };
+    let metadata = ObjectMeta {
+        name: Some(namespace_name(lease.lease_id)),
+        labels: Some(labels),
+        annotations: sharing.hami().map(HamiShare::annotations),
+        ..ObjectMeta::default()
+    };
     Namespace { metadata, ..Namespace::default() }
 }
 
