@@ -173,7 +173,7 @@ impl NamespaceDelivery {
         let read = async {
             let binding = call_opt("read the binding of policy comity-hami", bindings.get(HAMI_POLICY)).await?;
             let policy = call_opt("read policy comity-hami", policies.get(HAMI_POLICY)).await?;
-            Ok(binding.is_some() && policy.is_some())
+            Ok::<bool, DeliveryError>(binding.is_some() && policy.is_some())
         };
         let reason = match read.await {
             Ok(true) => return Ok(()),

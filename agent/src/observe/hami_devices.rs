@@ -41,7 +41,9 @@ pub(crate) fn devices(
             *used = WHOLE_MILLI;
         }
     }
-    match registered.iter().zip(used).map(|(device, used)| offered(node, device, used)).collect() {
+    let devices: Result<Vec<Device>, String> =
+        registered.iter().zip(used).map(|(device, used)| offered(node, device, used)).collect();
+    match devices {
         Ok(devices) => (devices, reasons),
         Err(reason) => (Vec::new(), vec![not_offered(NVIDIA_GPU.to_owned(), reason)]),
     }

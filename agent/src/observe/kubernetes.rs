@@ -194,7 +194,7 @@ impl ObservedCluster {
         let now = Instant::now();
         self.handshakes.note(self.nodes.facts(), now);
         let nodes: Vec<_> = self.nodes.facts().map(|node| self.handshakes.judged(node, now)).collect();
-        let built = build_nodes(nodes.iter().map(AsRef::as_ref), self.pods.facts(), &lent, &topologies, settings);
+        let built = build_nodes(nodes.iter().map(|node| &**node), self.pods.facts(), &lent, &topologies, settings);
         if built.not_offered != *logged {
             for left in &built.not_offered {
                 tracing::warn!(

@@ -73,7 +73,7 @@ pub fn registered_devices(text: &str) -> Result<Vec<RegisteredDevice>, String> {
     if text.len() > MAX_REGISTER_BYTES {
         return Err(format!("it has {} bytes, more than the {MAX_REGISTER_BYTES} that are read", text.len()));
     }
-    let written = if text.trim_start().starts_with('[') {
+    let written: Vec<WrittenDevice> = if text.trim_start().starts_with('[') {
         serde_json::from_str(text).map_err(|error| format!("it is no list of devices: {error}"))?
     } else {
         text.split(':').filter(|device| !device.trim().is_empty()).map(from_fields).collect::<Result<Vec<_>, _>>()?
@@ -98,7 +98,7 @@ fn from_fields(device: &str) -> Result<WrittenDevice, String> {
     }
     let number = |at: usize| {
         let field = fields.get(at).copied().unwrap_or("0");
-        field.parse().map_err(|_| format!("{field:?} of {device:?} is not a number"))
+        field.parse::<u32>().map_err(|_| format!("{field:?} of {device:?} is not a number"))
     };
     Ok(WrittenDevice {
         id: fields[0].to_owned(),

@@ -3,7 +3,7 @@
 use super::check_uuid;
 
 /// Largest annotation that is read: every container of a pod on every device of a node.
-pub(crate) const MAX_POD_SHARES_BYTES: usize = 64 << 10;
+const MAX_POD_SHARES_BYTES: usize = 64 << 10;
 
 /// A container's part of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ fn share(device: &str) -> Result<PodShare, String> {
         return Err(format!("{device:?} is no device: it has {} fields, not 4", fields.len()));
     };
     check_uuid(uuid)?;
-    let number = |field: &str| field.parse().map_err(|_| format!("{field:?} of {device:?} is not a number"));
+    let number = |field: &str| field.parse::<u32>().map_err(|_| format!("{field:?} of {device:?} is not a number"));
     Ok(PodShare { uuid: uuid.to_owned(), memory_mib: number(memory)?, cores: number(cores)? })
 }
 

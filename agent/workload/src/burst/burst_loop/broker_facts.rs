@@ -11,11 +11,10 @@ use comity_proto::v1;
 use comity_proto::v1::sharing::Mode;
 use comity_types::{Delivery, LeaseState};
 
+use crate::burst::facts::demand::WHOLE_GPU_MILLI;
 use crate::burst::facts::pod_options::PodOptions;
 use crate::burst::group::Purpose;
 use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
-
-const WHOLE_GPU_MILLI: u32 = 1_000;
 
 /// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
 pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {

@@ -17,7 +17,8 @@ use crate::burst::GPU_SHARE;
 pub(crate) const MAX_GPUS_PER_REQUEST: u32 = 4_096;
 /// The smallest part of a GPU, in thousandths: the broker's own bound.
 pub(crate) const SMALLEST_SHARE_MILLI: u32 = 50;
-const WHOLE_GPU_MILLI: u32 = 1_000;
+/// A whole GPU, in thousandths.
+pub(crate) const WHOLE_GPU_MILLI: u32 = 1_000;
 const MIB: u64 = 1 << 20;
 /// Resources by which HAMi limits a container.
 const HAMI_LIMITS: [&str; 3] = [MEMORY_RESOURCE, MEMORY_PERCENT_RESOURCE, CORES_RESOURCE];
