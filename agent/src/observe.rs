@@ -8,6 +8,7 @@ mod dra_watch;
 pub mod file;
 mod functions;
 mod gpu_pool;
+mod hami;
 mod health;
 mod inventory;
 pub mod kubernetes;

@@ -17,6 +17,8 @@ mod cluster;
 mod delivery;
 #[path = "kubernetes/drift.rs"]
 mod drift;
+#[path = "kubernetes/hami.rs"]
+mod hami;
 #[path = "kubernetes/hold.rs"]
 mod hold;
 #[path = "kubernetes/inventory.rs"]
@@ -58,6 +60,8 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    hami::a_twentieth_of_a_gpu_is_a_twentieth(&cluster).await;
+    hami::a_container_gets_one_share_of_mps(&cluster).await;
     lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;
     claims::devices_of_a_driver_are_lent_by_claims(&cluster).await;
     mig::devices_are_cut_and_merged_back(&cluster).await;

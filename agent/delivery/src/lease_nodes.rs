@@ -25,6 +25,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 
 use crate::DonorLease;
+use crate::lease_sharing::{LeaseSharing, NodeMarks, lease_sharing};
 
 /// Label that every node has, and that selects it.
 const HOST_NAME: &str = "kubernetes.io/hostname";
@@ -185,6 +186,18 @@ impl LeaseNodes {
             }
         }
         Ok(selection)
+    }
+
+    /// How the lease's devices are shared.
+    pub(super) async fn sharing(&self, lease: &DonorLease) -> Result<LeaseSharing, DeliveryError> {
+        let marks = |node: PartialObjectMeta<Node>| {
+            let id = self.salt.node_id(&node.name_any());
+            let annotations = node.metadata.annotations.unwrap_or_default();
+            (id, NodeMarks { labels: node.metadata.labels.unwrap_or_default(), annotations })
+        };
+        let placed = |id: &str| lease.placement.nodes.iter().any(|placed| placed.node == id);
+        let nodes = self.list(&ListParams::default()).await?.into_iter().map(marks);
+        lease_sharing(lease, &nodes.filter(|(id, _)| placed(id)).collect())
     }
 
     /// Removes a lease's label from every node.

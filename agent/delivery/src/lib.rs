@@ -9,6 +9,7 @@ pub mod echo;
 mod https;
 mod kubeconfig;
 mod lease_nodes;
+mod lease_sharing;
 pub mod namespace;
 pub mod origin_file;
 pub mod origin_secret;

@@ -28,6 +28,7 @@ use comity_runtime::clock::Clock;
 use comity_runtime::secret::SecretString;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, ResourceQuota, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -38,6 +39,7 @@ use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
 use crate::lease_nodes::LeaseNodes;
+use crate::lease_sharing::LeaseSharing;
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
 
 /// Shortest life of a token that an API server issues. If a lease ends earlier, the deletion of its Secret voids the
@@ -49,6 +51,8 @@ const MAX_TOKEN_LIFE: Duration = Duration::from_secs(24 * 3_600);
 const DEVICE_NAMES_AGE: Duration = Duration::from_secs(60);
 /// Time limit for the quota controller to count a new quota; until then no pod is admitted.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(20);
+/// The policy of `deploy/agent/hami.yaml`, and its binding.
+const HAMI_POLICY: &str = "comity-hami";
 const QUOTA_POLL: Duration = Duration::from_millis(100);
 
 /// Delivers leases as namespaces.
@@ -93,12 +97,16 @@ impl NamespaceDelivery {
         let id = lease.lease_id;
         let devices = self.device_names().await?;
         let metadata = |name: &str| objects::metadata(lease, name);
-        let quota = quota::resource_quota(lease, &devices, metadata)?;
+        let sharing = self.nodes.sharing(lease).await?;
+        if sharing.hami().is_some() {
+            self.check_hami_policy().await?;
+        }
+        let quota = quota::resource_quota(lease, &sharing, &devices, metadata)?;
         self.nodes.open_to(lease).await?;
-        self.make_namespace(lease).await?;
+        self.make_namespace(lease, &sharing).await?;
         let quotas = self.namespaced::<ResourceQuota>(id);
         apply(&quotas, &quota).await?;
-        apply(&self.namespaced::<LimitRange>(id), &quota::limit_range(lease, metadata)).await?;
+        apply(&self.namespaced::<LimitRange>(id), &quota::limit_range(lease, &sharing, metadata)).await?;
         apply(&self.namespaced::<NetworkPolicy>(id), &objects::network_policy(lease)).await?;
         let accounts = self.namespaced::<ServiceAccount>(id);
         for name in [objects::DEFAULT_SERVICE_ACCOUNT, objects::SERVICE_ACCOUNT] {
@@ -113,9 +121,9 @@ impl NamespaceDelivery {
     }
 
     /// Creates the namespace, or resets its labels if it is ours.
-    async fn make_namespace(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+    async fn make_namespace(&self, lease: &DonorLease, sharing: &LeaseSharing) -> Result<(), DeliveryError> {
         let namespaces = self.namespaces();
-        let wanted = objects::namespace(lease, self.runtime_class.as_deref());
+        let wanted = objects::namespace(lease, sharing, self.runtime_class.as_deref());
         let name = wanted.name_any();
         let operation = format!("create namespace {name}");
         if self.owned_namespace(lease.lease_id).await?.is_none() {
@@ -166,6 +174,29 @@ impl NamespaceDelivery {
             },
             temporary => temporary,
         })
+    }
+
+    /// Checks that the policy is there without which HAMi's limits are the tenant's to choose.
+    async fn check_hami_policy(&self) -> Result<(), DeliveryError> {
+        let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(self.api.client());
+        let policies = Api::<ValidatingAdmissionPolicy>::all(self.api.client());
+        let read = async {
+            let binding = call_opt("read the binding of policy comity-hami", bindings.get(HAMI_POLICY)).await?;
+            let policy = call_opt("read policy comity-hami", policies.get(HAMI_POLICY)).await?;
+            Ok::<bool, DeliveryError>(binding.is_some() && policy.is_some())
+        };
+        let reason = match read.await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "it is absent".to_owned(),
+            Err(DeliveryError::Permanent { message, .. }) => message,
+            Err(temporary) => return Err(temporary),
+        };
+        Err(DeliveryError::permanent(
+            "hami-policy",
+            format!(
+                "the admission policy {HAMI_POLICY} holds pods to their part of a GPU: {reason}; apply deploy/agent/hami.yaml"
+            ),
+        ))
     }
 
     /// All device names that nodes of the cluster count, and the well-known ones.

@@ -23,7 +23,7 @@ pub struct GpuDemand {
 }
 
 /// How much of a device one share is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Share {
     /// The whole device.
     Whole,

@@ -71,8 +71,9 @@ fn pool(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Re
 }
 
 fn nvidia(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Result<Option<GpuPool>, String> {
-    if node.is_hami {
-        return Err("HAMi shares this node's GPUs, which this version does not read".to_owned());
+    if node.hami.is_some() {
+        // The resource counts places of containers, not devices: see hami_devices.
+        return Ok(None);
     }
     let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
     let product = label("nvidia.com/gpu.product");
@@ -180,7 +181,7 @@ fn shared_or_whole(
 }
 
 /// Properties that all devices of the node share.
-fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Device, String> {
+pub(super) fn nvidia_model(node: &NodeFacts, product: &str, resource: &str) -> Result<Device, String> {
     let label = |key: &str| node.labels.get(key).map_or("", String::as_str);
     if product.ends_with("-MIG-INVALID") {
         return Err(

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::gpu_resource::NVIDIA_GPU;
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Enforcement, Node, sharing};
 use comity_types::LeaseId;
 
 use super::dra_devices::{DraDevices, DraView};
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
+use super::hami::hami_devices;
 use super::lent_pods::{self, DriftedPod, Guests};
 use super::mig_devices;
 use super::node_facts::NodeFacts;
@@ -47,6 +49,10 @@ pub(crate) fn build_nodes<'a>(
     settings: &InventorySettings,
 ) -> BuiltInventory {
     let divided = lent_pods::divide(pods, guests, &settings.salt);
+    let mut gpu_pods: BTreeMap<&str, Vec<&PodFacts>> = BTreeMap::new();
+    for pod in divided.local_pods.iter().filter(|pod| pod.request(NVIDIA_GPU) > 0) {
+        gpu_pods.entry(&pod.node).or_default().push(pod);
+    }
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
     let dra = DraView::new(dra, &guests.namespaces());
@@ -63,7 +69,19 @@ pub(crate) fn build_nodes<'a>(
         built.not_offered.extend(not_offered);
         let local = divided.local.get(facts.name.as_str()).unwrap_or(&nothing);
         let devices = if claimed.is_empty() {
-            let (devices, not_offered) = counted_devices(facts, local, settings.reserve);
+            let pods = gpu_pods.get(facts.name.as_str()).map_or(&[][..], Vec::as_slice);
+            let (mut devices, not_offered) = match &facts.hami {
+                Some(hami) => hami_devices::devices(facts, hami, pods, &settings.reserve),
+                None => (Vec::new(), Vec::new()),
+            };
+            built.not_offered.extend(not_offered);
+            let held_back = u32::try_from(devices.len()).unwrap_or(u32::MAX);
+            let reserve = LocalReserve {
+                gpus_per_node: settings.reserve.gpus_per_node.saturating_sub(held_back),
+                ..settings.reserve
+            };
+            let (counted, not_offered) = counted_devices(facts, local, reserve);
+            devices.extend(counted);
             built.not_offered.extend(not_offered);
             NodeDevices { devices, enforces: None }
         } else {

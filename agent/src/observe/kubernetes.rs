@@ -4,6 +4,7 @@
 //! Only the needed facts of each object are kept, and finished pods are not sent. A failed watch restarts with backoff;
 //! the last inventory stays published meanwhile: a silent API server must not look like an empty cluster.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use tokio::time::Instant;
 
 use super::dra_watch::{self, Published};
 use super::gpu_pool::NotOffered;
+use super::hami::hami_handshakes::HamiHandshakes;
 use super::inventory::build_nodes;
 use super::lent_pods::Guests;
 use super::node_facts::NodeFacts;
@@ -141,6 +143,7 @@ struct ObservedCluster {
     leases: LentLeases,
     topologies: Topologies,
     devices: Published,
+    handshakes: HamiHandshakes,
 }
 
 async fn follow<N, P, S>(
@@ -188,13 +191,14 @@ async fn follow<N, P, S>(
                 true
             }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
-                due = None;
-                output.publish(&seen);
+                output.publish(&mut seen);
+                due = seen.handshakes.next_late(Instant::now());
                 false
             }
         };
-        if changed && due.is_none() && seen.is_complete() {
-            due = Some(Instant::now() + DEBOUNCE);
+        if changed && seen.is_complete() {
+            let soon = Instant::now() + DEBOUNCE;
+            due = Some(due.map_or(soon, |due| due.min(soon)));
         }
     }
 }
@@ -282,30 +286,37 @@ impl Output {
         }
     }
 
-    fn publish(&mut self, seen: &ObservedCluster) {
-        let guests = seen.lent();
-        let mut cut: Vec<NodeFacts> = Vec::new();
-        if let Some(mig) = &mut self.mig {
-            let nodes = Some(Arc::new(seen.mig_nodes(&guests.namespaces(), &self.settings.salt)));
-            mig.nodes.send_if_modified(|current| {
-                *current != nodes && {
-                    current.clone_from(&nodes);
-                    true
+    fn publish(&mut self, seen: &mut ObservedCluster) {
+        let (now, guests) = (Instant::now(), seen.lent());
+        seen.handshakes.note(seen.nodes.facts(), now);
+        let book = match &mut self.mig {
+            Some(mig) => {
+                let nodes = Some(Arc::new(seen.mig_nodes(&guests.namespaces(), &self.settings.salt)));
+                mig.nodes.send_if_modified(|current| {
+                    *current != nodes && {
+                        current.clone_from(&nodes);
+                        true
+                    }
+                });
+                let book = mig.book.borrow_and_update();
+                if !book.is_complete {
+                    return;
                 }
-            });
-            let book = mig.book.borrow_and_update();
-            if !book.is_complete {
-                return;
+                Some(book)
             }
-            let known = |facts: &NodeFacts| {
-                Some(NodeFacts { layouts: Some(book.nodes.get(&facts.name)?.clone()), ..facts.clone() })
-            };
-            cut.extend(seen.nodes.facts().filter_map(known));
-        }
-        let is_cut = |facts: &&NodeFacts| cut.iter().any(|cut| cut.name == facts.name);
-        let nodes = seen.nodes.facts().filter(|facts| !is_cut(facts)).chain(&cut);
+            None => None,
+        };
+        let node = |facts| {
+            let judged = seen.handshakes.judged(facts, now);
+            match book.as_ref().and_then(|book| book.nodes.get(&facts.name)) {
+                Some(layouts) => Cow::Owned(NodeFacts { layouts: Some(layouts.clone()), ..judged.into_owned() }),
+                None => judged,
+            }
+        };
+        let nodes: Vec<Cow<'_, NodeFacts>> = seen.nodes.facts().map(node).collect();
         let devices = seen.devices.clone().unwrap_or_default();
         let topologies = seen.topologies.clone().unwrap_or_default();
+        let nodes = nodes.iter().map(|node| &**node);
         let built = build_nodes(nodes, seen.pods.facts(), &guests, &topologies, &devices, &self.settings);
         if built.not_offered != self.logged {
             for left in &built.not_offered {

@@ -55,6 +55,8 @@ pub struct DriftedPod {
 pub(crate) struct NodeUse<'a> {
     /// Amounts that no lease accounts for, by node.
     pub(crate) local: BTreeMap<&'a str, Amounts>,
+    /// Pods that no lease accounts for, and those beyond their leases.
+    pub(crate) local_pods: Vec<&'a PodFacts>,
     /// Pods beyond their leases, the youngest of each lease first.
     pub(crate) drifted: Vec<DriftedPod>,
     /// Units that pods of a lease hold on a node.
@@ -97,7 +99,10 @@ pub(crate) fn divide<'a>(
         }
         match guests.lease_of(pod, &users) {
             Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(LeasePod { pod, guest }),
-            None => add(found.local.entry(&pod.node).or_default(), pod),
+            None => {
+                found.local_pods.push(pod);
+                add(found.local.entry(&pod.node).or_default(), pod);
+            }
         }
     }
     for ((id, node), mut pods) in of_leases {
@@ -116,7 +121,9 @@ pub(crate) fn divide<'a>(
         }
         // Pods that are going hold nothing for long, so they count last.
         pods.sort_by_key(|LeasePod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
-        let drifted = beyond(&pods, allowed).into_iter().rev().map(|LeasePod { pod, guest }| DriftedPod {
+        let beyond = beyond(&pods, allowed);
+        found.local_pods.extend(beyond.iter().map(|LeasePod { pod, .. }| *pod));
+        let drifted = beyond.into_iter().rev().map(|LeasePod { pod, guest }| DriftedPod {
             lease: id,
             namespace: pod.namespace.to_string(),
             name: guest.name.clone(),

@@ -8,6 +8,7 @@ use comity_policy::quantity;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::hami::hami_annotations::HamiAnnotations;
 use super::node_xid::{self, NodeXid};
 use super::{health, wiring};
 use crate::mig::mig_book::NodeBook;
@@ -15,8 +16,6 @@ use crate::mig::mig_node::{BEFORE_ANNOTATION, CUT_LABEL, MigNode};
 
 /// Label families that describe GPUs, and the labels of leases.
 const LABEL_PREFIXES: [&str; 4] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/", LEASE_RESOURCE_PREFIX];
-/// HAMi's device plugin announces itself so; its `nvidia.com/gpu` counts splits, not devices.
-const HAMI_ANNOTATION: &str = "hami.io/node-nvidia-register";
 
 /// The fields that the inventory needs of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +34,8 @@ pub(crate) struct NodeFacts {
     pub(crate) ready: bool,
     /// Represents another cluster, whose capacity this cluster cannot lend.
     pub(crate) is_virtual: bool,
-    /// HAMi shares this node's GPUs.
-    pub(crate) is_hami: bool,
+    /// HAMi's annotations, if it shares this node's GPUs.
+    pub(crate) hami: Option<HamiAnnotations>,
     /// The owner's annotation about its wiring; empty: none.
     pub(crate) wiring: String,
     /// The health agent's annotation on its devices; empty: none.
@@ -73,7 +72,7 @@ impl NodeFacts {
                 .collect(),
             schedulable: is_schedulable(node, &capacity),
             is_virtual: label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node"),
-            is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
+            hami: HamiAnnotations::read(annotation),
             wiring: annotation(wiring::WIRING_ANNOTATION),
             unhealthy: annotation(health::FAULTS_ANNOTATION),
             xids: node_xid::of_conditions(status.and_then(|status| status.conditions.as_deref()).unwrap_or_default()),

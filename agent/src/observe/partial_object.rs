@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use comity_agent_liqo::CREATOR_LABEL;
 use comity_agent_model::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::{
@@ -83,6 +84,7 @@ struct PodMeta {
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     labels: Option<PodLabels>,
+    annotations: Option<PodAnnotations>,
 }
 
 /// The only labels that the inventory needs.
@@ -95,6 +97,13 @@ struct PodLabels {
     /// [`LEASE_LABEL`].
     #[serde(rename = "comity.dev/lease")]
     lease: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodAnnotations {
+    #[serde(rename = "hami.io/vgpu-devices-allocated")]
+    hami_shares: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -142,6 +151,7 @@ impl From<ContainerRead> for Container {
 
 impl From<PodRead> for Pod {
     fn from(PodRead { metadata, spec, status }: PodRead) -> Self {
+        let hami_shares = metadata.annotations.and_then(|annotations| annotations.hami_shares);
         let containers = |read: Vec<ContainerRead>| read.into_iter().map(Container::from).collect();
         let PodLabels { creator, lease } = metadata.labels.unwrap_or_default();
         let labels = [(CREATOR_LABEL, creator), (LEASE_LABEL, lease)];
@@ -155,6 +165,7 @@ impl From<PodRead> for Pod {
                 creation_timestamp: metadata.creation_timestamp,
                 deletion_timestamp: metadata.deletion_timestamp,
                 labels: Some(labels.collect()),
+                annotations: hami_shares.map(|text| [(POD_SHARES_ANNOTATION.to_owned(), text)].into()),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {
@@ -259,6 +270,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": "p", "namespace": "ns", "resourceVersion": "7", "uid": "u", "creationTimestamp": null,
+                "annotations": { "a": "b", "hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,1,1:;" },
                 "managedFields": [{ "manager": "kubectl", "fieldsV1": { "f:spec": {} } }],
             },
             "spec": {
@@ -276,6 +288,7 @@ mod tests {
         let mut names = Names::default();
         let facts = names.facts_of(&lean).unwrap();
         assert!(&*facts.node == "node-1" && facts.requests.contains(&("cpu".into(), 3_250)), "{facts:?}");
+        assert_eq!(facts.hami_shares.as_deref(), Some("GPU-a,NVIDIA,1,1:;"));
         assert_eq!(Some(facts), names.facts_of(&serde_json::from_value(pod).unwrap()));
 
         let nominated =
@@ -305,7 +318,7 @@ mod tests {
         let Partial(lean) = serde_json::from_value::<Partial<Node>>(node.clone()).unwrap();
         assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
         let facts = NodeFacts::of(&lean).unwrap();
-        assert!(facts.schedulable && facts.is_virtual && facts.is_hami && facts.xids.len() == 1, "{facts:?}");
+        assert!(facts.schedulable && facts.is_virtual && facts.hami.is_some() && facts.xids.len() == 1, "{facts:?}");
         let mut cordoned = node.clone();
         cordoned["metadata"]["managedFields"] = json!([]);
         cordoned["status"]["nodeInfo"] = json!({

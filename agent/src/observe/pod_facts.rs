@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_liqo::CREATOR_LABEL;
 use comity_agent_model::lease_id::LEASE_LABEL;
@@ -25,6 +26,8 @@ pub(crate) struct PodFacts {
     pub(crate) requests: Box<[(Arc<str>, u64)]>,
     /// Present for a pod that may belong to a lease.
     pub(crate) guest: Option<Box<GuestPod>>,
+    /// HAMi's annotation with its devices.
+    pub(crate) hami_shares: Option<Box<str>>,
 }
 
 impl PodFacts {
@@ -128,6 +131,12 @@ impl Names {
             node: self.share(node),
             requests: effective_request(pod).iter().map(|(name, amount)| (self.share(name), *amount)).collect(),
             guest: GuestPod::of(pod).map(Box::new),
+            hami_shares: pod
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|annotations| annotations.get(POD_SHARES_ANNOTATION))
+                .map(|text| text.as_str().into()),
         })
     }
 }

@@ -65,6 +65,9 @@ pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
 pub const NVLINK: &str = "comity.dev/nvlink";
 /// Annotation of a pod: "Aligned" for CPU and memory from the NUMA nodes of its GPUs.
 pub const NUMA: &str = "comity.dev/numa";
+/// Annotation of a pod, or for `nvidia.com/gpu.shared` of a namespace: the part of a GPU that one of its GPUs is, as in
+/// "0.25".
+pub const GPU_SHARE: &str = "comity.dev/gpu-share";
 /// Annotation of a namespace: GPUs that its requests may hold at once.
 pub const MAX_GPUS: &str = "comity.dev/max-gpus";
 /// Annotation of a namespace: requests that it may have at once.

@@ -28,7 +28,10 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("agent/liqo", &["types", "policy", "runtime", "agent-model", "agent-kubernetes"]),
     ("agent/delivery", &["types", "proto", "runtime", "agent-model", "agent-kubernetes", "agent-liqo"]),
     ("agent/state", &["types", "proto", "runtime", "agent-model", "agent-liqo"]),
-    ("agent/workload", &["types", "proto", "runtime", "agent-model", "agent-kubernetes", "agent-liqo", "agent-state"]),
+    (
+        "agent/workload",
+        &["types", "policy", "proto", "runtime", "agent-model", "agent-kubernetes", "agent-liqo", "agent-state"],
+    ),
     (
         "agent",
         &[

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::call::own_labels;
+use comity_agent_kubernetes::hami::HamiShare;
 use comity_agent_model::lease_id::{LEASE_LABEL, RUNTIME_CLASS_LABEL, namespace_name};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -12,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
 use crate::lease_nodes::is_counted_by_node;
+use crate::lease_sharing::LeaseSharing;
 use crate::{DonorLease, TENANT_LABEL};
 
 /// Label with the borrowing cluster.
@@ -51,8 +53,8 @@ pub(crate) fn metadata(lease: &DonorLease, name: &str) -> ObjectMeta {
     }
 }
 
-/// The namespace, under Pod Security `restricted`.
-pub(crate) fn namespace(lease: &DonorLease, runtime_class: Option<&str>) -> Namespace {
+/// The namespace, under Pod Security `restricted`, with the limits of a share if HAMi enforces them.
+pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing, runtime_class: Option<&str>) -> Namespace {
     let mut labels = labels(lease);
     for mode in ["enforce", "audit", "warn"] {
         labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
@@ -62,10 +64,12 @@ pub(crate) fn namespace(lease: &DonorLease, runtime_class: Option<&str>) -> Name
         labels.insert(NODES_LABEL.0.to_owned(), NODES_LABEL.1.to_owned());
     }
     let resource = (GPU_RESOURCE.to_owned(), lease.placement.resource_name.clone());
+    let mut annotations = sharing.hami().map(HamiShare::annotations).unwrap_or_default();
+    annotations.extend([resource]);
     let metadata = ObjectMeta {
         name: Some(namespace_name(lease.lease_id)),
         labels: Some(labels),
-        annotations: Some([resource].into()),
+        annotations: Some(annotations),
         ..ObjectMeta::default()
     };
     Namespace { metadata, ..Namespace::default() }

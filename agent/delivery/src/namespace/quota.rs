@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::dynamic_resources::GpuClass;
+use comity_agent_kubernetes::hami::{CORES_RESOURCE, MEMORY_RESOURCE};
 use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -10,6 +11,7 @@ use kube::api::ObjectMeta;
 
 use crate::DonorLease;
 use crate::lease_nodes::{is_counted_by_node, lease_gpus, lease_resource};
+use crate::lease_sharing::LeaseSharing;
 
 /// Name of the quota; the origin reads it to check that the lease is usable.
 pub(crate) const QUOTA_NAME: &str = "gpus";
@@ -30,11 +32,13 @@ type Quantities = BTreeMap<String, Quantity>;
 
 /// The ResourceQuota: GPUs and virtual functions exactly as leased, every other device at zero, CPU and memory as
 /// leased, no external Services, and a bounded number of objects. `devices` are all device names known on this cluster.
+/// HAMi counts memory and compute of a share beside the share itself.
 ///
 /// # Errors
 /// [`DeliveryError::Permanent`] for a placement that leases nothing, or for more device names than a quota may hold.
 pub(crate) fn resource_quota(
     lease: &DonorLease,
+    sharing: &LeaseSharing,
     devices: &BTreeSet<String>,
     metadata: impl Fn(&str) -> ObjectMeta,
 ) -> Result<ResourceQuota, DeliveryError> {
@@ -70,6 +74,11 @@ pub(crate) fn resource_quota(
     };
     if is_counted_by_node(lease) {
         hard.insert(format!("requests.{}", lease_gpus(lease.lease_id)), number(placement.resource_count));
+    }
+    if let Some(share) = sharing.hami() {
+        for (name, each) in [(MEMORY_RESOURCE, share.memory_mib), (CORES_RESOURCE, share.cores.into())] {
+            hard.insert(format!("requests.{name}"), number(each.saturating_mul(placement.resource_count)));
+        }
     }
     let shares = shares(lease);
     for (name, amount) in [
@@ -108,32 +117,40 @@ pub(crate) fn resource_quota(
 
 /// The LimitRange: a container without requests gets half of one share, so that a pod with a sidecar fits; a minimum
 /// prevents a limit of zero, which would mean no limit. Each container has exactly one unit of the lease's own
-/// resource, which only the lease's nodes have.
-pub(crate) fn limit_range(lease: &DonorLease, metadata: impl Fn(&str) -> ObjectMeta) -> LimitRange {
+/// resource, which only the lease's nodes have, and at most one share of MPS: the kubelet would refuse the pod after it
+/// is bound.
+pub(crate) fn limit_range(
+    lease: &DonorLease,
+    sharing: &LeaseSharing,
+    metadata: impl Fn(&str) -> ObjectMeta,
+) -> LimitRange {
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
     let resource = lease_resource(lease.lease_id);
-    let usual: Quantities = [
+    let mut usual: Quantities = [
         ("cpu".to_owned(), milli(half_share(cpu_milli(lease), MIN_CPU_MILLI))),
         ("memory".to_owned(), mib(half_share(memory_mib(lease), MIN_MEMORY_MIB))),
         (resource.clone(), number(1)),
     ]
     .into();
+    let mut most = Quantities::from([(resource.clone(), number(1))]);
+    if *sharing == LeaseSharing::Mps {
+        // A maximum without a default would be the default.
+        usual.insert(lease.placement.resource_name.clone(), number(0));
+        most.insert(lease.placement.resource_name.clone(), number(1));
+    }
     let with_disk = |amount: Quantity| {
         let mut amounts = usual.clone();
         amounts.insert("ephemeral-storage".to_owned(), amount);
         amounts
     };
-    let least = [
-        ("cpu".to_owned(), milli(MIN_CPU_MILLI)),
-        ("memory".to_owned(), mib(MIN_MEMORY_MIB)),
-        (resource.clone(), number(1)),
-    ];
+    let least =
+        [("cpu".to_owned(), milli(MIN_CPU_MILLI)), ("memory".to_owned(), mib(MIN_MEMORY_MIB)), (resource, number(1))];
     let item = LimitRangeItem {
         type_: "Container".to_owned(),
         default: Some(with_disk(gib(CONTAINER_DISK_GIB))),
         default_request: Some(with_disk(mib(64))),
         min: Some(least.into()),
-        max: Some([(resource, number(1))].into()),
+        max: Some(most),
         ..LimitRangeItem::default()
     };
     LimitRange { metadata: metadata(LIMITS_NAME), spec: Some(LimitRangeSpec { limits: vec![item] }) }
@@ -172,6 +189,7 @@ fn gib(amount: u64) -> Quantity {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_agent_kubernetes::gpu_resource::all_known;
+    use comity_agent_kubernetes::hami::HamiShare;
     use comity_agent_model::gpu_demand::GpuDemand;
     use comity_agent_model::lease::placement::{NodePlacement, Placement, VirtualFunctions};
     use comity_types::LeaseId;
@@ -203,7 +221,7 @@ mod tests {
     }
 
     fn hard(lease: &DonorLease, on_nodes: &[&str]) -> BTreeMap<String, String> {
-        let quota = resource_quota(lease, &all_known(on_nodes.iter().copied()), named).unwrap();
+        let quota = resource_quota(lease, &LeaseSharing::Counted, &all_known(on_nodes.iter().copied()), named).unwrap();
         quota.spec.unwrap().hard.unwrap().into_iter().map(|(name, Quantity(amount))| (name, amount)).collect()
     }
 
@@ -274,7 +292,11 @@ mod tests {
 
     #[test]
     fn defaults_fit_twice_into_a_share() {
-        let limits = limit_range(&lease("nvidia.com/gpu", 3, 6_000), named).spec.unwrap().limits.remove(0);
+        let limits = limit_range(&lease("nvidia.com/gpu", 3, 6_000), &LeaseSharing::Counted, named)
+            .spec
+            .unwrap()
+            .limits
+            .remove(0);
         for amounts in [&limits.default, &limits.default_request, &limits.min, &limits.max] {
             assert_eq!(amounts.as_ref().unwrap()["lease.comity.dev/lease-7"], number(1));
         }
@@ -283,9 +305,32 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_hami_count_memory_and_compute() {
+        let share = HamiShare { memory_mib: 4_077, cores: 5, devices: ["GPU-0".to_owned()].into() };
+        let sharing = LeaseSharing::Hami(share);
+        let lease = lease("nvidia.com/gpu", 4, 0);
+        let quota = resource_quota(&lease, &sharing, &all_known(["nvidia.com/gpu"]), named).unwrap();
+        let hard = quota.spec.unwrap().hard.unwrap();
+        assert_eq!(hard["requests.nvidia.com/gpu"], number(4));
+        assert_eq!(hard["requests.nvidia.com/gpumem"], number(4 * 4_077));
+        assert_eq!(hard["requests.nvidia.com/gpucores"], number(20));
+        assert_eq!(hard["requests.nvidia.com/gpumem-percentage"], number(0));
+    }
+
+    #[test]
+    fn a_container_gets_one_share_of_mps_and_by_default_none() {
+        let lease = lease("nvidia.com/gpu.shared", 4, 0);
+        let limits = limit_range(&lease, &LeaseSharing::Mps, named).spec.unwrap().limits.remove(0);
+        assert_eq!(limits.max.unwrap()["nvidia.com/gpu.shared"], number(1));
+        assert_eq!(limits.default.unwrap()["nvidia.com/gpu.shared"], number(0));
+        assert_eq!(limits.default_request.unwrap()["nvidia.com/gpu.shared"], number(0));
+        assert!(!limits.min.unwrap().contains_key("nvidia.com/gpu.shared"));
+    }
+
+    #[test]
     fn a_placement_of_nothing_is_refused() {
         for lease in [lease("nvidia.com/gpu", 0, 1), lease("", 1, 1)] {
-            let error = resource_quota(&lease, &BTreeSet::new(), named).unwrap_err();
+            let error = resource_quota(&lease, &LeaseSharing::Counted, &BTreeSet::new(), named).unwrap_err();
             assert!(matches!(error, DeliveryError::Permanent { code: "empty-placement", .. }));
         }
     }

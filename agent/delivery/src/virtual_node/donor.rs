@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::{LentNode, VirtualNodeDonor, granted};
 use crate::DonorLease;
 use crate::lease_nodes::LeaseNodes;
+use crate::lease_sharing::LeaseSharing;
 
 /// Time limit for the admission policies to admit a lease; observed: well under a second.
 const POLICIES_PATIENCE: Duration = Duration::from_secs(15);
@@ -53,6 +54,22 @@ impl NodeLender {
     }
 }
 
+/// Checks that HAMi does not share the lease's devices in parts: its limits are those that a pod states, and pods of a
+/// virtual node come from the origin as their authors wrote them. A pod that states none gets a whole device.
+fn check_parts(lease: &DonorLease, sharing: &LeaseSharing) -> Result<(), DeliveryError> {
+    if sharing.hami().is_none_or(|share| share.cores >= 100) {
+        return Ok(());
+    }
+    Err(DeliveryError::permanent(
+        "hami-virtual-node",
+        format!(
+            "{}: HAMi holds pods to parts of a GPU only in a lease's namespace; ask with --delivery namespace, or with \
+             --selector \"device.sharing != 'fractional'\"",
+            lease.lease_id
+        ),
+    ))
+}
+
 impl VirtualNodeDonor for NodeLender {
     fn challenge<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<Challenge, DeliveryError>> {
         Box::pin(self.liqo.challenge(peer))
@@ -89,6 +106,7 @@ impl VirtualNodeDonor for NodeLender {
     ) -> BoxFuture<'a, Result<LentNode, DeliveryError>> {
         Box::pin(async move {
             let resources = granted(lease)?;
+            check_parts(lease, &self.nodes.sharing(lease).await?)?;
             let selection = self.nodes.select(lease).await?;
             let grant = Grant {
                 origin_liqo_id: peer.liqo_id.clone(),
@@ -129,5 +147,34 @@ impl VirtualNodeDonor for NodeLender {
 
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
         Box::pin(self.nodes.leases())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_agent_kubernetes::hami::HamiShare;
+    use comity_agent_model::gpu_demand::GpuDemand;
+    use comity_agent_model::lease::placement::Placement;
+
+    use super::*;
+
+    #[test]
+    fn parts_that_nobody_holds_pods_to_are_not_lent_as_a_node() {
+        let lease = DonorLease {
+            lease_id: LeaseId(7),
+            tenant: "t".into(),
+            origin: "o".into(),
+            placement: Placement::new("here".parse().unwrap()),
+            gpus: GpuDemand::default(),
+            fencing_token: 1,
+            ends_at_ms: 0,
+        };
+        let hami = |cores| LeaseSharing::Hami(HamiShare { memory_mib: 1, cores, devices: BTreeSet::new() });
+        let error = check_parts(&lease, &hami(95)).unwrap_err();
+        assert!(matches!(error, DeliveryError::Permanent { code: "hami-virtual-node", .. }), "{error}");
+        for sharing in [hami(100), LeaseSharing::Mps, LeaseSharing::Counted] {
+            check_parts(&lease, &sharing).unwrap();
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::observe::{LocalReserve, TEST_SALT};
 
 mod cut_devices;
 mod feature_discovery;
+mod hami_nodes;
 mod virtual_functions;
 
 /// A node as the API server sends it, with eight H100 unless the test says otherwise.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_model::gpu_demand::Share;
+
 use super::facts::demand::Shape;
 use super::facts::namespace::Rules;
 use super::facts::pod::{Owner, Parts, PodFacts, PodRef};
@@ -26,6 +28,7 @@ pub(crate) fn pod(name: &str) -> PodView {
             has_controller: true,
             shape: Ok(Shape {
                 resource: "nvidia.com/gpu".to_owned(),
+                share: Some(Share::Whole),
                 gpus: 1,
                 cpu_milli_per_gpu: 1_000,
                 memory_mib_per_gpu: 1_024,
@@ -68,6 +71,7 @@ pub(crate) fn rules() -> Rules {
         max_requests: 4,
         duration_ms: 0,
         cooldown_ms: 60_000,
+        gpu_share_milli: 50,
     }
 }
 
@@ -93,6 +97,7 @@ pub(crate) fn request(gpus: u32, group: &str) -> RequestFacts {
         tenant: "vision".to_owned(),
         class: "frontier".to_owned(),
         gpus,
+        share: Some(Share::Whole),
         cpu_milli_per_gpu: 1_000,
         memory_mib_per_gpu: 1_024,
         is_queued: true,
@@ -118,6 +123,7 @@ pub(crate) fn lease(request: &str, gpus: u32, stage: LeaseStage) -> LeaseFacts {
         class: "frontier".to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
         gpus,
+        share: Some(Share::Whole),
         cpu_milli_per_gpu: 1_000,
         memory_mib_per_gpu: 1_024,
         stage,

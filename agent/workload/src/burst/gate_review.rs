@@ -2,7 +2,6 @@
 //!
 //! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
-use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_model::node_service::NodeService;
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::Pod;
@@ -91,7 +90,7 @@ fn wants_gate(pod: &Pod) -> bool {
     let is_placed = spec.node_name.as_ref().is_some_and(|node| !node.is_empty())
         || spec.node_selector.as_ref().is_some_and(|selector| selector.contains_key(LEASE));
     let is_gated = spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE);
-    let asks = matches!(shape(&effective_request(pod)), Some(Ok(_)));
+    let asks = matches!(shape(pod), Some(Ok(_)));
     asks && !kept_here && !is_placed && !is_gated && obstacle(pod).is_none()
 }
 

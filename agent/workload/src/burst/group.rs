@@ -27,13 +27,14 @@ impl Group {
         let shape = &self.shape;
         let amounts =
             [u64::from(shape.gpus), shape.cpu_milli_per_gpu, shape.memory_mib_per_gpu].map(|it| it.to_string());
-        let options = self.options.text();
+        let (options, share) = (self.options.text(), format!("{:?}", shape.share));
         let parts = [
             "group",
             &self.namespace,
             &self.owner_uid,
             &self.class,
             &shape.resource,
+            &share,
             &amounts[0],
             &amounts[1],
             &amounts[2],
@@ -114,6 +115,7 @@ mod tests {
     fn group() -> Group {
         let shape = Shape {
             resource: "nvidia.com/mig-1g.10gb.me".to_owned(),
+            share: None,
             gpus: 2,
             cpu_milli_per_gpu: 1,
             memory_mib_per_gpu: 2,

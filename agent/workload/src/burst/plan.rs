@@ -187,7 +187,7 @@ impl<'a> Planner<'a> {
         let group = Group {
             namespace: facts.pod.namespace.clone(),
             class,
-            shape: shape.clone(),
+            shape: shape.sized(rules.gpu_share_milli),
             owner_uid: facts.owner.uid.clone(),
             options: facts.options.clone(),
         };
@@ -241,6 +241,12 @@ impl<'a> Planner<'a> {
     fn serve(&mut self, pod: &'a PodView, request: &'a str) {
         let facts = &pod.facts;
         let Some(slot) = self.slots.get(request) else { return };
+        if let (Some((lease, its)), Ok(shape)) = (slot.active(), &facts.shape)
+            && slot.has_other_resource(shape)
+        {
+            let note = notes::other_resource(lease, its, &shape.resource);
+            return self.leave_here(facts, Some(note));
+        }
         if let Some((lease, its)) = slot.active() {
             let note = notes::goes_to(lease, its);
             let (lease, gated) = (lease.to_owned(), facts.is_gated());

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_model::gpu_demand::Share;
+
 use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
 use super::facts::pod_options::PodOptions;
@@ -16,6 +18,7 @@ pub(crate) struct Slot<'a> {
     pub(crate) class: &'a str,
     pub(crate) gpus: u32,
     pub(crate) used: u32,
+    share: Option<&'a Share>,
     cpu_milli_per_gpu: u64,
     memory_mib_per_gpu: u64,
     pub(crate) is_queued: bool,
@@ -44,6 +47,11 @@ impl Slot<'_> {
         self.lease.is_some_and(|(_, lease)| lease.stage == LeaseStage::Ending)
     }
 
+    /// Whether the donor counts its GPUs by another resource than the pod requests: its node then has none for the pod.
+    pub(crate) fn has_other_resource(&self, shape: &Shape) -> bool {
+        self.lease.is_some_and(|(_, lease)| !lease.resource.is_empty() && lease.resource != shape.resource)
+    }
+
     /// Whether pods of this shape, options and group could use it, regardless of free GPUs.
     pub(crate) fn suits(&self, shape: &Shape, options: &PodOptions, group: &str) -> bool {
         // An ending lease has no capacity, unless its request waits for the next one.
@@ -56,8 +64,9 @@ impl Slot<'_> {
         let together = self.purpose.is_none_or(|purpose| {
             purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
         });
-        let same_kind =
-            self.lease.is_none_or(|(_, lease)| lease.resource.is_empty() || lease.resource == shape.resource);
+        // People may request any part for their pods; burst requests what a pod states.
+        let same_share = self.purpose.is_none() || self.share == shape.share.as_ref();
+        let same_kind = !self.has_other_resource(shape) && same_share;
         // A queued request serves its own group only; one that burst did not make serves pods once it has a lease.
         let theirs = match self.purpose {
             Some(purpose) if self.is_queued => purpose.group == group,
@@ -83,6 +92,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
                 class: &request.class,
                 gpus: request.gpus,
                 used: 0,
+                share: request.share.as_ref(),
                 cpu_milli_per_gpu: request.cpu_milli_per_gpu,
                 memory_mib_per_gpu: request.memory_mib_per_gpu,
                 is_queued: request.is_queued,
@@ -103,6 +113,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
             class: &lease.class,
             gpus: lease.gpus,
             used: 0,
+            share: lease.share.as_ref(),
             cpu_milli_per_gpu: lease.cpu_milli_per_gpu,
             memory_mib_per_gpu: lease.memory_mib_per_gpu,
             is_queued: false,
@@ -122,7 +133,11 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
     }
     for pod in &snapshot.pods {
         let gpus = pod.facts.shape.as_ref().map_or(0, |shape| shape.gpus);
-        if let Some(slot) = request_of(snapshot, &pod.facts).and_then(|request| slots.get_mut(request)) {
+        let cannot_use = |slot: &Slot<'_>| {
+            pod.facts.node.is_none() && pod.facts.shape.as_ref().is_ok_and(|shape| slot.has_other_resource(shape))
+        };
+        let slot = request_of(snapshot, &pod.facts).and_then(|request| slots.get_mut(request));
+        if let Some(slot) = slot.filter(|slot| !cannot_use(slot)) {
             slot.used = slot.used.saturating_add(gpus);
         }
     }

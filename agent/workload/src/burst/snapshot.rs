@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_model::gpu_demand::Share;
+
 use super::facts::namespace::Rules;
 use super::facts::pod::PodFacts;
 use super::facts::pod_options::PodOptions;
@@ -27,6 +29,8 @@ pub struct RequestFacts {
     pub class: String,
     /// GPUs, or MIG instances.
     pub gpus: u32,
+    /// How much of a GPU each is.
+    pub share: Option<Share>,
     /// CPU for each, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,
     /// Memory for each, in MiB.
@@ -103,6 +107,8 @@ pub struct LeaseFacts {
     pub resource: String,
     /// Number of GPUs.
     pub gpus: u32,
+    /// How much of a GPU each is.
+    pub share: Option<Share>,
     /// CPU for each, in thousandths of a core.
     pub cpu_milli_per_gpu: u64,
     /// Memory for each, in MiB.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::gpu_resource::NVIDIA_GPU_SHARED;
 use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::gpu_demand::Share;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::record::Records;
 use comity_proto::v1;
@@ -10,6 +12,7 @@ use comity_proto::v1::sharing::Mode;
 use comity_runtime::SpiffeId;
 use comity_types::{Delivery, LeaseState};
 
+use crate::burst::facts::demand::WHOLE_GPU_MILLI;
 use crate::burst::facts::pod_options::PodOptions;
 use crate::burst::group::Purpose;
 use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
@@ -26,6 +29,7 @@ pub(super) fn request(request: &v1::Request, cluster: &str) -> Option<RequestFac
         tenant: spec.tenant.clone(),
         class: gpus.class,
         gpus: gpus.count,
+        share: gpus.share.and_then(|share| share.kind).map(Share::from),
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
         is_queued: request.state() == v1::RequestState::Queued,
@@ -65,6 +69,7 @@ fn facts(lease: &Lease) -> LeaseFacts {
         class: gpus.class,
         resource: placement.map(|placement| placement.resource_name.clone()).unwrap_or_default(),
         gpus: gpus.count,
+        share: gpus.share,
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
         stage: match lease.state {
@@ -81,7 +86,8 @@ fn facts(lease: &Lease) -> LeaseFacts {
     }
 }
 
-/// Whole devices that are healthy, that no local work uses and that are not lent, by node and resource.
+/// GPUs that are healthy, that no local work uses and that are not lent, by node and resource: whole devices, and shares
+/// where they have a name of their own.
 pub(super) fn local(nodes: &[v1::Node], state: Option<&DesiredState>, cluster: &str) -> Vec<BTreeMap<String, u64>> {
     let mut lent: BTreeSet<(&str, u32)> = BTreeSet::new();
     for lease in state.into_iter().flat_map(|state| &state.leases) {
@@ -100,10 +106,16 @@ pub(super) fn local(nodes: &[v1::Node], state: Option<&DesiredState>, cluster: &
         let mut free = BTreeMap::new();
         for device in &node.devices {
             let mode = device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref());
-            let is_whole = matches!(mode, None | Some(Mode::Exclusive(_)));
-            let is_free = device.healthy && device.local_use_milli == 0 && !lent.contains(&(&node.id, device.index));
-            if is_whole && is_free {
-                *free.entry(device.resource_name.clone()).or_insert(0) += 1;
+            let parts = match mode {
+                None | Some(Mode::Exclusive(_)) => 1,
+                Some(Mode::TimeSlicing(slices)) if device.resource_name == NVIDIA_GPU_SHARED => slices.replicas,
+                Some(Mode::Mps(mps)) if device.resource_name == NVIDIA_GPU_SHARED => mps.shares,
+                Some(_) => 0,
+            };
+            let free_milli = WHOLE_GPU_MILLI.saturating_sub(device.local_use_milli);
+            let free_parts = free_milli.checked_div(WHOLE_GPU_MILLI / parts.max(1)).unwrap_or(0).min(parts);
+            if free_parts > 0 && device.healthy && !lent.contains(&(&node.id, device.index)) {
+                *free.entry(device.resource_name.clone()).or_insert(0) += u64::from(free_parts);
             }
         }
         free
@@ -144,6 +156,22 @@ mod tests {
         };
         let nodes = [node("a", true), node("b", false)];
         assert_eq!(local(&nodes, None, "here"), [BTreeMap::from([("nvidia.com/gpu".to_owned(), 2)])]);
+        let sliced = |strategy: Mode, local_use_milli| v1::Device {
+            sharing: Some(v1::Sharing { mode: Some(strategy) }),
+            resource_name: NVIDIA_GPU_SHARED.to_owned(),
+            ..device(0, true, local_use_milli)
+        };
+        let four = || Mode::TimeSlicing(v1::sharing::TimeSlicing { replicas: 4 });
+        let shared = v1::Node {
+            devices: vec![
+                sliced(four(), 250),
+                sliced(four(), 1_000),
+                sliced(Mode::Mps(v1::sharing::Mps { shares: 3 }), 333),
+                sliced(Mode::Fractional(v1::sharing::Fractional { step_milli: 50 }), 0),
+            ],
+            ..node("c", true)
+        };
+        assert_eq!(local(&[shared], None, "here"), [BTreeMap::from([(NVIDIA_GPU_SHARED.to_owned(), 5)])]);
         let share = DeviceShare { device: 3, milli: 1_000, ..DeviceShare::default() };
         let part = NodePlacement { node: "a".to_owned(), devices: vec![share], ..NodePlacement::default() };
         let placement = Placement { nodes: vec![part], ..Placement::new("here".parse().unwrap()) };

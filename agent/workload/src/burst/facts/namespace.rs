@@ -6,8 +6,9 @@ use comity_types::is_dns_label;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 
+use crate::burst::facts::demand::{SMALLEST_SHARE_MILLI, share_milli};
 use crate::burst::settings::BurstSettings;
-use crate::burst::{CLASS, COOLDOWN, DURATION, MAX_GPUS, MAX_REQUESTS, OFFLOAD_LABEL, TENANT_LABEL};
+use crate::burst::{CLASS, COOLDOWN, DURATION, GPU_SHARE, MAX_GPUS, MAX_REQUESTS, OFFLOAD_LABEL, TENANT_LABEL};
 
 /// The rules of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Rules {
     pub duration_ms: u64,
     /// How long an unused lease is kept.
     pub cooldown_ms: u64,
+    /// Size of one `nvidia.com/gpu.shared`, in thousandths of a GPU.
+    pub gpu_share_milli: u32,
 }
 
 /// Rules of a namespace, or what is invalid in them; `None` if it did not opt in.
@@ -73,6 +76,12 @@ fn read(
             format!("the namespace's annotation {key} is {text:?}; write a time such as 90s, 30m, 2h or 1d")
         }),
     };
+    let gpu_share_milli = match annotations.get(GPU_SHARE) {
+        None => SMALLEST_SHARE_MILLI,
+        Some(text) => share_milli(text).ok_or_else(|| {
+            format!("the namespace's annotation {GPU_SHARE} is {text:?}; write a part of a GPU, 0.05 to 1")
+        })?,
+    };
     Ok(Rules {
         tenant: tenant.clone(),
         class: class.clone(),
@@ -80,6 +89,7 @@ fn read(
         max_requests: count(MAX_REQUESTS, settings.max_requests)?,
         duration_ms: time(DURATION, settings.duration_seconds)?,
         cooldown_ms: time(COOLDOWN, settings.cooldown_seconds)?,
+        gpu_share_milli,
     })
 }
 
@@ -129,6 +139,10 @@ mod tests {
         let rules = of(labels.clone(), said).unwrap().unwrap();
         assert_eq!((rules.class.as_str(), rules.max_gpus, rules.max_requests), ("frontier", 4, 2));
         assert_eq!((rules.duration_ms, rules.cooldown_ms), (7_200_000, 5_000));
+        assert_eq!(rules.gpu_share_milli, 50);
+        assert_eq!(of(labels.clone(), json!({ GPU_SHARE: "0.25" })).unwrap().unwrap().gpu_share_milli, 250);
+        let error = of(labels.clone(), json!({ GPU_SHARE: "0.01" })).unwrap().unwrap_err();
+        assert!(error.contains(GPU_SHARE) && error.contains("0.01"), "{error}");
         let error = of(labels.clone(), json!({ MAX_GPUS: "many" })).unwrap().unwrap_err();
         assert!(error.contains(MAX_GPUS) && error.contains("many") && error.contains("whole number"), "{error}");
         assert!(of(labels, json!({ DURATION: "2 weeks" })).unwrap().unwrap_err().contains("2 weeks"));

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_agent_kubernetes::pod_request::effective_request;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::burst::facts::demand::{Shape, shape};
@@ -96,7 +95,7 @@ impl PodFacts {
     pub fn of(pod: &Pod) -> Option<Self> {
         let (metadata, spec) = (&pod.metadata, pod.spec.as_ref()?);
         let gates: Vec<String> = spec.scheduling_gates.iter().flatten().map(|gate| gate.name.clone()).collect();
-        let shape = match shape(&effective_request(pod)) {
+        let shape = match shape(pod) {
             Some(shape) => shape,
             None if gates.iter().any(|gate| gate == GATE) => Err("it asks for no GPU".to_owned()),
             None => return None,

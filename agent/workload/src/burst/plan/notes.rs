@@ -47,6 +47,15 @@ pub(super) fn goes_to(lease: &str, facts: &LeaseFacts) -> Note {
     note("ComityScheduled", format!("may run on {lease}, {} GPUs lent by {}{until}", facts.gpus, facts.donor))
 }
 
+pub(super) fn other_resource(lease: &str, facts: &LeaseFacts, requested: &str) -> Note {
+    let LeaseFacts { donor, resource, class, .. } = facts;
+    cannot_go(&format!(
+        "{donor} counts the GPUs of {lease} by {resource}, and the pod requests {requested}; request {resource}, or name \
+         by {} a class other than {class:?}, whose GPUs are counted by {requested}",
+        crate::burst::CLASS
+    ))
+}
+
 pub(super) fn waits(request: &str, slot: &Slot<'_>) -> Note {
     match slot.lease {
         Some((lease, facts)) if facts.stage == LeaseStage::Ending => {

@@ -4,7 +4,7 @@ use comity_agent_model::gpu_demand::GpuDemand;
 
 use super::{BurstAction, Planner, RETRY_AFTER_MS, Submission, notes};
 use crate::burst::burst_request::BurstRequest;
-use crate::burst::facts::demand::{MAX_GPUS_PER_REQUEST, share};
+use crate::burst::facts::demand::MAX_GPUS_PER_REQUEST;
 use crate::burst::facts::namespace::Rules;
 use crate::burst::facts::pod::PodFacts;
 use crate::burst::group::{Group, Purpose, submission_key};
@@ -218,7 +218,7 @@ impl<'a> Planner<'a> {
             gpus: GpuDemand {
                 class: group.class.clone(),
                 selector: String::new(),
-                share: share(&shape.resource),
+                share: shape.share.clone(),
                 count: total(group, pods),
                 cpu_milli_per_gpu: shape.cpu_milli_per_gpu.max(self.snapshot.least_cpu_milli),
                 memory_mib_per_gpu: shape.memory_mib_per_gpu.max(self.snapshot.least_memory_mib),
