@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
+use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_PLACES, LEASE_RESOURCE_PREFIX};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, patching};
+use comity_agent_kubernetes::call::{Pager, call, patching};
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
@@ -254,9 +254,10 @@ impl MigKeeper {
         let operation = format!("list the pods of node {}", node.name);
         let pods = Api::<Pod>::all(self.client.clone());
         let on_node = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
-        let mut page = ListParams::default().fields(&on_node).limit(PAGE_SIZE);
-        for _ in 0..MAX_PAGES {
-            let list = call(&operation, pods.list(&page)).await?;
+        let mut pager = Pager::new(ListParams::default().fields(&on_node));
+        while let Some(page) = pager.page() {
+            let list = call(&operation, pods.list(page)).await?;
+            pager.turn(&list.metadata);
             let requests = list.items.iter().map(effective_request);
             let used = |request: &comity_agent_kubernetes::pod_request::Amounts| {
                 resources.iter().find(|name| of(request, name) > 0).cloned()
@@ -264,10 +265,6 @@ impl MigKeeper {
             if let Some(resource) = requests.into_iter().find_map(|request| used(&request)) {
                 let operation = format!("cut a device of node {}", node.name);
                 return Err(DeliveryError::temporary(operation, format!("a pod uses {resource} now")));
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
             }
         }
         Ok(())

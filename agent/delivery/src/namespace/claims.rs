@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, creating};
+use comity_agent_kubernetes::call::{Pager, call, call_opt, creating};
 use comity_agent_kubernetes::dynamic_resources::{
     ClaimFacts, DevicePools, GpuClass, LeasedDevice, PublishedGpu, SliceFacts, order,
 };
@@ -181,15 +181,11 @@ where
     K::DynamicType: Default,
 {
     let objects = Api::<K>::all(client.clone());
-    let mut page = wanted.clone().limit(PAGE_SIZE);
-    let mut found = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let list = call(operation, objects.list(&page)).await.map_err(with_remedy)?;
+    let (mut pager, mut found) = (Pager::new(wanted.clone()), Vec::new());
+    while let Some(page) = pager.page() {
+        let list = call(operation, objects.list(page)).await.map_err(with_remedy)?;
+        pager.turn(&list.metadata);
         found.extend(list.items);
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => break,
-        }
     }
     Ok(found)
 }
