@@ -26,7 +26,7 @@ fn build(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBand
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let lent = BTreeSet::from(["comity-lease-1".to_owned()]);
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma };
-    let mut built = build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings);
+    let mut built = build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &DraDevices::default(), &settings);
     (built.nodes.remove(0).rdma, built.not_offered)
 }
 
