@@ -201,7 +201,8 @@ mod tests {
         assert_eq!((whole.gpus[0].memory_mib, whole.gpus[0].key().as_str()), (81_559, "gpu.nvidia.com/gpu-0"));
         let consumed =
             json!([{ "counterSet": "gpu-0-counter-set", "counters": { "memory-slice-0": { "value": "1" } } }]);
-        let cases: [(fn(&mut Value), &str); 5] = [
+        type Change = fn(&mut Value);
+        let cases: [(Change, &str); 5] = [
             (|device| device["attributes"]["type"]["string"] = json!("vfio"), "vfio"),
             (|device| drop(device["attributes"].as_object_mut().unwrap().remove("uuid")), "uuid"),
             (|device| device["attributes"]["uuid"]["string"] = json!("\" || true"), "uuid"),
