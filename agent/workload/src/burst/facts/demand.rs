@@ -111,7 +111,7 @@ fn check_containers(shape: Shape, pod: &Pod) -> Result<Shape, String> {
 
 fn shape_of_amounts(amounts: &Amounts) -> Option<Result<Shape, String>> {
     let wants = |name: &&str| amounts.get(*name).is_some_and(|amount| *amount > 0);
-    if let Some(limit) = HAMI_LIMITS.iter().find(|name| wants(*name)) {
+    if let Some(limit) = HAMI_LIMITS.iter().find(|name| wants(name)) {
         return Some(Err(format!(
             "it requests {limit}, which HAMi limits on a donor only in a lease's namespace; leave it out and state \
              {GPU_SHARE}, or request a lease with delivery namespace"
