@@ -59,8 +59,8 @@ pub(crate) fn pack(board: Board, counts: &ProfileCounts, fixed: &Instances) -> O
     })
 }
 
-/// The instances of `wanted`, then as many of `kept` as still fit, then more like the wanted ones, then the largest that
-/// fit: a device in use cannot be cut, so no slot is left over. `None` if the wanted ones overlap.
+/// The instances of `wanted`, then as many of `kept` as still fit, then more like the wanted ones, then the largest
+/// that fit: a device in use cannot be cut, so no slot is left over. `None` if the wanted ones overlap.
 pub(crate) fn fill(board: Board, wanted: &Instances, kept: &DeviceLayout) -> Option<Instances> {
     let (mut filled, mut state) = (wanted.clone(), in_use(board, wanted)?);
     let mut add = |profile: &str, shape: &InstanceShape, start: u8, state: &mut InUse| {

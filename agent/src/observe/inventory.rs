@@ -65,7 +65,7 @@ pub(crate) fn build_nodes<'a>(
     built
 }
 
-/// The devices of a node, and resources that cannot be offered: by their layout where the agent knows it, else by number.
+/// The devices of a node, by their layout where the agent knows it, and resources that cannot be offered.
 fn devices(facts: &NodeFacts, local: &Amounts, reserve: LocalReserve) -> (Vec<Device>, Vec<NotOffered>) {
     let mut unknown = Vec::new();
     if let Some(layouts) = &facts.layouts {

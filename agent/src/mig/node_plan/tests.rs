@@ -8,11 +8,37 @@ use crate::mig::mig_node::MigNode;
 use crate::mig::mig_settings::MigSettings;
 use crate::mig::node_memory::BLOCKED_PATIENCE;
 
-const CONFIGURATIONS: &str = "version: v1\nmig-configs:\n  halves:\n    - devices: all\n      mig-enabled: true\n      mig-devices:\n        \
-    \"3g.40gb\": 2\n  empty:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {}\n  balanced:\n    - devices: all\n      \
-    mig-enabled: true\n      mig-devices:\n        \"1g.10gb\": 2\n        \"2g.20gb\": 1\n        \"3g.40gb\": 1\n  mixed:\n    - devices: [0]\n      \
-    mig-enabled: false\n    - devices: [1]\n      mig-enabled: true\n      mig-devices:\n        \"1g.10gb\": 7\n  media:\n    \
-    - devices: all\n      mig-enabled: true\n      mig-devices:\n        \"1g.10gb+me\": 1\n";
+const CONFIGURATIONS: &str = r#"version: v1
+mig-configs:
+  halves:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "3g.40gb": 2
+  empty:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {}
+  balanced:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb": 2
+        "2g.20gb": 1
+        "3g.40gb": 1
+  mixed:
+    - devices: [0]
+      mig-enabled: false
+    - devices: [1]
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb": 7
+  media:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb+me": 1
+"#;
 
 /// A node of two H100, its configurations, and a clock.
 struct Lab {
