@@ -198,7 +198,8 @@ impl KnownNode<'_> {
         memory.blocked_since.retain(|lease, _| !served.contains(lease));
         let cut = self.cut(&mut memory, &layouts, &supply, &open);
         let step = if cut.is_some() { cut } else { self.merge(&mut memory, &layouts, &supply) };
-        let is_being_cut = |lease| memory.change.as_ref().is_some_and(|change| change.leases().contains(lease));
+        let is_being_cut =
+            |lease: &LeaseId| memory.change.as_ref().is_some_and(|change| change.leases().contains(lease));
         let status = |need: &LeaseNeed| match memory.refused.get(&need.lease) {
             Some(refusal) => LeaseCut::Refused(refusal.clone()),
             None if served.contains(&need.lease) && !is_being_cut(&need.lease) => LeaseCut::Ready,
