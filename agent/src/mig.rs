@@ -1,9 +1,9 @@
 //! Cuts MIG devices as leases need them, by NVIDIA's MIG manager, and merges them back.
 //!
 //! The manager applies a named configuration of mig-parted to a whole node when the label `nvidia.com/mig.config`
-//! changes. A configuration states for each device how many instances of each profile it has. mig-parted leaves a device
+//! changes. A configuration states for each device how many instances of each profile it has. mig-parted leaves devices
 //! alone whose counts are right, and destroys all instances of any other device before it makes the new ones: it cannot
-//! cut a part of a device.
+//! cut a part of a device. Source: NVIDIA/mig-parted, pkg/mig/config and pkg/mig/reconfigure.
 //!
 //! ```text
 //! observe ── MigNode ──▶ mig_keeper ── MigBook ──▶ observe: layouts of the offer
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! **What is known.** The node's label names a configuration of the ConfigMap, which gives the counts of each device.
-//! The agent believes it only while the manager reports `success` and the node counts exactly these instances. Slots are
+//! The agent believes it only while the manager reports `success` and the node counts just these instances. Slots are
 //! the agent's own: neither label nor device plugin shows them, and one instance of a profile is as good as another.
 //! [`device_layout`] places the counts so that each lease's instances start where the broker placed them.
 //!

@@ -216,11 +216,33 @@ fn around_block(text: &str) -> Result<(String, String, usize), String> {
 mod tests {
     use super::*;
 
-    const OWNERS: &str = "# ours\nversion: v1\nmig-configs:\n  all-disabled:\n    - devices: all\n      mig-enabled: false\n\n  \
-        all-balanced: # for every board\n    - device-filter: [\"0x20B010DE\"]\n      devices: all\n      mig-enabled: true\n      \
-        mig-devices:\n        \"1g.5gb\": 2\n        \"3g.20gb\": 1\n    - device-filter: [\"0x233010DE\"]\n      devices: all\n      \
-        mig-enabled: true\n      mig-devices:\n        \"1g.10gb\": 2\n        \"3g.40gb\": 1\n  one:\n    - devices: [0]\n      \
-        mig-enabled: true\n      mig-devices: {}\n    - devices: [1]\n      mig-enabled: false\n";
+    const OWNERS: &str = r#"# ours
+version: v1
+mig-configs:
+  all-disabled:
+    - devices: all
+      mig-enabled: false
+
+  all-balanced: # for every board
+    - device-filter: ["0x20B010DE"]
+      devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.5gb": 2
+        "3g.20gb": 1
+    - device-filter: ["0x233010DE"]
+      devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb": 2
+        "3g.40gb": 1
+  one:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {}
+    - devices: [1]
+      mig-enabled: false
+"#;
 
     fn h100() -> Board {
         Board::of("NVIDIA-H100-80GB-HBM3", 81_559).unwrap()

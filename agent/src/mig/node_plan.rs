@@ -191,29 +191,33 @@ impl KnownNode<'_> {
     fn settled(&self, mut memory: NodeMemory, layouts: Vec<DeviceLayout>) -> NodePlan {
         let supply = Supply::of(self.state, Some(&layouts));
         let served = supply.serve(self.state.leases);
-        let unserved: Vec<&LeaseNeed> = self
-            .state
-            .leases
-            .iter()
-            .filter(|need| !served.contains(&need.lease) && !memory.refused.contains_key(&need.lease))
-            .collect();
+        let is_done = |need: &&LeaseNeed| {
+            memory.refused.contains_key(&need.lease) || served.contains(&need.lease) && self.is_in_place(need, &layouts)
+        };
+        let open: Vec<&LeaseNeed> = self.state.leases.iter().filter(|need| !is_done(need)).collect();
         memory.blocked_since.retain(|lease, _| !served.contains(lease));
-        let mut step = None;
-        if !unserved.is_empty() {
-            step = self.cut(&mut memory, &layouts, &supply, &unserved);
-        }
-        if step.is_none() {
-            step = self.merge(&mut memory, &layouts, &supply);
-        }
+        let cut = self.cut(&mut memory, &layouts, &supply, &open);
+        let step = if cut.is_some() { cut } else { self.merge(&mut memory, &layouts, &supply) };
+        let is_being_cut =
+            |lease: &LeaseId| memory.change.as_ref().is_some_and(|change| change.leases().contains(lease));
         let status = |need: &LeaseNeed| match memory.refused.get(&need.lease) {
             Some(refusal) => LeaseCut::Refused(refusal.clone()),
-            None if served.contains(&need.lease) => LeaseCut::Ready,
+            None if served.contains(&need.lease) && !is_being_cut(&need.lease) => LeaseCut::Ready,
             None => LeaseCut::Waiting("its instances are about to be cut".to_owned()),
         };
         let leases = self.state.leases.iter().map(|need| (need.lease, status(need))).collect();
         let may_cut = |device: usize| memory.failure.is_none() && self.is_free(device, &layouts);
         let book = self.book(layouts.clone(), may_cut);
         NodePlan { book, leases, step, memory }
+    }
+
+    /// Whether a lease's instances start where the broker placed them. If they do not, but others serve, the device is
+    /// cut if it is empty: otherwise the broker would lend the same instance twice.
+    fn is_in_place(&self, need: &LeaseNeed, layouts: &[DeviceLayout]) -> bool {
+        need.devices.iter().all(|(device, starts)| {
+            let leased = layouts.get(*device).map(|layout| self.leased(*device, layout));
+            leased.is_some_and(|leased| starts.iter().all(|start| leased.contains(start)))
+        })
     }
 
     /// Whether a device is empty and holds no lease's instance.
@@ -225,28 +229,30 @@ impl KnownNode<'_> {
         })
     }
 
-    /// Cuts devices for leases that the node cannot serve; refuses those that it never will.
+    /// Cuts devices for leases whose instances are missing or elsewhere; refuses those that can never be served.
     fn cut(
         &self,
         memory: &mut NodeMemory,
         layouts: &[DeviceLayout],
         supply: &Supply,
-        unserved: &[&LeaseNeed],
+        open: &[&LeaseNeed],
     ) -> Option<CutStep> {
+        let served = supply.serve(self.state.leases);
         if let Some(failure) = memory.failure.clone() {
-            for need in unserved {
+            for need in open.iter().filter(|need| !served.contains(&need.lease)) {
                 memory.refuse(need.lease, CutRefusal::new("mig-failed", failure.message.clone()));
             }
             return None;
         }
         let mut wanted: BTreeMap<usize, Instances> = BTreeMap::new();
         let mut waiting = BTreeSet::new();
-        for need in unserved {
+        for need in open {
             match self.add(need, &wanted, layouts) {
                 Ok(more) => {
                     wanted = more;
                     waiting.insert(need.lease);
                 }
+                Err(_) if served.contains(&need.lease) => {}
                 Err(refusal) => memory.block(need.lease, refusal, self.state.now),
             }
         }
@@ -259,9 +265,9 @@ impl KnownNode<'_> {
             return None;
         }
         if !supply.is_covered_by(&next) {
-            for lease in waiting {
+            for lease in waiting.difference(&served) {
                 let message = "other leases of the node need the instances that would be cut";
-                memory.block(lease, CutRefusal::new("mig-in-use", message), self.state.now);
+                memory.block(*lease, CutRefusal::new("mig-in-use", message), self.state.now);
             }
             return None;
         }

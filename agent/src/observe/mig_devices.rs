@@ -19,8 +19,8 @@ type LocalStarts = BTreeSet<u8>;
 
 /// The devices by index; an error, one sentence, if the layouts are unknown.
 ///
-/// Nobody sees which device a local pod holds. Local use is shown on instances that no lease holds, from the last device
-/// down; only what is left is shown on leased ones, where it says that the node is overcommitted.
+/// Nobody sees which device a local pod holds. Local use is shown on instances that no lease holds, from the last
+/// device down; only what is left is shown on leased ones, where it says that the node is overcommitted.
 pub(super) fn of(
     facts: &NodeFacts,
     book: &NodeBook,

@@ -1,4 +1,4 @@
-//! MIG devices are cut for leases and merged back, with a stand-in of the MIG manager; and what the agent may not write.
+//! MIG devices are cut for leases and merged back, with a stand-in of the MIG manager; the agent writes nothing else.
 
 use std::sync::Arc;
 

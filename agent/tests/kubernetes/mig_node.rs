@@ -1,5 +1,5 @@
-//! A node with two H100 in MIG mode on a real API server. A task stands in for NVIDIA's MIG manager, device plugin and GPU
-//! Feature Discovery: it follows label and ConfigMap, and changes the node's labels and capacity as they do.
+//! A node with two H100 in MIG mode on a real API server. A task stands in for NVIDIA's MIG manager, device plugin and
+//! GPU Feature Discovery: it follows label and ConfigMap, and changes the node's labels and capacity as they do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,20 +21,30 @@ pub(crate) const BEFORE: &str = "comity.dev/mig-config-before";
 pub(crate) const NAMESPACE: &str = "gpu-operator";
 pub(crate) const CONFIG_MAP: &str = "mig-parted-config";
 /// The owner's configurations.
-pub(crate) const OWNERS: &str = "# ours\nversion: v1\nmig-configs:\n  halves:\n    - devices: all\n      mig-enabled: true\n      \
-    mig-devices:\n        \"3g.40gb\": 2\n  all-disabled:\n    - devices: all\n      mig-enabled: false\n";
+pub(crate) const OWNERS: &str = r#"# ours
+version: v1
+mig-configs:
+  halves:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "3g.40gb": 2
+  all-disabled:
+    - devices: all
+      mig-enabled: false
+"#;
 const GPUS: usize = 2;
 
 /// Makes the node, the ConfigMap and the agent's rights.
 pub(crate) async fn create(cluster: &Cluster) {
     let plane = cluster.plane();
     plane.kubectl(&["create", "namespace", NAMESPACE]).await.unwrap();
-    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": CONFIG_MAP, "namespace": NAMESPACE },
-        "data": { "config.yaml": OWNERS } });
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "config.yaml": OWNERS },
+        "metadata": { "name": CONFIG_MAP, "namespace": NAMESPACE } });
     let labels = json!({
         "comity.dev/mig": "true", "kubernetes.io/hostname": NODE, "type": "kwok",
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.count": "2",
-        "nvidia.com/gpu.family": "hopper", "nvidia.com/gpu.replicas": "0", "nvidia.com/mig.strategy": "mixed",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.count": "2", "nvidia.com/gpu.family": "hopper", "nvidia.com/gpu.replicas": "0", "nvidia.com/mig.strategy": "mixed",
         "nvidia.com/mig.capable": "true", CONFIG: "halves",
     });
     let amounts = json!({ "cpu": "64", "memory": "512Gi", "ephemeral-storage": "1000Gi", "pods": "110" });

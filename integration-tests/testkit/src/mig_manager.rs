@@ -1,6 +1,6 @@
-//! A stand-in for NVIDIA's MIG manager, which its Go module proxy does not serve: it reads mig-parted's configurations as
-//! the manager does, and tells what the devices then have. It sets nothing; tests write that to a node, or to the file
-//! of the stand-in NVML library.
+//! A stand-in for NVIDIA's MIG manager, which the Go module proxy does not serve: it reads mig-parted's configurations
+//! as the manager does, and tells what the devices then have. It sets nothing; tests write that to a node, or to the
+//! file of the stand-in NVML library.
 //!
 //! Not imitated: device filters, the time that a change takes, resets and reboots.
 
@@ -109,8 +109,16 @@ impl MigLayouts {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "version: v1\nmig-configs:\n  off: [{devices: all, mig-enabled: false}]\n  some:\n    - devices: [0]\n      \
-        mig-enabled: true\n      mig-devices: {\"1g.10gb\": 2, \"3g.40gb\": 1}\n    - devices: [1]\n      mig-enabled: false\n";
+    const TEXT: &str = r#"version: v1
+mig-configs:
+  off: [{devices: all, mig-enabled: false}]
+  some:
+    - devices: [0]
+      mig-enabled: true
+      mig-devices: {"1g.10gb": 2, "3g.40gb": 1}
+    - devices: [1]
+      mig-enabled: false
+"#;
 
     #[test]
     fn a_configuration_becomes_resources_and_lines() {

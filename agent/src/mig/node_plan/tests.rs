@@ -8,10 +8,37 @@ use crate::mig::mig_node::MigNode;
 use crate::mig::mig_settings::MigSettings;
 use crate::mig::node_memory::BLOCKED_PATIENCE;
 
-const CONFIGURATIONS: &str = "version: v1\nmig-configs:\n  halves:\n    - devices: all\n      mig-enabled: true\n      mig-devices:\n        \
-    \"3g.40gb\": 2\n  empty:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {}\n  mixed:\n    - devices: [0]\n      \
-    mig-enabled: false\n    - devices: [1]\n      mig-enabled: true\n      mig-devices:\n        \"1g.10gb\": 7\n  media:\n    \
-    - devices: all\n      mig-enabled: true\n      mig-devices:\n        \"1g.10gb+me\": 1\n";
+const CONFIGURATIONS: &str = r#"version: v1
+mig-configs:
+  halves:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "3g.40gb": 2
+  empty:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {}
+  balanced:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb": 2
+        "2g.20gb": 1
+        "3g.40gb": 1
+  mixed:
+    - devices: [0]
+      mig-enabled: false
+    - devices: [1]
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb": 7
+  media:
+    - devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.10gb+me": 1
+"#;
 
 /// A node of two H100, its configurations, and a clock.
 struct Lab {
@@ -158,6 +185,23 @@ fn a_lease_is_served_by_instances_that_exist() {
     assert_eq!(planned.leases[&LeaseId(1)], LeaseCut::Ready);
     assert!(device(&planned, 0).may_cut && !device(&planned, 1).may_cut, "a device with a lease's instance stays");
     assert_eq!(device(&planned, 1).leased, BTreeSet::from([0]));
+}
+
+#[test]
+fn an_instance_that_serves_elsewhere_is_cut_where_the_broker_placed_it() {
+    // With 1g.10gb at 6 there is no room for the others: by number the lease is served, by slots it is not.
+    let mut lab = Lab::new("balanced");
+    lab.lease(1, "1g.10gb", 0, &[6]);
+    assert!(matches!(lab.plan().step, Some(CutStep::Apply(_))));
+    lab.manage();
+    let planned = lab.plan();
+    assert!(planned.leases[&LeaseId(1)] == LeaseCut::Ready && device(&planned, 0).leased.contains(&6));
+    // If that device is in use, any instance serves.
+    let mut lab = Lab::new("balanced");
+    lab.node.local.insert(resource("2g.20gb"), 1);
+    lab.lease(1, "1g.10gb", 0, &[6]);
+    let planned = lab.plan();
+    assert_eq!((planned.leases[&LeaseId(1)].clone(), planned.step), (LeaseCut::Ready, None));
 }
 
 #[test]
