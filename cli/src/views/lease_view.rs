@@ -150,8 +150,8 @@ impl Lease {
         self.expires_at_ms.filter(|_| !is_over(self.state))
     }
 
-    /// For people, while it is idle: `idle for 12m, released in 18m`. A gang over several donors is released once all its
-    /// leases are due.
+    /// For people, while it is idle: `idle for 12m, released in 18m`. A gang with several leases is released once all of
+    /// them are due.
     fn idle_text(&self, now_ms: u64) -> Option<String> {
         let (since, limit) = (self.idle_since_ms?, self.release_idle_ms?);
         if !self.state.is(LeaseState::Active) {
