@@ -59,21 +59,7 @@ mod tests {
 
     /// The form of dcgm-exporter 4 on a node with an idle GPU, a GPU that works, one without a pod, and two instances
     /// of a GPU with MIG, one of which works. Composed from published outputs; the exporter itself did not run here.
-    const EXPORTED: &str = r#"# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
-# TYPE DCGM_FI_DEV_SM_CLOCK gauge
-DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-1",pci_bus_id="00000000:07:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="gpu-1",container="main",namespace="comity-lease-7",pod="idle"} 210
-# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
-# TYPE DCGM_FI_DEV_GPU_UTIL gauge
-DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",pci_bus_id="00000000:07:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="gpu-1",container="main",namespace="comity-lease-7",pod="idle"} 0
-DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-2",pci_bus_id="00000000:0A:00.0",device="nvidia1",modelName="NVIDIA A100-SXM4-80GB",Hostname="gpu-1",container="main",namespace="comity-lease-7",pod="busy"} 100
-DCGM_FI_DEV_GPU_UTIL{gpu="2",UUID="GPU-3",pci_bus_id="00000000:0B:00.0",device="nvidia2",modelName="NVIDIA A100-SXM4-80GB",Hostname="gpu-1",container="main",namespace="comity-lease-7",pod="busy"} 0
-DCGM_FI_DEV_GPU_UTIL{gpu="3",UUID="GPU-4",pci_bus_id="00000000:0C:00.0",device="nvidia3",modelName="NVIDIA A100-SXM4-80GB",Hostname="gpu-1"} 0
-# HELP DCGM_FI_PROF_GR_ENGINE_ACTIVE Ratio of time the graphics engine is active.
-# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
-DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA A100-SXM4-80GB",Hostname="gpu-1",container="main",namespace="comity-lease-7",pod="idle"} 0.000000
-DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="4",UUID="GPU-5",device="nvidia4",modelName="NVIDIA A100-SXM4-80GB",GPU_I_PROFILE="1g.10gb",GPU_I_ID="7",Hostname="gpu-1",container="main",namespace="team",pod="slice-a"} 0.000000
-DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="4",UUID="GPU-5",device="nvidia4",modelName="NVIDIA A100-SXM4-80GB",GPU_I_PROFILE="1g.10gb",GPU_I_ID="8",Hostname="gpu-1",container="main",namespace="team",pod="slice-b"} 0.012345
-"#;
+    const EXPORTED: &str = include_str!("gpu_load/dcgm_exporter.prom");
 
     #[test]
     fn a_pod_is_busy_if_one_of_its_gpus_is() {

@@ -163,8 +163,8 @@ impl Lease {
         if is_soon { format!("{text}; to keep it, comity lease renew {}", self.id) } else { text }
     }
 
-    /// For people, while it is idle: `idle for 12m, released in 18m`. A gang over several donors is released once all its
-    /// leases are due.
+    /// For people, while it is idle: `idle for 12m, released in 18m`. A gang with several leases is released once all of
+    /// them are due.
     fn idle_text(&self, now_ms: u64) -> Option<String> {
         let (since, limit) = (self.idle_since_ms?, self.release_idle_ms?);
         if !self.state.is(LeaseState::Active) {

@@ -25,8 +25,7 @@ fn build(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBand
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma };
-    let mut built =
-        build_nodes(&nodes, &pods, &one_lease(), &BTreeMap::new(), &DraDevices::default(), &settings);
+    let mut built = build_nodes(&nodes, &pods, &one_lease(), &BTreeMap::new(), &DraDevices::default(), &settings);
     (built.nodes.remove(0).rdma, built.not_offered)
 }
 

@@ -11,9 +11,9 @@ use crate::state::gang;
 use crate::state::timers::Due;
 use crate::state::transition::Transition;
 
-/// Handles what is due at the entry's log time: ends of holds, terms and notices, idle leases, start windows of requests, deadlines
-/// and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies. Also drops
-/// the oldest ended objects.
+/// Handles what is due at the entry's log time: ends of holds, terms and notices, idle leases, start windows of requests,
+/// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies.
+/// Also drops the oldest ended objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
 
