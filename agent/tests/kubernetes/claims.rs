@@ -38,7 +38,7 @@ fn slice() -> Value {
 
 /// The second of them.
 fn lease_of_one() -> DonorLease {
-    let device = DeviceShare { device: 1, milli: 1_000 };
+    let device = DeviceShare { device: 1, milli: 1_000, ..DeviceShare::default() };
     let nodes = vec![NodePlacement { node: SALT.node_id(NODE), devices: vec![device], ..NodePlacement::default() }];
     let placement =
         Placement { resource_name: CLASS_DEVICES.into(), resource_count: 1, nodes, ..lease("lease-60").placement };
@@ -60,7 +60,7 @@ pub(crate) async fn devices_of_a_driver_are_lent_by_claims(cluster: &Cluster) {
     let settings =
         InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default(), rdma: Vec::new() };
     let id = settings.salt.node_id(NODE);
-    let inventory = observe::kubernetes::observe(&cluster.agent, settings);
+    let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
     let mut nodes = inventory.nodes();
     let donor = cluster.donor();
     let lease = lease_of_one();

@@ -120,7 +120,7 @@ fn on_two_nodes() -> DonorLease {
     let mut lease = lease("lease-51");
     let part = |name: &str, devices: u32| NodePlacement {
         node: SALT.node_id(name),
-        devices: (0..devices).map(|device| DeviceShare { device, milli: 1_000 }).collect(),
+        devices: (0..devices).map(|device| DeviceShare { device, milli: 1_000, ..DeviceShare::default() }).collect(),
         ..lease.placement.nodes[0].clone()
     };
     lease.placement.nodes = vec![part("gpu-1", 2), part("gpu-2", 1)];

@@ -30,7 +30,7 @@ fn twentieths(id: &str) -> DonorLease {
     let mut lease = lease(id);
     lease.placement.nodes = vec![NodePlacement {
         node: SALT.node_id(NODE),
-        devices: vec![DeviceShare { device: 0, milli: 200 }],
+        devices: vec![DeviceShare { device: 0, milli: 200, ..DeviceShare::default() }],
         cpu_milli: 8_000,
         memory_mib: 16_384,
         ..NodePlacement::default()
@@ -94,7 +94,7 @@ async fn the_offer_has_parts_and_local_use(cluster: &Cluster) {
     local["spec"]["nodeName"] = json!(NODE);
     research.create(&PostParams::default(), &serde_json::from_value(local).unwrap()).await.unwrap();
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-    let inventory = observe::kubernetes::observe(&cluster.agent, settings);
+    let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
     let mut nodes = inventory.nodes();
     let node = SALT.node_id(NODE);
     let seen = nodes.wait_for(|nodes| {

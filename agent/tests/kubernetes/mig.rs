@@ -29,7 +29,7 @@ pub(crate) async fn devices_are_cut_and_merged_back(cluster: &Cluster) {
     let manager = MigManager::start(cluster.admin());
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let (channels, view) = MigChannels::new();
-    let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, Some(view));
+    let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, observe::no_leases(), Some(view));
     let (desired, updates) = watch::channel(Update::default());
     let agent = Agent { book: channels.book(), nodes: inventory.nodes(), desired };
     let stop = CancellationToken::new();

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::observe::inventory::build_nodes;
+use crate::observe::lent_pods::Guests;
 use crate::observe::{InventorySettings, LocalReserve, TEST_SALT};
 
 const WHOLE: &str = include_str!("published/whole.yaml");
@@ -174,7 +175,7 @@ fn a_node_is_offered_by_its_device_plugin_or_by_its_slices_and_never_twice() {
     let published = published(WHOLE, &[]);
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let build = |resource: Option<&str>| {
-        build_nodes(&[node(resource)], &[], &BTreeSet::new(), &BTreeMap::new(), &published, &settings)
+        build_nodes(&[node(resource)], &[], &Guests::default(), &BTreeMap::new(), &published, &settings)
     };
     let by_name = build(None);
     let enforces = by_name.nodes[0].enforces.unwrap();

@@ -1,7 +1,5 @@
 //! Devices whose MIG layouts the agent knows.
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::mig::device_layout::DeviceLayout;
 use crate::mig::mig_book::{BookedDevice, NodeBook};
@@ -31,7 +29,7 @@ fn devices(booked: Vec<BookedDevice>, counts: &[(&str, &str)], local: &[(&str, u
         .collect();
     let reserve = LocalReserve { gpus_per_node: reserve, ..LocalReserve::default() };
     let settings = InventorySettings { salt: TEST_SALT, reserve, rdma: Vec::new() };
-    let built = build_nodes([&facts], &pods, &BTreeSet::new(), &BTreeMap::new(), &settings);
+    let built = build_nodes([&facts], &pods, &Guests::default(), &BTreeMap::new(), &DraDevices::default(), &settings);
     built.nodes[0].devices.clone()
 }
 
@@ -97,7 +95,7 @@ fn unknown_layouts_are_offered_by_number() {
     let mut facts = NodeFacts::of(&read::<core::Node>(&raw)).unwrap();
     facts.layouts = Some(NodeBook::Unknown("the label is gone".to_owned()));
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-    let built = build_nodes([&facts], [], &BTreeSet::new(), &BTreeMap::new(), &settings);
+    let built = build_nodes([&facts], [], &Guests::default(), &BTreeMap::new(), &DraDevices::default(), &settings);
     assert_eq!(built.nodes[0].devices.len(), 2);
     let reasons: Vec<&str> = built.not_offered.iter().map(|left| left.reason.as_str()).collect();
     assert_eq!(reasons, ["the label is gone; instances are offered by number"]);

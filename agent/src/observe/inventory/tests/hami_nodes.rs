@@ -27,7 +27,7 @@ fn hami_pod(namespace: &str, shares: Option<&str>) -> Value {
 }
 
 fn reasons(node: Value, pods: &[Value]) -> Vec<String> {
-    let built = look_with(&[node], pods, &[], &LocalReserve::default());
+    let built = look_with(&[node], pods, &Guests::default(), &LocalReserve::default());
     built.not_offered.into_iter().map(|left| format!("{}: {}", left.resource, left.reason)).collect()
 }
 
@@ -84,7 +84,7 @@ fn unhealthy_cordoned_and_reserved_devices_are_not_lent() {
     let healthy: Vec<bool> = build(&[sick], &[])[0].devices.iter().map(|device| device.healthy).collect();
     assert_eq!(healthy, [false, true]);
     let reserve = LocalReserve { gpus_per_node: 1, ..LocalReserve::default() };
-    assert_eq!(local_use(&look_with(&[hami_node()], &[], &[], &reserve).nodes[0]), [0, 1_000]);
+    assert_eq!(local_use(&look_with(&[hami_node()], &[], &Guests::default(), &reserve).nodes[0]), [0, 1_000]);
 }
 
 #[test]
@@ -111,6 +111,6 @@ fn a_node_that_hami_does_not_serve_is_not_offered() {
     let mut facts = NodeFacts::of(&read::<core::Node>(&hami_node())).unwrap();
     facts.hami.as_mut().unwrap().is_silent = true;
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-    let built = build_nodes(&[facts], [], &BTreeSet::new(), &BTreeMap::new(), &settings);
+    let built = build_nodes(&[facts], [], &Guests::default(), &BTreeMap::new(), &DraDevices::default(), &settings);
     assert!(built.nodes.is_empty() && built.not_offered[0].reason.contains("for a minute"), "{built:?}");
 }
