@@ -125,7 +125,7 @@ mod tests {
 
     /// Shares on the devices of nodes "a", "b", …, as thousandths by index.
     fn lease(count: u64, nodes: &[&[(u32, u32)]]) -> DonorLease {
-        let share = |&(device, milli): &(u32, u32)| DeviceShare { device, milli };
+        let share = |&(device, milli): &(u32, u32)| DeviceShare { device, milli, ..DeviceShare::default() };
         let node = |(name, devices): (&str, &&[(u32, u32)])| NodePlacement {
             node: name.to_owned(),
             devices: devices.iter().map(share).collect(),

@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn a_pod_needs_its_gpus_on_one_node_and_fills_the_fullest() {
         let node = |free: u64| BTreeMap::from([("nvidia.com/gpu".to_owned(), free)]);
-        let shape = |gpus| Shape { gpus, ..crate::burst::fixtures::pod("p").facts.shape.unwrap() };
+        let shape = |gpus| Shape { gpus, ..crate::burst::fixtures::pod("p").facts.shape.expect("it has GPUs") };
         let mut local = Local::new(vec![node(4), node(2)]);
         assert!(!local.take(&shape(5)));
         assert!(local.take(&shape(2)) && local.take(&shape(4)));
