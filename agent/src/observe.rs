@@ -10,6 +10,7 @@ mod health;
 mod inventory;
 pub mod kubernetes;
 mod node_facts;
+mod node_xid;
 mod partial_object;
 mod pod_facts;
 mod topology;

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use comity_testkit::real_clusters::PROBE_IMAGE;
-use comity_testkit::{
-    Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig, SimulatedNode, Where,
-};
+use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig, Where};
 use serde_json::Value;
 
 use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
@@ -71,19 +69,6 @@ pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
     Place { launch: Arc::new(launch), address: address.to_owned() }
 }
 
-/// Labels a donor's nodes as GPU Feature Discovery would, which does not run in test clusters.
-///
-/// # Errors
-/// When kubectl fails, with its output.
-pub async fn label_devices(donor: &RealCluster) -> Result<()> {
-    let labels: Vec<String> =
-        SimulatedNode::l40s("donor", 4).labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let mut args = vec!["label", "--overwrite", "node", "--all"];
-    args.extend(labels.iter().map(String::as_str));
-    donor.kubectl(&args).await?;
-    Ok(())
-}
-
 /// The parameters of a burst.
 #[derive(Clone, Debug)]
 pub struct BurstConfig {
@@ -141,7 +126,6 @@ impl Burst {
             ..RealClustersConfig::default()
         };
         let clusters = Arc::new(RealClusters::start(&binaries, config).await?);
-        label_devices(&clusters.donor).await?;
         Ok(Self { binaries, clusters, federation: None })
     }
 

@@ -11,7 +11,7 @@ use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, Real
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, label_devices, place};
+use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, place};
 use crate::federation::{Federation, FederationConfig};
 use crate::programs::{deploy, program};
 use crate::wait::{PATIENCE, until};
@@ -99,7 +99,6 @@ impl Pods {
         let router = place(&clusters, Where::Router, clusters.donor.node_ip());
         let federation = Federation::found_elsewhere(router, CLIENT_PORT, &members.join(",")).await?;
         let pods = Self { burst: Burst::over(binaries, clusters, federation) };
-        label_devices(&pods.clusters().donor).await?;
         pods.images().await?;
         pods.brokers().await?;
         Ok(pods)

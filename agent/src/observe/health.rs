@@ -11,7 +11,7 @@ const MAX_FAULTS_BYTES: usize = 32 << 10;
 pub(super) const MAX_FAULT_MESSAGE_BYTES: usize = 96;
 
 /// Xids for which NVIDIA's device plugin keeps a device. Source: k8s-device-plugin, internal/rm/health.go.
-const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
+pub(super) const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
 
 /// One device's fault in the annotation.
 #[derive(Debug, Deserialize)]

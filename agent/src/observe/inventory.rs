@@ -11,6 +11,7 @@ use comity_proto::v1::{Device, Node, sharing};
 
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
 use super::node_facts::NodeFacts;
+use super::node_xid;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
@@ -112,6 +113,7 @@ fn node(
     let (by_functions, others) = functions::of(facts, local, rdma, &wiring.rdma);
     wiring.rdma.extend(by_functions);
     not_offered.extend(others);
+    not_offered.extend(node_xid::count_unhealthy(&facts.name, &facts.xids, &mut devices));
     // The owner's annotation takes precedence.
     if let Some(topology) = topology.filter(|_| wiring.numa.is_empty()) {
         wiring.numa = topology.apply(&mut devices, cpu_milli, memory_mib);

@@ -8,6 +8,7 @@ use comity_policy::quantity;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::node_xid::{self, NodeXid};
 use super::{health, wiring};
 
 /// Label families that describe GPUs.
@@ -38,6 +39,8 @@ pub(crate) struct NodeFacts {
     pub(crate) wiring: String,
     /// The health agent's annotation on its devices; empty: none.
     pub(crate) unhealthy: String,
+    /// Errors of GPUs in its conditions.
+    pub(crate) xids: Vec<NodeXid>,
 }
 
 impl NodeFacts {
@@ -65,6 +68,7 @@ impl NodeFacts {
             is_hami: node.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(HAMI_ANNOTATION)),
             wiring: annotation(wiring::WIRING_ANNOTATION),
             unhealthy: annotation(health::FAULTS_ANNOTATION),
+            xids: node_xid::of_conditions(status.and_then(|status| status.conditions.as_deref()).unwrap_or_default()),
             ready: is_ready(node),
             allocatable,
             capacity,

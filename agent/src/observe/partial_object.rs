@@ -189,12 +189,17 @@ struct ConditionRead {
     #[serde(rename = "type")]
     kind: String,
     status: String,
+    message: Option<String>,
 }
 
 impl From<NodeRead> for Node {
     fn from(NodeRead { metadata, spec, status }: NodeRead) -> Self {
-        let condition =
-            |read: ConditionRead| NodeCondition { type_: read.kind, status: read.status, ..NodeCondition::default() };
+        let condition = |read: ConditionRead| NodeCondition {
+            type_: read.kind,
+            status: read.status,
+            message: read.message,
+            ..NodeCondition::default()
+        };
         Self {
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -265,14 +270,17 @@ mod tests {
             "spec": { "podCIDR": "10.0.0.0/24", "taints": [{ "key": "nvidia.com/gpu", "effect": "NoSchedule" }] },
             "status": {
                 "allocatable": { "cpu": "8", "nvidia.com/gpu": "1" }, "capacity": { "cpu": "8", "nvidia.com/gpu": "2" },
-                "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }],
+                "conditions": [
+                    { "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z" },
+                    { "type": "GpuXid", "status": "True", "message": "NVRM: Xid (PCI:0000:11:00): 79, pid=1" },
+                ],
                 "images": [{ "names": ["a"], "sizeBytes": 1 }], "nodeInfo": {},
             },
         });
         let Partial(lean) = serde_json::from_value::<Partial<Node>>(node.clone()).unwrap();
         assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
         let facts = NodeFacts::of(&lean).unwrap();
-        assert!(facts.schedulable && facts.is_virtual && facts.is_hami, "{facts:?}");
+        assert!(facts.schedulable && facts.is_virtual && facts.is_hami && facts.xids.len() == 1, "{facts:?}");
         let mut cordoned = node.clone();
         cordoned["metadata"]["managedFields"] = json!([]);
         cordoned["status"]["nodeInfo"] = json!({

@@ -9,10 +9,14 @@
 //! process on the host reaches the clusters only by entering a network: [`RealClusters::command_in`] starts an agent on
 //! a node or a broker in the router, and [`RealCluster::kubectl`] runs kubectl on the cluster's node.
 //!
+//! Nodes with GPUs run NVIDIA's device plugin and GPU Feature Discovery over a stand-in for the library of NVIDIA's
+//! driver ([`GpuBox`]). Containers get device nodes, behind which there is nothing.
+//!
 //! The CNI plugin here is a plain bridge, which does not enforce NetworkPolicy.
 
 mod cluster;
 mod faults;
+mod gpu_box;
 mod host_port;
 mod images;
 mod liqo;
@@ -36,6 +40,7 @@ use supervisor::Supervisor;
 
 pub use cluster::RealCluster;
 pub use faults::Line;
+pub use gpu_box::{Board, GpuBox, MigStrategy, SharedName};
 pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
 
 const CLUSTERS_SCRIPT: &str = include_str!("../kubernetes/real-clusters");
@@ -49,9 +54,9 @@ pub const PROBE_IMAGE: &str = "comity.local/probe:1";
 /// The parameters of the two clusters.
 #[derive(Debug, Clone)]
 pub struct RealClustersConfig {
-    /// GPUs of each of the origin's nodes.
+    /// Whole L40S of each of the origin's nodes; [`RealCluster::set_gpus`] changes them.
     pub origin_gpus: u32,
-    /// GPUs of each of the donor's nodes. They carry the labels of an H100.
+    /// Whole L40S of each of the donor's nodes.
     pub donor_gpus: u32,
     /// Nodes of the origin, 1 to 3; the first has the control plane.
     pub origin_nodes: u32,

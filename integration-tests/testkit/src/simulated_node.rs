@@ -126,7 +126,7 @@ pub(crate) struct GpuModel {
     mig: bool,
 }
 
-pub(crate) const H100: GpuModel = GpuModel {
+const H100: GpuModel = GpuModel {
     product: "NVIDIA-H100-80GB-HBM3",
     memory_mib: 81_559,
     family: "hopper",

@@ -21,7 +21,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 /// One of the two clusters.
 #[derive(Debug)]
 pub struct RealCluster {
-    settings: NodeSettings,
+    pub(super) settings: NodeSettings,
     dir: PathBuf,
     kubectl: PathBuf,
     /// The first process of each node.
@@ -261,13 +261,14 @@ impl RealCluster {
     }
 
     /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
-    /// `containerd`, `kubelet`, `kube-proxy` or `gpu-plugin`; `KILL`, `STOP`, `CONT`.
+    /// `containerd`, `kubelet`, `kube-proxy`, `nvidia-device-plugin` or `gpu-feature-discovery`; `KILL`, `STOP`,
+    /// `CONT`.
     ///
     /// # Errors
     ///
     /// When there is no such daemon.
     pub async fn signal(&self, daemon: &str, signal: &str) -> Result<(), RealClustersError> {
-        self.script("signal", daemon, &[signal]).await
+        self.script("signal", &[self.name(), daemon, signal]).await
     }
 
     /// Restarts a killed daemon with the same arguments.
@@ -276,7 +277,7 @@ impl RealCluster {
     ///
     /// When there is no such daemon.
     pub async fn start_daemon(&self, daemon: &str) -> Result<(), RealClustersError> {
-        self.script("start", daemon, &[]).await
+        self.script("start", &[self.name(), daemon]).await
     }
 
     /// Waits until its API server is ready, two minutes at most.
@@ -291,11 +292,17 @@ impl RealCluster {
         }
     }
 
-    async fn script(&self, verb: &str, daemon: &str, args: &[&str]) -> Result<(), RealClustersError> {
+    /// The files of its N-th node, from 1.
+    pub(super) fn node_folder(&self, node: u32) -> PathBuf {
+        self.dir.with_file_name(self.settings.folder(node))
+    }
+
+    /// Runs a command of the script `real-clusters` on the folder of both clusters.
+    pub(super) async fn script(&self, verb: &str, args: &[&str]) -> Result<(), RealClustersError> {
         let dir = self.dir.parent().unwrap_or(&self.dir);
         let mut command = tokio::process::Command::new("bash");
-        command.arg(dir.join("real-clusters")).arg(verb).arg(dir).args([self.name(), daemon]).args(args);
-        self.output(command, &format!("{verb} {daemon}")).await.map(drop)
+        command.arg(dir.join("real-clusters")).arg(verb).arg(dir).args(args);
+        self.output(command, &format!("{verb} {}", args.join(" "))).await.map(drop)
     }
 
     async fn output(&self, mut command: tokio::process::Command, shown: &str) -> Result<String, RealClustersError> {

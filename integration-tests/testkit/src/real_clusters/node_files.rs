@@ -4,10 +4,10 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use super::gpu_box::{Board, GpuBox};
 use super::{DNS_IMAGE, PAUSE_IMAGE, RealClustersError};
 use crate::kubeconfig;
 use crate::pki::{Authority, write_private};
-use crate::simulated_node::H100;
 
 const DNS: &str = include_str!("../../kubernetes/coredns.yaml");
 
@@ -128,6 +128,9 @@ pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str) -> Re
         if cluster.dns && number == 1 {
             files.push(("coredns.yaml", DNS.replace("@IMAGE@", DNS_IMAGE).replace("@ADDRESS@", cluster.dns_ip)));
         }
+        if cluster.gpus > 0 {
+            GpuBox::whole(Board::L40s, cluster.gpus).write(&dir, cluster.ip(number))?;
+        }
         for (name, text) in files {
             let path = dir.join(name);
             fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source })?;
@@ -175,10 +178,6 @@ fn certificates(dir: &Path, node: &NodeSettings, authority: &Authority) -> Resul
 
 /// Environment file for the script `real-clusters`.
 fn node_env(node: &NodeSettings, number: u32) -> String {
-    let labels: Vec<String> = match node.gpus {
-        0 => Vec::new(),
-        gpus => H100.labels(gpus).into_iter().map(|(key, value)| format!("{key}={value}")).collect(),
-    };
     let others = (1..=node.nodes).filter(|other| *other != number);
     let neighbours: Vec<String> = others.map(|other| format!("{}={}", node.pods_of(other), node.ip(other))).collect();
     let named = if node.names_pod_networks { node.pods_of(number) } else { String::new() };
@@ -193,7 +192,6 @@ fn node_env(node: &NodeSettings, number: u32) -> String {
         ("NEIGHBOURS", neighbours.join(" ")),
         ("NODE_GRACE", format!("{}s", node.node_grace)),
         ("GPUS", node.gpus.to_string()),
-        ("NODE_LABELS", labels.join(",")),
     ];
     values.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect()
 }

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use comity_scenarios::burst::{label_devices, place};
+use comity_scenarios::burst::place;
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{Binaries, KubectlError, Needs, RealClusters, RealClustersConfig, Where, requirements};
 
 use crate::OrLogs as _;
 use crate::control_planes::pod;
+use crate::gpu_boxes;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
@@ -18,7 +19,6 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let binaries = Binaries::ensure(Needs::RealNodes).await.unwrap();
     let config = RealClustersConfig { origin_gpus: 0, donor_gpus: 4, ..RealClustersConfig::default() };
     let clusters = std::sync::Arc::new(RealClusters::start(&binaries, config).await.unwrap());
-    label_devices(&clusters.donor).await.unwrap();
     let router = clusters.router_address(Where::Origin);
     let mut federation = Federation::start(FederationConfig {
         brokers: 3,
@@ -73,8 +73,9 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
         let field = "jsonpath={.status.containerStatuses[0].state.running.startedAt}";
         kubectl(&["get", "pod", "probe", "-o", field], "").await
     };
-    outlives_the_brokers(&mut federation, started).await;
+    outlives_the_brokers(&mut federation, &started).await;
     federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
+    gpu_boxes::failures_are_counted(&federation, &clusters.donor, &lease, started, &log).await;
 
     // After release it is gone.
     federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
@@ -83,6 +84,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     assert!(!namespaces.contains(&namespace), "{namespaces}");
     let pods = clusters.donor.kubectl(&["get", "pods", "-A", "-o", "name"]).await.unwrap();
     assert!(!pods.contains("probe"), "{pods}");
+    gpu_boxes::each_is_offered_as_it_is(&federation, &clusters.donor).await;
     drop(federation);
     if let Some(clusters) = std::sync::Arc::into_inner(clusters) {
         clusters.stop().await.unwrap();
