@@ -1,7 +1,7 @@
 //! Corrects drift: evicts pods of leases that run where their lease was not placed, or hold more than was placed there.
 //!
-//! A pod is evicted once it was seen for [`DRIFT_CONFIRMED_AFTER`](corrections), and only if the API server still shows
-//! it on that node. It is told why by an event. A PodDisruptionBudget may delay the eviction, and not prevent it.
+//! A pod is evicted once it was seen for five seconds, and only if the API server still shows it on that node. An event
+//! on the pod says why. A PodDisruptionBudget may delay the eviction, and not prevent it.
 
 mod corrections;
 

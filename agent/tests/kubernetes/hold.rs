@@ -38,18 +38,26 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
     eventually("three GPUs of gpu-1 are held", || async { bound().await == 3 }).await;
     local_use(&inventory.nodes(), "gpu-1", 0).await;
 
-    // Five GPUs are free: a pod of the donor's own that wants six on this node waits.
+    // The donor's own pods get the other five GPUs of the node, and no sixth.
     let research = Api::<Pod>::namespaced(cluster.admin(), "research");
-    let mut greedy = pod("greedy", GPU, 6);
-    let here = [("kubernetes.io/hostname".to_owned(), "gpu-1".to_owned())];
-    greedy.spec.as_mut().unwrap().node_selector = Some(here.into());
-    research.create(&PostParams::default(), &greedy).await.unwrap();
+    let here = |name: &str, gpus: u32| {
+        let mut pod = pod(name, GPU, gpus);
+        let host = [("kubernetes.io/hostname".to_owned(), "gpu-1".to_owned())];
+        pod.spec.as_mut().unwrap().node_selector = Some(host.into());
+        pod
+    };
+    let node_of = async |name: &str| research.get(name).await.unwrap().spec.unwrap().node_name;
+    research.create(&PostParams::default(), &here("five", 5)).await.unwrap();
+    eventually("five GPUs are used locally", || async { node_of("five").await.is_some() }).await;
+    research.create(&PostParams::default(), &here("sixth", 1)).await.unwrap();
     eventually("the donor's own pod waits", || async {
-        let conditions = research.get("greedy").await.unwrap().status.unwrap().conditions.unwrap_or_default();
+        let conditions = research.get("sixth").await.unwrap().status.unwrap().conditions.unwrap_or_default();
         conditions.iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
     })
     .await;
-    assert_eq!(bound().await, 3);
+    assert_eq!((node_of("sixth").await, bound().await), (None, 3));
+    // It could win the race for a GPU that a placeholder gives up.
+    research.delete("sixth", &DeleteParams::default().grace_period(0)).await.unwrap();
 
     let tenant = cluster.tenant(&donor.credential(&lease).await.unwrap());
     let lent_pods = Api::<Pod>::default_namespaced(tenant);
@@ -60,8 +68,7 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
     .await;
     lent_pods.delete("two", &DeleteParams::default().grace_period(0)).await.unwrap();
     eventually("all three are held again", || async { bound().await == 3 }).await;
-    assert_eq!(research.get("greedy").await.unwrap().spec.unwrap().node_name, None);
-    research.delete("greedy", &DeleteParams::default().grace_period(0)).await.unwrap();
+    research.delete("five", &DeleteParams::default().grace_period(0)).await.unwrap();
 
     // Somebody who controls the agent gets no pods of his choice.
     let own = Api::<Pod>::namespaced(cluster.agent.client(), PLACEHOLDER_NAMESPACE);
