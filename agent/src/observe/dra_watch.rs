@@ -29,8 +29,8 @@ pub(crate) async fn follow(client: Client, publish: watch::Sender<Published>) {
             Ok(list) if list.resources.iter().any(|resource| resource.name == "resourceslices") => {
                 let Some(error) = watch_all(&client, &publish).await else { return };
                 if !std::mem::replace(&mut logged, true) {
-                    tracing::warn!(%error, "ResourceSlices and ResourceClaims cannot be read, and devices of DRA \
-                        drivers are not offered; apply deploy/agent/dra.yaml");
+                    tracing::info!(%error, "ResourceSlices and ResourceClaims cannot be read; if a DRA driver \
+                        publishes GPUs here, apply deploy/agent/dra.yaml");
                 }
             }
             // Kubernetes before 1.34, or turned off.
