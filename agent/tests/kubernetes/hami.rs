@@ -199,7 +199,7 @@ async fn hamis_memory_of_a_pod_is_not_the_tenants(cluster: &Cluster, pods: &Api<
     assert!(refusal(pods.patch("part-1", &parameters, &own).await).1.contains("belong to HAMi"));
     assert!(refusal(pods.patch("part-1", &parameters, &annotation(Value::Null)).await).1.contains("not removed"));
     let device = Patch::Merge(json!({ "metadata": { "annotations": { "nvidia.com/use-gpuuuid": "GPU-1" } } }));
-    assert!(refusal(pods.patch("part-2", &parameters, &device).await).1.contains("names devices of the lease"));
+    assert!(refusal(pods.patch("part-2", &parameters, &device).await).1.contains("belong to HAMi"));
 }
 
 /// NVIDIA's device plugin gives a container one share of MPS; the kubelet refuses two after the pod is bound.
