@@ -9,11 +9,12 @@ use comity_agent_fabric::{Fabric, FabricConfig, FabricError};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
-use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
-use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
+use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GATE_WEBHOOK, GateReview};
+use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
+use comity_agent_workload::webhook::{self, Review, WebhookSettings};
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
     Readiness, Shutdown, SystemClock, SystemEntropy, atomic_file, private_files,
@@ -26,10 +27,9 @@ use crate::enrollment::join_error::JoinError;
 use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
-use crate::mig::mig_keeper::{MigChannels, MigKeeper};
-use crate::mig::mig_settings::MigSettings;
+use crate::mig::mig_keeper::MigChannels;
 use crate::observe::{self, Inventory, InventorySettings};
-use crate::reconcile::execute::{DESIRED_STATE_KEY, Executor};
+use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
 use crate::services::local_api::{self, LocalApiError};
@@ -278,6 +278,7 @@ impl Agent {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
+        let runtime_class = config.sharing.runtime_class.clone();
         let registry = prometheus::Registry::new();
         let metrics = Metrics::new(&registry)?;
         let readiness = Readiness::new();
@@ -305,7 +306,7 @@ impl Agent {
         };
         shutdown.spawn(executor.run(shutdown.token()));
         if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {
-            let keeper = mig_keeper(config.mig, channels, api, &parts, desired.clone())?;
+            let keeper = parts.mig_keeper(api.client(), config.mig, channels, desired.clone())?;
             shutdown.spawn(keeper.run(shutdown.token()));
         }
         let (offer, data) = watch::channel(config.data.site());
@@ -331,6 +332,11 @@ impl Agent {
         // Before the uplink, so that no change is missed.
         shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
         shutdown.spawn(uplink.run(shutdown.token()));
+        if let Some(api) = &platform.api {
+            let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
+            let reviewers = Reviewers { lease_pods: LeasePodsReview { runtime_class }, gate: review };
+            shutdown.spawn(admission(api.client(), config.webhook, reviewers, Arc::clone(&clock), shutdown.token()));
+        }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {
                 cluster: parts.member.cluster.clone(),
@@ -449,28 +455,35 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
     let api = KubernetesApi::connect(&source).await?;
     let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
     let inventory = observe::kubernetes::observe_with(&api, settings, view);
-    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
+    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
+        .with_runtime_class(config.sharing.runtime_class.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api) })
 }
 
-fn mig_keeper(
-    settings: MigSettings,
-    channels: MigChannels,
-    api: &KubernetesApi,
-    parts: &Parts,
-    desired: watch::Receiver<Update>,
-) -> Result<MigKeeper, StoreError> {
-    let kept = parts.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
-    Ok(MigKeeper {
-        client: api.client(),
-        cluster: parts.member.cluster.clone(),
-        settings,
-        channels,
-        remembered: DesiredState::decode(&kept),
-        desired,
-        clock: Arc::clone(&parts.clock),
-    })
+/// Answers to the API server's reviews.
+struct Reviewers {
+    lease_pods: LeasePodsReview,
+    /// Absent: bursting is off.
+    gate: Option<GateReview>,
+}
+
+/// Answers the API server's reviews until stopped. Registrations of webhooks that are off are removed.
+async fn admission(
+    client: kube::Client,
+    settings: Option<WebhookSettings>,
+    reviewers: Reviewers,
+    clock: Arc<dyn Clock>,
+    stop: tokio_util::sync::CancellationToken,
+) {
+    let Reviewers { lease_pods, gate } = reviewers;
+    if settings.is_none() || gate.is_none() {
+        webhook::remove(&client, GATE_WEBHOOK).await;
+    }
+    let Some(settings) = settings else { return webhook::remove(&client, LEASE_PODS_WEBHOOK).await };
+    let mut reviews: Vec<Box<dyn Review>> = vec![Box::new(lease_pods)];
+    reviews.extend(gate.map(|gate| Box::new(gate) as Box<dyn Review>));
+    webhook::run(client, settings, reviews.into(), clock, stop).await;
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

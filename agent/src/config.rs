@@ -17,8 +17,10 @@ use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
+use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
 use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
+use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
@@ -172,6 +174,9 @@ pub struct Config {
     pub liqo: LiqoSettings,
     /// Bursting of GPU pods to other clusters.
     pub burst: BurstSettings,
+    /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, and in leases on
+    /// several nodes tenants state each container's part themselves.
+    pub webhook: Option<WebhookSettings>,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -197,6 +202,7 @@ impl Default for Config {
             access: AccessSettings::default(),
             liqo: LiqoSettings::default(),
             burst: BurstSettings::default(),
+            webhook: None,
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -246,7 +252,13 @@ impl Config {
         self.data.check(&mut checks);
         self.access.check(&mut checks);
         self.liqo.check(self.kubernetes.is_some(), &mut checks);
+        if let Some(class) = self.sharing.runtime_class.as_deref().filter(|class| !is_dns_label(class)) {
+            checks.refuse("sharing.runtimeClass", class, "write the name of a RuntimeClass, a DNS label");
+        }
         self.burst.gather(&mut checks);
+        if let Some(webhook) = &self.webhook {
+            webhook.gather(&mut checks);
+        }
         if self.burst.enabled && !self.liqo.enabled {
             let reason = "pods burst to virtual nodes; set liqo.enabled too";
             checks.refuse("burst.enabled", self.burst.enabled, reason);

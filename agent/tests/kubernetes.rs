@@ -17,6 +17,8 @@ mod delivery;
 mod inventory;
 #[path = "kubernetes/lease_nodes.rs"]
 mod lease_nodes;
+#[path = "kubernetes/lease_pods.rs"]
+mod lease_pods;
 #[path = "kubernetes/liqo_donor.rs"]
 mod liqo_donor;
 #[path = "kubernetes/liqo_network.rs"]
@@ -55,6 +57,7 @@ async fn the_agent_works_on_a_real_api_server() {
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
+    lease_pods::pods_are_completed_or_refused(&cluster).await;
     burst::definitions_refuse_invalid_objects(&cluster).await;
     burst::pods_run_on_leases(&cluster).await;
     burst::a_gpu_request_lives_and_ends(&cluster).await;

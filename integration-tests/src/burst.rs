@@ -500,7 +500,7 @@ pub fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
 /// The section `burst` of the origin's agent configuration.
 fn burst_config(node_ip: &str) -> String {
     format!(
-        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n  \
-         webhook:\n    listen: {node_ip}:9443\n    url: https://{node_ip}:9443\n"
+        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n\
+webhook:\n  listen: {node_ip}:9443\n  url: https://{node_ip}:9443\n"
     )
 }

@@ -56,6 +56,7 @@ pub struct NamespaceDelivery {
     api: KubernetesApi,
     clock: Arc<dyn Clock>,
     nodes: LeaseNodes,
+    runtime_class: Option<String>,
     /// Device names of the cluster and when they were read.
     devices: Mutex<Option<(Duration, Arc<BTreeSet<String>>)>>,
 }
@@ -65,7 +66,13 @@ impl NamespaceDelivery {
     #[must_use]
     pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>, salt: NodeSalt) -> Self {
         let nodes = LeaseNodes::new(api.client(), salt);
-        Self { api, clock, nodes, devices: Mutex::new(None) }
+        Self { api, clock, nodes, runtime_class: None, devices: Mutex::new(None) }
+    }
+
+    /// Runs tenants' pods under this RuntimeClass.
+    #[must_use]
+    pub fn with_runtime_class(self, runtime_class: Option<String>) -> Self {
+        Self { runtime_class, ..self }
     }
 
     fn namespaces(&self) -> Api<Namespace> {
@@ -105,7 +112,7 @@ impl NamespaceDelivery {
     /// Creates the namespace, or resets its labels if it is ours.
     async fn make_namespace(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
         let namespaces = self.namespaces();
-        let wanted = objects::namespace(lease);
+        let wanted = objects::namespace(lease, self.runtime_class.as_deref());
         let name = wanted.name_any();
         let operation = format!("create namespace {name}");
         if self.owned_namespace(lease.lease_id).await?.is_none() {

@@ -15,6 +15,8 @@ pub const AMD_GPU: &str = "amd.com/gpu";
 
 /// Before a lease's id: the extended resource that only the lease's nodes have.
 pub const LEASE_RESOURCE_PREFIX: &str = "lease.comity.dev/";
+/// Before a lease's id: the extended resource that counts the lease's GPUs on each of its nodes.
+pub const LEASE_GPUS_PREFIX: &str = "gpus.lease.comity.dev/";
 
 /// Names that count GPUs, or parts of them, whether or not a node has them now: a device plugin may be installed while
 /// a lease runs.
@@ -112,6 +114,15 @@ pub fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
+/// Whether units of the resource are GPUs, or parts of them, that a lease may have.
+pub fn counts_gpus(name: &str) -> bool {
+    matches!(name, NVIDIA_GPU | NVIDIA_GPU_SHARED | AMD_GPU) || name.starts_with(NVIDIA_MIG_PREFIX)
+}
+
+fn is_of_lease(name: &str) -> bool {
+    name.starts_with(LEASE_RESOURCE_PREFIX) || name.starts_with(LEASE_GPUS_PREFIX)
+}
+
 /// Every device name that a lease must not use unless it was leased: all names that nodes count, and all well-known
 /// ones. The leases' own resources are no devices.
 pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
@@ -122,7 +133,7 @@ pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<St
     let well_known = WELL_KNOWN.iter().map(|name| (*name).to_owned());
     on_nodes
         .into_iter()
-        .filter(|name| is_extended(name) && !name.starts_with(LEASE_RESOURCE_PREFIX))
+        .filter(|name| is_extended(name) && !is_of_lease(name))
         .map(str::to_owned)
         .chain(well_known)
         .chain(profiles)

@@ -66,7 +66,8 @@ fn of_container(container: &Container) -> Amounts {
 }
 
 /// The requested amounts; unreadable ones, which no API server stores, count as 0.
-fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
+/// The amounts of a list of requests or limits; those that cannot be read are left out.
+pub fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
     list.iter()
         .filter_map(|(name, Quantity(text))| {
             let amount = if name == CPU { quantity::milli_ceil(text) } else { quantity::ones_ceil(text) };

@@ -4,9 +4,18 @@ use comity_types::LeaseId;
 
 /// Label of every object made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";
+/// Label of namespaces on the donor whose pods run under this RuntimeClass.
+pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
 
 /// The namespace of a lease on the donor, and the name of its Secret on the origin.
 #[must_use]
 pub fn namespace_name(lease: LeaseId) -> String {
     format!("comity-{lease}")
+}
+
+/// The lease of such a namespace; `None` for other names.
+#[must_use]
+pub fn lease_of_namespace(namespace: &str) -> Option<LeaseId> {
+    let lease = namespace.strip_prefix("comity-")?.parse().ok()?;
+    (namespace_name(lease) == namespace).then_some(lease)
 }

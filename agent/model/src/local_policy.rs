@@ -22,6 +22,8 @@ pub struct LocalPolicy {
     pub denied_institutions: BTreeSet<String>,
     /// Longest time a lease may last here, its renewals included, in seconds; absent: as long as the federation says.
     pub max_lease_seconds: Option<u64>,
+    /// RuntimeClass under which pods of other clusters run here, as in "gvisor"; absent: the container runtime's own.
+    pub runtime_class: Option<String>,
 }
 
 impl Default for LocalPolicy {
@@ -34,6 +36,7 @@ impl Default for LocalPolicy {
             allowed_institutions: BTreeSet::new(),
             denied_institutions: BTreeSet::new(),
             max_lease_seconds: None,
+            runtime_class: None,
         }
     }
 }

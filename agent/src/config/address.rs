@@ -26,9 +26,7 @@ pub(super) fn check_listeners(config: &Config, checks: &mut SettingChecks) {
     let mut tcp = vec![("adminListen", config.admin_listen)];
     // A gateway listens on it at addresses of its node, for the APIs of donors.
     tcp.extend(is_tun.then(|| ("the fabric's port for APIs", at_all(API_PORT))));
-    tcp.extend(
-        config.burst.webhook.as_ref().filter(|_| config.burst.enabled).map(|it| ("burst.webhook.listen", it.listen)),
-    );
+    tcp.extend(config.webhook.as_ref().map(|it| ("webhook.listen", it.listen)));
     tcp.extend(config.liqo.pod_metrics.as_ref().map(|it| ("liqo.podMetrics.listen", it.listen)));
     let mut udp = vec![("fabric.listen", config.fabric.listen)];
     let overlay = &config.fabric.tun.overlay;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use comity_agent_model::node_service::NodeService;
 use comity_agent_model::nodes::Nodes;
-use comity_agent_workload::burst::{self, BurstContext, BurstSettings, GATE, LEASE, REQUEST, WebhookSettings};
+use comity_agent_workload::burst::{self, BurstContext, BurstSettings, GATE, GATE_WEBHOOK, GateReview, LEASE, REQUEST};
 use comity_agent_workload::crd::{GpuLease, GpuRequest};
 use comity_agent_workload::reclaim::Saved;
+use comity_agent_workload::webhook::{self, Review, WebhookSettings};
 use comity_proto::v1;
 use comity_runtime::SystemClock;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -32,13 +33,9 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(cluster: &Cluster, broker: &Broker, nodes: &watch::Sender<Nodes>, port: Option<u16>) -> Self {
-        let webhook = port.map(|port| WebhookSettings {
-            listen: ([127, 0, 0, 1], port).into(),
-            url: Some(format!("https://127.0.0.1:{port}/gate")),
-            ..WebhookSettings::default()
-        });
-        let settings = BurstSettings { enabled: true, webhook, ..BurstSettings::default() };
+        let settings = BurstSettings { enabled: true, ..BurstSettings::default() };
         settings.check().unwrap();
+        let service = watch::channel(NodeService { borrows: Ok(()), ..NodeService::none("") }).1;
         let saved = watch::Sender::default();
         let context = BurstContext {
             cluster: "polytechnic".to_owned(),
@@ -48,12 +45,20 @@ impl Running {
             desired: broker.desired(),
             records: watch::channel(Arc::default()).1,
             nodes: nodes.subscribe(),
-            service: watch::channel(NodeService { borrows: Ok(()), ..NodeService::none("") }).1,
+            service: service.clone(),
             saved: saved.clone(),
             clock: Arc::new(SystemClock::new()),
         };
         let stop = CancellationToken::new();
-        let task = tokio::spawn(burst::run(context, stop.clone()));
+        let gated = port.map(|port| served(cluster, port, Box::new(GateReview::new(service)), stop.clone()));
+        let client = cluster.agent.client();
+        let burst = burst::run(context, stop.clone());
+        let task = tokio::spawn(async move {
+            match gated {
+                Some(gated) => drop(tokio::join!(burst, gated)),
+                None => drop(tokio::join!(burst, webhook::remove(&client, GATE_WEBHOOK))),
+            }
+        });
         Self { stop, task, saved }
     }
 
@@ -61,6 +66,22 @@ impl Running {
         self.stop.cancel();
         self.task.await.unwrap();
     }
+}
+
+/// Serves one kind of review until stopped.
+pub(crate) fn served(
+    cluster: &Cluster,
+    port: u16,
+    review: Box<dyn Review>,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let settings = WebhookSettings {
+        listen: ([127, 0, 0, 1], port).into(),
+        url: Some(format!("https://127.0.0.1:{port}")),
+        ..WebhookSettings::default()
+    };
+    let reviews: [Box<dyn Review>; 1] = [review];
+    webhook::run(cluster.agent.client(), settings, Arc::new(reviews), Arc::new(SystemClock::new()), stop)
 }
 
 async fn namespace(cluster: &Cluster, name: &str, annotations: Value) {
@@ -114,7 +135,7 @@ pub(crate) async fn events_say(cluster: &Cluster, namespace: &str, reason: &str)
     cluster.plane().kubectl(&arguments).await.unwrap().split(' ').any(|found| found == reason)
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 

@@ -18,6 +18,7 @@ mod burst_loop;
 mod burst_request;
 mod cluster_watch;
 pub(crate) mod facts;
+mod gate_review;
 mod group;
 mod note;
 mod patch;
@@ -28,7 +29,6 @@ pub(crate) mod settings;
 mod slots;
 mod snapshot;
 pub(crate) mod wait_reasons;
-pub mod webhook;
 mod worker;
 
 #[cfg(test)]
@@ -42,10 +42,11 @@ pub use burst_request::BurstRequest;
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};
+pub use gate_review::{GATE_WEBHOOK, GateReview};
 pub use note::Note;
 pub use plan::{BurstAction, Submission, plan};
 pub use requests::{RequestError, Requests};
-pub use settings::{BurstSettings, WebhookSettings};
+pub use settings::BurstSettings;
 pub use snapshot::{BurstSnapshot, EndedRequest, InFlight, LeaseFacts, LeaseStage, PodView, RequestFacts};
 
 /// Label of namespaces whose GPU pods may burst: "true". On a pod, "false" keeps it in this cluster.

@@ -5,4 +5,7 @@
 
 pub mod burst;
 pub mod crd;
+mod lease_end;
+pub mod lease_pods;
 pub mod reclaim;
+pub mod webhook;

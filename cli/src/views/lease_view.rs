@@ -13,6 +13,10 @@ use super::value::{Known, non_empty, non_zero};
 use crate::output::{Answer, Column, Sheet, fields};
 use crate::units::{age, format_duration};
 
+/// `lease show` says how to renew a lease when this part of its term is left, and at the latest when [`WARN_MS`] is left.
+const WARN_AT_PART: u64 = 5;
+const WARN_MS: u64 = 5 * 60_000;
+
 /// A lease.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -144,6 +148,15 @@ impl Lease {
         self.expires_at_ms.filter(|_| !is_over(self.state))
     }
 
+    /// When it expires; shortly before, how to keep it.
+    fn expiry_text(&self, now_ms: u64) -> String {
+        let Some(at) = self.expiry_ms() else { return String::new() };
+        let text = age(at, now_ms);
+        let left = at.saturating_sub(now_ms);
+        let is_soon = left <= self.term_ms / WARN_AT_PART || (left <= WARN_MS && left < self.term_ms);
+        if is_soon { format!("{text}; to keep it, comity lease renew {}", self.id) } else { text }
+    }
+
     /// Place of the kubeconfig: a Secret, or a file if the origin's agent runs without Kubernetes.
     fn kubeconfig_text(&self) -> Option<String> {
         let name = self.secret_name.as_ref().filter(|_| !self.delivery.is(Delivery::VirtualNode))?;
@@ -223,7 +236,7 @@ impl Answer for Lease {
             ("Term", format_duration(self.term_ms)),
             ("Placed", at(self.placed_at_ms)),
             ("Active", at(self.active_at_ms)),
-            ("Expires", at(self.expiry_ms())),
+            ("Expires", self.expiry_text(now_ms)),
             ("Ended", at(self.ended_at_ms)),
             ("Fencing token", self.fencing_token.to_string()),
         ])
@@ -244,6 +257,7 @@ mod tests {
             target_namespace: "comity-leases".to_owned(),
             secret_name: "comity-lease-7".to_owned(),
             expires_at_ms: 7_200_000,
+            term_ms: 3_600_000,
             ..v1::Lease::default()
         };
         change(&mut lease);
@@ -282,6 +296,13 @@ mod tests {
         assert_eq!(json["delivery"], "virtual-node");
         assert_eq!(json["virtualNode"]["nodeSelector"]["comity.dev/lease"], "lease-7");
         assert_eq!(json["virtualNode"]["tolerations"][1]["operator"], "Exists");
+    }
+
+    #[test]
+    fn a_lease_that_ends_soon_says_how_to_keep_it() {
+        let expires = |left_ms: u64| lease(|_| {}).table(7_200_000 - left_ms).to_string();
+        assert!(!expires(721_000).contains("comity lease renew"), "{}", expires(721_000));
+        assert!(expires(720_000).contains("in 12m; to keep it, comity lease renew lease-7"), "{}", expires(720_000));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::call::own_labels;
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease_id::{LEASE_LABEL, RUNTIME_CLASS_LABEL, namespace_name};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec};
@@ -46,11 +46,12 @@ pub(crate) fn metadata(lease: &DonorLease, name: &str) -> ObjectMeta {
 }
 
 /// The namespace, under Pod Security `restricted`.
-pub(crate) fn namespace(lease: &DonorLease) -> Namespace {
+pub(crate) fn namespace(lease: &DonorLease, runtime_class: Option<&str>) -> Namespace {
     let mut labels = labels(lease);
     for mode in ["enforce", "audit", "warn"] {
         labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
     }
+    labels.extend(runtime_class.map(|class| (RUNTIME_CLASS_LABEL.to_owned(), class.to_owned())));
     let metadata =
         ObjectMeta { name: Some(namespace_name(lease.lease_id)), labels: Some(labels), ..ObjectMeta::default() };
     Namespace { metadata, ..Namespace::default() }

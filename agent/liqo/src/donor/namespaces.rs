@@ -1,12 +1,14 @@
-//! Sets Pod Security levels on consumers' remote namespaces: Liqo makes them without one, and the policies admit no
-//! pods until there is one.
+//! Sets Pod Security levels, and the donor's RuntimeClass, on consumers' remote namespaces: Liqo makes them without, and
+//! the policies admit no pods until there is a level.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::patching;
 use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_model::lease_id::RUNTIME_CLASS_LABEL;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::Patch;
@@ -34,12 +36,18 @@ pub struct NamespaceKeeper;
 
 impl NamespaceKeeper {
     /// Runs forever. A namespace without a label admits no pods, so nothing else depends on this task.
-    pub async fn run(client: Client) {
+    ///
+    /// `runtime_class` is that of guests' pods, if the donor has one for them.
+    pub async fn run(client: Client, runtime_class: Option<String>) {
         let seen = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
         let selector = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
         let mut results = Controller::new(seen, selector)
             .with_config(Config::default().concurrency(MAX_CONCURRENT_LABELS))
-            .run(label, |_, _, _| Action::requeue(LABEL_RETRY_INTERVAL), Arc::new(Api::all(client)))
+            .run(
+                label,
+                |_, _, _| Action::requeue(LABEL_RETRY_INTERVAL),
+                Arc::new(Labeller { namespaces: Api::all(client), runtime_class }),
+            )
             .boxed();
         let mut failures = FailureLog::default();
         while let Some(result) = results.next().await {
@@ -66,22 +74,33 @@ impl NamespaceKeeper {
     }
 }
 
-fn needs_label(namespace: &PartialObjectMeta<Namespace>) -> bool {
-    let labels = namespace.labels();
-    let is_tenant = labels.contains_key(TENANT_NAMESPACE_LABEL);
-    let level = labels.get(ENFORCE).map(String::as_str).unwrap_or_default();
-    !is_tenant && namespace.metadata.deletion_timestamp.is_none() && !LEVELS.contains(&level)
+struct Labeller {
+    namespaces: Api<Namespace>,
+    runtime_class: Option<String>,
 }
 
-async fn label(
-    namespace: Arc<PartialObjectMeta<Namespace>>,
-    namespaces: Arc<Api<Namespace>>,
-) -> Result<Action, CallError> {
-    if needs_label(&namespace) {
+impl Labeller {
+    /// The labels that a remote namespace lacks, in one change: the level admits pods, so no pod starts without the
+    /// RuntimeClass.
+    fn missing(&self, namespace: &PartialObjectMeta<Namespace>) -> BTreeMap<&'static str, &str> {
+        let labels = namespace.labels();
+        if labels.contains_key(TENANT_NAMESPACE_LABEL) || namespace.metadata.deletion_timestamp.is_some() {
+            return BTreeMap::new();
+        }
+        let value = |key: &str| labels.get(key).map(String::as_str);
+        let level = (!value(ENFORCE).is_some_and(|level| LEVELS.contains(&level))).then_some((ENFORCE, LEVELS[0]));
+        let class = self.runtime_class.as_deref().filter(|class| value(RUNTIME_CLASS_LABEL) != Some(class));
+        level.into_iter().chain(class.map(|class| (RUNTIME_CLASS_LABEL, class))).collect()
+    }
+}
+
+async fn label(namespace: Arc<PartialObjectMeta<Namespace>>, labeller: Arc<Labeller>) -> Result<Action, CallError> {
+    let missing = labeller.missing(&namespace);
+    if !missing.is_empty() {
         let name = namespace.name_any();
-        let labels = json!({ "metadata": { "labels": { ENFORCE: LEVELS[0] } } });
-        match within_limit(namespaces.patch(&name, &patching(), &Patch::Merge(&labels))).await {
-            Ok(_) => tracing::info!(namespace = name, "labelled a remote namespace with Pod Security baseline"),
+        let labels = json!({ "metadata": { "labels": missing } });
+        match within_limit(labeller.namespaces.patch(&name, &patching(), &Patch::Merge(&labels))).await {
+            Ok(_) => tracing::info!(namespace = name, ?missing, "labelled a remote namespace"),
             Err(CallError::Status(status)) if status.is_not_found() => {}
             Err(error) => return Err(error),
         }
@@ -142,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_without_a_level_is_labelled_and_a_failure_repeated() {
         let (sender, mut patches) = mpsc::unbounded_channel();
-        let keeper = tokio::spawn(NamespaceKeeper::run(client(sender)));
+        let keeper = tokio::spawn(NamespaceKeeper::run(client(sender), None));
         for _ in 0..2 {
             let (name, patch) = tokio::time::timeout(Duration::from_secs(20), patches.recv()).await.unwrap().unwrap();
             assert_eq!((name.as_str(), &patch["metadata"]["labels"][ENFORCE]), ("bare", &json!("baseline")));
@@ -152,5 +171,23 @@ mod tests {
             "once it is labelled it is left alone"
         );
         keeper.abort();
+    }
+
+    #[test]
+    fn the_runtime_class_is_set_wherever_it_differs() {
+        let labeller = |class: Option<&str>| Labeller {
+            namespaces: Api::all(client(mpsc::unbounded_channel().0)),
+            runtime_class: class.map(str::to_owned),
+        };
+        let namespace = |labels: Value| -> PartialObjectMeta<Namespace> {
+            serde_json::from_value(json!({ "metadata": { "name": "guest", "labels": labels } })).unwrap()
+        };
+        let labelled = namespace(json!({ ENFORCE: "baseline", RUNTIME_CLASS_LABEL: "runc" }));
+        assert_eq!(labeller(Some("gvisor")).missing(&labelled), BTreeMap::from([(RUNTIME_CLASS_LABEL, "gvisor")]));
+        assert!(labeller(Some("runc")).missing(&labelled).is_empty() && labeller(None).missing(&labelled).is_empty());
+        let bare = namespace(json!({}));
+        assert_eq!(labeller(Some("gvisor")).missing(&bare).len(), 2);
+        let tenant = namespace(json!({ TENANT_NAMESPACE_LABEL: "true" }));
+        assert!(labeller(Some("gvisor")).missing(&tenant).is_empty());
     }
 }

@@ -57,14 +57,14 @@ pub(super) async fn start(
         }
         None => pod_metrics::remove_registration(&client).await,
     }
-    let stop = shutdown.token();
+    let (stop, runtime_class) = (shutdown.token(), config.sharing.runtime_class.clone());
     shutdown.spawn(async move {
         // The policies stay in the cluster when this task ends: existing grants remain under them.
         let _keeper = keeper;
         tokio::select! {
             () = stop.cancelled() => {}
             () = ClassController::run(client.clone(), grants) => tracing::warn!("the class controller ended"),
-            () = NamespaceKeeper::run(client) => tracing::warn!("the keeper of namespaces ended"),
+            () = NamespaceKeeper::run(client, runtime_class) => tracing::warn!("the keeper of namespaces ended"),
         }
     });
     let side: Arc<dyn VirtualNodeDonor> = Arc::new(lender);

@@ -102,7 +102,7 @@ impl Lab {
         let (grants, watched) = watch::channel(Arc::new(grants));
         let tasks = vec![
             tokio::spawn(ClassController::run(agent.clone(), watched)),
-            tokio::spawn(NamespaceKeeper::run(agent.clone())),
+            tokio::spawn(NamespaceKeeper::run(agent.clone(), None)),
         ];
         Self {
             clusters,

@@ -68,7 +68,7 @@ pub struct BurstContext {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Runs burst, its webhook, the custom resource controller and the reclaim loop until stopped. Leaves their objects in
+/// Runs burst, the custom resource controller and the reclaim loop until stopped. Leaves their objects in
 /// the cluster.
 pub async fn run(context: BurstContext, stop: CancellationToken) {
     let custom = crate::crd::Controller {
@@ -90,24 +90,8 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         saved: context.saved.clone(),
         clock: Arc::clone(&context.clock),
     };
-    let webhook = async {
-        match &context.settings.webhook {
-            Some(settings) => {
-                super::webhook::run(
-                    context.kubernetes.client(),
-                    settings.clone(),
-                    context.service.clone(),
-                    Arc::clone(&context.clock),
-                    stop.clone(),
-                )
-                .await;
-            }
-            None => super::webhook::remove_configuration(&context.kubernetes.client()).await,
-        }
-    };
     tokio::join!(
         BurstLoop::new(&context).run(stop.clone()),
-        webhook,
         custom.run(stop.clone()),
         reclaim::run(reclaim, stop.clone())
     );

@@ -97,6 +97,7 @@ pub(crate) fn request(gpus: u32, group: &str) -> RequestFacts {
         memory_mib_per_gpu: 1_024,
         is_queued: true,
         short_since_ms: Some(NOW - 10_000),
+        is_submitted_here: true,
         purpose: Some(Purpose {
             owner: "replicaset/train".to_owned(),
             gpus_per_pod: 1,

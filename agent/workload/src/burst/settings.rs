@@ -1,8 +1,5 @@
 //! The section `burst` of the agent's configuration.
 
-use std::net::{Ipv4Addr, SocketAddr};
-
-use comity_agent_kubernetes::service_name::ServiceName;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
@@ -14,8 +11,6 @@ const MAX_SECONDS: u64 = 86_400;
 /// Most CPU and memory requested with each GPU: a thousand cores, 16 TiB.
 const MAX_CPU_MILLI: u64 = 1_000_000;
 const MAX_MEMORY_MIB: u64 = 16 << 20;
-/// Where the webhook listens. Not the fabric's port for APIs, which a gateway opens on addresses of the same node.
-const DEFAULT_PORT: u16 = 7483;
 
 /// How GPU pods of this cluster become requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,8 +18,6 @@ const DEFAULT_PORT: u16 = 7483;
 pub struct BurstSettings {
     /// Whether GPU pods burst.
     pub enabled: bool,
-    /// The admission webhook that holds GPU pods by a scheduling gate; absent: pending pods only get tolerations.
-    pub webhook: Option<WebhookSettings>,
     /// How long the pods of one owner are gathered into one request.
     pub debounce_milliseconds: u64,
     /// How long an unused lease is kept, unless the namespace sets it.
@@ -51,7 +44,6 @@ impl Default for BurstSettings {
     fn default() -> Self {
         Self {
             enabled: false,
-            webhook: None,
             debounce_milliseconds: 250,
             cooldown_seconds: 60,
             hold_seconds: 300,
@@ -62,31 +54,6 @@ impl Default for BurstSettings {
             max_requests: 16,
             cpu_milli_per_gpu: 100,
             memory_mib_per_gpu: 128,
-        }
-    }
-}
-
-/// Where the API server finds the webhook.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct WebhookSettings {
-    /// Where HTTPS is served.
-    pub listen: SocketAddr,
-    /// `https://HOST:PORT/gate`, for an agent that is no pod. Either this or `service`.
-    pub url: Option<String>,
-    /// The Service in front of the agent's pod. Either this or `url`.
-    pub service: Option<ServiceName>,
-    /// Namespace of the Secret `comity-agent-webhook` with the webhook's certificates.
-    pub secret_namespace: String,
-}
-
-impl Default for WebhookSettings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)),
-            url: None,
-            service: None,
-            secret_namespace: "comity-system".to_owned(),
         }
     }
 }
@@ -128,37 +95,6 @@ impl BurstSettings {
                 checks.refuse(field, value, "write at least 1, or turn burst.enabled off");
             }
         }
-        if let Some(webhook) = &self.webhook {
-            webhook.gather(checks);
-        }
-    }
-}
-
-impl WebhookSettings {
-    fn gather(&self, checks: &mut SettingChecks) {
-        match (&self.url, &self.service) {
-            (Some(url), None) => {
-                let parsed = url.parse::<http::Uri>().ok();
-                let host = parsed.as_ref().filter(|uri| uri.scheme_str() == Some("https")).and_then(http::Uri::host);
-                if host.is_none() {
-                    checks.refuse("burst.webhook.url", url, "write https://HOST:PORT/gate");
-                }
-            }
-            (None, Some(service))
-                if is_dns_label(&service.namespace) && is_dns_label(&service.name) && service.port > 0 => {}
-            (None, Some(service)) => {
-                let text = format!("{}/{}:{}", service.namespace, service.name, service.port);
-                checks.refuse("burst.webhook.service", text, "write DNS labels and a port from 1 to 65535");
-            }
-            _ => {
-                let reason =
-                    "write either url, where the API server reaches this host, or service, in front of this pod";
-                checks.refuse("burst.webhook", "", reason);
-            }
-        }
-        if !is_dns_label(&self.secret_namespace) {
-            checks.refuse("burst.webhook.secretNamespace", &self.secret_namespace, "write a namespace");
-        }
     }
 }
 
@@ -178,19 +114,12 @@ mod tests {
         assert!(refused(&|s| s.debounce_milliseconds = 60_000).contains("burst.debounceMilliseconds \"60000\""));
         assert!(refused(&|s| s.default_class = "Big".to_owned()).contains("burst.defaultClass \"Big\""));
         assert!(refused(&|s| s.max_requests = 0).contains("burst.maxRequests"));
-        assert!(refused(&|s| s.webhook = Some(WebhookSettings::default())).contains("either url"));
-        let plain = WebhookSettings { url: Some("http://agent:7483".to_owned()), ..WebhookSettings::default() };
-        assert!(refused(&|s| s.webhook = Some(plain.clone())).contains("https://HOST:PORT"));
-        // A gateway has both on its node.
-        assert_ne!(WebhookSettings::default().listen.port(), comity_agent_model::api_port::API_PORT);
     }
 
     #[test]
     fn a_section_of_the_configuration_is_read() {
-        let text = r#"{"enabled": true, "webhook": {"service": {"namespace": "comity-system", "name": "agent"}}}"#;
-        let settings: BurstSettings = serde_json::from_str(text).unwrap();
+        let settings: BurstSettings = serde_json::from_str(r#"{"enabled": true, "maxGpus": 8}"#).unwrap();
         settings.check().unwrap();
-        assert_eq!(settings.webhook.unwrap().service.unwrap().port, 443);
         assert!(serde_json::from_str::<BurstSettings>(r#"{"enable": true}"#).is_err());
     }
 }

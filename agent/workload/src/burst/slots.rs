@@ -21,6 +21,8 @@ pub(crate) struct Slot<'a> {
     pub(crate) is_queued: bool,
     pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
     pub(crate) purpose: Option<&'a Purpose>,
+    /// Whether this cluster's agent submitted the request.
+    pub(crate) is_submitted_here: bool,
     /// The request's options; `None` if only the lease is known.
     options: Option<&'a PodOptions>,
     pub(crate) message: &'a str,
@@ -86,6 +88,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
                 is_queued: request.is_queued,
                 lease: None,
                 purpose: request.purpose.as_ref(),
+                is_submitted_here: request.is_submitted_here,
                 options: Some(&request.options),
                 message: &request.message,
                 short_since_ms: request.short_since_ms,
@@ -105,6 +108,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
             is_queued: false,
             lease: None,
             purpose: None,
+            is_submitted_here: false,
             options: None,
             message: "",
             short_since_ms: None,

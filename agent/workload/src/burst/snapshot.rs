@@ -42,6 +42,8 @@ pub struct RequestFacts {
     /// Until when it is kept without pods: its lease was reclaimed, and controllers make the saved pods again.
     pub kept_until_ms: u64,
     pub(crate) options: PodOptions,
+    /// Whether this cluster's agent submitted it, for a burst or a GpuRequest.
+    pub is_submitted_here: bool,
     /// Its purpose, if burst made it.
     pub purpose: Option<super::group::Purpose>,
 }

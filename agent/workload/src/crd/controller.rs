@@ -87,7 +87,9 @@ impl Controller {
         loop {
             if dirty && state.requests.is_complete() && state.leases.is_complete() {
                 let waits = self.turn(&mut state).await;
-                pause = if waits { ASK_EVERY.0 } else { ASK_EVERY.1 };
+                let now = self.clock.unix_ms();
+                let warning = state.next_warning_ms.map(|at| Duration::from_millis(at.saturating_sub(now)));
+                pause = if waits { ASK_EVERY.0 } else { ASK_EVERY.1 }.min(warning.unwrap_or(ASK_EVERY.1));
                 dirty = false;
             }
             // An absent deadline is never waited for: the branch is off.

@@ -22,6 +22,8 @@ pub(super) struct ControllerState {
     copies: Copies,
     /// Events that were written.
     pub(super) remarks: Remarks,
+    /// When the next warning about the end of a lease is due.
+    pub(super) next_warning_ms: Option<u64>,
     /// When refused submissions are retried, by UID.
     retry_refused_ms: BTreeMap<String, u64>,
     /// Why objects wait, and when the broker was asked that, by UID.
@@ -47,7 +49,8 @@ impl ControllerState {
     pub(super) fn forget_deleted(&mut self) {
         self.copies.forget(self.requests.facts());
         let there: BTreeSet<&str> = self.requests.facts().filter_map(|object| object.metadata.uid.as_deref()).collect();
-        self.remarks.forget(|uid| there.contains(uid));
+        let leases: BTreeSet<&str> = self.leases.facts().filter_map(|object| object.metadata.uid.as_deref()).collect();
+        self.remarks.forget(|uid| there.contains(uid) || leases.contains(uid));
         self.retry_refused_ms.retain(|uid, _| there.contains(uid.as_str()));
         self.why.retain(|uid, _| there.contains(uid.as_str()));
     }

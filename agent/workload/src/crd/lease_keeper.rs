@@ -4,23 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_model::desired::Update;
+use comity_agent_model::lease::Lease;
 use comity_types::LeaseState;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _};
 use serde_json::json;
 
+use super::condition::time;
 use super::controller::{Controller, key, namespace};
 use super::controller_state::ControllerState;
 use super::remarks::Remark;
 use super::{GpuLease, lease_mirror};
+use crate::lease_end::{self, EndWarning, Urgency};
 use crate::reclaim::{self, CHECKPOINTED};
 
 impl Controller {
     pub(super) async fn mirror_leases(&self, own: &mut ControllerState, update: &Update) {
         let Some(state) = update.state.as_deref() else { return };
         let now = self.clock.unix_ms();
-        let ControllerState { leases, written_leases: written, failures, .. } = own;
+        let ControllerState { leases, written_leases: written, failures, remarks, next_warning_ms, .. } = own;
+        *next_warning_ms = None;
         let found: BTreeMap<String, &GpuLease> =
             leases.facts().filter_map(|object| Some((key(object)?, object))).collect();
         let (mut wanted, mut by_hand) = (Vec::new(), BTreeSet::new());
@@ -40,6 +44,15 @@ impl Controller {
             };
             if is_asked && seen.is_some_and(answers) {
                 by_hand.insert(lease.id);
+            }
+            if let (Some(seen), true) = (seen, lease.origin.as_str() == self.cluster) {
+                let warning = end_warning(lease, now);
+                *next_warning_ms = next_warning_ms.iter().copied().chain(warning.next_ms).min();
+                let remark = warning.due.map(|urgency| ends(lease, urgency));
+                let uid = seen.metadata.uid.clone().unwrap_or_default();
+                if let Some(remark) = remark.filter(|remark| remarks.is_due(&uid, remark, now)) {
+                    self.write_event(seen, remark).await;
+                }
             }
             match self.write_lease(old.as_ref(), seen, &object).await {
                 Ok(()) => {
@@ -126,4 +139,22 @@ impl Controller {
             self.write_event(seen, Remark { type_: EventType::Normal, reason, text }).await;
         }
     }
+}
+
+/// The warning about the end of an active lease. One that is being reclaimed has its own notice.
+fn end_warning(lease: &Lease, now_ms: u64) -> EndWarning {
+    if lease.state == Some(LeaseState::Active) && lease.expires_at_ms > 0 {
+        return lease_end::warning(lease.expires_at_ms, lease.term_ms, now_ms);
+    }
+    EndWarning { due: None, next_ms: None }
+}
+
+fn ends(lease: &Lease, urgency: Urgency) -> Remark {
+    let soon = match urgency {
+        Urgency::Soon => "soon",
+        Urgency::VerySoon => "very soon",
+    };
+    let at = time(lease.expires_at_ms).unwrap_or_default();
+    let text = format!("it ends {soon}, at {at}, and its pods with it; to keep it, comity lease renew {}", lease.id);
+    Remark { type_: EventType::Warning, reason: "ComityLeaseEnds".to_owned(), text }
 }

@@ -35,8 +35,15 @@ async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back(
 
 async fn an_untouched_job(burst: &Burst) {
     let federation = burst.federation();
-    let cold = burst.run_job("train", 2, &["serve", "45"]).await.or_logs(federation);
+    // It runs for more than three terms of its lease, which is renewed while it does.
+    let origin = &burst.clusters.origin;
+    origin.kubectl(&["annotate", "namespace", NAMESPACE, "comity.dev/duration=18s"]).await.unwrap();
+    let cold = burst.run_job("train", 2, &["serve", "58"]).await.or_logs(federation);
     println!("cold:\n{cold}");
+    let long = only_lease(burst).await.or_logs(federation);
+    origin.kubectl(&["annotate", "namespace", NAMESPACE, "comity.dev/duration-"]).await.unwrap();
+    // A lease that nobody uses is not.
+    submit_gpu_request(burst, "unused", "15s").await;
 
     // It sees exactly its devices.
     let log = burst.log("train").await.or_logs(federation);
@@ -47,7 +54,6 @@ async fn an_untouched_job(burst: &Burst) {
         .or_logs(federation);
     assert!(answer.contains("device="), "{answer}");
     // The user reads its log and runs commands in it from the origin.
-    let origin = &burst.clusters.origin;
     let pod = origin.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", "app=train", "-o", "name"]).await.unwrap();
     let inside =
         origin.kubectl(&["-n", NAMESPACE, "exec", pod.trim(), "--", "/probe", "env"]).await.or_logs(federation);
@@ -57,20 +63,64 @@ async fn an_untouched_job(burst: &Burst) {
     let warm = burst.run_job("again", 1, &["see"]).await.or_logs(federation);
     println!("on a warm peering:\n{warm}");
     burst.complete("again").await.or_logs(federation);
+    the_owner_of_an_unused_lease_is_warned(burst).await;
     burst.complete("train").await.or_logs(federation);
     // The leases go back by themselves.
     burst.no_lease().await.or_logs(federation);
+    let ended = federation.comity(&["lease", "show", &long]).await.or_logs(federation);
+    let of = |field: &str| ended[field].as_u64().unwrap_or_default();
+    let (held, term) = (of("endedAtMs").saturating_sub(of("activeAtMs")), of("termMs"));
+    println!("{long} was held for {held} ms in terms of {term} ms");
+    assert!(ended["endReason"] == "released" && term == 18_000 && held >= 3 * term, "{ended}");
+}
+
+/// The id of the only lease.
+async fn only_lease(burst: &Burst) -> anyhow::Result<String> {
+    let leases = burst.federation().comity(&["lease", "list"]).await?;
+    let [lease] = leases["items"].as_array().map(Vec::as_slice).unwrap_or_default() else {
+        anyhow::bail!("not one lease: {leases}")
+    };
+    Ok(lease["id"].as_str().unwrap_or_default().to_owned())
+}
+
+async fn submit_gpu_request(burst: &Burst, name: &str, duration: &str) {
+    let object = format!(
+        r#"{{"apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest", "metadata": {{"name": "{name}", "namespace": "{NAMESPACE}"}},
+            "spec": {{"gpus": 1, "class": "midrange", "duration": "{duration}"}}}}"#
+    );
+    burst.clusters.origin.kubectl_with_input(&["apply", "-f", "-"], &object).await.unwrap();
+}
+
+/// An event on its GpuLease announces the end, and then the lease ends.
+async fn the_owner_of_an_unused_lease_is_warned(burst: &Burst) {
+    let (federation, origin) = (burst.federation(), &burst.clusters.origin);
+    let events = ["-n", NAMESPACE, "get", "events", "--field-selector", "reason=ComityLeaseEnds", "-o", "json"];
+    let warned = until("the warning", PATIENCE, async || {
+        let list: serde_json::Value = serde_json::from_str(&origin.kubectl(&events).await?)?;
+        let event =
+            list["items"].as_array().into_iter().flatten().find(|event| event["involvedObject"]["kind"] == "GpuLease");
+        Ok(event.map(|event| event["message"].as_str().unwrap_or_default().to_owned()))
+    })
+    .await
+    .or_logs(federation);
+    assert!(warned.contains("to keep it, comity lease renew lease-"), "{warned}");
+    println!("{warned}");
+    let state = ["-n", NAMESPACE, "get", "gpurequest", "unused", "-o", "jsonpath={.status.state}"];
+    until("the unused lease to end", PATIENCE, async || {
+        let seen = origin.kubectl(&state).await?;
+        anyhow::ensure!(seen == "Completed", "its GpuRequest is {seen}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(federation);
+    origin.kubectl(&["-n", NAMESPACE, "delete", "gpurequest", "unused", "--timeout=120s"]).await.or_logs(federation);
 }
 
 /// Requests a lease by `kubectl apply` of a GpuRequest, and releases it by deleting that.
 async fn a_request_by_kubectl(burst: &Burst) {
     let federation = burst.federation();
     let origin = &burst.clusters.origin;
-    let object = format!(
-        r#"{{"apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest", "metadata": {{"name": "nightly", "namespace": "{NAMESPACE}"}},
-            "spec": {{"gpus": 1, "class": "midrange", "duration": "1h"}}}}"#
-    );
-    origin.kubectl_with_input(&["apply", "-f", "-"], &object).await.unwrap();
+    submit_gpu_request(burst, "nightly", "1h").await;
     let state = ["-n", NAMESPACE, "get", "gpurequest", "nightly", "-o", "jsonpath={.status.state} {.status.donor}"];
     until("the GpuRequest to be active", PATIENCE, async || {
         let seen = origin.kubectl(&state).await?;

@@ -140,12 +140,12 @@ fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
         assert!(!name.ends_with(".yaml") || listed.contains(&name.as_str()), "{name} is not in {listed:?}");
     }
     let all = documents(&deploy().join("liqo/Kustomization")).remove(0);
-    assert_eq!(all["resources"], json!(["../crds", "../agent", "../agent/tun", "webhook.yaml"]));
+    assert_eq!(all["resources"], json!(["../crds", "../agent", "../agent/tun"]));
 
     let config = shipped_config("liqo/config.yaml");
-    let webhook = config.burst.webhook.unwrap();
+    let webhook = config.webhook.unwrap();
     let service = webhook.service.unwrap();
-    let shipped = object("liqo/webhook.yaml", "Service", &service.name);
+    let shipped = object("agent/netstack/agent.yaml", "Service", &service.name);
     assert_eq!(shipped["metadata"]["namespace"], service.namespace.as_str());
     assert_eq!(shipped["spec"]["ports"][0]["port"], service.port);
     assert_eq!(shipped["spec"]["ports"][0]["targetPort"], webhook.listen.port());

@@ -85,7 +85,7 @@ impl BurstLoop {
     }
 
     fn note_request(&mut self, request: &v1::Request, now: u64) {
-        match broker_facts::request(request) {
+        match broker_facts::request(request, &self.cluster_id) {
             Some(facts) => {
                 self.requests.get_or_insert_default().insert(request.id.clone(), facts);
             }

@@ -7,6 +7,7 @@ use comity_agent_model::lease::Lease;
 use comity_agent_state::record::Records;
 use comity_proto::v1;
 use comity_proto::v1::sharing::Mode;
+use comity_runtime::SpiffeId;
 use comity_types::{Delivery, LeaseState};
 
 use crate::burst::facts::pod_options::PodOptions;
@@ -14,7 +15,7 @@ use crate::burst::group::Purpose;
 use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
 
 /// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
-pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
+pub(super) fn request(request: &v1::Request, cluster: &str) -> Option<RequestFacts> {
     if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed) {
         return None;
     }
@@ -33,6 +34,10 @@ pub(super) fn request(request: &v1::Request) -> Option<RequestFacts> {
         short_since_ms: None,
         kept_until_ms: 0,
         options: PodOptions::from_message(&spec),
+        is_submitted_here: request
+            .submitted_by
+            .parse::<SpiffeId>()
+            .is_ok_and(|by| by.as_cluster().is_some_and(|by| by.as_str() == cluster)),
         purpose: Purpose::parse(&spec.purpose).filter(|_| spec.delivery() == v1::Delivery::VirtualNode),
     })
 }
@@ -175,8 +180,11 @@ mod tests {
     #[test]
     fn a_request_that_ended_has_no_room() {
         let mut message = v1::Request { state: v1::RequestState::Queued.into(), ..v1::Request::default() };
-        assert!(request(&message).unwrap().is_queued);
+        let queued = request(&message, "here").unwrap();
+        assert!(queued.is_queued && !queued.is_submitted_here);
+        message.submitted_by = "spiffe://comity.example/cluster/here".to_owned();
+        assert!(request(&message, "here").unwrap().is_submitted_here);
         message.state = v1::RequestState::Cancelled.into();
-        assert!(request(&message).is_none());
+        assert!(request(&message, "here").is_none());
     }
 }

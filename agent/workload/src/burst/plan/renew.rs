@@ -4,31 +4,29 @@ use super::{BurstAction, Planner, notes};
 use crate::burst::note::Note;
 use crate::burst::slots::{self, Slot};
 use crate::burst::snapshot::{LeaseFacts, LeaseStage};
+use crate::lease_end::{self, Urgency};
 
 /// A lease is renewed when this part of its term is left: time for several attempts.
 const RENEW_AT_PART: u64 = 3;
-/// Pods are warned when this part of the term is left, and again when [`LAST_WARNING_MS`] is left.
-const WARN_AT_PART: u64 = 5;
-const LAST_WARNING_MS: u64 = 5 * 60_000;
 
 impl Planner<'_> {
-    /// Renews the leases that burst requested, as long as pods use them.
+    /// Renews the leases that this cluster requested, by bursts and by GpuRequests, as long as pods use them.
     pub(super) fn renew_used(&mut self) {
         let slots = self.slots.clone();
         for (request, slot) in &slots {
             let Some((lease, facts)) = in_use(slot) else { continue };
             let refusal = self.snapshot.renewals_refused.get(lease).filter(|(_, until)| *until > self.snapshot.now_ms);
-            let why = match (slot.purpose, refusal) {
-                (Some(_), None) => {
+            let why = match (slot.is_submitted_here, refusal) {
+                (true, None) => {
                     self.renew(lease, facts);
                     continue;
                 }
-                (Some(_), Some((reason, until))) => {
+                (true, Some((reason, until))) => {
                     self.at(*until);
                     format!("the broker does not renew it: {reason}")
                 }
                 // People renew their own.
-                (None, _) => format!("to keep it, comity lease renew {lease}"),
+                (false, _) => format!("to keep it, comity lease renew {lease}"),
             };
             self.warn_pods(request, lease, facts, &why);
         }
@@ -44,16 +42,12 @@ impl Planner<'_> {
     }
 
     fn warn_pods(&mut self, request: &str, lease: &str, facts: &LeaseFacts, why: &str) {
-        let early = facts.expires_at_ms.saturating_sub(facts.term_ms / WARN_AT_PART);
-        let late = facts.expires_at_ms.saturating_sub(LAST_WARNING_MS);
-        let now = self.snapshot.now_ms;
-        [early, late].into_iter().filter(|at| *at > now).for_each(|at| self.at(at));
-        let note: Note = if now >= late.max(early) {
-            notes::ends_soon(lease, facts, why)
-        } else if now >= early.min(late) {
-            notes::ends(lease, facts, why)
-        } else {
-            return;
+        let warning = lease_end::warning(facts.expires_at_ms, facts.term_ms, self.snapshot.now_ms);
+        warning.next_ms.into_iter().for_each(|at| self.at(at));
+        let note: Note = match warning.due {
+            Some(Urgency::VerySoon) => notes::ends_soon(lease, facts, why),
+            Some(Urgency::Soon) => notes::ends(lease, facts, why),
+            None => return,
         };
         for pod in self.snapshot.pods.iter().map(|pod| &pod.facts).filter(|pod| pod.node.is_some()) {
             if slots::request_of(self.snapshot, pod) == Some(request) {

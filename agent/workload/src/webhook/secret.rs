@@ -1,4 +1,4 @@
-//! The webhook's certificates, kept in a Secret.
+//! The webhooks' certificates, kept in a Secret.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::super::settings::WebhookSettings;
+use super::WebhookSettings;
 
 /// Name of the Secret.
 pub(super) const SECRET: &str = "comity-agent-webhook";
@@ -56,8 +56,8 @@ pub(super) async fn ensure(
     let apply = PatchParams::apply("comity-agent").force();
     within_limit(api.patch(SECRET, &apply, &Patch::Apply(&secret)))
         .await
-        .map_err(|error| format!("{name} cannot be written: {error}; apply deploy/agent/burst.yaml"))?;
-    tracing::info!(host, "made a certificate for the webhook");
+        .map_err(|error| format!("{name} cannot be written: {error}; apply deploy/agent/webhook.yaml"))?;
+    tracing::info!(host, "made a certificate for the admission webhooks");
     Ok(fresh)
 }
 
@@ -88,7 +88,7 @@ fn host(settings: &WebhookSettings) -> Result<String, String> {
     let url = settings.url.as_deref().unwrap_or_default();
     let uri = url.parse::<http::Uri>().ok();
     let host = uri.as_ref().and_then(http::Uri::host).map(|host| host.trim_matches(['[', ']']).to_owned());
-    host.ok_or_else(|| format!("burst.webhook.url {url:?} names no host"))
+    host.ok_or_else(|| format!("webhook.url {url:?} names no host"))
 }
 
 #[cfg(test)]
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn the_host_is_what_the_api_server_connects_to() {
         let of = |url: &str| host(&WebhookSettings { url: Some(url.to_owned()), ..WebhookSettings::default() });
-        assert_eq!(of("https://10.0.0.1:7483/gate").unwrap(), "10.0.0.1");
-        assert_eq!(of("https://[::1]:7483/gate").unwrap(), "::1");
+        assert_eq!(of("https://10.0.0.1:7483").unwrap(), "10.0.0.1");
+        assert_eq!(of("https://[::1]:7483").unwrap(), "::1");
         assert!(of("nonsense path").is_err());
     }
 

@@ -5,29 +5,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use comity_agent_kubernetes::https_server::{Certificates, HttpsService, server_config};
-use comity_agent_model::node_service::NodeService;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use rustls_pki_types::CertificateDer;
-use tokio::sync::watch;
 
-use super::review;
+use super::Reviews;
 
 /// Largest review: it carries one pod, and etcd accepts 1.5 MiB.
 const MAX_REVIEW_BYTES: usize = 4 << 20;
 const READ: Duration = Duration::from_secs(5);
 
-/// The webhook, with one certificate.
+/// The webhooks, with one certificate.
 pub(super) struct Webhook {
     tls: Arc<rustls::ServerConfig>,
     chain_pem: String,
-    service: watch::Receiver<NodeService>,
+    reviews: Reviews,
 }
 
 impl Webhook {
-    pub(super) fn new(certificates: &Certificates, service: watch::Receiver<NodeService>) -> Result<Self, String> {
-        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), service })
+    pub(super) fn new(certificates: &Certificates, reviews: Reviews) -> Result<Self, String> {
+        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), reviews })
     }
 
     /// Whether this is the certificate that it shows.
@@ -37,20 +35,19 @@ impl Webhook {
 }
 
 impl HttpsService for Webhook {
-    const NAME: &'static str = "the webhook";
+    const NAME: &'static str = "the webhooks";
 
     fn tls(&self) -> &Arc<rustls::ServerConfig> {
         &self.tls
     }
 
-    /// API servers have no client certificate by default, and the answer reveals only whether this cluster can borrow.
+    /// API servers have no client certificate by default. Answers reveal only whether this cluster can borrow.
     fn admits(&self, _client: Option<&CertificateDer<'_>>) -> bool {
         true
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let holds = self.service.borrow().borrows.is_ok();
-        let (status, body) = match reviewed(request, holds).await {
+        let (status, body) = match reviewed(request, &self.reviews).await {
             Ok(body) => (StatusCode::OK, body),
             Err((status, reason)) => (status, reason.into()),
         };
@@ -60,18 +57,20 @@ impl HttpsService for Webhook {
     }
 }
 
-async fn reviewed(request: Request<Incoming>, holds: bool) -> Result<Bytes, (StatusCode, String)> {
+async fn reviewed(request: Request<Incoming>, reviews: &Reviews) -> Result<Bytes, (StatusCode, String)> {
     if request.method() != Method::POST {
         return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
     }
+    let review = reviews.iter().find(|review| review.path() == request.uri().path());
+    let review = review.ok_or_else(|| (StatusCode::NOT_FOUND, "no review has this path".to_owned()))?;
     let reading = Limited::new(request.into_body(), MAX_REVIEW_BYTES).collect();
     let body = tokio::time::timeout(READ, reading)
         .await
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
         .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
         .to_bytes();
-    let answer = review::answer(&body, holds).map_err(|reason| {
-        tracing::warn!(reason, "a review cannot be read; the pod is admitted unchanged");
+    let answer = review.answer(&body).map_err(|reason| {
+        tracing::warn!(webhook = review.name(), reason, "a review cannot be read");
         (StatusCode::BAD_REQUEST, reason)
     })?;
     serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))

@@ -1,21 +1,76 @@
-//! One review: whether a pod is given the gate.
+//! The review that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease.
+//!
+//! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
 use comity_agent_kubernetes::pod_request::effective_request;
+use comity_agent_model::node_service::NodeService;
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-use super::super::facts::demand::shape;
-use super::super::facts::offload::obstacle;
-use super::super::{GATE, LEASE, OFFLOAD_LABEL};
+use super::facts::demand::shape;
+use super::facts::offload::obstacle;
+use super::{GATE, LEASE, OFFLOAD_LABEL};
+use crate::webhook::Review;
+
+/// Name of the registration.
+pub const GATE_WEBHOOK: &str = "comity-burst";
+/// A pod is not kept waiting longer than this.
+const TIMEOUT_SECONDS: u32 = 2;
+/// Only pods that ask for GPUs are sent, so that all others do not depend on the agent at all.
+const ASKS_FOR_GPUS: &str = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, \
+has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(name, \
+name == 'nvidia.com/gpu' || name == 'amd.com/gpu' || name.startsWith('nvidia.com/mig-')))";
+
+/// Gives pods the gate while this cluster can have virtual nodes.
+pub struct GateReview {
+    service: watch::Receiver<NodeService>,
+}
+
+impl GateReview {
+    /// A review for a cluster with this service.
+    #[must_use]
+    pub fn new(service: watch::Receiver<NodeService>) -> Self {
+        Self { service }
+    }
+}
+
+impl Review for GateReview {
+    fn name(&self) -> &'static str {
+        GATE_WEBHOOK
+    }
+
+    fn path(&self) -> &'static str {
+        "/gate"
+    }
+
+    fn webhooks(&self) -> Vec<Value> {
+        vec![json!({
+            "name": "burst.comity.dev",
+            "failurePolicy": "Ignore",
+            "reinvocationPolicy": "Never",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "namespaceSelector": { "matchLabels": { OFFLOAD_LABEL: "true" } },
+            "matchConditions": [{ "name": "asks-for-gpus", "expression": ASKS_FOR_GPUS }],
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
+            }],
+        })]
+    }
+
+    fn answer(&self, body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {
+        answer(body, self.service.borrow().borrows.is_ok())
+    }
+}
 
 /// Answers a review. Every pod is admitted; the answer only says whether it gets the gate. None does unless `holds`.
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.
-pub(super) fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<DynamicObject>, String> {
+fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<DynamicObject>, String> {
     let review: AdmissionReview<Pod> =
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
     let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;

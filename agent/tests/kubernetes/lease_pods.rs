@@ -1,0 +1,94 @@
+//! Pods of leases on several nodes, completed by the agent's webhook on a real API server.
+
+use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_workload::lease_pods::{LEASE_NODES_LABEL, LEASE_PODS_WEBHOOK, LeasePodsReview};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Api;
+use kube::api::{DeleteParams, PatchParams, PostParams};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::burst::{free_port, served};
+use crate::cluster::{Cluster, eventually, lease, pod, refusal};
+
+pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
+    for name in ["sandbox", "other"] {
+        let class = json!({ "metadata": { "name": name }, "handler": "runsc" });
+        let classes = Api::<RuntimeClass>::all(cluster.admin());
+        classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
+    }
+    let name = "comity-lease-80";
+    let labels = json!({ "comity.dev/lease": "lease-80", LEASE_NODES_LABEL: "several" });
+    let object = json!({ "metadata": { "name": name, "labels": labels } });
+    let namespaces = Api::<Namespace>::all(cluster.admin());
+    namespaces.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let pods = Api::<Pod>::namespaced(cluster.admin(), name);
+    let stop = CancellationToken::new();
+    let review = LeasePodsReview { runtime_class: Some("sandbox".to_owned()) };
+    let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
+
+    let units = async |name: &str| {
+        let made = pods.create(&PostParams::default(), &pod(name, "nvidia.com/gpu", 2)).await.ok()?;
+        let resources = made.spec?.containers.remove(0).resources?;
+        let amount = |list: Option<std::collections::BTreeMap<String, Quantity>>| {
+            list.and_then(|mut list| list.remove("gpus.lease.comity.dev/lease-80")).map(|Quantity(amount)| amount)
+        };
+        Some((amount(resources.limits)?, amount(resources.requests)?))
+    };
+    let mut count = 0;
+    eventually("the webhook completes pods", || {
+        count += 1;
+        let name = format!("work-{count}");
+        let units = &units;
+        async move { units(&name).await == Some(("2".to_owned(), "2".to_owned())) }
+    })
+    .await;
+
+    guests_run_under_the_donors_runtime_class(cluster).await;
+
+    stop.cancel();
+    task.await.unwrap();
+    // Nobody answers any more.
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.admin());
+    let nowhere = json!([{ "op": "replace", "path": "/webhooks/0/clientConfig/url", "value": "https://127.0.0.1:1" }]);
+    let nowhere = kube::api::Patch::<()>::Json(serde_json::from_value(nowhere).unwrap());
+    webhooks.patch(LEASE_PODS_WEBHOOK, &PatchParams::default(), &nowhere).await.unwrap();
+    let mut count = 0;
+    eventually("pods are refused", || {
+        count += 1;
+        let (pods, late) = (&pods, pod(&format!("late-{count}"), "nvidia.com/gpu", 1));
+        async move {
+            let refused = pods.create(&PostParams::default(), &late).await.err().map(|error| error.to_string());
+            refused.is_some_and(|refused| refused.contains("lease-pods.comity.dev"))
+        }
+    })
+    .await;
+    webhooks.delete(LEASE_PODS_WEBHOOK, &DeleteParams::default()).await.unwrap();
+    namespaces.delete(name, &DeleteParams::default()).await.unwrap();
+}
+
+async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) {
+    let donor = cluster.donor().with_runtime_class(Some("sandbox".to_owned()));
+    let id = "lease-81".parse().unwrap();
+    donor.prepare(&lease("lease-81")).await.unwrap();
+    let credential = donor.credential(&lease("lease-81")).await.unwrap();
+    let tenants = Api::<Pod>::default_namespaced(cluster.tenant(&credential));
+    let mut count = 0;
+    eventually("the pod has the RuntimeClass", || {
+        count += 1;
+        let (tenants, pod) = (&tenants, pod(&format!("guest-{count}"), "nvidia.com/gpu", 0));
+        async move {
+            let made = tenants.create(&PostParams::default(), &pod).await.ok();
+            made.and_then(|pod| pod.spec?.runtime_class_name).as_deref() == Some("sandbox")
+        }
+    })
+    .await;
+    let mut escapes = pod("escapes", "nvidia.com/gpu", 0);
+    escapes.spec.as_mut().unwrap().runtime_class_name = Some("other".to_owned());
+    let (code, reason) = refusal(tenants.create(&PostParams::default(), &escapes).await);
+    assert!(code == 422 && reason.contains("run under RuntimeClass sandbox"), "{code} {reason}");
+    donor.remove(id).await.unwrap();
+}
