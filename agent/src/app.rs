@@ -9,7 +9,6 @@ use comity_agent_fabric::{Fabric, FabricConfig, FabricError};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
-use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
@@ -29,10 +28,9 @@ use crate::enrollment::join_error::JoinError;
 use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
-use crate::mig::mig_keeper::{MigChannels, MigKeeper};
-use crate::mig::mig_settings::MigSettings;
+use crate::mig::mig_keeper::MigChannels;
 use crate::observe::{self, Inventory, InventorySettings};
-use crate::reconcile::execute::{DESIRED_STATE_KEY, Executor};
+use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
 use crate::services::drift::{self, DriftContext};
@@ -318,7 +316,7 @@ impl Agent {
         };
         shutdown.spawn(executor.run(shutdown.token()));
         if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {
-            let keeper = mig_keeper(config.mig, channels, api, &parts, desired.clone())?;
+            let keeper = parts.mig_keeper(api.client(), config.mig, channels, desired.clone())?;
             shutdown.spawn(keeper.run(shutdown.token()));
         }
         let (offer, data) = watch::channel(config.data.site());
@@ -482,25 +480,6 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         .with_runtime_class(config.sharing.runtime_class.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
     Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
-}
-
-fn mig_keeper(
-    settings: MigSettings,
-    channels: MigChannels,
-    api: &KubernetesApi,
-    parts: &Parts,
-    desired: watch::Receiver<Update>,
-) -> Result<MigKeeper, StoreError> {
-    let kept = parts.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
-    Ok(MigKeeper {
-        client: api.client(),
-        cluster: parts.member.cluster.clone(),
-        settings,
-        channels,
-        remembered: DesiredState::decode(&kept),
-        desired,
-        clock: Arc::clone(&parts.clock),
-    })
 }
 
 /// Answers to the API server's reviews.

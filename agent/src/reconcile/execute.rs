@@ -24,7 +24,7 @@ use crate::observe::LeaseDifferences;
 use crate::reconcile::fault::{CrashPoint, CrashTime};
 use crate::reconcile::lent::LentBooks;
 use crate::reconcile::live::Live;
-use crate::reconcile::parts::Parts;
+use crate::reconcile::parts::{DESIRED_STATE_KEY, Parts};
 use crate::reconcile::plan::{Snapshot, plan};
 use crate::reconcile::steps::lease::{LeaseStep, RemoveLease};
 use crate::reconcile::steps::{Step, StepError};
@@ -41,8 +41,6 @@ const LIST_INTERVAL: Duration = Duration::from_secs(60);
 const UNWANTED_REMOVAL_INTERVAL: Duration = Duration::from_secs(2);
 /// A fresh desired state is requested at most this often.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
-/// Key of the desired state in the store.
-pub(crate) const DESIRED_STATE_KEY: &str = "desired";
 
 /// Dependencies of the loop.
 pub struct Executor {

@@ -9,11 +9,16 @@ mod tunnels;
 use std::sync::Arc;
 
 use comity_agent_liqo::network::Networks;
-use comity_agent_state::store::Store;
+use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::reclaim::Saved;
 use comity_runtime::{Clock, Entropy};
+use kube::Client;
 use tokio::sync::watch;
 
+use crate::mig::mig_keeper::{MigChannels, MigKeeper};
+use crate::mig::mig_settings::MigSettings;
 use crate::usage::LeaseUses;
 
 pub use connections::{Access, Borrowed, Connected, Connections};
@@ -22,6 +27,9 @@ pub use member::Member;
 pub(crate) use member::Subject;
 pub use settling::Settling;
 pub use tunnels::Tunnels;
+
+/// Key of the desired state in the store.
+pub(crate) const DESIRED_STATE_KEY: &str = "desired";
 
 /// All parts. Cheap to clone.
 #[derive(Clone)]
@@ -48,4 +56,20 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub entropy: Arc<dyn Entropy>,
+}
+
+impl Parts {
+    /// Cuts MIG devices for the leases that this cluster lends; before the first desired state, those remembered.
+    pub(crate) fn mig_keeper(
+        &self,
+        client: Client,
+        settings: MigSettings,
+        channels: MigChannels,
+        desired: watch::Receiver<Update>,
+    ) -> Result<MigKeeper, StoreError> {
+        let kept = self.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
+        let (cluster, clock) = (self.member.cluster.clone(), Arc::clone(&self.clock));
+        let remembered = DesiredState::decode(&kept);
+        Ok(MigKeeper { client, cluster, settings, channels, remembered, desired, clock })
+    }
 }
