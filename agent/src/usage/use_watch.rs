@@ -178,7 +178,6 @@ fn have_load(pods: &[&LeasePod], load: &GpuLoad) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_agent_liqo::donor::Grant;
     use comity_agent_state::record::DonorRecord;
