@@ -387,7 +387,8 @@ mod tests {
         let mut two = lease(&["a", "b"]);
         two.placement.resource_count = 3;
         for (node, devices) in two.placement.nodes.iter_mut().zip([2, 1]) {
-            node.devices = (0..devices).map(|device| DeviceShare { device, milli: 1_000, ..DeviceShare::default() }).collect();
+            node.devices =
+                (0..devices).map(|device| DeviceShare { device, milli: 1_000, ..DeviceShare::default() }).collect();
         }
         let gpus = |name: &str| marks(&two)[SALT.node_id(name).as_str()]["gpus.lease.comity.dev/lease-7"];
         assert_eq!((gpus("a"), gpus("b")), (2, 1));

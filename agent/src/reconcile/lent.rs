@@ -102,7 +102,9 @@ mod tests {
     fn lease(id: u64, donor: &str) -> Lease {
         let node = |name: &str, devices: u32| NodePlacement {
             node: name.to_owned(),
-            devices: (0..devices).map(|device| DeviceShare { device, milli: 1_000, ..DeviceShare::default() }).collect(),
+            devices: (0..devices)
+                .map(|device| DeviceShare { device, milli: 1_000, ..DeviceShare::default() })
+                .collect(),
             cpu_milli: 4_000,
             memory_mib: 1_024,
             functions: Vec::new(),

@@ -220,7 +220,10 @@ mod tests {
     }
 
     fn lease(id: u64, devices: &[u32]) -> DonorLease {
-        let shares = devices.iter().map(|device| DeviceShare { device: *device, milli: WHOLE_MILLI, ..DeviceShare::default() }).collect();
+        let shares = devices
+            .iter()
+            .map(|device| DeviceShare { device: *device, milli: WHOLE_MILLI, ..DeviceShare::default() })
+            .collect();
         DonorLease {
             lease_id: LeaseId(id),
             tenant: "vision".into(),

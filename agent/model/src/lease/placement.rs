@@ -160,7 +160,10 @@ mod tests {
     fn units_of_all_nodes_add_up_to_the_count() {
         let placement = |count, milli: &[&[u32]]| {
             let node = |devices: &&[u32]| NodePlacement {
-                devices: devices.iter().map(|milli| DeviceShare { device: 0, milli: *milli, ..DeviceShare::default() }).collect(),
+                devices: devices
+                    .iter()
+                    .map(|milli| DeviceShare { device: 0, milli: *milli, ..DeviceShare::default() })
+                    .collect(),
                 ..NodePlacement::default()
             };
             let nodes = milli.iter().map(node).collect();
