@@ -61,7 +61,7 @@ fn guests() -> Guests {
 
 /// Local GPUs by node, and the names of drifted pods.
 fn divided(pods: &[PodFacts]) -> (BTreeMap<String, u64>, Vec<String>) {
-    let NodeUse { local, drifted } = divide(pods, &guests(), &TEST_SALT);
+    let NodeUse { local, drifted, .. } = divide(pods, &guests(), &TEST_SALT);
     let gpus = |amounts: &Amounts| amounts.get(GPU).copied().unwrap_or(0);
     let local = local.iter().map(|(node, amounts)| ((*node).to_owned(), gpus(amounts)));
     (local.filter(|(_, gpus)| *gpus > 0).collect(), drifted.into_iter().map(|pod| pod.name).collect())
@@ -148,7 +148,7 @@ fn a_label_of_liqo_hides_no_pod_outside_its_namespaces() {
 fn cpu_beyond_the_lease_is_local_use_and_no_drift() {
     let pods: Vec<PodFacts> = ["x", "y", "z"].iter().map(|name| pod("comity-lease-7", name, "a", 0, 1)).collect();
     let guests = guests();
-    let NodeUse { local, drifted } = divide(&pods, &guests, &TEST_SALT);
+    let NodeUse { local, drifted, .. } = divide(&pods, &guests, &TEST_SALT);
     assert_eq!((local["a"]["cpu"], drifted), (1_000, Vec::new()), "three cores, of which two are lent");
 }
 
