@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
-use comity_proto::v1::{Device, Node, sharing};
+use comity_proto::v1::{Device, Enforcement, Node, sharing};
 
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
 use super::node_facts::NodeFacts;
@@ -127,7 +127,9 @@ fn node(
         numa: wiring.numa,
         rdma: wiring.rdma,
         not_ready: !facts.ready,
-        enforces: topology.and_then(NodeTopology::enforcement),
+        enforces: topology
+            .filter(|topology| topology.enforces_numa())
+            .map(|_| Enforcement { numa: true, ..Enforcement::default() }),
     };
     (node, not_offered)
 }

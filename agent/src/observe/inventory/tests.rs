@@ -369,6 +369,6 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
     assert_eq!((beside.numa.len(), beside.rdma.len()), (2, 1));
     let own = with(Some("{numa: {0: {cpu: '100', memory: 1Ti}}}"));
     assert_eq!((own.numa.len(), own.devices[4].numa_node), (1, None));
-    let numa = Some(comity_proto::v1::Enforcement { devices: false, numa: true });
+    let numa = Some(Enforcement { devices: false, numa: true });
     assert_eq!([&wiring, &beside, &own].map(|node| node.enforces), [numa; 3], "the kubelet binds them");
 }
