@@ -196,7 +196,10 @@ fn node(
         rdma: wiring.rdma,
         not_ready: !facts.ready,
         // The kubelet's topology manager does not know devices of claims.
-        enforces: enforces.or_else(|| topology.and_then(NodeTopology::enforcement)),
+        enforces: enforces.or_else(|| {
+            let numa = topology.filter(|topology| topology.enforces_numa());
+            numa.map(|_| Enforcement { numa: true, ..Enforcement::default() })
+        }),
     };
     (node, not_offered)
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::pod_request::{CPU, MEMORY};
 use comity_policy::quantity;
-use comity_proto::v1::{Device, Enforcement, NumaAmounts, sharing};
+use comity_proto::v1::{Device, NumaAmounts, sharing};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -75,13 +75,12 @@ impl NodeTopology {
         is_whole.then_some(Self { zones, is_strict: is_strict(object) })
     }
 
-    /// What the kubelet enforces: that each container gets CPU and memory of the NUMA nodes of its devices. Besides the
-    /// topology manager's policy it needs the static policies of the CPU and memory managers: without them, no NUMA node
-    /// tells its CPU or memory.
-    pub(crate) fn enforcement(&self) -> Option<Enforcement> {
+    /// Whether the kubelet gives each container CPU and memory of the NUMA nodes of its devices. Besides the topology
+    /// manager's policy it needs the static policies of the CPU and memory managers: without them, no NUMA node tells
+    /// its CPU or memory.
+    pub(crate) fn enforces_numa(&self) -> bool {
         let all_bound = self.zones.iter().all(|zone| zone.memory_mib.is_some());
-        let numa = self.is_strict && all_bound && self.zones.iter().any(|zone| zone.cpu_milli > 0);
-        numa.then_some(Enforcement { devices: false, numa })
+        self.is_strict && all_bound && self.zones.iter().any(|zone| zone.cpu_milli > 0)
     }
 
     /// Sets each device's NUMA node as far as the counts allow, and returns the amounts that pods can have of each NUMA
@@ -262,7 +261,7 @@ mod tests {
         let enforces = |change: &dyn Fn(&mut Value)| {
             let mut object = object([4, 4]);
             change(&mut object);
-            NodeTopology::read(&object).unwrap().enforcement().is_some_and(|enforces| enforces.numa)
+            NodeTopology::read(&object).unwrap().enforces_numa()
         };
         assert!(enforces(&|_| {}));
         for (policy, expected) in [("restricted", true), ("best-effort", false), ("none", false)] {
