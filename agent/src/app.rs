@@ -1,46 +1,45 @@
 //! Wiring: a configuration becomes a running agent.
 
+mod agent_error;
+mod platform;
+mod reviewers;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
-use comity_agent_fabric::{Fabric, FabricConfig, FabricError};
-use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
-use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_fabric::{Fabric, FabricConfig};
 use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
-use comity_agent_model::lent::LentLeases;
-use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
-use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GATE_WEBHOOK, GateReview};
-use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
-use comity_agent_workload::webhook::{self, Review, WebhookSettings};
+use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateReview};
+use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, Shutdown, SystemClock, SystemEntropy, atomic_file, private_files,
+    Readiness, Shutdown, SystemClock, SystemEntropy, private_files,
 };
 use tokio::sync::{Notify, watch};
 
-use crate::config::{Config, ConfigError, FabricModeName};
+use self::platform::Platform;
+use self::reviewers::Reviewers;
+use crate::config::{Config, FabricModeName};
 use crate::enrollment::join::{JoinInput, Membership, join_or_load};
-use crate::enrollment::join_error::JoinError;
 use crate::enrollment::member_brokers;
 use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
-use crate::observe::{self, Inventory, InventorySettings};
+use crate::observe::Inventory;
 use crate::reconcile::execute::Executor;
-use crate::reconcile::fault::{CrashPoint, CrashPointError};
+use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
-use crate::services::drift::{self, DriftContext};
-use crate::services::local_api::{self, LocalApiError};
+use crate::services::local_api;
 use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
-use crate::services::placeholders::{self, PlaceholderContext};
 use crate::uplink::Uplink;
 use crate::usage::{self, UseContext};
+
+pub use self::agent_error::AgentError;
 
 /// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
@@ -48,68 +47,6 @@ const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
 /// How long tasks may take to end.
 const DRAIN: Duration = Duration::from_secs(5);
-
-/// Why an agent does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// A file of the state directory.
-    #[error(transparent)]
-    File(#[from] atomic_file::FileError),
-    /// A secret that others could read.
-    #[error(transparent)]
-    NotPrivate(#[from] private_files::NotPrivate),
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The identity key.
-    #[error(transparent)]
-    IdentityKey(#[from] comity_runtime::signing::SigningError),
-    /// Membership.
-    #[error(transparent)]
-    Join(#[from] JoinError),
-    /// The identity on disk.
-    #[error(transparent)]
-    Identity(#[from] comity_runtime::identity::IdentityError),
-    /// The certificate is somebody else's.
-    #[error("the certificate in {path} is of {id}, which is not a cluster: remove the directory and join \
-        again", path = .path.display())]
-    NotACluster {
-        /// The directory.
-        path: PathBuf,
-        /// The identity in it.
-        id: String,
-    },
-    /// The Kubernetes API.
-    #[error(transparent)]
-    Kubernetes(#[from] KubernetesApiError),
-    /// The inventory file.
-    #[error(transparent)]
-    Inventory(#[from] observe::file::InventoryFileError),
-    /// The salt of node ids.
-    #[error(transparent)]
-    Salt(#[from] NodeSaltError),
-    /// A delivery.
-    #[error(transparent)]
-    Delivery(#[from] DeliveryError),
-    /// The fabric.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// The admin server.
-    #[error(transparent)]
-    Admin(#[from] comity_runtime::admin::AdminError),
-    /// The local API.
-    #[error(transparent)]
-    LocalApi(#[from] LocalApiError),
-    /// The crash point for tests is invalid.
-    #[error(transparent)]
-    CrashPoint(#[from] CrashPointError),
-    /// The metrics.
-    #[error("metrics cannot be registered: {0}")]
-    Metrics(#[from] prometheus::Error),
-}
 
 /// A running agent.
 pub struct Agent {
@@ -139,20 +76,6 @@ struct BrokerAccess {
     tls: ClientTls,
 }
 
-/// Parts that depend on the kind of cluster.
-struct Platform {
-    donor: Arc<dyn DonorDelivery>,
-    origin: Arc<dyn OriginDelivery>,
-    inventory: Inventory,
-    salt: NodeSalt,
-    /// Channels to the observer, where the agent cuts MIG devices.
-    mig: Option<MigChannels>,
-    /// Its API server; absent on a host without Kubernetes.
-    api: Option<KubernetesApi>,
-    /// Receives the leases in force, which the inventory needs.
-    lent: watch::Sender<LentLeases>,
-}
-
 impl Agent {
     /// Joins if it has no identity yet, and starts all tasks. Needs a tokio runtime; returns before a stream is
     /// connected (see [`is_connected`](Self::is_connected)).
@@ -169,7 +92,7 @@ impl Agent {
         let crash_points = CrashPoint::from_environment(&state)?;
         let (store, key) = open_state(&state, entropy.as_ref())?;
         // Before joining: what is wrong here must not cost the single-use token.
-        let platform = platform(&config, &clock, &entropy).await?;
+        let platform = Platform::connect(&config, &clock, &entropy).await?;
         let (joined, access) = Self::join(&config, store, key, &clock, &entropy).await?;
         let shutdown = Shutdown::new();
         // From here on a failure ends the started tasks.
@@ -302,7 +225,7 @@ impl Agent {
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
-        compare_leases(&config, &platform, &metrics, &clock, &shutdown);
+        platform.compare_leases(&config, &metrics, &clock, &shutdown);
         let executor = Executor {
             parts: parts.clone(),
             metrics: metrics.clone(),
@@ -354,7 +277,7 @@ impl Agent {
                 clock: Arc::clone(&clock),
             };
             usage::start(uses, config.usage.dcgm, &shutdown);
-            shutdown.spawn(admission(api.client(), config.webhook, reviewers, Arc::clone(&clock), shutdown.token()));
+            shutdown.spawn(reviewers.run(api.client(), config.webhook, Arc::clone(&clock), shutdown.token()));
         }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {
@@ -454,83 +377,6 @@ fn open_state(state: &Path, entropy: &dyn Entropy) -> Result<(Store, IdentityKey
     }
     let store = Store::open(state)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
-}
-
-async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Result<Platform, AgentError> {
-    let state = &config.state_dir;
-    let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
-    let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve, rdma: config.rdma.clone() };
-    if let Some(file) = &config.inventory_file {
-        let inventory = observe::file::observe(file, settings).await?;
-        let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
-        let origin = Arc::new(OriginFile::open(state)?);
-        let lent = watch::Sender::default();
-        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig: None, api: None, lent });
-    }
-    let kubernetes = config.kubernetes.clone().unwrap_or_default();
-    let source = match kubernetes.kubeconfig {
-        Some(path) => KubernetesSource::Kubeconfig { path, context: kubernetes.context },
-        None => KubernetesSource::InCluster,
-    };
-    let api = KubernetesApi::connect(&source).await?;
-    let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
-    let lent = watch::Sender::default();
-    let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), view);
-    let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
-        .with_runtime_class(config.sharing.runtime_class.clone());
-    let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
-    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
-}
-
-/// Answers to the API server's reviews.
-struct Reviewers {
-    lease_pods: LeasePodsReview,
-    /// Absent: bursting is off.
-    gate: Option<GateReview>,
-}
-
-/// Answers the API server's reviews until stopped. Registrations of webhooks that are off are removed.
-async fn admission(
-    client: kube::Client,
-    settings: Option<WebhookSettings>,
-    reviewers: Reviewers,
-    clock: Arc<dyn Clock>,
-    stop: tokio_util::sync::CancellationToken,
-) {
-    let Reviewers { lease_pods, gate } = reviewers;
-    if settings.is_none() || gate.is_none() {
-        webhook::remove(&client, GATE_WEBHOOK).await;
-    }
-    let Some(settings) = settings else { return webhook::remove(&client, LEASE_PODS_WEBHOOK).await };
-    let mut reviews: Vec<Box<dyn Review>> = vec![Box::new(lease_pods)];
-    reviews.extend(gate.map(|gate| Box::new(gate) as Box<dyn Review>));
-    webhook::run(client, settings, reviews.into(), clock, stop).await;
-}
-
-/// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.
-fn compare_leases(
-    config: &Config,
-    platform: &Platform,
-    metrics: &Metrics,
-    clock: &Arc<dyn Clock>,
-    shutdown: &Shutdown,
-) {
-    let Some(client) = platform.api.as_ref().map(KubernetesApi::client) else { return };
-    let (differences, clock) = (platform.inventory.differences(), Arc::clone(clock));
-    let drift = DriftContext {
-        client: client.clone(),
-        differences: differences.clone(),
-        metrics: metrics.clone(),
-        clock: Arc::clone(&clock),
-    };
-    shutdown.spawn(drift::run(drift, shutdown.token()));
-    if config.sharing.hold {
-        let (image, lent) = (config.sharing.placeholder_image.clone(), platform.lent.subscribe());
-        let context = PlaceholderContext { client, image, lent, differences, clock };
-        shutdown.spawn(placeholders::run(context, shutdown.token()));
-    } else {
-        shutdown.spawn(placeholders::clear(client));
-    }
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

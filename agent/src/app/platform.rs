@@ -1,0 +1,91 @@
+//! The cluster of the agent: Kubernetes, or a host with an inventory file.
+
+use std::sync::Arc;
+
+use comity_agent_delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
+use comity_agent_model::lent::LentLeases;
+use comity_agent_model::node_id::NodeSalt;
+use comity_runtime::{Clock, Entropy, Shutdown};
+use tokio::sync::watch;
+
+use super::agent_error::AgentError;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::mig::mig_keeper::MigChannels;
+use crate::observe::{self, Inventory, InventorySettings};
+use crate::services::drift::{self, DriftContext};
+use crate::services::placeholders::{self, PlaceholderContext};
+
+/// Parts that depend on the kind of cluster.
+pub(super) struct Platform {
+    pub(super) donor: Arc<dyn DonorDelivery>,
+    pub(super) origin: Arc<dyn OriginDelivery>,
+    pub(super) inventory: Inventory,
+    pub(super) salt: NodeSalt,
+    /// Channels to the observer, where the agent cuts MIG devices.
+    pub(super) mig: Option<MigChannels>,
+    /// Its API server; absent on a host without Kubernetes.
+    pub(super) api: Option<KubernetesApi>,
+    /// Receives the leases in force, which the inventory needs.
+    pub(super) lent: watch::Sender<LentLeases>,
+}
+
+impl Platform {
+    /// Connects to the cluster that the configuration names.
+    pub(super) async fn connect(
+        config: &Config,
+        clock: &Arc<dyn Clock>,
+        entropy: &Arc<dyn Entropy>,
+    ) -> Result<Self, AgentError> {
+        let state = &config.state_dir;
+        let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
+        let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve, rdma: config.rdma.clone() };
+        if let Some(file) = &config.inventory_file {
+            let inventory = observe::file::observe(file, settings).await?;
+            let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
+            let origin = Arc::new(OriginFile::open(state)?);
+            let lent = watch::Sender::default();
+            return Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig: None, api: None, lent });
+        }
+        let kubernetes = config.kubernetes.clone().unwrap_or_default();
+        let source = match kubernetes.kubeconfig {
+            Some(path) => KubernetesSource::Kubeconfig { path, context: kubernetes.context },
+            None => KubernetesSource::InCluster,
+        };
+        let api = KubernetesApi::connect(&source).await?;
+        let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
+        let lent = watch::Sender::default();
+        let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), view);
+        let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
+            .with_runtime_class(config.sharing.runtime_class.clone());
+        let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
+        Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
+    }
+
+    /// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.
+    pub(super) fn compare_leases(
+        &self,
+        config: &Config,
+        metrics: &Metrics,
+        clock: &Arc<dyn Clock>,
+        shutdown: &Shutdown,
+    ) {
+        let Some(client) = self.api.as_ref().map(KubernetesApi::client) else { return };
+        let (differences, clock) = (self.inventory.differences(), Arc::clone(clock));
+        let drift = DriftContext {
+            client: client.clone(),
+            differences: differences.clone(),
+            metrics: metrics.clone(),
+            clock: Arc::clone(&clock),
+        };
+        shutdown.spawn(drift::run(drift, shutdown.token()));
+        if config.sharing.hold {
+            let (image, lent) = (config.sharing.placeholder_image.clone(), self.lent.subscribe());
+            let context = PlaceholderContext { client, image, lent, differences, clock };
+            shutdown.spawn(placeholders::run(context, shutdown.token()));
+        } else {
+            shutdown.spawn(placeholders::clear(client));
+        }
+    }
+}
