@@ -1,5 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod gpu_parts;
 mod renewal;
 
 use comity_proto::v1;
