@@ -267,7 +267,10 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         if let Some(api) = &platform.api {
             let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
-            let reviewers = Reviewers { lease_pods: LeasePodsReview { runtime_class }, gate: review };
+            let reviewers = Reviewers {
+                lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), runtime_class),
+                gate: review,
+            };
             let uses = UseContext {
                 cluster: parts.member.cluster.clone(),
                 client: api.client(),

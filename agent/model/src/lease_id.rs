@@ -4,6 +4,10 @@ use comity_types::LeaseId;
 
 /// Label of every object made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";
+/// Label of the namespaces of leases on several nodes, with the value "several".
+pub const LEASE_NODES_LABEL: &str = "comity.dev/lease-nodes";
+/// Annotation of a lease's namespace: the resource that counts its GPUs.
+pub const GPU_RESOURCE_ANNOTATION: &str = "comity.dev/gpu-resource";
 /// Label of namespaces on the donor whose pods run under this RuntimeClass.
 pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
 

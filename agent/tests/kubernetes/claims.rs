@@ -1,16 +1,23 @@
 //! Devices of a DRA driver on a real API server and scheduler, without a driver: its ResourceSlice is written here.
 
+use std::sync::Arc;
+
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_delivery::{DonorDelivery as _, DonorLease};
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_agent_model::node_id::NodeSalt;
+use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
+use comity_agent_workload::webhook;
+use comity_runtime::SystemClock;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+use crate::burst::{free_port, served};
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease, pod, refusal};
 
 const CLASS_DEVICES: &str = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices";
@@ -86,7 +93,7 @@ pub(crate) async fn devices_of_a_driver_are_lent_by_claims(cluster: &Cluster) {
     wanted["spec"]["containers"][0]["resources"] = json!({ "claims": [{ "name": "gpu" }] });
     let wanted: Pod = serde_json::from_value(wanted).unwrap();
     Api::default_namespaced(tenant.clone()).create(&PostParams::default(), &wanted).await.unwrap();
-    let claims = Api::<ResourceClaim>::default_namespaced(tenant);
+    let claims = Api::<ResourceClaim>::default_namespaced(tenant.clone());
     eventually("the scheduler allocates the very device", || async {
         let all = claims.list(&ListParams::default()).await.unwrap().items;
         assert_eq!(all.len(), 1);
@@ -95,6 +102,9 @@ pub(crate) async fn devices_of_a_driver_are_lent_by_claims(cluster: &Cluster) {
         results.is_some_and(|results| results.len() == 1 && results[0].device == "gpu-1" && results[0].pool == NODE)
     })
     .await;
+
+    Api::<Pod>::default_namespaced(tenant.clone()).delete("work", &DeleteParams::default()).await.unwrap();
+    an_unchanged_pod_gets_the_claim(cluster, &tenant).await;
 
     // The agent's right to make claims ends at the namespaces of leases, and at one device each.
     for (namespace, claim, part) in [
@@ -114,4 +124,25 @@ pub(crate) async fn devices_of_a_driver_are_lent_by_claims(cluster: &Cluster) {
     plane.kubectl(&["delete", "resourceslice", "gpus-of-cpu-1"]).await.unwrap();
     let gone = nodes.wait_for(|nodes| nodes.as_ref().is_some_and(|nodes| nodes.iter().all(|node| node.id != id)));
     assert!(tokio::time::timeout(PATIENCE, gone).await.is_ok(), "still offered");
+}
+
+/// The agent's webhook turns a number of GPUs into claims, and refuses what the lease does not have.
+async fn an_unchanged_pod_gets_the_claim(cluster: &Cluster, tenant: &kube::Client) {
+    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), None);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
+    let pods = Api::<Pod>::default_namespaced(tenant.clone());
+    // Without the webhook the quota refuses GPUs of a device plugin.
+    eventually("the webhook is asked", || async {
+        let made = pods.create(&PostParams::default(), &pod("unchanged", "nvidia.com/gpu", 1)).await;
+        let claims = made.ok().and_then(|pod| pod.spec?.resource_claims).unwrap_or_default();
+        claims.first().and_then(|claim| claim.resource_claim_name.as_deref()) == Some("gpu-0")
+    })
+    .await;
+    let (code, message) = refusal(pods.create(&PostParams::default(), &pod("second", "nvidia.com/gpu", 1)).await);
+    assert!(code == 403 && message.contains("no node of the lease has that many GPUs"), "{code} {message}");
+    pods.delete("unchanged", &DeleteParams::default()).await.unwrap();
+    stop.cancel();
+    task.await.unwrap();
+    webhook::remove(&cluster.agent.client(), LEASE_PODS_WEBHOOK).await;
 }

@@ -1,7 +1,11 @@
-//! Pods of leases on several nodes, completed by the agent's webhook on a real API server.
+//! Pods of leases, completed by the agent's webhook on a real API server.
+
+use std::sync::Arc;
 
 use comity_agent_delivery::DonorDelivery as _;
-use comity_agent_workload::lease_pods::{LEASE_NODES_LABEL, LEASE_PODS_WEBHOOK, LeasePodsReview};
+use comity_agent_model::lease_id::LEASE_NODES_LABEL;
+use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
+use comity_runtime::SystemClock;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -22,12 +26,14 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     }
     let name = "comity-lease-80";
     let labels = json!({ "comity.dev/lease": "lease-80", LEASE_NODES_LABEL: "several" });
-    let object = json!({ "metadata": { "name": name, "labels": labels } });
+    let annotations = json!({ "comity.dev/gpu-resource": "nvidia.com/gpu" });
+    let object = json!({ "metadata": { "name": name, "labels": labels, "annotations": annotations } });
     let namespaces = Api::<Namespace>::all(cluster.admin());
     namespaces.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
     let pods = Api::<Pod>::namespaced(cluster.admin(), name);
     let stop = CancellationToken::new();
-    let review = LeasePodsReview { runtime_class: Some("sandbox".to_owned()) };
+    let clock = Arc::new(SystemClock::new());
+    let review = LeasePodsReview::new(cluster.agent.client(), clock, Some("sandbox".to_owned()));
     let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
 
     let units = async |name: &str| {
@@ -57,12 +63,12 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     let nowhere = kube::api::Patch::<()>::Json(serde_json::from_value(nowhere).unwrap());
     webhooks.patch(LEASE_PODS_WEBHOOK, &PatchParams::default(), &nowhere).await.unwrap();
     let mut count = 0;
-    eventually("pods are refused", || {
+    eventually("the policy refuses incomplete pods", || {
         count += 1;
         let (pods, late) = (&pods, pod(&format!("late-{count}"), "nvidia.com/gpu", 1));
         async move {
             let refused = pods.create(&PostParams::default(), &late).await.err().map(|error| error.to_string());
-            refused.is_some_and(|refused| refused.contains("lease-pods.comity.dev"))
+            refused.is_some_and(|refused| refused.contains("the lease has several nodes"))
         }
     })
     .await;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::https_server;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Api;
 use kube::core::DynamicObject;
@@ -48,7 +49,7 @@ pub trait Review: Send + Sync {
     ///
     /// # Errors
     /// A sentence, if the body is no review. The registration's failure policy then decides.
-    fn answer(&self, body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String>;
+    fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>>;
 }
 
 /// The reviews that the agent answers.

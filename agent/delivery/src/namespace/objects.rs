@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_kubernetes::hami::HamiShare;
-use comity_agent_model::lease_id::{LEASE_LABEL, RUNTIME_CLASS_LABEL, namespace_name};
+use comity_agent_model::lease_id::{
+    GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, RUNTIME_CLASS_LABEL, namespace_name,
+};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec};
@@ -18,11 +20,6 @@ use crate::{DonorLease, TENANT_LABEL};
 
 /// Label with the borrowing cluster.
 const ORIGIN_LABEL: &str = "comity.dev/origin";
-/// Label of the namespace of a lease on several nodes: "several". Its pods request as many units of the lease's count
-/// as of its GPUs, which an admission policy checks.
-const NODES_LABEL: (&str, &str) = ("comity.dev/lease-nodes", "several");
-/// Annotation of a lease's namespace: the resource that counts its GPUs.
-pub(crate) const GPU_RESOURCE: &str = "comity.dev/gpu-resource";
 /// The tenant's ServiceAccount; a fixed name, so that the agent's own role can be limited to it.
 pub(crate) const SERVICE_ACCOUNT: &str = "comity-tenant";
 /// The default ServiceAccount of every namespace.
@@ -61,9 +58,9 @@ pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing, runtime_clas
     }
     labels.extend(runtime_class.map(|class| (RUNTIME_CLASS_LABEL.to_owned(), class.to_owned())));
     if is_counted_by_node(lease) {
-        labels.insert(NODES_LABEL.0.to_owned(), NODES_LABEL.1.to_owned());
+        labels.insert(LEASE_NODES_LABEL.to_owned(), "several".to_owned());
     }
-    let resource = (GPU_RESOURCE.to_owned(), lease.placement.resource_name.clone());
+    let resource = (GPU_RESOURCE_ANNOTATION.to_owned(), lease.placement.resource_name.clone());
     let mut annotations = sharing.hami().map(HamiShare::annotations).unwrap_or_default();
     annotations.extend([resource]);
     let metadata = ObjectMeta {

@@ -3,6 +3,7 @@
 //! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
 use comity_agent_model::node_service::NodeService;
+use futures::future::BoxFuture;
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
@@ -60,8 +61,9 @@ impl Review for GateReview {
         })]
     }
 
-    fn answer(&self, body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {
-        answer(body, self.service.borrow().borrows.is_ok())
+    fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>> {
+        let answer = answer(body, self.service.borrow().borrows.is_ok());
+        Box::pin(async { answer })
     }
 }
 

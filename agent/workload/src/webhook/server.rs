@@ -69,7 +69,7 @@ async fn reviewed(request: Request<Incoming>, reviews: &Reviews) -> Result<Bytes
         .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
         .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
         .to_bytes();
-    let answer = review.answer(&body).map_err(|reason| {
+    let answer = review.answer(&body).await.map_err(|reason| {
         tracing::warn!(webhook = review.name(), reason, "a review cannot be read");
         (StatusCode::BAD_REQUEST, reason)
     })?;
