@@ -94,7 +94,7 @@ fn in_use(node: &Node) -> u32 {
     node.devices.iter().map(|device| device.local_use_milli).sum()
 }
 
-async fn wait_for(nodes: &tokio::sync::watch::Receiver<Nodes>, what: &str, holds: impl Fn(&[Node]) -> bool) {
+async fn wait_for(nodes: &watch::Receiver<Nodes>, what: &str, holds: impl Fn(&[Node]) -> bool) {
     let mut nodes = nodes.clone();
     let seen = nodes.wait_for(|nodes| nodes.as_ref().is_some_and(|nodes| holds(nodes)));
     assert!(tokio::time::timeout(PATIENCE, seen).await.is_ok(), "not seen: {what}");
