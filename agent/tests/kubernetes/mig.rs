@@ -197,7 +197,7 @@ async fn the_agent_writes_nothing_else(cluster: &Cluster) {
         (NODE, json!({ "labels": { CONFIG: "all-disabled" } })),
         (NODE, json!({ "labels": { CONFIG: null } })),
         (NODE, json!({ "labels": { CONFIG: "comity-x" } })),
-        (NODE, json!({ "labels": { "nvidia.com/mig.config.state": "success" } })),
+        (NODE, json!({ "labels": { "nvidia.com/mig.config.state": "pending" } })),
         (NODE, json!({ "labels": { "comity.dev/mig": null } })),
         (NODE, json!({ "annotations": { BEFORE: "all-disabled" } })),
         (NODE, json!({ "annotations": { "other": "x" } })),
