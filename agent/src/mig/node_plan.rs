@@ -126,7 +126,11 @@ impl KnownNode<'_> {
             let waiting = change.leases().clone();
             match change.follow(node, before.as_deref(), settings, now) {
                 Progress::UnderWay(change, label) => return self.under_way(memory, change, label),
-                Progress::Failed(message) => memory.fail(waiting, message, now + settings.backoff()),
+                Progress::Failed(message) => {
+                    // Others may still be served by instances of other devices.
+                    let served = Supply::of(self.state, None).serve(self.state.leases);
+                    memory.fail(&waiting - &served, message, now + settings.backoff());
+                }
                 Progress::Done | Progress::Abandoned => {}
             }
         }

@@ -356,6 +356,21 @@ fn a_failed_change_is_taken_back_and_refused() {
 }
 
 #[test]
+fn a_failed_change_refuses_no_lease_that_is_served_by_number() {
+    let mut lab = Lab::new("balanced");
+    lab.lease(1, "1g.10gb", 0, &[6]);
+    lab.plan();
+    lab.label("config.state", "pending");
+    lab.plan();
+    lab.label("config.state", "failed");
+    lab.now += Duration::from_secs(2);
+    lab.plan();
+    lab.manage();
+    let planned = lab.plan();
+    assert_eq!((planned.leases[&LeaseId(1)].clone(), planned.step), (LeaseCut::Ready, None));
+}
+
+#[test]
 fn a_configuration_that_the_manager_has_not_seen_is_tried_again() {
     let mut lab = Lab::new("halves");
     lab.lease(1, "7g.80gb", 0, &[0]);
