@@ -36,6 +36,7 @@ use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::uplink::Uplink;
+use crate::usage::{self, UseContext};
 
 /// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
@@ -247,6 +248,7 @@ impl Agent {
             settling: Arc::new(Settling::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
+            uses: watch::Sender::default(),
             clock: Arc::clone(clock),
             entropy: Arc::clone(entropy),
         };
@@ -325,6 +327,15 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         if let Some(api) = &platform.api {
             let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
+            let uses = UseContext {
+                cluster: parts.member.cluster.clone(),
+                client: api.client(),
+                desired: desired.clone(),
+                records: parts.store.subscribe(),
+                uses: parts.uses.clone(),
+                clock: Arc::clone(&clock),
+            };
+            usage::start(uses, config.usage.dcgm, &shutdown);
             shutdown.spawn(admission(api.client(), config.webhook, review, Arc::clone(&clock), shutdown.token()));
         }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {

@@ -7,6 +7,7 @@ mod liqo_settings;
 mod rdma;
 #[cfg(test)]
 mod tests;
+mod usage_settings;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use access::AccessSettings;
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
+pub use usage_settings::UsageSettings;
 
 use address::is_host_port;
 
@@ -172,6 +174,8 @@ pub struct Config {
     /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, and in leases on
     /// several nodes tenants state each container's part themselves.
     pub webhook: Option<WebhookSettings>,
+    /// How the use of lent leases is measured, besides by their pods.
+    pub usage: UsageSettings,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -197,6 +201,7 @@ impl Default for Config {
             liqo: LiqoSettings::default(),
             burst: BurstSettings::default(),
             webhook: None,
+            usage: UsageSettings::default(),
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -240,6 +245,10 @@ impl Config {
         let keepalive = self.fabric.keepalive_seconds;
         if keepalive == 0 || keepalive > 120 {
             checks.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
+        }
+        if let (Some(dcgm), None) = (&self.usage.dcgm, &self.kubernetes) {
+            let reason = "without kubernetes no pods use leases; leave it out";
+            checks.refuse("usage.dcgm", String::from(dcgm.clone()), reason);
         }
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         self.data.check(&mut checks);

@@ -10,7 +10,7 @@
 //!
 //! Each system that the agent acts on has its own crate: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
 //! (records on disk) and `workload`, over the types of `model`. Modules depend only on those crates and on modules to
-//! their left: `keys`, `enrollment`, `observe`, `config`, `reconcile`, `uplink`, `services`, `app`, `host`,
+//! their left: `keys`, `enrollment`, `observe`, `usage`, `config`, `reconcile`, `uplink`, `services`, `app`, `host`,
 //! `preflight`.
 //!
 //! The agent never gives the broker anything that opens a cluster, never removes anything because the broker is silent,
@@ -28,6 +28,7 @@ pub mod preflight;
 pub mod reconcile;
 pub mod services;
 pub mod uplink;
+pub mod usage;
 
 pub use app::{Agent, AgentError};
 pub use config::Config;

@@ -10,7 +10,7 @@ mod health;
 mod inventory;
 pub mod kubernetes;
 mod node_facts;
-mod partial_object;
+pub(crate) mod partial_object;
 mod pod_facts;
 mod topology;
 mod topology_watch;

@@ -55,6 +55,7 @@ const FIELD_NAMES: &[FieldName] = &[
     name("spec.target_namespace", "--namespace", "namespace"),
     name("spec.not_before_ms", "--start-after", "startAfter"),
     name("spec.start_by_ms", "--start-by", "startBy"),
+    name("spec.release_idle_ms", "--release-idle", "releaseIdle"),
     name("spec.duration_ms", "--duration", "duration"),
     name("duration_ms", "--duration", "--duration"),
     name("ttl_ms", "--ttl", "--ttl"),
@@ -137,7 +138,7 @@ pub(crate) fn as_written(written_in: WrittenIn, field: &str, text: &str) -> Stri
 /// Rewrites each number in the unit that the field's flag takes.
 fn in_units(field: &str, text: &str) -> String {
     match field {
-        "spec.duration_ms" | "duration_ms" | "ttl_ms" | "spec.preemptible.grace_ms" => {
+        "spec.duration_ms" | "duration_ms" | "ttl_ms" | "spec.preemptible.grace_ms" | "spec.release_idle_ms" => {
             map_numbers(text, |ms| if ms < 1_000 { ms.to_string() } else { format_duration(ms) })
         }
         "spec.not_before_ms" | "spec.start_by_ms" => {

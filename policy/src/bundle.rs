@@ -102,6 +102,17 @@ impl Bundle {
             .unwrap_or(self.federation.spec.defaults.reclaim_grace_ms)
     }
 
+    /// Idle time after which a lease of a tenant and class is released, in milliseconds: the shortest that the
+    /// federation or a quota sets.
+    #[must_use]
+    pub fn idle_release_ms(&self, tenant: &str, class: &str) -> Option<u64> {
+        let names = self.quotas_by_tenant.get(tenant).map_or(&[][..], Vec::as_slice);
+        let quotas = names.iter().filter_map(|name| self.quotas.get(name)).map(|quota| &quota.spec);
+        let covering = quotas.filter(|quota| quota.class.as_deref().is_none_or(|limited| limited == class));
+        let federation = self.federation.spec.limits.idle_release_ms;
+        covering.filter_map(|quota| quota.idle_release_ms).chain(federation).min()
+    }
+
     /// The class of a device: the highest-ranked class that matches it; with equal ranks, the first by name.
     #[must_use]
     pub fn class_of(&self, device: &DeviceFacts) -> Option<&str> {

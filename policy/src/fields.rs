@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::amounts::{self, AmountError};
 use crate::identifiers;
 use crate::kind::Kind;
-use crate::limits::{MAX_LIST_ITEMS, MAX_TEXT_CHARS};
+use crate::limits::{MAX_LIST_ITEMS, MAX_TEXT_CHARS, MIN_IDLE_RELEASE_MS};
 use crate::problem::{Place, ProblemCode, Problems, shorten};
 use crate::suggest::did_you_mean;
 use crate::yaml::{Node, Value};
@@ -222,6 +222,18 @@ impl<'c, 's> FieldReader<'c, 's> {
         if ms == 0 {
             let message = format!("`{path}` of {} must be above zero", self.label);
             self.problems.at(node.place, ProblemCode::InvalidDuration, message, "");
+            return None;
+        }
+        Some(ms)
+    }
+
+    /// Idle time after which a lease is released, in milliseconds.
+    pub(crate) fn idle_release_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        let ms = self.duration_ms(path, node)?;
+        if ms < MIN_IDLE_RELEASE_MS {
+            let message = format!("`{path}` of {} must be 10s or longer", self.label);
+            let remedy = "agents report the use of leases every few seconds; leave the field out to keep idle leases";
+            self.problems.at(node.place, ProblemCode::InvalidDuration, message, remedy);
             return None;
         }
         Some(ms)

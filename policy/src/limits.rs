@@ -28,5 +28,7 @@ pub const MAX_PATTERN_BYTES: usize = 128;
 pub const MAX_FOLDER_DEPTH: usize = 8;
 /// The longest duration in a document: ten years.
 pub const MAX_DURATION_MS: u64 = 10 * 366 * 24 * 60 * 60 * 1000;
+/// The shortest idle time after which leases are released: 10 seconds, because agents report use every few seconds.
+pub const MIN_IDLE_RELEASE_MS: u64 = 10_000;
 /// The largest amount of GPUs in a document, in milli-GPU: ten million GPUs.
 pub const MAX_GPUS_MILLI: u64 = 10_000_000 * 1000;

@@ -50,7 +50,8 @@ convert!(EndReason {
     PartFailed,
     DeviceLost,
     NodeLost,
-    DonorLost
+    DonorLost,
+    Idle
 });
 
 #[cfg(test)]

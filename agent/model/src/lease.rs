@@ -55,6 +55,10 @@ pub struct Lease {
     pub reclaim: Option<Reclaim>,
     /// The request's next lease.
     pub moved_to: Option<LeaseId>,
+    /// Idle time after which the broker releases it; 0: never.
+    pub release_idle_ms: u64,
+    /// Since when it has been idle, in log time, as the broker knows it; 0: it is in use.
+    pub idle_since_ms: u64,
 }
 
 impl Lease {
@@ -83,7 +87,16 @@ impl Lease {
             delivery: Delivery::default(),
             reclaim: None,
             moved_to: None,
+            release_idle_ms: 0,
+            idle_since_ms: 0,
         }
+    }
+
+    /// When the broker releases it because it is idle, in log time; `None` while it is in use or may stay idle.
+    #[must_use]
+    pub fn idle_release_ms(&self) -> Option<u64> {
+        let is_counted = self.state == Some(LeaseState::Active) && self.release_idle_ms > 0 && self.idle_since_ms > 0;
+        is_counted.then(|| self.idle_since_ms.saturating_add(self.release_idle_ms))
     }
 
     /// Whether it is to exist on both sides.
@@ -120,6 +133,8 @@ impl TryFrom<v1::Lease> for Lease {
             gpus: lease.gpus.map(GpuDemand::from),
             traceparent: lease.traceparent,
             reclaim: lease.reclaim.map(Reclaim::from),
+            release_idle_ms: lease.release_idle_ms,
+            idle_since_ms: lease.idle_since_ms,
         })
     }
 }

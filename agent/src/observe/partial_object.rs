@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use comity_agent_liqo::CREATOR_LABEL;
 use k8s_openapi::api::core::v1::{
     Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements, Taint,
 };
@@ -77,6 +78,16 @@ struct PodMeta {
     namespace: Option<String>,
     /// Where a watch resumes.
     resource_version: Option<String>,
+    labels: CreatorLabel,
+}
+
+/// The one label of a pod that matters: who offloaded it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CreatorLabel {
+    /// The label [`CREATOR_LABEL`].
+    #[serde(rename = "liqo.io/creator-user")]
+    creator: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -130,6 +141,7 @@ impl From<PodRead> for Pod {
                 name: metadata.name,
                 namespace: metadata.namespace,
                 resource_version: metadata.resource_version,
+                labels: metadata.labels.creator.map(|user| BTreeMap::from([(CREATOR_LABEL.to_owned(), user)])),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {

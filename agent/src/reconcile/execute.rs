@@ -85,6 +85,7 @@ impl Executor {
         let mut service = self.parts.deliveries.node_service.clone();
         let mut networks = self.parts.networks.subscribe();
         let mut saved = self.parts.saved.subscribe();
+        let mut uses = self.parts.uses.subscribe();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -97,6 +98,7 @@ impl Executor {
                 Ok(()) = service.changed() => {}
                 Ok(()) = networks.changed() => {}
                 Ok(()) = saved.changed() => {}
+                Ok(()) = uses.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
                 () = self.parts.clock.sleep(sleep) => {}
             }
@@ -162,13 +164,16 @@ impl Executor {
 
     /// The running parts of this process.
     fn live(&self) -> Live {
-        let Parts { tunnels, connections, settling, networks, saved, clock, .. } = &self.parts;
+        let Parts { tunnels, connections, settling, networks, saved, uses, clock, .. } = &self.parts;
+        let elapsed = clock.elapsed();
         Live {
             tunnels: tunnels.epochs(),
             accepted: connections.live(),
-            settling: settling.at(clock.elapsed()),
+            settling: settling.at(elapsed),
             networks: networks.borrow().clone(),
             saved: saved.borrow().leases(),
+            uses: uses.borrow().clone(),
+            elapsed,
             unwanted: BTreeSet::new(),
         }
     }

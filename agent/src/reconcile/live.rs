@@ -1,11 +1,14 @@
 //! The running parts of this process, as a plan sees them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use comity_agent_liqo::network::ObservedNetwork;
 use comity_agent_model::object_id::ObjectId;
 use comity_agent_state::record::ReportKey;
 use comity_types::{LeaseId, PeeringId};
+
+use crate::usage::LeaseUses;
 
 /// A lease that this process connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,10 @@ pub struct Live {
     pub settling: BTreeSet<ReportKey>,
     /// Leases under reclaim whose work is saved.
     pub saved: BTreeSet<LeaseId>,
+    /// Use of lent leases.
+    pub uses: LeaseUses,
+    /// Now, by the monotonic clock of `uses`.
+    pub elapsed: Duration,
     /// Networks between Liqos, by the peering that carries them.
     pub networks: BTreeMap<PeeringId, ObservedNetwork>,
     /// Objects that the broker no longer wants, as [`Desired`](comity_agent_model::desired::Desired) confirmed.

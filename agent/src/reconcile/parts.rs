@@ -14,6 +14,8 @@ use comity_agent_workload::reclaim::Saved;
 use comity_runtime::{Clock, Entropy};
 use tokio::sync::watch;
 
+use crate::usage::LeaseUses;
+
 pub use connections::{Access, Borrowed, Connected, Connections};
 pub use deliveries::Deliveries;
 pub use member::Member;
@@ -40,6 +42,8 @@ pub struct Parts {
     pub networks: watch::Sender<Networks>,
     /// Leases under reclaim whose work is saved.
     pub saved: watch::Sender<Saved>,
+    /// Use of lent leases.
+    pub uses: watch::Sender<LeaseUses>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.

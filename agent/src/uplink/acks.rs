@@ -52,6 +52,7 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
         | ReportKey::PeeringFailed(..)
         | ReportKey::Ready(_)
         | ReportKey::Checkpointed(_)
+        | ReportKey::Use(_)
         | ReportKey::LeaseFailed(_)
         | ReportKey::EnvelopeAck(..) => {}
     }

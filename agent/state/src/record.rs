@@ -270,6 +270,8 @@ pub enum ReportKey {
     LeaseFailed(LeaseId),
     /// The work on a lease under reclaim is saved.
     Checkpointed(LeaseId),
+    /// Whether work uses a lent lease.
+    Use(LeaseId),
     /// This side of a lease is taken down.
     Clean(LeaseId),
     /// An envelope may be deleted.

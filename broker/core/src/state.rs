@@ -280,6 +280,7 @@ impl Derived {
             if gang::joinable_members(state, request) > 0 {
                 derived.growing.insert(*id);
             }
+            derived.timers.set(Due::IdleLeases(*id), gang::idle_due(state, request));
         }
         for (id, cluster) in &state.clusters {
             derived.note_offer(id, cluster, state.policy.as_ref());

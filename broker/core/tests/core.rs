@@ -25,6 +25,8 @@ mod functions;
 mod gangs;
 #[path = "core/handshake.rs"]
 mod handshake;
+#[path = "core/idle.rs"]
+mod idle;
 #[path = "core/invitations.rs"]
 mod invitations;
 #[path = "core/inviters.rs"]

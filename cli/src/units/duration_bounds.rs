@@ -18,6 +18,8 @@ impl DurationBounds {
     pub const BROKER_TOKEN: Self = Self { min_ms: 60 * SECOND, max_ms: 3_600 * SECOND };
     /// Notice that preemptible work needs.
     pub const GRACE: Self = Self { min_ms: SECOND, max_ms: DAY };
+    /// Idle time after which a lease is released.
+    pub const RELEASE_IDLE: Self = Self { min_ms: 10 * SECOND, max_ms: 90 * DAY };
     /// How long a command waits.
     pub const WAIT: Self = Self { min_ms: SECOND, max_ms: 90 * DAY };
 
@@ -66,6 +68,7 @@ mod tests {
         for (flags, bounds) in [
             ("`request submit --duration`, `quote --duration`, `lease renew --duration`", DurationBounds::LEASE),
             ("`request submit --grace`, `quote --grace`", DurationBounds::GRACE),
+            ("`request submit --release-idle`, `quote --release-idle`", DurationBounds::RELEASE_IDLE),
             ("`cluster invite --ttl`, `user add --ttl`", DurationBounds::TOKEN),
             ("`raft invite --ttl`", DurationBounds::BROKER_TOKEN),
             ("`request submit --timeout`, `request watch --timeout`", DurationBounds::WAIT),

@@ -36,7 +36,7 @@ pub struct Lease {
     /// Current state.
     pub state: Known<LeaseState>,
     /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
-    /// `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`.
+    /// `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`, `idle`.
     pub end_reason: Option<&'static str>,
     /// The cause of its delay, or its last error.
     pub message: Option<String>,
@@ -74,6 +74,10 @@ pub struct Lease {
     pub moved_from: Option<String>,
     /// Lease of the same request that replaces it (migration).
     pub moved_to: Option<String>,
+    /// Idle time after which it is released, in milliseconds; none if it may stay idle.
+    pub release_idle_ms: Option<u64>,
+    /// Since when no work has used it; none while work uses it.
+    pub idle_since_ms: Option<u64>,
     /// Fencing token.
     pub fencing_token: u64,
     /// Revision of its last change.
@@ -120,6 +124,8 @@ impl From<v1::Lease> for Lease {
             checkpointed_at_ms: non_zero(lease.checkpointed_at_ms),
             moved_from: non_empty(lease.moved_from),
             moved_to: non_empty(lease.moved_to),
+            release_idle_ms: non_zero(lease.release_idle_ms),
+            idle_since_ms: non_zero(lease.idle_since_ms),
             fencing_token: lease.fencing_token,
             revision: lease.revision,
         }
@@ -142,6 +148,24 @@ impl Lease {
     /// When it expires unless renewed; none once it ends.
     pub(crate) fn expiry_ms(&self) -> Option<u64> {
         self.expires_at_ms.filter(|_| !is_over(self.state))
+    }
+
+    /// For people, while it is idle: `idle for 12m, released in 18m`. A gang with several leases is released once all of
+    /// them are due.
+    fn idle_text(&self, now_ms: u64) -> Option<String> {
+        let (since, limit) = (self.idle_since_ms?, self.release_idle_ms?);
+        if !self.state.is(LeaseState::Active) {
+            return None;
+        }
+        let whole = |ms: u64| format_duration(ms - ms % 1_000);
+        let left = since.saturating_add(limit).saturating_sub(now_ms);
+        let release = if left < 1_000 { "due for release".to_owned() } else { format!("released in {}", whole(left)) };
+        Some(format!("idle for {}, {release}", whole(now_ms.saturating_sub(since))))
+    }
+
+    /// Its message; without one, how long it has been idle.
+    pub(crate) fn message_text(&self, now_ms: u64) -> Option<String> {
+        self.message.clone().or_else(|| self.idle_text(now_ms))
     }
 
     /// Place of the kubeconfig: a Secret, or a file if the origin's agent runs without Kubernetes.
@@ -185,7 +209,7 @@ impl Row for Lease {
             self.delivery.to_string(),
             self.state_text(),
             age(self.expiry_ms().unwrap_or(0), now_ms),
-            self.message.clone().unwrap_or_default(),
+            self.message_text(now_ms).unwrap_or_default(),
         ]]
     }
 }
@@ -202,6 +226,7 @@ impl Answer for Lease {
             ("Lease", self.id.clone()),
             ("State", self.state_text()),
             ("Message", self.message.clone().unwrap_or_default()),
+            ("Idle", self.idle_text(now_ms).unwrap_or_default()),
             ("Reclaimed", self.reclaim.as_ref().map(|reclaim| reclaim.summary(now_ms)).unwrap_or_default()),
             ("Moves to", self.moved_to.clone().unwrap_or_default()),
             ("Moved from", self.moved_from.clone().unwrap_or_default()),
@@ -224,6 +249,10 @@ impl Answer for Lease {
             ("Placed", at(self.placed_at_ms)),
             ("Active", at(self.active_at_ms)),
             ("Expires", at(self.expiry_ms())),
+            (
+                "Release idle",
+                self.release_idle_ms.map(|limit| format!("after {}", format_duration(limit))).unwrap_or_default(),
+            ),
             ("Ended", at(self.ended_at_ms)),
             ("Fencing token", self.fencing_token.to_string()),
         ])
@@ -282,6 +311,23 @@ mod tests {
         assert_eq!(json["delivery"], "virtual-node");
         assert_eq!(json["virtualNode"]["nodeSelector"]["comity.dev/lease"], "lease-7");
         assert_eq!(json["virtualNode"]["tolerations"][1]["operator"], "Exists");
+    }
+
+    #[test]
+    fn an_idle_lease_shows_when_it_is_released() {
+        let idle = |since, state: v1::LeaseState| {
+            lease(|lease| {
+                (lease.release_idle_ms, lease.idle_since_ms, lease.state) = (1_800_000, since, state.into());
+            })
+        };
+        let shown = idle(3_600_000, v1::LeaseState::Active);
+        let table = shown.table(4_320_400).to_string();
+        assert!(table.contains("idle for 12m, released in 18m") && table.contains("after 30m"), "{table}");
+        assert_eq!(shown.rows(4_320_400)[0][9], "idle for 12m, released in 18m");
+        assert!(shown.table(9_000_000).to_string().contains("due for release"));
+        for other in [idle(0, v1::LeaseState::Active), idle(3_600_000, v1::LeaseState::Suspect)] {
+            assert!(!other.table(4_320_000).to_string().contains("idle for"));
+        }
     }
 
     #[test]

@@ -217,6 +217,7 @@ impl Answer for Request {
             ("Priority", spec.priority.clone().unwrap_or_default()),
             ("Start after", start_text(spec.not_before_ms, now_ms)),
             ("Start by", start_text(spec.start_by_ms, now_ms)),
+            ("Release idle", release_idle_text(spec.release_idle_ms)),
             ("Preemptible", spec.preemptible.map(Preemptible::summary).unwrap_or_default()),
             ("Donors", spec.allow_donors.join(", ")),
             ("Not donors", spec.deny_donors.join(", ")),
@@ -238,6 +239,10 @@ fn data_text(needs: &[DataNeed]) -> String {
 
 fn start_text(ms: u64, now_ms: u64) -> String {
     if ms == 0 { String::new() } else { age(ms, now_ms) }
+}
+
+fn release_idle_text(ms: u64) -> String {
+    if ms == 0 { String::new() } else { format!("after {}", format_duration(ms)) }
 }
 
 fn duration_text(ms: u64) -> String {

@@ -195,6 +195,8 @@ pub struct RequestSpec {
     pub not_before_ms: u64,
     /// Close of the start window, when it fails unless placed; 0 for never.
     pub start_by_ms: u64,
+    /// Idle time after which its lease is released, in milliseconds; 0 for policy's limit, if any.
+    pub release_idle_ms: u64,
     /// Conditions of preemption; none if it must not be preempted.
     pub preemptible: Option<Preemptible>,
 }
@@ -257,6 +259,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             priority: non_empty(spec.priority),
             not_before_ms: spec.not_before_ms,
             start_by_ms: spec.start_by_ms,
+            release_idle_ms: spec.release_idle_ms,
             preemptible: spec.preemptible.map(|it| Preemptible { grace_ms: it.grace_ms, checkpoint: it.checkpoint }),
         }
     }

@@ -40,6 +40,14 @@ impl Federation {
 
     /// Submits a request for `gpus` whole GPUs of `class` for poly-ml, even if nobody can serve it; returns its id.
     pub async fn submit(&self, gpus: u32, class: &str) -> Result<String> {
+        self.submit_with(gpus, class, &[]).await
+    }
+
+    /// [`submit`](Self::submit) with more flags.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub async fn submit_with(&self, gpus: u32, class: &str, more: &[&str]) -> Result<String> {
         let gpus = gpus.to_string();
         let args = [
             "request",
@@ -55,7 +63,7 @@ impl Federation {
             &gpus,
         ];
         let request = self
-            .comity(&[&args[..], &["--cpu-per-gpu", "1", "--memory-per-gpu", "1Gi", "--duration", "1h"]].concat())
+            .comity(&[&args[..], &["--cpu-per-gpu", "1", "--memory-per-gpu", "1Gi", "--duration", "1h"], more].concat())
             .await?;
         Ok(request["id"].as_str().context("a request has an id")?.to_owned())
     }

@@ -83,6 +83,8 @@ pub struct Limits {
     pub max_queued_requests: u64,
     /// `maxQueuedRequestsPerTenant`: most waiting requests per tenant. 200.
     pub max_queued_requests_per_tenant: u64,
+    /// `idleRelease`: idle time after which a lease is released, in milliseconds. None.
+    pub idle_release_ms: Option<u64>,
 }
 
 impl Default for Limits {
@@ -92,6 +94,7 @@ impl Default for Limits {
             max_lease_duration_ms: 7 * 24 * 3_600_000,
             max_queued_requests: 10_000,
             max_queued_requests_per_tenant: 200,
+            idle_release_ms: None,
         }
     }
 }
@@ -185,5 +188,7 @@ fn read_limits(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Lim
     {
         limits.max_queued_requests_per_tenant = count;
     }
+    limits.idle_release_ms =
+        fields.optional("idleRelease", reader).and_then(|(path, node)| reader.idle_release_ms(&path, node));
     limits
 }

@@ -21,6 +21,8 @@ pub struct Quota {
     pub max_gpus_per_request_milli: Option<u64>,
     /// `maxLeaseDuration`, in milliseconds.
     pub max_lease_duration_ms: Option<u64>,
+    /// `idleRelease`: idle time after which a lease is released, in milliseconds.
+    pub idle_release_ms: Option<u64>,
 }
 
 /// The subject of a quota.
@@ -62,14 +64,16 @@ impl Spec for Quota {
         let concurrent = fields.optional("maxConcurrentGpus", reader);
         let per_request = fields.optional("maxGpusPerRequest", reader);
         let longest = fields.optional("maxLeaseDuration", reader);
-        if concurrent.is_none() && per_request.is_none() && longest.is_none() {
+        let idle = fields.optional("idleRelease", reader);
+        if concurrent.is_none() && per_request.is_none() && longest.is_none() && idle.is_none() {
             let message = format!("{} limits nothing", reader.label);
-            let remedy = "add `maxConcurrentGpus`, `maxGpusPerRequest` or `maxLeaseDuration`";
+            let remedy = "add `maxConcurrentGpus`, `maxGpusPerRequest`, `maxLeaseDuration` or `idleRelease`";
             reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
         let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
         let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
+        let idle = idle.and_then(|(path, node)| reader.idle_release_ms(&path, node));
         if class_given && class.is_none() {
             return None;
         }
@@ -79,6 +83,7 @@ impl Spec for Quota {
             max_concurrent_gpus_milli: concurrent,
             max_gpus_per_request_milli: per_request,
             max_lease_duration_ms: longest,
+            idle_release_ms: idle,
         })
     }
 }

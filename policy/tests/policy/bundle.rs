@@ -252,6 +252,29 @@ fn a_limit_that_refuses_every_request_is_a_mistake() {
 }
 
 #[test]
+fn the_shortest_idle_time_of_federation_and_quotas_applies_to_their_tenant_and_class() {
+    let with = |federation: &str, quota: &str| {
+        let mut files = examples();
+        for (line, added) in [("    maxLeaseDuration: 7d\n", federation), ("  maxLeaseDuration: 2d\n", quota)] {
+            let file = files.iter_mut().find(|file| file.text.contains(line)).unwrap();
+            file.text = file.text.replacen(line, &format!("{line}{added}"), 1);
+        }
+        load(files)
+    };
+    let bundle = with("    idleRelease: 1h\n", "  idleRelease: 10m\n").unwrap();
+    assert_eq!(bundle.idle_release_ms("poly-ml", "frontier"), Some(HOUR / 6));
+    assert_eq!(bundle.idle_release_ms("poly-courses", "frontier"), Some(HOUR));
+    assert_eq!(example_bundle().idle_release_ms("poly-ml", "frontier"), None);
+    let longer = with("    idleRelease: 1h\n", "  idleRelease: 2h\n").unwrap();
+    assert_eq!(longer.idle_release_ms("poly-ml", "frontier"), Some(HOUR));
+    for (federation, quota) in [("    idleRelease: 9s\n", ""), ("", "  idleRelease: 0s\n")] {
+        let problems = with(federation, quota).unwrap_err();
+        assert_eq!(problems[0].code, ProblemCode::InvalidDuration);
+        assert!(problems[0].message.contains("must be 10s or longer"), "{}", problems[0].message);
+    }
+}
+
+#[test]
 fn the_hash_depends_on_content_and_not_on_order() {
     let files = examples();
     let bundle = load(files.clone()).unwrap();

@@ -34,6 +34,8 @@ pub enum EndReason {
     NodeLost,
     /// Its donor was silent for too long.
     DonorLost,
+    /// It was idle for as long as its request or policy allows.
+    Idle,
 }
 
 impl EndReason {
@@ -66,6 +68,7 @@ impl EndReason {
             Self::DeviceLost => "device-lost",
             Self::NodeLost => "node-lost",
             Self::DonorLost => "donor-lost",
+            Self::Idle => "idle",
         }
     }
 }

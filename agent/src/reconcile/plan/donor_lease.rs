@@ -1,14 +1,20 @@
 //! Steps of a lease that this cluster lends.
 
+use std::time::Duration;
+
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LeaseTerms;
 use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
-use comity_types::{Delivery, Side};
+use comity_types::{Delivery, LeaseState, Side};
 
 use super::lease_end::{TakeDown, ends, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
-use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, SealCredential};
+use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, ReportUse, SealCredential};
+use crate::usage::LeaseUse;
+
+/// Idle time that is reported, at least: half the shortest time after which a lease is released.
+const REPORTED_IDLE: Duration = Duration::from_secs(5);
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
@@ -21,7 +27,10 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64,
         return;
     }
     match record {
-        Some(record) if !record.removed => serve(snapshot, lease, record, steps),
+        Some(record) if !record.removed => {
+            serve(snapshot, lease, record, steps);
+            report_use(snapshot, lease, steps);
+        }
         _ => admit(snapshot, lease, record.is_some(), lent_milli, steps),
     }
 }
@@ -106,6 +115,23 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, steps: &m
             let renewal = sealed.as_ref().is_some_and(|sealed| sealed.epoch == epoch);
             steps.push(SealCredential { lease: Box::new(lease.clone()), ends_at_ms, epoch, renewal }.into());
         }
+    }
+}
+
+/// Reports a change of the use of a lease that is released when idle. Use that the broker knows is not reported again,
+/// and idle time only once it lasts, so that short pods one after another cost no reports.
+fn report_use(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>) {
+    let is_counted = lease.release_idle_ms > 0 && lease.state == Some(LeaseState::Active) && snapshot.is_live;
+    let Some(LeaseUse { idle_since, is_reported }) = snapshot.live.uses.of(lease.id).filter(|_| is_counted) else {
+        return;
+    };
+    let is_known_idle = lease.idle_since_ms > 0;
+    let is_due = match idle_since {
+        None => is_known_idle,
+        Some(since) => (!is_known_idle || !is_reported) && snapshot.live.elapsed.saturating_sub(since) >= REPORTED_IDLE,
+    };
+    if is_due && !snapshot.is_reported(&ReportKey::Use(lease.id)) {
+        steps.push(ReportUse { lease: lease.id, fencing_token: lease.fencing_token, idle_since }.into());
     }
 }
 

@@ -11,6 +11,7 @@ mod remove_lease;
 mod report;
 mod report_checkpointed;
 mod report_lease;
+mod report_use;
 mod seal_credential;
 mod terms;
 
@@ -26,6 +27,7 @@ pub use refuse_lease::RefuseLease;
 pub use remove_lease::RemoveLease;
 pub use report_checkpointed::ReportCheckpointed;
 pub use report_lease::ReportLease;
+pub use report_use::ReportUse;
 pub use seal_credential::SealCredential;
 
 use super::Step;
@@ -48,6 +50,8 @@ kinds! {
         ReportLease(ReportLease),
         /// Origin: reports its work saved.
         ReportCheckpointed(ReportCheckpointed),
+        /// Donor: reports whether work uses it.
+        ReportUse(ReportUse),
         /// Origin: opens its credential.
         OpenCredential(OpenCredential),
         /// Origin: connects it.

@@ -94,10 +94,13 @@ pub struct GpuLeaseStatus {
     /// When it ends because it is being reclaimed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_at: Option<String>,
+    /// When it is released because it is idle, unless work uses it again, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_release_at: Option<String>,
     /// Why the lease waits or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// DonorReady, OriginReady, Active and Reclaiming.
+    /// DonorReady, OriginReady, Active, Reclaiming and Idle.
     #[serde(default)]
     pub conditions: Vec<Condition>,
 }

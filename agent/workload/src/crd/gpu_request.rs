@@ -89,6 +89,12 @@ pub struct GpuRequestSpec {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,6}[smhd]$')").message("duration must be a number and one of s, m, h, d, as in 90s, 30m, 2h or 1d"), validation = Rule::new("!self.matches('^[1-9][0-9]{0,6}[smhd]$') || (int(self.substring(0, self.size() - 1)) * (self.endsWith('s') ? 1 : self.endsWith('m') ? 60 : self.endsWith('h') ? 3600 : 86400) >= 10 && int(self.substring(0, self.size() - 1)) * (self.endsWith('s') ? 1 : self.endsWith('m') ? 60 : self.endsWith('h') ? 3600 : 86400) <= 7776000)").message("duration must be from 10s to 90d"))]
     #[schemars(length(max = 8))]
     pub duration: Option<String>,
+    /// Idle time after which the lease is released, as in "30m": no pod of it runs or waits, or its GPUs have no load.
+    /// Absent: policy's limit, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,6}[smhd]$')").message("releaseIdle must be a number and one of s, m, h, d, as in 90s, 30m, 2h or 1d"), validation = Rule::new("!self.matches('^[1-9][0-9]{0,6}[smhd]$') || (int(self.substring(0, self.size() - 1)) * (self.endsWith('s') ? 1 : self.endsWith('m') ? 60 : self.endsWith('h') ? 3600 : 86400) >= 10 && int(self.substring(0, self.size() - 1)) * (self.endsWith('s') ? 1 : self.endsWith('m') ? 60 : self.endsWith('h') ? 3600 : 86400) <= 7776000)").message("releaseIdle must be from 10s to 90d"))]
+    #[schemars(length(max = 8))]
+    pub release_idle: Option<String>,
     /// How the GPUs lie together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
@@ -157,6 +163,9 @@ pub struct GpuRequestStatus {
     /// When the lease ends because it is being reclaimed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_at: Option<String>,
+    /// When the lease is released because it is idle, unless work uses it again, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_release_at: Option<String>,
     /// Why it waits, or what went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

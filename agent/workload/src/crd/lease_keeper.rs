@@ -105,9 +105,24 @@ impl Controller {
                 .map_err(|error| error.to_string())?;
             if let Some(seen) = seen {
                 self.write_reclaim_event(seen, old, object).await;
+                self.write_idle_event(seen, old, object).await;
             }
         }
         Ok(())
+    }
+
+    /// Writes an event on the `GpuLease` when it becomes idle: the owner may still use it.
+    async fn write_idle_event(&self, seen: &GpuLease, old: Option<&GpuLease>, object: &GpuLease) {
+        let at = |lease: &GpuLease| lease.status.as_ref().and_then(|status| status.idle_release_at.clone());
+        let Some(status) = object.status.as_ref().filter(|status| old.and_then(at) != status.idle_release_at) else {
+            return;
+        };
+        if let Some(idle) = status.conditions.iter().find(|condition| condition.type_ == "Idle")
+            && status.idle_release_at.is_some()
+        {
+            let text = idle.message.clone();
+            self.write_event(seen, Remark { type_: EventType::Warning, reason: "ComityIdle".to_owned(), text }).await;
+        }
     }
 
     /// Writes an event on the `GpuLease` when a reclaim begins, its deadline changes, or it is withdrawn.

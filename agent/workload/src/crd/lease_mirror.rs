@@ -59,6 +59,7 @@ pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_m
         end_reason: lease.end_reason.map(|reason| camel(reason.as_str())),
         expires_at: time(lease.expires_at_ms),
         reclaim_at: reclaim.as_ref().map(|reclaim| reclaim.at.clone()),
+        idle_release_at: lease.idle_release_ms().and_then(time),
         message: Some(lease.message.clone()).filter(|message| !message.is_empty()),
         conditions: conditions(
             &before,
@@ -67,6 +68,7 @@ pub(super) fn mirror(lease: &Lease, cluster: &str, old: Option<&GpuLease>, now_m
                 ready("OriginReady", lease.origin_ready),
                 condition("Active", is_active, &state_now, &lease.message, now_ms),
                 reclaiming(reclaim.as_ref(), now_ms),
+                idle(lease, now_ms),
             ],
         ),
     });
@@ -103,6 +105,15 @@ fn reclaiming(reclaim: Option<&ReclaimNotice>, now_ms: u64) -> Condition {
         &format!("{message}; it ends at {at}; {goes_on}"),
         now_ms,
     )
+}
+
+/// The condition `Idle`: since when, and the time of the release.
+fn idle(lease: &Lease, now_ms: u64) -> Condition {
+    let Some((since, at)) = time(lease.idle_since_ms).zip(lease.idle_release_ms().and_then(time)) else {
+        return condition("Idle", ConditionStatus::False, "InUse", "", now_ms);
+    };
+    let message = format!("no work has used it since {since}; it is released at {at} unless a pod does");
+    condition("Idle", ConditionStatus::True, "NoWork", &message, now_ms)
 }
 
 /// The reclaim annotations of a `GpuLease`.
@@ -168,6 +179,28 @@ mod tests {
         assert_eq!(shown, [Functions { resource: "nvidia.com/ib_vf".to_owned(), count: 5, per_node: 2 }]);
         let silent = serde_json::to_value(mirror(&Lease { placement: None, ..lease }, "here", None, 1_000)).unwrap();
         assert!(silent["spec"].get("functions").is_none(), "{silent}");
+    }
+
+    #[test]
+    fn an_idle_lease_shows_when_it_is_released() {
+        let mut lease = Lease {
+            state: Some(LeaseState::Active),
+            release_idle_ms: 1_800_000,
+            idle_since_ms: 86_400_000,
+            ..lease_here()
+        };
+        let shown = |lease: &Lease| {
+            let status = mirror(lease, "here", None, 1_000).unwrap().status.unwrap();
+            let condition = status.conditions.iter().find(|one| one.type_ == "Idle").unwrap().clone();
+            (status.idle_release_at, condition.status, condition.message)
+        };
+        let (at, status, message) = shown(&lease);
+        assert_eq!((at.as_deref(), status.as_str()), (Some("1970-01-02T00:30:00Z"), "True"));
+        assert!(message.contains("since 1970-01-02T00:00:00Z") && message.contains("unless a pod does"), "{message}");
+        lease.state = Some(LeaseState::Reclaiming);
+        assert_eq!(shown(&lease), (None, "False".to_owned(), String::new()));
+        lease = Lease { state: Some(LeaseState::Active), idle_since_ms: 0, ..lease };
+        assert_eq!(shown(&lease).0, None);
     }
 
     #[test]

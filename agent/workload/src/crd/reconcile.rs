@@ -64,11 +64,8 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         (None, None, Some(memory)) => Share::MemoryMib(u64::try_from(memory).unwrap_or(0)),
         (None, None, None) => Share::Whole,
     };
-    let duration_ms = match spec.duration.as_deref() {
-        None => 0,
-        Some(text) => crate::burst::duration_ms(text)
-            .ok_or_else(|| format!("spec.duration is {text:?}: write 90s, 30m, 2h or at most 90d"))?,
-    };
+    let duration_ms = given_ms("spec.duration", spec.duration.as_deref())?;
+    let release_idle_ms = given_ms("spec.releaseIdle", spec.release_idle.as_deref())?;
     let window = spec.window.clone().unwrap_or_default();
     let amount = |given: Option<i64>| u64::try_from(given.unwrap_or(0)).unwrap_or(0);
     let delivery = match spec.delivery.unwrap_or_default() {
@@ -104,11 +101,18 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         not_before_ms: unix_ms("spec.window.notBefore", window.not_before.as_deref())?,
         start_by_ms: unix_ms("spec.window.startBy", window.start_by.as_deref())?,
         duration_ms,
+        release_idle_ms,
         delivery: delivery.into(),
         target_namespace: namespace,
         purpose: format!("{PURPOSE}{name} #{}", metadata.uid.as_deref().unwrap_or_default()),
         ..v1::RequestSpec::default()
     })
+}
+
+/// A duration in milliseconds; 0 for none.
+fn given_ms(field: &str, given: Option<&str>) -> Result<u64, String> {
+    let Some(text) = given else { return Ok(0) };
+    crate::burst::duration_ms(text).ok_or_else(|| format!("{field} is {text:?}: write 90s, 30m, 2h or at most 90d"))
 }
 
 /// The definition admits no negative count.
@@ -189,6 +193,7 @@ pub(super) fn status(
         donor: donor.or(old.donor),
         expires_at: lease.and_then(|lease| time(lease.expires_at_ms)),
         reclaim_at: lease.and_then(ReclaimNotice::of).map(|reclaim| reclaim.at),
+        idle_release_at: lease.and_then(Lease::idle_release_ms).and_then(time),
         message: Some(message).filter(|message| !message.is_empty()),
         conditions: conditions(&old.conditions, fresh),
     }
@@ -246,6 +251,7 @@ mod tests {
             priority_class: Some("urgent".to_owned()),
             preemptible: Some(Preemptible { grace_seconds: Some(600), checkpoint: Some(true) }),
             window: Some(Window { not_before: None, start_by: Some("2026-03-01T20:00:00Z".to_owned()) }),
+            release_idle: Some("30m".to_owned()),
             ..Default::default()
         };
         let asked = spec(&object(given.clone()), &defaults()).unwrap();
@@ -257,7 +263,10 @@ mod tests {
         assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));
         assert_eq!(asked.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true }));
         assert_eq!((asked.priority.as_str(), asked.not_before_ms), ("urgent", 0));
-        assert_eq!(asked.start_by_ms, 1_772_395_200_000);
+        assert_eq!((asked.start_by_ms, asked.release_idle_ms), (1_772_395_200_000, 1_800_000));
+        let odd = GpuRequestSpec { release_idle: Some("soon".to_owned()), ..given.clone() };
+        let error = spec(&object(odd), &defaults()).unwrap_err();
+        assert!(error.contains("spec.releaseIdle") && error.contains("soon"), "{error}");
         given.window = Some(Window { not_before: Some("tonight".to_owned()), start_by: None });
         let error = spec(&object(given), &defaults()).unwrap_err();
         assert!(error.contains("spec.window.notBefore") && error.contains("tonight"), "{error}");
@@ -289,12 +298,15 @@ mod tests {
         let lease = Lease {
             state: Some(LeaseState::Active),
             expires_at_ms: 86_400_000,
+            release_idle_ms: 3_600_000,
+            idle_since_ms: 7_200_000,
             placement: Some(Placement::new("institute".parse().unwrap())),
             ..Lease::new(LeaseId(3), RequestId(3), "here".parse().unwrap(), PeeringId(1))
         };
         let active = status(&object, &request, Some(&lease), 2_000);
         assert_eq!((active.state.as_deref(), active.donor.as_deref()), (Some("Active"), Some("institute")));
         assert_eq!(active.expires_at.as_deref(), Some("1970-01-02T00:00:00Z"));
+        assert_eq!(active.idle_release_at.as_deref(), Some("1970-01-01T03:00:00Z"));
         assert!(active.conditions.iter().all(|condition| condition.status == "True"));
         assert!(active.leases.is_empty(), "one has its own field");
         request.leases.push("lease-7".to_owned());

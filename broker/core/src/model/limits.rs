@@ -32,6 +32,8 @@ pub const MAX_START_AHEAD_MS: u64 = 366 * 24 * 3_600 * 1_000;
 pub const MAX_PASTS_KEPT: usize = 10_000;
 /// Shortest lease: 10 seconds. A shorter one would not justify a handshake.
 pub const MIN_LEASE_MS: u64 = 10_000;
+/// Shortest idle time after which a lease is released: 10 seconds. Donors report use every few seconds.
+pub const MIN_RELEASE_IDLE_MS: u64 = 10_000;
 /// Waiting requests in the whole federation.
 pub const MAX_QUEUED_REQUESTS: usize = 50_000;
 /// Leases in the whole federation that have not ended.

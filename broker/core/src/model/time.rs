@@ -19,6 +19,12 @@ impl Timestamp {
         Self(self.0.saturating_add(span.0))
     }
 
+    /// This time minus `span`; saturates.
+    #[must_use]
+    pub fn before(self, span: Millis) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+
     /// This time plus `ms`, which may be negative; saturates.
     #[must_use]
     pub fn shifted(self, ms: i64) -> Self {

@@ -21,6 +21,7 @@ use crate::model::limits::MAX_PARTS;
 use crate::model::proposal::{PlacementKind, ProposedPlacement};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::request::Request;
+use crate::model::time::Timestamp;
 use crate::state::State;
 
 /// The purpose of a placement.
@@ -41,6 +42,12 @@ pub(crate) enum Fate {
     Continues,
     /// The request ends too, as the lease's end reason says, and so do its other leases.
     Ends,
+}
+
+/// When a request's leases are released because all are idle; `None` if one of them is not, or may stay idle.
+pub(crate) fn idle_due(state: &State, request: &Request) -> Option<Timestamp> {
+    let placed = Some(request).filter(|request| request.state == RequestState::Placed)?;
+    parts(state, placed).map(|(_, lease)| lease.idle_due()).collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
 /// Existing leases of a request, the first one first.
@@ -88,7 +95,7 @@ pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lea
 /// End reason of the other parts when one part ends for `reason`.
 pub(crate) fn end_reason_of_other_parts(reason: EndReason) -> EndReason {
     match reason {
-        EndReason::Released | EndReason::Expired | EndReason::Cancelled => reason,
+        EndReason::Released | EndReason::Expired | EndReason::Cancelled | EndReason::Idle => reason,
         EndReason::HoldExpired
         | EndReason::DonorFailed
         | EndReason::OriginFailed

@@ -13,6 +13,8 @@ use crate::model::time::Timestamp;
 pub(crate) enum Due {
     /// The end of a hold or term.
     Lease(LeaseId),
+    /// The release of a request's idle leases.
+    IdleLeases(RequestId),
     /// The opening or closing of a start window.
     Request(RequestId),
     /// A handshake step's deadline, a retry, or the end of the idle period.

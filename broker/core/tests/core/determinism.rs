@@ -53,7 +53,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => (0..6_u64).prop_map(Event::Cancel),
         2 => (0..6_u64).prop_map(Event::Release),
         1 => (0..6_u64, 0..3_600_000_u64).prop_map(|(lease, duration)| Event::Renew(lease, duration)),
-        6 => (0..6_u64, 0..3_u8, 0..6_u8).prop_map(|(lease, side, outcome)| Event::Lease { lease, side, outcome }),
+        6 => (0..6_u64, 0..3_u8, 0..8_u8).prop_map(|(lease, side, outcome)| Event::Lease { lease, side, outcome }),
         4 => (0..4_u64, 0..2_u8, any::<bool>())
             .prop_map(|(peering, side, network)| Event::Keys { peering, side, network }),
         4 => (0..4_u64, 0..6_u64, 0..6_u8).prop_map(|(peering, lease, step)| Event::Relay { peering, lease, step }),
@@ -101,6 +101,7 @@ fn command_for(state: &State, event: &Event) -> Command {
             let ahead = |ms: u64| Some(Timestamp(state.log_time.0 + ms));
             spec.not_before = (window % 3 == 1).then(|| ahead(5_000)).flatten();
             spec.start_by = (window % 3 > 0).then(|| ahead(90_000)).flatten();
+            spec.release_idle = (count % 2 == 0).then_some(Millis(20_000));
             Command::SubmitRequest(SubmitRequest { spec, submitted_by: "alice".into() })
         }
         Event::Place => Command::PlaceRequests(PlaceRequests { placements: scheduler::plan(state, 8).placements }),
@@ -121,6 +122,8 @@ fn command_for(state: &State, event: &Event) -> Command {
                 0 | 3 | 4 => LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() },
                 1 => LeaseOutcome::Clean,
                 5 => LeaseOutcome::Checkpointed,
+                6 => LeaseOutcome::Idle { idle_for: Millis(20_000) },
+                7 => LeaseOutcome::InUse,
                 _ => LeaseOutcome::Failed { code: "test".into(), message: "planned".into() },
             };
             let fencing_token = held.map_or(1, |held| held.fencing_token);

@@ -209,6 +209,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         not_before: None,
         start_by: None,
         preemptible: None,
+        release_idle: None,
     }
 }
 

@@ -8,7 +8,7 @@ use comity_core::keys::KeyBundle;
 use comity_core::limits::{MAX_ENDPOINT_BYTES, MAX_ENDPOINTS, MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES, MAX_POD_CIDRS};
 use comity_core::network::ClusterNetwork;
 use comity_core::peering::Peering;
-use comity_core::{Command, Refusal, State, Timestamp};
+use comity_core::{Command, Millis, Refusal, State, Timestamp};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_types::{ClusterId, LeaseId, PeeringId, Side};
@@ -161,9 +161,12 @@ fn peering_report(report: v1::PeeringReport, caller: &ClusterId) -> Result<Repor
 
 fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLease, Refusal> {
     use v1::lease_report::Outcome;
-    let outcome = match required(report.outcome, "lease_report.outcome", "use ready, failed, clean or checkpointed")? {
+    let remedy = "use ready, failed, clean, checkpointed, idle or in_use";
+    let outcome = match required(report.outcome, "lease_report.outcome", remedy)? {
         Outcome::Clean(_) => LeaseOutcome::Clean,
         Outcome::Checkpointed(_) => LeaseOutcome::Checkpointed,
+        Outcome::Idle(idle) => LeaseOutcome::Idle { idle_for: Millis(idle.for_ms) },
+        Outcome::InUse(_) => LeaseOutcome::InUse,
         Outcome::Ready(ready) => {
             bounded("lease_report.ready.namespace", &ready.namespace, MAX_NAME_BYTES)?;
             bounded("lease_report.ready.secret_name", &ready.secret_name, MAX_NAME_BYTES)?;

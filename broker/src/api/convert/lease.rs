@@ -42,6 +42,8 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         checkpointed_at_ms: time_or_zero(lease.checkpointed_at),
         moved_from: lease.moved_from.map(|id| id.to_string()).unwrap_or_default(),
         moved_to: lease.moved_to.map(|id| id.to_string()).unwrap_or_default(),
+        release_idle_ms: lease.release_idle.map_or(0, |limit| limit.0),
+        idle_since_ms: time_or_zero(lease.idle_since),
     }
 }
 

@@ -44,6 +44,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         not_before: time(spec.not_before_ms),
         start_by: time(spec.start_by_ms),
         preemptible: spec.preemptible.map(|it| Preemptible { grace: Millis(it.grace_ms), checkpoint: it.checkpoint }),
+        release_idle: Some(Millis(spec.release_idle_ms)).filter(|idle| idle.0 > 0),
     };
     parsed.check()?;
     check_donors(&parsed)?;
@@ -180,6 +181,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         not_before_ms: spec.not_before.map_or(0, |time| time.0),
         start_by_ms: spec.start_by.map_or(0, |time| time.0),
         preemptible: spec.preemptible.map(|it| v1::Preemptible { grace_ms: it.grace.0, checkpoint: it.checkpoint }),
+        release_idle_ms: spec.release_idle.map_or(0, |idle| idle.0),
     }
 }
 
@@ -255,6 +257,7 @@ mod tests {
             }),
             members: Some(v1::Members { min: 2, desired: 4 }),
             spread_donors: false,
+            release_idle_ms: 1_800_000,
             data: vec![v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
             ..v1::RequestSpec::default()
         }
@@ -300,6 +303,8 @@ mod tests {
             (with(|s| s.priority = "Urgent!".into()), "spec.priority", "Urgent!"),
             (with(|s| s.start_by_ms = 1_000), "spec.start_by_ms", "1000"),
             (with(|s| s.duration_ms = u64::MAX), "spec.duration_ms", "18446744073709551615"),
+            (with(|s| s.release_idle_ms = 9_999), "spec.release_idle_ms", "9999"),
+            (with(|s| s.release_idle_ms = u64::MAX), "spec.release_idle_ms", "18446744073709551615"),
             (with(|s| s.allow_donors = vec!["ok".into(), "-".into()]), "spec.allow_donors[1]", "-"),
             (with(|s| s.deny_donors = vec!["a".into(); 257]), "spec.deny_donors", "257"),
             (with(|s| s.allow_donors = vec![s.origin.clone()]), "spec.allow_donors", &good().origin),

@@ -33,12 +33,12 @@ pub enum Change {
 }
 
 impl Answer for Change {
-    fn table(&self, _now_ms: u64) -> Sheet {
+    fn table(&self, now_ms: u64) -> Sheet {
         let (id, state, message) = match self {
             Self::Request(request) => {
-                (request.id.as_deref().unwrap_or("-"), request.state.as_str().to_owned(), request.message.as_deref())
+                (request.id.as_deref().unwrap_or("-"), request.state.as_str().to_owned(), request.message.clone())
             }
-            Self::Lease(lease) => (lease.id.as_str(), lease.state.to_string(), lease.message.as_deref()),
+            Self::Lease(lease) => (lease.id.as_str(), lease.state.to_string(), lease.message_text(now_ms)),
         };
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         format!("{id} {state}{message}").into()

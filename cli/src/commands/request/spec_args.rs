@@ -55,7 +55,7 @@ pub struct SpecArgs {
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "cpu_per_gpu", "memory_per_gpu",
         "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
         "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
-        "start_by", "preemptible", "grace", "checkpoint",
+        "start_by", "release_idle", "preemptible", "grace", "checkpoint",
     ])]
     pub file: Option<PathBuf>,
     /// Tenant that is accounted for the lease
@@ -126,6 +126,11 @@ pub struct SpecArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_time_ms, allow_hyphen_values = true, help_heading = WHEN,
         hide_short_help = true)]
     pub start_by: Option<u64>,
+    /// Release the lease once no work has used it for this long, as in 30m: 10s to 90d [default: the policy's limit, if
+    /// any]
+    #[arg(long, value_name = "DURATION", value_parser = DurationBounds::RELEASE_IDLE.parser(),
+        allow_hyphen_values = true, help_heading = WHEN, hide_short_help = true)]
+    pub release_idle: Option<u64>,
     /// MIG profile of each share, named as on the donor's boards, as in 1g.10gb; --gpus gives the number of shares
     #[arg(long, value_name = "PROFILE", help_heading = SHARING, hide_short_help = true, conflicts_with = "gpu_memory")]
     pub mig: Option<String>,
@@ -208,6 +213,7 @@ impl SpecArgs {
             priority: self.priority.clone().unwrap_or_default(),
             not_before_ms: self.start_after.unwrap_or(0),
             start_by_ms: self.start_by.unwrap_or(0),
+            release_idle_ms: self.release_idle.unwrap_or(0),
             preemptible: self
                 .preemptible
                 .then(|| v1::Preemptible { grace_ms: self.grace.unwrap_or(0), checkpoint: self.checkpoint }),

@@ -45,6 +45,7 @@ purpose: fine-tuning for the spring course
 priority: urgent         # a PriorityClass of the policy
 startAfter: 30m          # from now, or a time such as 2026-11-23T08:00Z
 startBy: 8h              # latest start, after which the request fails
+releaseIdle: 30m         # the lease is released once no work has used it for this long
 preemptible:             # requests of higher priority may preempt it
   grace: 10m             # notice that the work needs
   checkpoint: true       # the work reports when it is saved
@@ -80,6 +81,8 @@ struct SpecFile {
     start_after: Option<u64>,
     #[serde(default, deserialize_with = "time")]
     start_by: Option<u64>,
+    #[serde(default, deserialize_with = "idle_time")]
+    release_idle: Option<u64>,
     preemptible: Option<FilePreemptible>,
 }
 
@@ -153,6 +156,10 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D
 
 fn notice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     parse_scalar(deserializer, |text| DurationBounds::GRACE.parse(text))
+}
+
+fn idle_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    parse_scalar(deserializer, |text| DurationBounds::RELEASE_IDLE.parse(text))
 }
 
 fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MemberRange>, D::Error> {
@@ -246,6 +253,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         priority: file.priority,
         start_after: file.start_after,
         start_by: file.start_by,
+        release_idle: file.release_idle,
         preemptible: file.preemptible.is_some(),
         grace: file.preemptible.as_ref().and_then(|it| it.grace),
         checkpoint: file.preemptible.is_some_and(|it| it.checkpoint),
@@ -268,7 +276,7 @@ mod tests {
         assert_eq!((args.nvlink, args.numa), (Some(NvLinkArg::Preferred), Some(NumaArg::Aligned)));
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.data, [DataAmount { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
-        assert_eq!(args.priority.as_deref(), Some("urgent"));
+        assert_eq!((args.priority.as_deref(), args.release_idle), (Some("urgent"), Some(1_800_000)));
         assert_eq!((args.preemptible, args.grace, args.checkpoint), (true, Some(600_000), true));
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
@@ -309,6 +317,7 @@ mod tests {
             ("tenant: t\norigin: o\ngpus:\n  class: c\n  amuont: 3\n", "f:5:3", "amuont"),
             ("tenant: t\norigin: o\ngpus: {class: c, amount: 2.5}\n", "f:3:", "neither whole GPUs"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nduration: 2\n", "f:4:", "1h30m"),
+            ("tenant: t\norigin: o\ngpus: {class: c}\nreleaseIdle: 5s\n", "f:4:", "10s to 90d"),
             ("tenant: t\norigin: o\ngpus: {class: c}\npreemptible: {grcae: 1m}\n", "f:4:", "grcae"),
             ("tenant: t\norigin: o\ngpus: {class: c}\ndelivery: node\n", "f:4:", "virtual-node"),
             ("tenant: t\norigin: o\ngpus: {class: c}\nstartBy: friday\n", "f:4:", "2026-11-23T08:00Z"),

@@ -24,6 +24,7 @@ pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand,
         not_before: None,
         start_by: None,
         preemptible: None,
+        release_idle: None,
     }
 }
 

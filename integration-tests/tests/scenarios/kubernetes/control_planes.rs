@@ -4,6 +4,7 @@ use std::path::Path;
 
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
+use serde_json::json;
 
 use crate::OrLogs as _;
 use crate::crashes::{DONOR_STEPS, ORIGIN_STEPS, crashed_before, nurse};
@@ -43,6 +44,9 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     let seen = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(&federation);
     assert_eq!(seen["devices"], 16, "{seen}");
 
+    // Nobody will use this one.
+    let unused = federation.submit_with(1, "frontier", &["--release-idle", "10s"]).await.or_logs(&federation);
+    let unused = federation.lease_of(&unused).await.or_logs(&federation);
     let request = federation.submit(3, "frontier").await.or_logs(&federation);
     let lease = federation.lease_of(&request).await.or_logs(&federation);
     let active = federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
@@ -67,6 +71,11 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     assert!(refused.contains("exceeded quota") && refused.contains("nvidia.com/gpu"), "{refused}");
 
     nothing_else_is_allowed(&origin, &leased).await;
+
+    let idle = federation.lease_in(&unused, "ended", PATIENCE).await.or_logs(&federation);
+    assert_eq!((&idle["endReason"], &idle["message"]), (&json!("idle"), &json!("no work used it for 10s")), "{idle}");
+    let used = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
+    assert_eq!(used["state"], "active", "{used}");
 
     // Released: the token is refused, the namespace and the Secret are gone.
     let admin_view = |args: &'static [&'static str]| donor.kubectl(args);

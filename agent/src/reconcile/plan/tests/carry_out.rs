@@ -2,7 +2,7 @@
 
 use crate::reconcile::steps::lease::{
     AcceptCredential, AdmitLease, ForgetLease, LeaseStep, OpenCredential, PrepareLease, Probe, RefuseLease,
-    RemoveLease, ReportCheckpointed, ReportLease, SealCredential,
+    RemoveLease, ReportCheckpointed, ReportLease, ReportUse, SealCredential,
 };
 use crate::reconcile::steps::peering::{
     CheckProof, ClosePeering, ConfigureFabric, FailPeering, ForgetPeering, MakeKeys, OpenPsk, PeeringStep,
@@ -116,6 +116,10 @@ impl Sim {
             }
             LeaseStep::ReportCheckpointed(ReportCheckpointed { lease, .. }) => {
                 self.report(ReportKey::Checkpointed(*lease))
+            }
+            LeaseStep::ReportUse(ReportUse { lease, idle_since, .. }) => {
+                self.report(ReportKey::Use(*lease));
+                self.live.uses.note_reported(*lease, *idle_since);
             }
             LeaseStep::ReportLease(ReportLease { lease, .. }) => self.report(ReportKey::Ready(*lease)),
             LeaseStep::OpenCredential(OpenCredential { lease, fencing_token, envelope }) => {

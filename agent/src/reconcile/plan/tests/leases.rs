@@ -1,9 +1,12 @@
 //! Leases on either side, from their first step to their end.
 
+use std::time::Duration;
+
 use comity_agent_model::lease::reclaim::Reclaim;
 
 use super::*;
 use crate::reconcile::steps::lease::LeaseStep;
+use crate::usage::{LeaseUse, LeaseUses};
 
 #[test]
 fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
@@ -58,6 +61,64 @@ fn saved_work_is_reported_once_and_only_under_reclaim() {
     assert_eq!(sim.settle(), [""; 0]);
     sim.restart();
     assert_eq!(sim.settle(), ["configure-fabric"], "what runs is looked at again before anything is said");
+}
+
+/// A lent lease that is released when idle, and whose steps are done.
+fn lent() -> Sim {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
+    sim.desired.leases[0].donor_ready = true;
+    sim.desired.leases[0].release_idle_ms = 60_000;
+    sim.settle();
+    sim.records.outbox.clear();
+    sim
+}
+
+fn seen(idle_since: Option<u64>) -> LeaseUses {
+    let idle_since = idle_since.map(Duration::from_secs);
+    [(LEASE, LeaseUse { idle_since, is_reported: false })].into_iter().collect()
+}
+
+#[test]
+fn idleness_is_reported_once_it_lasts_and_use_if_the_broker_believes_otherwise() {
+    let mut sim = lent();
+    sim.live.uses = seen(None);
+    assert_eq!(sim.settle(), [""; 0], "the broker counts it as in use");
+    sim.live.uses = seen(Some(100));
+    sim.live.elapsed = Duration::from_millis(104_999);
+    assert_eq!(sim.settle(), [""; 0], "a short pause between pods");
+    sim.live.elapsed = Duration::from_secs(105);
+    assert_eq!(sim.settle(), ["report-use"]);
+    sim.records.outbox.clear();
+    sim.live.settling.insert(ReportKey::Use(LEASE));
+    assert_eq!(sim.settle(), [""; 0], "the desired state does not show it yet");
+    sim.live.settling.clear();
+    sim.desired.leases[0].idle_since_ms = NOW;
+    assert_eq!(sim.settle(), [""; 0]);
+
+    // Use in between, too short for a report, begins a new idle time.
+    sim.live.uses = seen(Some(120));
+    sim.live.elapsed = Duration::from_secs(130);
+    assert_eq!(sim.settle(), ["report-use"]);
+    sim.records.outbox.clear();
+    sim.live.uses = seen(None);
+    assert_eq!(sim.settle(), ["report-use"]);
+}
+
+#[test]
+fn use_is_reported_only_of_active_leases_with_a_limit_and_to_a_connected_broker() {
+    let changes: [fn(&mut Sim); 4] = [
+        |sim| sim.desired.leases[0].release_idle_ms = 0,
+        |sim| sim.desired.leases[0].state = Some(LeaseState::Suspect),
+        |sim| sim.is_live = false,
+        |sim| sim.live.uses = LeaseUses::default(),
+    ];
+    for change in changes {
+        let mut sim = lent();
+        (sim.live.uses, sim.live.elapsed) = (seen(Some(1)), Duration::from_secs(100));
+        change(&mut sim);
+        assert_eq!(sim.settle(), [""; 0]);
+    }
 }
 
 #[test]

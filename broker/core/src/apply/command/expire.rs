@@ -1,17 +1,19 @@
 //! Handles every deadline that has passed.
 
+use comity_policy::show_duration;
 use comity_types::{EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::model::limits::{MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::gang;
 use crate::state::timers::Due;
 use crate::state::transition::Transition;
 
-/// Handles what is due at the entry's log time: ends of holds, terms and notices, start windows of requests, deadlines
-/// and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies. Also drops
-/// the oldest ended objects.
+/// Handles what is due at the entry's log time: ends of holds, terms and notices, idle leases, start windows of requests,
+/// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies.
+/// Also drops the oldest ended objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expire {}
 
@@ -22,6 +24,7 @@ impl Expire {
         for due in due {
             match due {
                 Due::Lease(id) => expire_lease(transition, id),
+                Due::IdleLeases(id) => release_idle(transition, id),
                 Due::Peering(id) => expire_peering(transition, id),
                 Due::Request(id) => expire_request(transition, id),
                 Due::Envelope(key) => transition.remove_envelope(&key),
@@ -62,6 +65,22 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         }
         LeaseState::Ending | LeaseState::Ended => {}
     }
+}
+
+/// Releases the leases of a request that have all been idle for as long as they may; the first one ends the others.
+fn release_idle(transition: &mut Transition<'_>, id: RequestId) {
+    let Some(request) = transition.state().requests.get(&id) else { return };
+    // An expiry in the same command may have ended some.
+    if gang::idle_due(transition.state(), request).is_none_or(|due| due > transition.now()) {
+        return;
+    }
+    let Some((lease, limit)) =
+        gang::parts(transition.state(), request).find_map(|(id, lease)| Some((id, lease.release_idle?)))
+    else {
+        return;
+    };
+    let message = format!("no work used it for {}", show_duration(limit.0));
+    transition.end_lease(lease, EndReason::Idle, &message);
 }
 
 /// Opens or closes a start window. A request placed in time meets its deadline; if its hold fails after the deadline,

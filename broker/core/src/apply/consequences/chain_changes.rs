@@ -29,9 +29,10 @@ impl Transition<'_> {
         let Some(lease) = self.state().leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
             return;
         };
-        let replaced_by = lease.moved_to;
+        let (replaced_by, now) = (lease.moved_to, self.now());
         self.change_lease(id, |lease| {
             lease.state = LeaseState::Active;
+            lease.restart_idle_time(now);
             lease.reclaim = None;
             lease.moved_to = None;
             lease.message.clear();

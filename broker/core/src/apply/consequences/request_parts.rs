@@ -104,6 +104,11 @@ impl Transition<'_> {
         let Some(found) = self.state().requests.get(&request) else { return };
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         let moved_whole = gang::moved_as_a_whole(self.state(), found, next);
+        let now = self.now();
+        if self.state().leases.get(&next).is_some_and(|lease| lease.idle_since.is_some()) {
+            // Its work ran on the lease that it replaces.
+            self.change_lease(next, |lease| lease.restart_idle_time(now));
+        }
         self.change_request(request, |request| {
             if request.lease == Some(id) {
                 request.lease = Some(next);
@@ -134,7 +139,9 @@ impl Transition<'_> {
             request.parts.clear();
             message.clone_into(&mut request.message);
             request.state = match reason {
-                EndReason::Released | EndReason::Expired | EndReason::NotNeeded => RequestState::Completed,
+                EndReason::Released | EndReason::Expired | EndReason::NotNeeded | EndReason::Idle => {
+                    RequestState::Completed
+                }
                 EndReason::Cancelled => RequestState::Cancelled,
                 EndReason::OriginFailed => RequestState::Failed,
                 EndReason::Reclaimed

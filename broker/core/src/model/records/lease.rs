@@ -88,6 +88,10 @@ pub struct Lease {
     pub moved_to: Option<LeaseId>,
     /// Whether it adds members to a gang that was already running. Until it is active, its end affects no other lease.
     pub joins: bool,
+    /// Idle time after which it is released: the shorter of its request's and policy's at the time of the grant.
+    pub release_idle: Option<Millis>,
+    /// Since when it has been idle, as its donor reports; `None` while work uses it.
+    pub idle_since: Option<Timestamp>,
     /// When its end began.
     pub ending_at: Option<Timestamp>,
     /// Status message for people.
@@ -115,6 +119,19 @@ impl Lease {
             }
             LeaseState::Ending | LeaseState::Ended => None,
         }
+    }
+
+    /// When it is released because it is idle. Idle time counts while the lease is active, so both its clusters are
+    /// heard and no reclaim is under way.
+    #[must_use]
+    pub fn idle_due(&self) -> Option<Timestamp> {
+        let since = self.idle_since.filter(|_| self.state == LeaseState::Active)?;
+        self.release_idle.map(|limit| since.after(limit))
+    }
+
+    /// Counts idle time from `now` on: until now its owner could not use the lease as usual.
+    pub fn restart_idle_time(&mut self, now: Timestamp) {
+        self.idle_since = self.idle_since.map(|_| now);
     }
 
     /// The lease as policy limits count it.

@@ -90,6 +90,8 @@ pub struct RequestSpec {
     pub start_by: Option<Timestamp>,
     /// Terms of its preemption; `None` if it may not be preempted.
     pub preemptible: Option<Preemptible>,
+    /// Idle time after which its leases are released; `None` leaves that to policy.
+    pub release_idle: Option<Millis>,
 }
 
 impl GpuDemand {

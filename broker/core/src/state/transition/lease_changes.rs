@@ -55,7 +55,7 @@ impl Transition<'_> {
         if let Some(lease) = released {
             self.release_capacity(&lease);
         }
-        self.index_growing(request);
+        self.index_parts(request);
         self.note_clusters(&origin, &donor);
     }
 

@@ -181,13 +181,15 @@ fn shift_lease(lease: &mut Lease, ms: i64) {
         moved_from: _,
         moved_to: _,
         joins: _,
+        release_idle: _,
+        idle_since,
         ending_at,
         message: _,
         revision: _,
     } = lease;
     shift(placed_at, ms);
     shift(hold_until, ms);
-    shift_any([active_at, expires_at, ended_at, checkpointed_at, ending_at], ms);
+    shift_any([active_at, expires_at, ended_at, checkpointed_at, idle_since, ending_at], ms);
     if let Some(Reclaim { reason: _, since, grace: _, deadline }) = reclaim {
         shift(since, ms);
         shift(deadline, ms);

@@ -6,6 +6,7 @@ use crate::model::reply::Change;
 use crate::model::request::Request;
 use crate::model::work::WorkType;
 use crate::state::gang;
+use crate::state::timers::Due;
 use crate::state::transition::Transition;
 
 impl Transition<'_> {
@@ -32,7 +33,7 @@ impl Transition<'_> {
         records.derived.note_request(id, request, records.policy.as_ref());
         self.check_move(id, before, after, RequestState::may_become);
         self.note(Change::Request(id));
-        self.index_growing(id);
+        self.index_parts(id);
     }
 
     /// Records that an overdue request jumped the queue now.
@@ -41,14 +42,18 @@ impl Transition<'_> {
         self.records().last_overdue = now;
     }
 
-    /// Updates the index of gangs that more members may join.
-    pub(super) fn index_growing(&mut self, id: RequestId) {
-        let grows = self.state.requests.get(&id).is_some_and(|request| gang::joinable_members(self.state, request) > 0);
-        let growing = &mut self.records().derived.growing;
+    /// Updates what depends on all leases of a request: whether more members may join, and when it is released because
+    /// it is idle.
+    pub(super) fn index_parts(&mut self, id: RequestId) {
+        let request = self.state.requests.get(&id);
+        let grows = request.is_some_and(|request| gang::joinable_members(self.state, request) > 0);
+        let idle_due = request.and_then(|request| gang::idle_due(self.state, request));
+        let derived = &mut self.records().derived;
+        derived.timers.set(Due::IdleLeases(id), idle_due);
         if grows {
-            growing.insert(id);
+            derived.growing.insert(id);
         } else {
-            growing.remove(&id);
+            derived.growing.remove(&id);
         }
     }
 }

@@ -119,6 +119,8 @@ mod tests {
             moved_from: None,
             moved_to: None,
             joins: false,
+            release_idle: None,
+            idle_since: None,
             ending_at: None,
             message: "the first".to_owned(),
             revision: 1,

@@ -43,6 +43,8 @@ impl BeginTerm {
                     lease.hold_until = longer(lease.hold_until, hold);
                 } else {
                     lease.expires_at = lease.expires_at.map(|end| longer(end, lease.term));
+                    // Nobody could report use during the outage.
+                    lease.idle_since = lease.idle_since.map(|since| since.after(outage).min(now));
                 }
                 // Nobody could receive the notice or report saved work during the outage.
                 if let Some(reclaim) = &mut lease.reclaim {

@@ -58,6 +58,7 @@ pub(crate) fn refresh_suspicion(transition: &mut Transition<'_>, id: LeaseId) {
         .map(ClusterId::as_str)
         .collect();
     let message = format!("no word from {}", silent.join(" and "));
+    let now = transition.now();
     match (lease.state, silent.is_empty()) {
         (LeaseState::Active, false) => transition.change_lease(id, |lease| {
             lease.state = LeaseState::Suspect;
@@ -65,6 +66,7 @@ pub(crate) fn refresh_suspicion(transition: &mut Transition<'_>, id: LeaseId) {
         }),
         (LeaseState::Suspect, true) => transition.change_lease(id, |lease| {
             lease.state = LeaseState::Active;
+            lease.restart_idle_time(now);
             lease.message.clear();
         }),
         _ => {}

@@ -8,6 +8,7 @@ use crate::apply::command::leases::checkpoint_lease::record_checkpoint;
 use crate::model::lease::SideState;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::model::time::Millis;
 use crate::state::transition::Transition;
 
 /// One side's report.
@@ -32,6 +33,13 @@ pub enum LeaseOutcome {
     Clean,
     /// The work is saved; only the origin reports this.
     Checkpointed,
+    /// No work has used the lease for this long; only the donor reports this.
+    Idle {
+        /// By the donor's monotonic clock.
+        idle_for: Millis,
+    },
+    /// Work uses the lease; only the donor reports this.
+    InUse,
 }
 
 /// A report from one of a lease's two clusters. Reports with another fencing token are refused.
@@ -114,8 +122,34 @@ impl ReportLease {
                     record_checkpoint(transition, self.lease);
                 }
             }
+            LeaseOutcome::Idle { idle_for } => self.record_use(transition, side, Some(*idle_for))?,
+            LeaseOutcome::InUse => self.record_use(transition, side, None)?,
         }
         Ok(ReplyBody::Done)
+    }
+
+    /// Records since when the lease has been idle. A late report is harmless.
+    fn record_use(&self, transition: &mut Transition<'_>, side: Side, idle_for: Option<Millis>) -> Result<(), Refusal> {
+        if side == Side::Origin {
+            return Err(Refusal::new(
+                Code::PermissionDenied,
+                format!("{} borrows {} and does not count its use", self.cluster, self.lease),
+                "only the donor can say whether work uses it",
+            ));
+        }
+        let state = transition.state();
+        let Some(lease) = state.leases.get(&self.lease).filter(|lease| lease.state.is_in_force()) else {
+            return Ok(());
+        };
+        // Idle time counts while the lease is active, its clusters are heard and a leader could hear of its use.
+        let heard = [&lease.origin, &lease.placement.donor].map(|id| state.clusters.get(id).map(|it| it.since));
+        let times = heard.into_iter().chain([lease.active_at, Some(state.term_began)]);
+        let usable_since = times.flatten().max().unwrap_or_default();
+        let idle_since = idle_for.map(|idle_for| transition.now().before(idle_for).max(usable_since));
+        if lease.idle_since != idle_since {
+            transition.change_lease(self.lease, |lease| lease.idle_since = idle_since);
+        }
+        Ok(())
     }
 
     fn ready(&self, transition: &mut Transition<'_>, side: Side, namespace: &str, secret_name: &str) {

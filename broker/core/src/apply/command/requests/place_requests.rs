@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::feasibility::Grant;
 use crate::feasibility::check::check_proposed;
-use crate::model::demand::GpuDemand;
+use crate::model::demand::{GpuDemand, RequestSpec};
 use crate::model::lease::{Lease, SideState};
 use crate::model::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
 use crate::model::placement::Placement;
@@ -13,6 +13,8 @@ use crate::model::proposal::ProposedPlacement;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::request::Request;
+use crate::model::time::Millis;
+use crate::state::State;
 use crate::state::gang::{self, Role};
 use crate::state::transition::Transition;
 
@@ -101,6 +103,7 @@ fn make_lease(
     let (spec, placement, now) = (request.spec.clone(), placement.clone(), transition.now());
     // Shares in all, over all members.
     let count = u32::try_from(placement.units()).unwrap_or(spec.gpus.count);
+    let release_idle = release_idle(transition.state(), &spec, grant.class.as_str());
     let mut fencing_token = 0;
     transition.change_cluster(&placement.donor, |donor| {
         donor.last_fencing_token += 1;
@@ -144,10 +147,18 @@ fn make_lease(
         moved_from: if let Role::Replaces(old) = role { Some(old) } else { None },
         moved_to: None,
         joins: role == Role::Joins,
+        release_idle,
+        idle_since: None,
         ending_at: None,
         message: "waiting for the clusters to connect".to_owned(),
         revision: 0,
     })
+}
+
+/// Idle time after which a lease is released: the shorter of the request's and policy's.
+fn release_idle(state: &State, spec: &RequestSpec, class: &str) -> Option<Millis> {
+    let policy = state.policy.as_ref().and_then(|record| record.bundle.idle_release_ms(spec.tenant.as_str(), class));
+    spec.release_idle.into_iter().chain(policy.map(Millis)).min()
 }
 
 /// Records the new leases in the request and in the lease they replace.

@@ -6,9 +6,10 @@ use crate::model::data;
 use crate::model::demand::{DeviceChoice, GpuDemand, RequestSpec, Share};
 use crate::model::limits::{
     MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
-    MIN_LEASE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
+    MIN_LEASE_MS, MIN_RELEASE_IDLE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
 };
 use crate::model::refusal::Refusal;
+use crate::model::time::Millis;
 
 impl RequestSpec {
     /// Checks every bound. The refusal names field, value and remedy.
@@ -55,6 +56,12 @@ impl RequestSpec {
         if duration != 0 && !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&duration) {
             let remedy = format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the default");
             return Err(Refusal::invalid("spec.duration_ms", duration, "is out of range", remedy));
+        }
+        if let Some(Millis(idle)) = self.release_idle
+            && !(MIN_RELEASE_IDLE_MS..=MAX_LEASE_MS).contains(&idle)
+        {
+            let remedy = format!("use {MIN_RELEASE_IDLE_MS} to {MAX_LEASE_MS}, or leave it out for policy's limit");
+            return Err(Refusal::invalid("spec.release_idle_ms", idle, "is out of range", remedy));
         }
         if let (Some(not_before), Some(start_by)) = (self.not_before, self.start_by)
             && start_by <= not_before
