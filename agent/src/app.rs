@@ -1,7 +1,7 @@
 //! Wiring: a configuration becomes a running agent.
 
 mod agent_error;
-mod platform;
+mod agent_platform;
 mod reviewers;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use comity_runtime::{
 };
 use tokio::sync::{Notify, watch};
 
-use self::platform::Platform;
+use self::agent_platform::Platform;
 use self::reviewers::Reviewers;
 use crate::config::{Config, FabricModeName};
 use crate::enrollment::join::{JoinInput, Membership, join_or_load};

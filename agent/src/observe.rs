@@ -17,6 +17,7 @@ mod mig_devices;
 mod node_facts;
 mod node_marks;
 mod node_xid;
+mod not_offered;
 pub(crate) mod partial_object;
 mod pod_facts;
 mod topology;

@@ -15,9 +15,9 @@ use std::fmt;
 use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
 use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_PLACES, LEASE_RESOURCE_PREFIX};
+use comity_agent_kubernetes::pod_request::amounts;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
-use comity_policy::quantity;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -93,11 +93,11 @@ fn changes(
     capacity: &BTreeMap<String, Quantity>,
     wanted: Option<&BTreeMap<String, u64>>,
 ) -> BTreeMap<String, Option<u64>> {
+    // API servers write 10000 as "10k".
+    let capacity = amounts(capacity);
     let of = |name: String| {
         let wanted = wanted.and_then(|wanted| wanted.get(&name)).copied();
-        // API servers write 10000 as "10k".
-        let current = capacity.get(&name).map(|Quantity(text)| quantity::ones_floor(text));
-        (current != wanted.map(Some)).then_some((name, wanted))
+        (capacity.get(&name).copied() != wanted).then_some((name, wanted))
     };
     [lease_resource(lease_id), lease_gpus(lease_id)].into_iter().filter_map(of).collect()
 }

@@ -5,13 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_agent_kubernetes::gpu_resource::{NVIDIA_GPU, NVIDIA_GPU_SHARED};
 use comity_agent_kubernetes::hami::{HamiShare, REGISTER_ANNOTATION, RegisteredDevice, registered_devices};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease::placement::NodePlacement;
+use comity_agent_model::lease::placement::{NodePlacement, WHOLE_MILLI};
 
 use crate::DonorLease;
-
-/// Code of a lease whose devices HAMi does not share as the placement says.
-const HAMI_DEVICES: &str = "hami-devices";
-const WHOLE_MILLI: u64 = 1_000;
 
 /// Labels and annotations of a node.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +61,7 @@ pub(crate) fn lease_sharing(
     }
     if registers.len() < marks.len() {
         return Err(DeliveryError::permanent(
-            HAMI_DEVICES,
+            "hami-devices",
             format!(
                 "{}: HAMi shares {} of its {} nodes, and pods cannot be the same for both; ask with --selector \
                  \"device.sharing == 'fractional'\", or with != for the others",
@@ -76,7 +72,7 @@ pub(crate) fn lease_sharing(
         ));
     }
     hami_share(lease, &registers).map(LeaseSharing::Hami).map_err(|reason| {
-        DeliveryError::permanent(HAMI_DEVICES, format!("{}: {reason}; ask for a new lease", lease.lease_id))
+        DeliveryError::permanent("hami-devices", format!("{}: {reason}; ask for a new lease", lease.lease_id))
     })
 }
 
@@ -97,16 +93,16 @@ fn hami_share(lease: &DonorLease, registers: &[(&NodePlacement, &String)]) -> Re
     }
     let all = placed.iter().fold(0, |sum: u64, (_, milli)| sum.saturating_add(*milli));
     let each = all / lease.placement.resource_count.max(1);
-    if each == 0 || each > WHOLE_MILLI || placed.iter().any(|(_, milli)| milli % each != 0) {
+    if each == 0 || each > u64::from(WHOLE_MILLI) || placed.iter().any(|(_, milli)| milli % each != 0) {
         return Err(format!(
             "its placement has {all} thousandths of a device for {} shares, which is no size of a share",
             lease.placement.resource_count
         ));
     }
-    let memory = placed.iter().map(|(device, _)| u64::from(device.memory_mib) * each / WHOLE_MILLI).min();
+    let memory = placed.iter().map(|(device, _)| u64::from(device.memory_mib) * each / u64::from(WHOLE_MILLI)).min();
     Ok(HamiShare {
         memory_mib: memory.unwrap_or(0),
-        cores: u32::try_from(each * 100 / WHOLE_MILLI).unwrap_or(100),
+        cores: u32::try_from(each * 100 / u64::from(WHOLE_MILLI)).unwrap_or(100),
         devices: placed.into_iter().map(|(device, _)| device.uuid).collect::<BTreeSet<String>>(),
     })
 }
@@ -183,7 +179,7 @@ mod tests {
             (lease(2, &[&[(0, 1_000)], &[(0, 1_000)]]), "1 of its 2 nodes"),
         ] {
             let error = lease_sharing(&lease, &hami).unwrap_err();
-            let DeliveryError::Permanent { code: HAMI_DEVICES, message } = &error else { panic!("{error}") };
+            let DeliveryError::Permanent { code: "hami-devices", message } = &error else { panic!("{error}") };
             assert!(message.contains(part) && message.contains("lease-7"), "{message}");
         }
         let unreadable = nodes(&[("a", "nonsense", "")]);

@@ -12,9 +12,10 @@ use comity_agent_kubernetes::gpu_resource::{NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDI
 use comity_proto::v1::{Device, DeviceFault, FaultClass, Sharing, sharing};
 
 use super::WHOLE_MILLI;
-use super::gpu_pool::{NotOffered, mig_sharing};
+use super::gpu_pool::mig_sharing;
 use super::health::MAX_FAULT_MESSAGE_BYTES;
 use super::node_facts::NodeFacts;
+use super::not_offered::NotOffered;
 
 /// Published devices, and the claims of all namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use comity_agent_kubernetes::pod_request::Amounts;
 use comity_proto::v1::RdmaBandwidth;
 use serde::{Deserialize, Serialize};
 
-use super::gpu_pool::NotOffered;
 use super::node_facts::NodeFacts;
+use super::not_offered::NotOffered;
 use super::wiring::{MAX_GBITS, MAX_NETWORKS};
 
 /// A Kubernetes resource that counts virtual functions of one network, as the SR-IOV network device plugin and the

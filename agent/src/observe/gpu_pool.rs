@@ -7,6 +7,7 @@ use comity_agent_kubernetes::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHAR
 use comity_proto::v1::{Device, Sharing, sharing};
 
 use super::node_facts::NodeFacts;
+use super::not_offered::NotOffered;
 
 /// Compute slices of a device that can be cut by MIG.
 const MIG_SLICES: u64 = 7;
@@ -28,17 +29,6 @@ pub(crate) struct GpuPool {
     pub(crate) units: u64,
     /// Number of unhealthy devices.
     pub(crate) unhealthy: u64,
-}
-
-/// A resource of a node that is not offered, and why.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NotOffered {
-    /// Node name; logged locally, never sent.
-    pub(crate) node: String,
-    /// The resource.
-    pub(crate) resource: String,
-    /// Why, and what to do.
-    pub(crate) reason: String,
 }
 
 /// The pools of a node in a stable order, and the resources that cannot be offered.

@@ -12,12 +12,13 @@ use comity_proto::v1::{Device, Enforcement, Node, sharing};
 use comity_types::LeaseId;
 
 use super::dra_devices::{DraDevices, DraView};
-use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
+use super::gpu_pool::{self, GpuPool, mig_sharing};
 use super::hami::hami_devices;
 use super::lent_pods::{self, DriftedPod, Guests};
 use super::mig_devices;
 use super::node_facts::NodeFacts;
 use super::node_xid;
+use super::not_offered::NotOffered;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};

@@ -28,11 +28,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dra_watch::{self, Published};
-use super::gpu_pool::NotOffered;
 use super::hami::hami_handshakes::HamiHandshakes;
 use super::inventory::build_nodes;
 use super::lent_pods::Guests;
 use super::node_facts::NodeFacts;
+use super::not_offered::NotOffered;
 use super::partial_object::Partial;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};

@@ -92,13 +92,13 @@ pub(crate) fn divide<'a>(
     let users: BTreeMap<&str, LeaseId> =
         guests.leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect();
     let mut found = NodeUse::default();
-    let mut of_leases: BTreeMap<(LeaseId, &str), Vec<LeasePod<'a>>> = BTreeMap::new();
+    let mut of_leases: BTreeMap<(LeaseId, &str), Vec<CountedPod<'a>>> = BTreeMap::new();
     for pod in pods {
         if guests.is_placeholder(pod) {
             continue;
         }
         match guests.lease_of(pod, &users) {
-            Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(LeasePod { pod, guest }),
+            Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(CountedPod { pod, guest }),
             None => {
                 found.local_pods.push(pod);
                 add(found.local.entry(&pod.node).or_default(), pod);
@@ -109,7 +109,7 @@ pub(crate) fn divide<'a>(
         let lease = &guests.leases[&id];
         let allowed = lease.nodes.get(&salt.node_id(node));
         let mut total = Amounts::new();
-        for LeasePod { pod, .. } in &pods {
+        for CountedPod { pod, .. } in &pods {
             add(&mut total, pod);
         }
         found.held.insert((id, node), total.get(&lease.resource).copied().unwrap_or(0));
@@ -120,10 +120,10 @@ pub(crate) fn divide<'a>(
             *sum = sum.saturating_add(amount.saturating_sub(limit(&name)));
         }
         // Pods that are going hold nothing for long, so they count last.
-        pods.sort_by_key(|LeasePod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
+        pods.sort_by_key(|CountedPod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
         let beyond = beyond(&pods, allowed);
-        found.local_pods.extend(beyond.iter().map(|LeasePod { pod, .. }| *pod));
-        let drifted = beyond.into_iter().rev().map(|LeasePod { pod, guest }| DriftedPod {
+        found.local_pods.extend(beyond.iter().map(|CountedPod { pod, .. }| *pod));
+        let drifted = beyond.into_iter().rev().map(|CountedPod { pod, guest }| DriftedPod {
             lease: id,
             namespace: pod.namespace.to_string(),
             name: guest.name.clone(),
@@ -140,13 +140,13 @@ pub(crate) fn divide<'a>(
 
 /// A pod of a lease in force.
 #[derive(Clone, Copy)]
-struct LeasePod<'a> {
+struct CountedPod<'a> {
     pod: &'a PodFacts,
     guest: &'a GuestPod,
 }
 
 /// The running pods, oldest first, that do not fit into the devices that the older ones leave.
-fn beyond<'a>(pods: &[LeasePod<'a>], allowed: Option<&BTreeMap<String, u64>>) -> Vec<LeasePod<'a>> {
+fn beyond<'a>(pods: &[CountedPod<'a>], allowed: Option<&BTreeMap<String, u64>>) -> Vec<CountedPod<'a>> {
     let devices = allowed.into_iter().flatten().filter(|(name, _)| gpu_resource::is_extended(name));
     let mut left: BTreeMap<&str, u64> = devices.map(|(name, amount)| (name.as_str(), *amount)).collect();
     let mut beyond = Vec::new();

@@ -10,8 +10,8 @@ use comity_proto::v1::Device;
 use k8s_openapi::api::core::v1::NodeCondition;
 
 use super::MAX_DEVICES;
-use super::gpu_pool::NotOffered;
 use super::health::HARMLESS_XIDS;
+use super::not_offered::NotOffered;
 
 /// The start of a line of the driver: `NVRM: Xid (PCI:0000:11:00): 79, pid=1234, …`.
 const XID_LINE: &str = "NVRM: Xid (PCI:";

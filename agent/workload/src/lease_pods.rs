@@ -33,7 +33,7 @@ use crate::webhook::Review;
 /// Name of the registration.
 pub const LEASE_PODS_WEBHOOK: &str = "comity-lease-pods";
 /// Longest wait of a pod for the agent.
-const TIMEOUT_SECONDS: u32 = 5;
+const COMPLETION_TIMEOUT_SECONDS: u32 = 5;
 /// How long a chosen claim counts as used before a list shows its pod.
 const CHOSEN_FOR: Duration = Duration::from_secs(10);
 
@@ -119,7 +119,7 @@ impl Review for LeasePodsReview {
                 "name": name,
                 "failurePolicy": "Ignore",
                 "reinvocationPolicy": "IfNeeded",
-                "timeoutSeconds": TIMEOUT_SECONDS,
+                "timeoutSeconds": COMPLETION_TIMEOUT_SECONDS,
                 "namespaceSelector": { "matchExpressions": selectors },
                 "rules": [{
                     "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],

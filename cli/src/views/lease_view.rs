@@ -172,7 +172,11 @@ impl Lease {
         }
         let whole = |ms: u64| format_duration(ms - ms % 1_000);
         let left = since.saturating_add(limit).saturating_sub(now_ms);
-        let release = if left < 1_000 { "due for release".to_owned() } else { format!("released in {}", whole(left)) };
+        let release = if left < 1_000 {
+            "due for release".to_owned()
+        } else {
+            format!("released in {}", whole(left.next_multiple_of(1_000)))
+        };
         Some(format!("idle for {}, {release}", whole(now_ms.saturating_sub(since))))
     }
 

@@ -17,6 +17,7 @@
 mod cluster;
 mod faults;
 mod gpu_box;
+mod gpu_changes;
 mod host_port;
 mod images;
 mod liqo;

@@ -8,7 +8,7 @@ use comity_agent_kubernetes::dynamic_resources::{
     ClaimFacts, DevicePools, GpuClass, LeasedDevice, PublishedGpu, SliceFacts, order,
 };
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease::placement::NodePlacement;
+use comity_agent_model::lease::placement::{NodePlacement, WHOLE_MILLI};
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::node_id::NodeSalt;
 use k8s_openapi::api::resource::v1::{
@@ -26,8 +26,6 @@ use crate::DonorLease;
 const CLAIM_PREFIX: &str = "gpu-";
 /// The only request of a claim.
 const REQUEST: &str = "gpu";
-/// A whole device, in thousandths.
-const WHOLE_MILLI: u32 = 1_000;
 
 /// Makes the claims that are missing; nothing for devices that a device plugin counts.
 pub(super) async fn make(client: &Client, salt: &NodeSalt, lease: &DonorLease) -> Result<(), DeliveryError> {

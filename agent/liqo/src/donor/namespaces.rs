@@ -173,8 +173,8 @@ mod tests {
         keeper.abort();
     }
 
-    #[test]
-    fn the_runtime_class_is_set_wherever_it_differs() {
+    #[tokio::test]
+    async fn the_runtime_class_is_set_wherever_it_differs() {
         let labeller = |class: Option<&str>| Labeller {
             namespaces: Api::all(client(mpsc::unbounded_channel().0)),
             runtime_class: class.map(str::to_owned),

@@ -35,6 +35,9 @@ pub struct NodePlacement {
     pub functions: Vec<VirtualFunctions>,
 }
 
+/// Thousandths of a whole device.
+pub const WHOLE_MILLI: u32 = 1_000;
+
 /// A lease's part of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceShare {

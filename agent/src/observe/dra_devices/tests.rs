@@ -14,7 +14,7 @@ const WHOLE: &str = include_str!("published/whole.yaml");
 const XID_79: &str = include_str!("published/xid79.yaml");
 const MIG_STATIC: &str = include_str!("published/mig-static.yaml");
 const NODE: &str = "origin-node";
-const LEASE: &str = "comity-lease-1";
+const LEASE_NAMESPACE: &str = "comity-lease-1";
 
 #[derive(serde::Deserialize)]
 struct ObjectList {
@@ -42,7 +42,7 @@ fn node(resource: Option<&str>) -> NodeFacts {
 fn devices(text: &str, claims: &[ResourceClaim], reserve: u32) -> Vec<Device> {
     let published = published(text, claims);
     let (devices, not_offered) =
-        DraView::new(&published, &BTreeSet::from([LEASE.to_owned()])).devices(&node(None), reserve);
+        DraView::new(&published, &BTreeSet::from([LEASE_NAMESPACE.to_owned()])).devices(&node(None), reserve);
     assert_eq!(not_offered, []);
     devices
 }
@@ -136,12 +136,12 @@ fn a_taint_tells_which_device_failed_and_why() {
 
 #[test]
 fn claims_outside_leases_are_local_use_of_their_very_device() {
-    let claims = [claim("research", "gpu-0"), claim(LEASE, "gpu-1")];
+    let claims = [claim("research", "gpu-0"), claim(LEASE_NAMESPACE, "gpu-1")];
     assert_eq!(local_use(&devices(WHOLE, &claims, 0)), [WHOLE_MILLI, 0]);
     // The reserve is local use that claims may already fill.
     assert_eq!(local_use(&devices(WHOLE, &claims, 1)), [WHOLE_MILLI, 0]);
     assert_eq!(local_use(&devices(WHOLE, &[], 1)), [0, WHOLE_MILLI]);
-    assert_eq!(local_use(&devices(WHOLE, &[leased(LEASE, "gpu-1", 1)], 1)), [WHOLE_MILLI, 0]);
+    assert_eq!(local_use(&devices(WHOLE, &[leased(LEASE_NAMESPACE, "gpu-1", 1)], 1)), [WHOLE_MILLI, 0]);
     let mut elsewhere = claim("research", "gpu-0");
     elsewhere
         .status
@@ -162,7 +162,7 @@ fn claims_outside_leases_are_local_use_of_their_very_device() {
 
 #[test]
 fn a_leased_device_that_is_gone_keeps_its_position() {
-    let claims = [leased(LEASE, "gpu-2", 0)];
+    let claims = [leased(LEASE_NAMESPACE, "gpu-2", 0)];
     let devices = devices(WHOLE, &claims, 0);
     assert_eq!(devices.iter().map(|device| device.healthy).collect::<Vec<_>>(), [false, true, true]);
     assert_eq!(devices[0].fault.as_ref().unwrap().class(), FaultClass::Degraded);

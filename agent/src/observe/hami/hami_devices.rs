@@ -7,8 +7,9 @@ use comity_agent_kubernetes::hami::{
 use comity_proto::v1::{Device, Sharing, sharing};
 
 use super::hami_annotations::HamiAnnotations;
-use crate::observe::gpu_pool::{NotOffered, nvidia_model};
+use crate::observe::gpu_pool::nvidia_model;
 use crate::observe::node_facts::NodeFacts;
+use crate::observe::not_offered::NotOffered;
 use crate::observe::pod_facts::PodFacts;
 use crate::observe::{LocalReserve, WHOLE_MILLI};
 

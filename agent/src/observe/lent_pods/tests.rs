@@ -3,7 +3,7 @@ use comity_agent_model::lent::NodeMark;
 use super::*;
 use crate::observe::TEST_SALT;
 
-const GPU: &str = "nvidia.com/gpu";
+const LEASED_RESOURCE: &str = "nvidia.com/gpu";
 const USER: &str = "lease-9-181fdd46fc4a";
 
 /// A pod with GPUs, created at a time; `stage` of a pod that belongs to nobody's lease has no meaning.
@@ -19,7 +19,7 @@ fn pod(namespace: &str, name: &str, node: &str, gpus: u64, created_ms: i64) -> P
     PodFacts {
         namespace: namespace.into(),
         node: node.into(),
-        requests: [("cpu".into(), 1_000), (GPU.into(), gpus)].into(),
+        requests: [("cpu".into(), 1_000), (LEASED_RESOURCE.into(), gpus)].into(),
         guest: Some(Box::new(guest)),
         hami_shares: None,
     }
@@ -37,11 +37,11 @@ fn at(mut pod: PodFacts, stage: GuestStage) -> PodFacts {
 }
 
 fn lease(pods: PodsOf, nodes: &[(&str, u64)]) -> LentLease {
-    let amounts = |gpus: u64| BTreeMap::from([(GPU.to_owned(), gpus), ("cpu".to_owned(), gpus * 1_000)]);
+    let amounts = |gpus: u64| BTreeMap::from([(LEASED_RESOURCE.to_owned(), gpus), ("cpu".to_owned(), gpus * 1_000)]);
     LentLease {
         pods,
         mark: NodeMark::Nothing,
-        resource: GPU.to_owned(),
+        resource: LEASED_RESOURCE.to_owned(),
         is_wanted: true,
         nodes: nodes.iter().map(|(node, gpus)| (TEST_SALT.node_id(node), amounts(*gpus))).collect(),
     }
@@ -63,7 +63,7 @@ fn guests() -> Guests {
 /// Local GPUs by node, and the names of drifted pods.
 fn divided(pods: &[PodFacts]) -> (BTreeMap<String, u64>, Vec<String>) {
     let NodeUse { local, drifted, .. } = divide(pods, &guests(), &TEST_SALT);
-    let gpus = |amounts: &Amounts| amounts.get(GPU).copied().unwrap_or(0);
+    let gpus = |amounts: &Amounts| amounts.get(LEASED_RESOURCE).copied().unwrap_or(0);
     let local = local.iter().map(|(node, amounts)| ((*node).to_owned(), gpus(amounts)));
     (local.filter(|(_, gpus)| *gpus > 0).collect(), drifted.into_iter().map(|pod| pod.name).collect())
 }
@@ -75,7 +75,7 @@ fn pods_count_as_lent_only_on_their_nodes_and_up_to_their_amounts() {
     let cases: [Case; 13] = [
         ("as placed", vec![of_7("x", "a", 2, 1), of_7("y", "b", 1, 1)], &[], &[]),
         ("drift to another node", vec![of_7("x", "c", 2, 1)], &[("c", 2)], &["x"]),
-        ("drift without a GPU", vec![of_7("x", "c", 0, 1)], &[], &["x"]),
+        ("drift without a LEASED_RESOURCE", vec![of_7("x", "c", 0, 1)], &[], &["x"]),
         (
             "too many on one of two nodes, the youngest goes",
             vec![of_7("old", "b", 1, 1), of_7("young", "b", 1, 2)],
@@ -97,7 +97,7 @@ fn pods_count_as_lent_only_on_their_nodes_and_up_to_their_amounts() {
         ("lease not in force", vec![pod("comity-lease-8", "x", "a", 1, 1)], &[("a", 1)], &[]),
         ("local", vec![pod("research", "x", "a", 3, 1)], &[("a", 3)], &[]),
         (
-            "a pod that ends holds its GPU, and its successor stays",
+            "a pod that ends holds its LEASED_RESOURCE, and its successor stays",
             vec![at(of_7("going", "b", 1, 1), GuestStage::Ending), of_7("next", "b", 1, 2)],
             &[("b", 1)],
             &[],

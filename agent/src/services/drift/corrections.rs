@@ -49,13 +49,13 @@ pub(super) enum Outcome {
 /// Drifted pods, by UID.
 #[derive(Debug, Default)]
 pub(super) struct Corrections {
-    pods: BTreeMap<String, Progress>,
+    pods: BTreeMap<String, PodProgress>,
     /// Times of the last attempts.
     attempts: VecDeque<Duration>,
 }
 
 #[derive(Debug)]
-struct Progress {
+struct PodProgress {
     seen: Duration,
     next_attempt: Duration,
     refused_since: Option<Duration>,
@@ -70,7 +70,7 @@ impl Corrections {
         self.attempts.retain(|at| now.saturating_sub(*at) < PACE_WINDOW);
         let mut due = Vec::new();
         for pod in drifted {
-            let progress = self.pods.entry(pod.uid.clone()).or_insert(Progress {
+            let progress = self.pods.entry(pod.uid.clone()).or_insert(PodProgress {
                 seen: now,
                 next_attempt: now,
                 refused_since: None,

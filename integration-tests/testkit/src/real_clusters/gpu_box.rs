@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use super::{RealCluster, RealClustersError};
+use super::RealClustersError;
 
 const DRIVER: &str = "driver 550.163.01\ncuda 12.4\n";
 
@@ -127,39 +127,8 @@ impl GpuBox {
     }
 }
 
-fn uuid(node: Ipv4Addr, index: usize) -> String {
+pub(super) fn uuid(node: Ipv4Addr, index: usize) -> String {
     format!("GPU-{:08x}-0000-4000-8000-{index:012x}", node.to_bits())
-}
-
-impl RealCluster {
-    /// The name of a GPU of the N-th node, from 1, as a container has it in `NVIDIA_VISIBLE_DEVICES`.
-    #[must_use]
-    pub fn gpu_uuid(&self, node: u32, index: usize) -> String {
-        uuid(self.settings.ip(node), index)
-    }
-
-    /// Gives the N-th node, from 1, other GPUs and restarts NVIDIA's programs there. The node's resources and labels
-    /// follow within some seconds. Running containers keep their devices.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be written or a program cannot be restarted.
-    pub async fn set_gpus(&self, node: u32, gpus: &GpuBox) -> Result<(), RealClustersError> {
-        gpus.write(&self.node_folder(node), self.settings.ip(node))?;
-        self.script("gpus", &[&self.settings.folder(node)]).await
-    }
-
-    /// Reports an XID error of a GPU of the N-th node, from 1, as the driver would.
-    ///
-    /// # Errors
-    ///
-    /// When the file of events cannot be written.
-    pub fn report_xid(&self, node: u32, gpu: u32, xid: u32) -> Result<(), RealClustersError> {
-        let path = self.node_folder(node).join("gpus/box.events");
-        let io = |source| RealClustersError::Io { path: path.clone(), source };
-        let mut events = fs::File::options().create(true).append(true).open(&path).map_err(io)?;
-        events.write_all(format!("{gpu} {xid}\n").as_bytes()).map_err(io)
-    }
 }
 
 #[cfg(test)]
