@@ -347,9 +347,9 @@ mod tests {
             })
         };
         let shown = idle(3_600_000, v1::LeaseState::Active);
-        let table = shown.table(4_320_400).to_string();
+        let table = shown.table(4_320_000).to_string();
         assert!(table.contains("idle for 12m, released in 18m") && table.contains("after 30m"), "{table}");
-        assert_eq!(shown.rows(4_320_400)[0][9], "idle for 12m, released in 18m");
+        assert_eq!(shown.rows(4_320_000)[0][9], "idle for 12m, released in 18m");
         assert!(shown.table(9_000_000).to_string().contains("due for release"));
         for other in [idle(0, v1::LeaseState::Active), idle(3_600_000, v1::LeaseState::Suspect)] {
             assert!(!other.table(4_320_000).to_string().contains("idle for"));
