@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The ledger compares the brokers' leases with the objects on the donors' API servers, and shares no code with either.
-//! So every donor has an API server; origins share the remaining ones, and the others are hosts with an inventory file.
+//! It also compares the donors' nodes with their pods and leases: no node may stay over-committed. So every donor has an API server; origins share the remaining ones, and the others are hosts with an inventory file.
 
 mod chaos_policy;
 mod chaos_report;
@@ -18,7 +18,9 @@ mod federation_injector;
 mod grants;
 pub mod ledger;
 mod leftovers;
+mod misplaced_pod;
 mod relay;
+mod retried;
 mod tenants;
 mod view;
 mod world;

@@ -56,6 +56,8 @@ impl ChaosReport {
             .into_iter()
             .map(|(donor, (most, has))| (donor, json!({ "most_granted_gpus": most, "gpus": has })))
             .collect();
+        let longest: BTreeMap<&str, u64> =
+            ledger.longest_overcommitted().into_iter().map(|(donor, time)| (donor, milliseconds(time))).collect();
         let figures = json!({
             "seed": seed,
             "seconds": length.as_secs(),
@@ -65,6 +67,7 @@ impl ChaosReport {
             "leases_active": ledger.leases().filter(|lease: &&LeaseFacts| lease.was_active).count(),
             "leases_ended": ended,
             "donors": granted,
+            "longest_overcommitted_ms": longest,
             "faults": faults.count.iter().map(of_kind).collect::<BTreeMap<_, _>>(),
             "most_resident_mib": faults.resident.iter().map(|(what, bytes)| (what, bytes >> 20)).collect::<BTreeMap<_, _>>(),
             "violations": ledger.violations(),
@@ -87,6 +90,9 @@ impl std::fmt::Display for ChaosReport {
         for (kind, fault) in figures["faults"].as_object().into_iter().flatten() {
             let (median, longest) = (time(&fault["recovery_median_ms"]), time(&fault["recovery_max_ms"]));
             writeln!(f, "{kind:<28}{:>10}{median:>16}{longest:>12}", fault["count"].to_string())?;
+        }
+        for (donor, longest) in figures["longest_overcommitted_ms"].as_object().into_iter().flatten() {
+            writeln!(f, "{:<28}{:>10}", format!("{donor}, over-committed ms"), longest.to_string())?;
         }
         for (what, mib) in figures["most_resident_mib"].as_object().into_iter().flatten() {
             writeln!(f, "{:<28}{:>10}", format!("{what}, most MiB"), mib.to_string())?;

@@ -36,6 +36,10 @@ pub enum FederationFaultKind {
     ApiServerKilled,
     /// The donor's own pods take GPUs.
     LocalUse,
+    /// A pod of a lease is bound by hand to a node that the lease does not have.
+    PodDrifted,
+    /// A pod of the donor's own is bound by hand to a node with leases, and takes all its GPUs.
+    LeasedNodeUsed,
 }
 
 /// The target of a fault; faults of one target never overlap.
@@ -49,7 +53,7 @@ enum Object {
 
 impl FederationFaultKind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::BrokerKilled,
         Self::LeaderKilled,
         Self::AllBrokersKilled,
@@ -60,6 +64,8 @@ impl FederationFaultKind {
         Self::AgentCut,
         Self::ApiServerKilled,
         Self::LocalUse,
+        Self::PodDrifted,
+        Self::LeasedNodeUsed,
     ];
 
     /// The name in reports.
@@ -76,6 +82,8 @@ impl FederationFaultKind {
             Self::AgentCut => "agent-cut",
             Self::ApiServerKilled => "api-server-killed",
             Self::LocalUse => "local-use",
+            Self::PodDrifted => "pod-drifted",
+            Self::LeasedNodeUsed => "leased-node-used",
         }
     }
 
@@ -84,6 +92,7 @@ impl FederationFaultKind {
         match self {
             Self::AllBrokersKilled => 1,
             Self::BrokerKilled | Self::BrokerStopped | Self::LeaderKilled | Self::LeaderStopped | Self::LocalUse => 2,
+            Self::PodDrifted | Self::LeasedNodeUsed => 3,
             Self::ApiServerKilled => 4,
             Self::AgentStopped | Self::AgentCut => 5,
             Self::AgentKilled => 6,
@@ -100,6 +109,8 @@ impl FederationFaultKind {
             Self::AgentStopped | Self::AgentCut => 1_000..=20_000,
             Self::ApiServerKilled => 100..=8_000,
             Self::LocalUse => 8_000..=40_000,
+            // They last until they are corrected.
+            Self::PodDrifted | Self::LeasedNodeUsed => 5_000..=15_000,
         }
     }
 }
@@ -175,7 +186,7 @@ fn draw(dice: &mut Dice, shape: Shape) -> (FederationFaultKind, Object, usize) {
             let plane = dice.index(shape.control_planes);
             (drawn, Object::ApiServer(plane), plane)
         }
-        FederationFaultKind::LocalUse => {
+        FederationFaultKind::LocalUse | FederationFaultKind::PodDrifted | FederationFaultKind::LeasedNodeUsed => {
             let donor = dice.index(shape.donors);
             (drawn, Object::Nodes(donor), donor)
         }

@@ -15,17 +15,15 @@ use tokio::time::{Instant, sleep_until};
 use super::chaos_report::Faults;
 use super::federation_faults::{BROKER_COUNT, FederationFault, FederationFaultKind};
 use super::grants::{SharedLedger, with};
+use super::misplaced_pod::MisplacedPod;
+use super::retried::retried;
 use super::world::World;
 use crate::comity::Comity;
 use crate::process::Process;
 use crate::process::usage::memory;
 
-/// The federation must recover from a fault within this time: a limit against hanging.
-const RECOVERY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval of the checks of processes.
 const PROCESS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval of the checks for recovery.
-const RECOVERY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of a broker or agent: they need some 80 MiB here.
 const MAX_RESIDENT_BYTES: u64 = 256 << 20;
 /// End of the error of an agent that starts while its API server is down.
@@ -158,6 +156,7 @@ impl<'a> FederationInjector<'a> {
             FederationFaultKind::AgentCut => self.world.clusters[fault.target].line.cut(),
             FederationFaultKind::ApiServerKilled => self.plane(fault)?.kill(Component::ApiServer),
             FederationFaultKind::LocalUse => self.use_locally(fault)?,
+            FederationFaultKind::PodDrifted | FederationFaultKind::LeasedNodeUsed => self.misplace(fault)?,
         }
         if fault.kind <= FederationFaultKind::LeaderStopped {
             // The other brokers continue: the recovery is the time until one answers.
@@ -190,7 +189,7 @@ impl<'a> FederationInjector<'a> {
                 let client = plane.client();
                 self.recover(fault.kind, serves(client));
             }
-            FederationFaultKind::LocalUse => {}
+            FederationFaultKind::LocalUse | FederationFaultKind::PodDrifted | FederationFaultKind::LeasedNodeUsed => {}
         }
         if matches!(
             fault.kind,
@@ -225,6 +224,25 @@ impl<'a> FederationInjector<'a> {
             check_invariants(&comity, &ledger).await;
             (kind, result)
         });
+    }
+
+    /// Binds a pod by hand, and measures until that is corrected.
+    fn misplace(&mut self, fault: FederationFault) -> Result<()> {
+        let plane = self.plane(fault)?;
+        let misplaced = MisplacedPod {
+            client: plane.client(),
+            donor: plane.name().to_owned(),
+            name: format!("misplaced-{}", fault.at.as_millis()),
+            ledger: self.ledger.clone(),
+        };
+        self.recoveries.spawn(async move {
+            let corrected = match fault.kind {
+                FederationFaultKind::PodDrifted => misplaced.drift().await,
+                _ => misplaced.use_leased_node().await,
+            };
+            (fault.kind, corrected)
+        });
+        Ok(())
     }
 
     /// Takes GPUs of a donor for a while, with a pod of its own.
@@ -290,21 +308,6 @@ async fn serves(client: kube::Client) -> Result<()> {
     let pods = Api::<Pod>::namespaced(client, "default");
     let none = kube::api::ListParams::default().limit(1);
     retried("the API server", || async { Ok(pods.list_metadata(&none).await.map(|_| true)?) }).await
-}
-
-/// Repeats `ask` until it returns true.
-async fn retried<F: Future<Output = Result<bool>> + Send>(what: &str, ask: impl Fn() -> F + Send) -> Result<()> {
-    let began = Instant::now();
-    let mut last = "no".to_owned();
-    while began.elapsed() < RECOVERY_TIMEOUT {
-        match ask().await {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) => last = format!("{error:#}"),
-        }
-        tokio::time::sleep(RECOVERY_POLL_INTERVAL).await;
-    }
-    bail!("gave up waiting for {what} after {RECOVERY_TIMEOUT:?}; last: {last}")
 }
 
 async fn leader(comity: &Comity) -> Result<u64> {

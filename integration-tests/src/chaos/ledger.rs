@@ -2,10 +2,14 @@
 //!
 //! Pure code: observations go in, in the order of each donor's API server, and violations come out.
 
+mod donor_nodes;
 mod facts;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use donor_nodes::DonorNodes;
+pub use donor_nodes::{DonorNode, DonorPod};
 pub use facts::LeaseFacts;
 
 /// A whole device, in thousandths.
@@ -24,6 +28,8 @@ struct DonorObservations {
     unresolved: BTreeSet<BTreeSet<String>>,
     /// Most GPUs granted at a time.
     most: u64,
+    /// Its nodes with their pods.
+    nodes: DonorNodes,
 }
 
 /// The ledger of one run.
@@ -86,6 +92,47 @@ impl Ledger {
             self.violated(text);
         }
         self.compare_quotas(donor);
+    }
+
+    /// The nodes that a donor's API server has at a time since the start.
+    pub fn nodes_are(&mut self, donor: &str, nodes: BTreeMap<String, DonorNode>, at: Duration) {
+        self.donors.entry(donor.to_owned()).or_default().nodes.nodes = nodes;
+        self.check_nodes(donor, at);
+    }
+
+    /// The bound pods that a donor's API server has at a time since the start, by "namespace/name".
+    pub fn pods_are(&mut self, donor: &str, pods: BTreeMap<String, DonorPod>, at: Duration) {
+        self.donors.entry(donor.to_owned()).or_default().nodes.pods = pods;
+        self.check_nodes(donor, at);
+    }
+
+    /// Whether a donor's API server has shown a bound pod.
+    #[must_use]
+    pub fn has_pod(&self, donor: &str, pod: &str) -> bool {
+        self.donors.get(donor).is_some_and(|donor| donor.nodes.pods.contains_key(pod))
+    }
+
+    /// Whether a node of a donor is over-committed.
+    #[must_use]
+    pub fn is_overcommitted(&self, donor: &str, node: &str) -> bool {
+        let over =
+            |donor: &DonorObservations| donor.nodes.overcommitted(&donor.quotas, &self.leases).contains_key(node);
+        self.donors.get(donor).is_some_and(over)
+    }
+
+    /// By donor, the longest time that one of its nodes was over-committed.
+    #[must_use]
+    pub fn longest_overcommitted(&self) -> BTreeMap<&str, Duration> {
+        self.donors.iter().map(|(id, donor)| (id.as_str(), donor.nodes.longest)).collect()
+    }
+
+    /// Checks that no node of a donor is over-committed for too long.
+    pub fn check_nodes(&mut self, donor: &str, at: Duration) {
+        let Some(ledger) = self.donors.get_mut(donor) else { return };
+        let over = ledger.nodes.overcommitted(&ledger.quotas, &self.leases);
+        for text in ledger.nodes.note(&over, at) {
+            self.violated(format!("{donor}, {text}"));
+        }
     }
 
     /// Leases as a quorum of the brokers has them at a revision.

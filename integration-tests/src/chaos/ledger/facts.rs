@@ -80,6 +80,12 @@ impl LeaseFacts {
         !matches!(self.state.as_str(), "ending" | "ended")
     }
 
+    /// Whether it is in force and not called back.
+    #[must_use]
+    pub fn is_promised(&self) -> bool {
+        self.is_held() && self.reclaim_reason.is_none()
+    }
+
     /// Progress of its state, which never decreases; `None` for an unknown state.
     fn progress(&self) -> Option<u8> {
         match self.state.as_str() {

@@ -91,6 +91,74 @@ fn tokens_revisions_and_states_never_go_back() {
     one_violation(&ledger, "lease-1 went back from ended to active");
 }
 
+const SECOND: Duration = Duration::from_secs(1);
+
+/// donor-1 with a node of four GPUs, on which lease-1 has two and lease-2, on several nodes, one.
+fn with_nodes() -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.donor_has("donor-1", 8);
+    ledger.leases_are(1, vec![lease(1, &[(0, 1_000), (1, 1_000)]), lease(2, &[(2, 1_000), (3, 1_000)])]);
+    ledger.quotas_are("donor-1", [("lease-1".to_owned(), 2), ("lease-2".to_owned(), 2)].into());
+    let leases = [("lease-1".to_owned(), None), ("lease-2".to_owned(), Some(1))];
+    let nodes = [("a".to_owned(), DonorNode { gpus: 4, leases: leases.into() })];
+    ledger.nodes_are("donor-1", nodes.into(), SECOND);
+    ledger
+}
+
+fn pods(pods: &[(&str, Option<&str>, u64)]) -> BTreeMap<String, DonorPod> {
+    let pod = |(name, lease, gpus): &(&str, Option<&str>, u64)| {
+        ((*name).to_owned(), DonorPod { node: "a".to_owned(), lease: lease.map(str::to_owned), gpus: *gpus })
+    };
+    pods.iter().map(pod).collect()
+}
+
+#[test]
+fn a_node_is_overcommitted_by_local_use_and_by_pods_beyond_their_lease() {
+    type Case = (&'static str, &'static [(&'static str, Option<&'static str>, u64)], bool);
+    let cases: [Case; 6] = [
+        ("nothing runs", &[], false),
+        ("leases are used", &[("x", Some("lease-1"), 2), ("y", Some("lease-2"), 1)], false),
+        ("a free GPU is used", &[("x", None, 1)], false),
+        ("a leased GPU is used", &[("x", None, 2)], true),
+        ("one more than a lease's part", &[("x", None, 1), ("y", Some("lease-2"), 2)], true),
+        ("a pod of a lease that is elsewhere", &[("x", None, 1), ("y", Some("lease-3"), 1)], true),
+    ];
+    for (name, running, is_over) in cases {
+        let mut ledger = with_nodes();
+        ledger.pods_are("donor-1", pods(running), SECOND);
+        assert_eq!(ledger.is_overcommitted("donor-1", "a"), is_over, "{name}");
+    }
+}
+
+#[test]
+fn an_overcommitted_node_is_a_violation_once_it_lasts() {
+    let mut ledger = with_nodes();
+    ledger.pods_are("donor-1", pods(&[("x", None, 2)]), SECOND);
+    ledger.check_nodes("donor-1", SECOND * 121);
+    assert!(ledger.violations().is_empty(), "{:?}", ledger.violations());
+    assert_eq!(ledger.longest_overcommitted()["donor-1"], SECOND * 120);
+    // It was over for a moment.
+    ledger.pods_are("donor-1", pods(&[]), SECOND * 122);
+    ledger.pods_are("donor-1", pods(&[("x", None, 2)]), SECOND * 123);
+    ledger.check_nodes("donor-1", SECOND * 240);
+    assert!(ledger.violations().is_empty(), "{:?}", ledger.violations());
+    ledger.check_nodes("donor-1", SECOND * 244);
+    one_violation(&ledger, "a has 4 GPUs, with 2 in local use");
+}
+
+#[test]
+fn a_lease_that_is_called_back_is_no_longer_promised() {
+    let mut ledger = with_nodes();
+    ledger.pods_are("donor-1", pods(&[("x", None, 2)]), SECOND);
+    let called_back = LeaseFacts {
+        state: "reclaiming".into(),
+        reclaim_reason: Some("local-need".into()),
+        ..lease(1, &[(0, 1_000), (1, 1_000)])
+    };
+    ledger.leases_are(2, vec![called_back]);
+    assert!(!ledger.is_overcommitted("donor-1", "a"));
+}
+
 #[test]
 fn a_reclaimed_lease_has_a_reason_and_may_stay() {
     let reclaimed = |reason: Option<&str>| LeaseFacts {
