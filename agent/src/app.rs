@@ -10,6 +10,7 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, Kubernetes
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::{NodeSalt, NodeSaltError};
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext};
@@ -29,10 +30,12 @@ use crate::observe::{self, Inventory, InventorySettings};
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::{CrashPoint, CrashPointError};
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
+use crate::services::drift::{self, DriftContext};
 use crate::services::local_api::{self, LocalApiError};
 use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
+use crate::services::placeholders::{self, PlaceholderContext};
 use crate::uplink::Uplink;
 
 /// Outage grace until a broker sends one.
@@ -140,6 +143,8 @@ struct Platform {
     salt: NodeSalt,
     /// Its API server; absent on a host without Kubernetes.
     api: Option<KubernetesApi>,
+    /// Receives the leases in force, which the inventory needs.
+    lent: watch::Sender<LentLeases>,
 }
 
 impl Agent {
@@ -288,6 +293,7 @@ impl Agent {
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
+        compare_leases(&config, &platform, &metrics, &clock, &shutdown);
         let executor = Executor {
             parts: parts.clone(),
             metrics: metrics.clone(),
@@ -296,6 +302,8 @@ impl Agent {
             policy: config.sharing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
+            lent: platform.lent,
+            differences: platform.inventory.differences(),
         };
         shutdown.spawn(executor.run(shutdown.token()));
         let (offer, data) = watch::channel(config.data.site());
@@ -429,7 +437,8 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         let inventory = observe::file::observe(file, settings).await?;
         let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
         let origin = Arc::new(OriginFile::open(state)?);
-        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None });
+        let lent = watch::Sender::default();
+        return Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: None, lent });
     }
     let kubernetes = config.kubernetes.clone().unwrap_or_default();
     let source = match kubernetes.kubeconfig {
@@ -437,10 +446,37 @@ async fn platform(config: &Config, clock: &Arc<dyn Clock>, entropy: &Arc<dyn Ent
         None => KubernetesSource::InCluster,
     };
     let api = KubernetesApi::connect(&source).await?;
-    let inventory = observe::kubernetes::observe(&api, settings);
+    let lent = watch::Sender::default();
+    let inventory = observe::kubernetes::observe(&api, settings, lent.subscribe());
     let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone());
     let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
-    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api) })
+    Ok(Platform { donor: Arc::new(donor), origin, inventory, salt, api: Some(api), lent })
+}
+
+/// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.
+fn compare_leases(
+    config: &Config,
+    platform: &Platform,
+    metrics: &Metrics,
+    clock: &Arc<dyn Clock>,
+    shutdown: &Shutdown,
+) {
+    let Some(client) = platform.api.as_ref().map(KubernetesApi::client) else { return };
+    let (differences, clock) = (platform.inventory.differences(), Arc::clone(clock));
+    let drift = DriftContext {
+        client: client.clone(),
+        differences: differences.clone(),
+        metrics: metrics.clone(),
+        clock: Arc::clone(&clock),
+    };
+    shutdown.spawn(drift::run(drift, shutdown.token()));
+    if config.sharing.hold {
+        let (image, lent) = (config.sharing.placeholder_image.clone(), platform.lent.subscribe());
+        let context = PlaceholderContext { client, image, lent, differences, clock };
+        shutdown.spawn(placeholders::run(context, shutdown.token()));
+    } else {
+        shutdown.spawn(placeholders::clear(client));
+    }
 }
 
 fn outage_grace(store: &Store) -> Result<u64, StoreError> {

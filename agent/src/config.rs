@@ -236,6 +236,12 @@ impl Config {
         if keepalive == 0 || keepalive > 120 {
             checks.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
         }
+        if self.sharing.hold && self.kubernetes.is_none() {
+            checks.refuse("sharing.hold", true, "placeholder pods need Kubernetes; leave it out with an inventoryFile");
+        }
+        if self.sharing.placeholder_image.trim().is_empty() {
+            checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
+        }
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         self.data.check(&mut checks);
         self.access.check(&mut checks);

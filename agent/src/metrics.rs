@@ -29,6 +29,10 @@ pub struct Metrics {
     pub lent_milli: IntGauge,
     /// Unwanted objects that were removed.
     pub garbage: IntCounter,
+    /// Pods of leases that run where their lease was not placed, or hold more than was placed there.
+    pub drifted: IntGauge,
+    /// Corrections of such pods, by outcome (`evicted`, `deleted`, `refused`, `failed`).
+    pub drift_corrections: IntCounterVec,
     /// When the certificate ends, in seconds since 1970.
     pub certificate_not_after: IntGauge,
 }
@@ -81,6 +85,8 @@ impl Metrics {
             tunnels: gauge("tunnels", "Tunnels in the fabric.")?,
             lent_milli: gauge("lent_gpu_milli", "Thousandths of GPUs lent, by the agent's own count.")?,
             garbage: counter("garbage_collected_total", "Unwanted objects that were removed.")?,
+            drifted: gauge("drifted_pods", "Pods of leases beyond their lease's part of their node.")?,
+            drift_corrections: counters("drift_corrections_total", "Evictions of drifted pods.", &["outcome"])?,
             certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
         })
     }

@@ -9,19 +9,28 @@ mod gpu_pool;
 mod health;
 mod inventory;
 pub mod kubernetes;
+mod lent_pods;
 mod node_facts;
+mod node_marks;
 mod partial_object;
 mod pod_facts;
 mod topology;
 mod topology_watch;
 pub(crate) mod wiring;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
+use comity_types::LeaseId;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use functions::RdmaResource;
+pub use lent_pods::DriftedPod;
+pub use pod_facts::PLACEHOLDER_NAMESPACE;
 use serde::{Deserialize, Serialize};
 
 /// Bytes in a MiB.
@@ -59,18 +68,51 @@ pub struct InventorySettings {
     pub rdma: Vec<RdmaResource>,
 }
 
+/// Differences between the leases in force and the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseDifferences {
+    /// Pods beyond their leases, the youngest of each lease and node first.
+    pub drifted: Vec<DriftedPod>,
+    /// Leases without their label or resource on one of their nodes.
+    pub unmarked: BTreeSet<LeaseId>,
+    /// Leased GPUs that no pod of the lease uses, by lease and name of the node, of leases that are not ending.
+    pub unused: BTreeMap<(LeaseId, String), u64>,
+}
+
+/// For observers of capacity alone: no lease is in force.
+#[must_use]
+pub fn no_leases() -> watch::Receiver<LentLeases> {
+    watch::channel(Some(Arc::default())).1
+}
+
 /// A running observer; ends when dropped.
 #[derive(Debug)]
 #[must_use = "dropping an inventory ends its observer"]
 pub struct Inventory {
     nodes: watch::Receiver<Nodes>,
+    differences: watch::Receiver<Arc<LeaseDifferences>>,
     task: JoinHandle<()>,
 }
 
 impl Inventory {
-    /// Wraps an observer's output and its task.
+    /// Wraps the output and task of an observer that sees no leases.
     pub fn new(nodes: watch::Receiver<Nodes>, task: JoinHandle<()>) -> Self {
-        Self { nodes, task }
+        Self::with_leases(nodes, watch::channel(Arc::default()).1, task)
+    }
+
+    /// Wraps an observer's output and its task.
+    pub fn with_leases(
+        nodes: watch::Receiver<Nodes>,
+        differences: watch::Receiver<Arc<LeaseDifferences>>,
+        task: JoinHandle<()>,
+    ) -> Self {
+        Self { nodes, differences, task }
+    }
+
+    /// Follows the differences between leases and cluster.
+    #[must_use]
+    pub fn differences(&self) -> watch::Receiver<Arc<LeaseDifferences>> {
+        self.differences.clone()
     }
 
     /// Follows the inventory.

@@ -5,6 +5,7 @@ pub(crate) mod envelope;
 mod error_page;
 pub mod execute;
 pub mod fault;
+mod lent;
 pub mod live;
 pub mod parts;
 pub mod plan;

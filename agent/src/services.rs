@@ -1,7 +1,9 @@
 //! Tasks that run beside the reconcile loop as long as the agent does.
 
+pub mod drift;
 pub mod local_api;
 pub(crate) mod measured;
 pub mod node_service;
 pub mod nodes;
+pub mod placeholders;
 pub mod reach;

@@ -13,6 +13,10 @@ mod burst;
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
 mod delivery;
+#[path = "kubernetes/drift.rs"]
+mod drift;
+#[path = "kubernetes/hold.rs"]
+mod hold;
 #[path = "kubernetes/inventory.rs"]
 mod inventory;
 #[path = "kubernetes/lease_nodes.rs"]
@@ -47,6 +51,10 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
     lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;
+    drift::a_drifted_pod_is_local_use_and_is_evicted(&cluster).await;
+    drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
+    drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
+    hold::leased_gpus_are_held_until_pods_of_the_lease_come(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;

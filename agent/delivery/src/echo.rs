@@ -108,6 +108,10 @@ impl DonorDelivery for EchoDelivery {
         })
     }
 
+    fn reopen<'a>(&'a self, _lease: &'a DonorLease) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
         Box::pin(async move { self.leases.remove(lease_id) })
     }

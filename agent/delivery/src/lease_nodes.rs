@@ -5,14 +5,18 @@
 //! LimitRange adds it, and refuses any other amount. Only the lease's nodes have that resource, so the scheduler knows
 //! no other node for these pods. Label and resource have one name, are set on exactly these nodes, and are removed with
 //! the lease.
+//!
+//! If the lease has several nodes, a second resource counts its GPUs on each. Its pods request as much of it as of the
+//! GPUs, which an admission policy checks, so that no node runs more of them than were placed there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
-use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
+use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
+use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_PLACES, LEASE_RESOURCE_PREFIX};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
+use comity_policy::quantity;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -24,8 +28,6 @@ use crate::DonorLease;
 
 /// Label that every node has, and that selects it.
 const HOST_NAME: &str = "kubernetes.io/hostname";
-/// Units of a lease's resource on each of its nodes: more containers than any kubelet runs.
-const PLACES: &str = "10000";
 /// Labels that describe the GPUs: pods of the origin may select by them.
 const SHOWN_LABELS: [&str; 6] = [
     "nvidia.com/gpu.product",
@@ -54,8 +56,46 @@ pub(super) fn lease_resource(lease_id: LeaseId) -> String {
     format!("{LEASE_RESOURCE_PREFIX}{lease_id}")
 }
 
+/// Name of the extended resource that counts a lease's GPUs on each of its nodes.
+pub(super) fn lease_gpus(lease_id: LeaseId) -> String {
+    format!("{LEASE_GPUS_PREFIX}{lease_id}")
+}
+
+/// Whether the GPUs of a lease are counted by node.
+pub(super) const fn is_counted_by_node(lease: &DonorLease) -> bool {
+    lease.placement.nodes.len() > 1
+}
+
 fn lease_of_resource(name: &str) -> Option<LeaseId> {
-    name.strip_prefix(LEASE_RESOURCE_PREFIX)?.parse().ok()
+    [LEASE_RESOURCE_PREFIX, LEASE_GPUS_PREFIX].iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok())
+}
+
+/// The resources of a lease on each of its nodes, by the node's id.
+fn marks(lease: &DonorLease) -> BTreeMap<&str, BTreeMap<String, u64>> {
+    let mut marks = BTreeMap::new();
+    for (node, gpus) in lease.placement.units_by_node() {
+        let mut amounts = BTreeMap::from([(lease_resource(lease.lease_id), LEASE_PLACES)]);
+        if is_counted_by_node(lease) {
+            amounts.insert(lease_gpus(lease.lease_id), gpus);
+        }
+        marks.insert(node.node.as_str(), amounts);
+    }
+    marks
+}
+
+/// The changes of a node's capacity that leave it with exactly these resources of the lease.
+fn changes(
+    lease_id: LeaseId,
+    capacity: &BTreeMap<String, Quantity>,
+    wanted: Option<&BTreeMap<String, u64>>,
+) -> BTreeMap<String, Option<u64>> {
+    let of = |name: String| {
+        let wanted = wanted.and_then(|wanted| wanted.get(&name)).copied();
+        // API servers write 10000 as "10k".
+        let current = capacity.get(&name).map(|Quantity(text)| quantity::ones_floor(text));
+        (current != wanted.map(Some)).then_some((name, wanted))
+    };
+    [lease_resource(lease_id), lease_gpus(lease_id)].into_iter().filter_map(of).collect()
 }
 
 /// Names of the nodes of a placement.
@@ -161,28 +201,46 @@ impl LeaseNodes {
         Ok(labels.filter_map(|label| lease_of_resource(label)).collect())
     }
 
-    /// Gives the lease's resource to its nodes, and removes it from all others.
+    /// Gives the lease's resources to its nodes, and removes them from all others.
     pub(super) async fn open_to(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
         let capacities = self.capacities().await?;
-        let wanted = placed(lease, capacities.keys(), &self.salt)?;
-        let resource = lease_resource(lease.lease_id);
-        for (name, capacity) in &capacities {
-            let current = capacity.get(&resource).map(|Quantity(amount)| amount.as_str());
-            if wanted.contains(name) && !current.is_some_and(is_all_places) {
-                self.set_capacity(name, &resource, Some(PLACES)).await?;
-            } else if !wanted.contains(name) && current.is_some() {
-                self.set_capacity(name, &resource, None).await?;
+        placed(lease, capacities.keys(), &self.salt)?;
+        self.set_marks(lease.lease_id, &capacities, &marks(lease)).await
+    }
+
+    /// Gives the lease's resources to those of its nodes that are there.
+    pub(super) async fn reopen(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+        self.set_marks(lease.lease_id, &self.capacities().await?, &marks(lease)).await
+    }
+
+    /// Removes a lease's resources from every node.
+    pub(super) async fn close_to(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
+        self.set_marks(lease_id, &self.capacities().await?, &BTreeMap::new()).await
+    }
+
+    async fn set_marks(
+        &self,
+        lease_id: LeaseId,
+        capacities: &BTreeMap<String, BTreeMap<String, Quantity>>,
+        marks: &BTreeMap<&str, BTreeMap<String, u64>>,
+    ) -> Result<(), DeliveryError> {
+        for (name, capacity) in capacities {
+            let changes = changes(lease_id, capacity, marks.get(self.salt.node_id(name).as_str()));
+            if !changes.is_empty() {
+                self.set_capacity(name, &changes).await?;
             }
         }
         Ok(())
     }
 
-    /// Removes a lease's resource from every node.
-    pub(super) async fn close_to(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
-        let resource = lease_resource(lease_id);
-        for (name, capacity) in self.capacities().await? {
-            if capacity.contains_key(&resource) {
-                self.set_capacity(&name, &resource, None).await?;
+    /// Labels those of the lease's nodes that are there.
+    pub(super) async fn relabel(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+        let label = lease_resource(lease.lease_id);
+        let nodes = self.list(&ListParams::default().labels(&format!("!{label}"))).await?;
+        let wanted: BTreeSet<&str> = lease.placement.nodes.iter().map(|node| node.node.as_str()).collect();
+        for name in nodes.iter().map(kube::ResourceExt::name_any) {
+            if wanted.contains(self.salt.node_id(&name).as_str()) {
+                self.set(&name, &label, Some("true")).await?;
             }
         }
         Ok(())
@@ -197,31 +255,29 @@ impl LeaseNodes {
     /// The capacity of every node, by its name.
     async fn capacities(&self) -> Result<BTreeMap<String, BTreeMap<String, Quantity>>, DeliveryError> {
         let nodes = self.nodes();
-        let mut page = ListParams::default().limit(PAGE_SIZE);
+        let mut pager = Pager::new(ListParams::default());
         let mut found = BTreeMap::new();
-        for _ in 0..MAX_PAGES {
-            let list = call("list nodes", nodes.list(&page)).await?;
+        while let Some(page) = pager.page() {
+            let list = call("list nodes", nodes.list(page)).await?;
+            pager.turn(&list.metadata);
             found.extend(
                 list.items
                     .into_iter()
                     .map(|node| (node.name_any(), node.status.and_then(|status| status.capacity).unwrap_or_default())),
             );
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
-            }
         }
         Ok(found)
     }
 
     /// Kubelets copy the capacity of resources that they do not know to `allocatable` within ten seconds. Source:
     /// kubernetes.io, "Advertise Extended Resources for a Node".
-    async fn set_capacity(&self, node: &str, resource: &str, amount: Option<&str>) -> Result<(), DeliveryError> {
-        let amounts = serde_json::json!({ resource: amount });
+    async fn set_capacity(&self, node: &str, changes: &BTreeMap<String, Option<u64>>) -> Result<(), DeliveryError> {
+        let amounts: BTreeMap<&String, Option<String>> =
+            changes.iter().map(|(name, amount)| (name, amount.map(|amount| amount.to_string()))).collect();
         let patch = Patch::Merge(serde_json::json!({ "status": { "capacity": amounts, "allocatable": amounts } }));
         let (nodes, parameters) = (self.nodes(), patching());
         // A deleted node has no resource.
-        call_opt(&format!("set {resource} of node {node}"), nodes.patch_status(node, &parameters, &patch))
+        call_opt(&format!("set the resources of a lease on node {node}"), nodes.patch_status(node, &parameters, &patch))
             .await
             .map(drop)
     }
@@ -238,30 +294,22 @@ impl LeaseNodes {
 
     async fn list(&self, wanted: &ListParams) -> Result<Vec<PartialObjectMeta<Node>>, DeliveryError> {
         let nodes = self.nodes();
-        let mut page = wanted.clone().limit(PAGE_SIZE);
+        let mut pager = Pager::new(wanted.clone());
         let mut found = Vec::new();
-        for _ in 0..MAX_PAGES {
-            let list = call("list nodes", nodes.list_metadata(&page)).await?;
+        while let Some(page) = pager.page() {
+            let list = call("list nodes", nodes.list_metadata(page)).await?;
+            pager.turn(&list.metadata);
             found.extend(list.items);
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
-            }
         }
         Ok(found)
     }
-}
-
-/// API servers write 10000 as "10k".
-fn is_all_places(amount: &str) -> bool {
-    matches!(amount, PLACES | "10k")
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_agent_model::gpu_demand::GpuDemand;
-    use comity_agent_model::lease::placement::{NodePlacement, Placement};
+    use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 
     use super::*;
 
@@ -313,6 +361,43 @@ mod tests {
             assert_eq!(selection.to_label, nodes);
             assert_eq!(selection.shown.len(), shown);
         }
+    }
+
+    #[test]
+    fn gpus_are_counted_by_node_only_on_several() {
+        let one = lease(&["a"]);
+        let places = BTreeMap::from([("lease.comity.dev/lease-7".to_owned(), 10_000)]);
+        assert_eq!(marks(&one), BTreeMap::from([(SALT.node_id("a").as_str(), places)]));
+        let mut two = lease(&["a", "b"]);
+        two.placement.resource_count = 3;
+        for (node, devices) in two.placement.nodes.iter_mut().zip([2, 1]) {
+            node.devices = (0..devices).map(|device| DeviceShare { device, milli: 1_000 }).collect();
+        }
+        let gpus = |name: &str| marks(&two)[SALT.node_id(name).as_str()]["gpus.lease.comity.dev/lease-7"];
+        assert_eq!((gpus("a"), gpus("b")), (2, 1));
+    }
+
+    #[test]
+    fn only_differences_from_the_wanted_amounts_are_written() {
+        let [places, gpus] = [lease_resource(LeaseId(7)), lease_gpus(LeaseId(7))];
+        let amounts = |amounts: &[(&String, u64)]| -> BTreeMap<String, u64> {
+            amounts.iter().map(|(name, amount)| ((*name).clone(), *amount)).collect()
+        };
+        let wanted = amounts(&[(&places, 10_000), (&gpus, 2)]);
+        let capacity = |amounts: &[(&String, &str)]| -> BTreeMap<String, Quantity> {
+            amounts.iter().map(|(name, amount)| ((*name).clone(), Quantity((*amount).to_owned()))).collect()
+        };
+        let other = "lease.comity.dev/lease-70".to_owned();
+        let whole = capacity(&[(&places, "10k"), (&gpus, "2"), (&other, "10k")]);
+        assert!(changes(LeaseId(7), &whole, Some(&wanted)).is_empty());
+        assert_eq!(
+            changes(LeaseId(7), &whole, None),
+            BTreeMap::from([(places.clone(), None), (gpus.clone(), None)]),
+            "a node of another lease"
+        );
+        let reset = capacity(&[(&places, "0"), (&gpus, "2")]);
+        assert_eq!(changes(LeaseId(7), &reset, Some(&wanted)), BTreeMap::from([(places, Some(10_000))]));
+        assert_eq!(changes(LeaseId(7), &BTreeMap::new(), Some(&wanted)).len(), 2, "a Node made again");
     }
 
     #[test]

@@ -110,6 +110,12 @@ pub trait DonorDelivery: Send + Sync {
     /// [`DeliveryError`].
     fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>>;
 
+    /// Sets the lease's marks again on those of its nodes that are there: a Node object that was made again has none.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn reopen<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
     /// Removes all objects of the lease, and returns when they are gone; idempotent, also for a lease never prepared.
     ///
     /// # Errors

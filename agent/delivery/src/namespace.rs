@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::KubernetesApi;
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, apply, call, call_opt, creating};
+use comity_agent_kubernetes::call::{Pager, apply, call, call_opt, creating};
 use comity_agent_kubernetes::gpu_resource;
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
@@ -169,9 +169,10 @@ impl NamespaceDelivery {
         }
         let nodes = Api::<Node>::all(self.api.client());
         let mut on_nodes = BTreeSet::new();
-        let mut page = ListParams::default().limit(PAGE_SIZE);
-        for _ in 0..MAX_PAGES {
-            let list = call("list nodes", nodes.list(&page)).await?;
+        let mut pager = Pager::new(ListParams::default());
+        while let Some(page) = pager.page() {
+            let list = call("list nodes", nodes.list(page)).await?;
+            pager.turn(&list.metadata);
             for status in list.items.iter().filter_map(|node| node.status.as_ref()) {
                 on_nodes.extend(
                     [&status.capacity, &status.allocatable]
@@ -179,10 +180,6 @@ impl NamespaceDelivery {
                         .flatten()
                         .flat_map(|counts| counts.keys().cloned()),
                 );
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
             }
         }
         let names = Arc::new(gpu_resource::all_known(on_nodes.iter().map(String::as_str)));
@@ -263,14 +260,11 @@ impl NamespaceDelivery {
     async fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let mut leases = self.nodes.leases_with_resource().await?;
         let namespaces = self.namespaces();
-        let mut page = ListParams::default().labels(LEASE_LABEL).limit(PAGE_SIZE);
-        for _ in 0..MAX_PAGES {
-            let list = call("list the namespaces of leases", namespaces.list_metadata(&page)).await?;
+        let mut pager = Pager::new(ListParams::default().labels(LEASE_LABEL));
+        while let Some(page) = pager.page() {
+            let list = call("list the namespaces of leases", namespaces.list_metadata(page)).await?;
+            pager.turn(&list.metadata);
             leases.extend(list.items.iter().filter_map(lease_of));
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
-            }
         }
         Ok(leases)
     }
@@ -283,6 +277,10 @@ impl DonorDelivery for NamespaceDelivery {
 
     fn credential<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<ApiCredential, DeliveryError>> {
         Box::pin(self.issue(lease))
+    }
+
+    fn reopen<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.nodes.reopen(lease))
     }
 
     fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {

@@ -81,6 +81,12 @@ pub trait VirtualNodeDonor: Send + Sync {
         lease: &'a DonorLease,
     ) -> BoxFuture<'a, Result<LentNode, DeliveryError>>;
 
+    /// Labels those of the lease's nodes that are there again: a Node object that was made again has no label.
+    ///
+    /// # Errors
+    /// [`DeliveryError`].
+    fn reopen<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
     /// Waits until a stored grant is in effect: a slice that arrives earlier would be refused.
     ///
     /// # Errors

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use comity_agent_model::delivery_error::DeliveryError;
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,9 +17,9 @@ pub const FIELD_MANAGER: &str = "comity-agent";
 /// Label of every object that the agent makes.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
 /// Objects requested in one page of a list.
-pub const PAGE_SIZE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// Most pages read of one list: two million objects.
-pub const MAX_PAGES: usize = 4_096;
+const MAX_PAGES: usize = 4_096;
 
 /// Labels of an object that the agent makes: `more`, and [`MANAGED_BY`].
 pub fn own_labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
@@ -33,6 +34,34 @@ pub fn creating() -> PostParams {
 /// Parameters for patching an object as the agent's field manager.
 pub fn patching() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Reads a list page by page: see [`page`](Self::page).
+#[derive(Debug)]
+pub struct Pager {
+    next: Option<ListParams>,
+    left: usize,
+}
+
+impl Pager {
+    /// Begins at the first page.
+    #[must_use]
+    pub fn new(wanted: ListParams) -> Self {
+        Self { next: Some(wanted.limit(PAGE_SIZE)), left: MAX_PAGES }
+    }
+
+    /// Parameters of the page to read next; `None` after the last one.
+    #[must_use]
+    pub const fn page(&self) -> Option<&ListParams> {
+        self.next.as_ref()
+    }
+
+    /// Goes on to the page that the answer names.
+    pub fn turn(&mut self, answer: &ListMeta) {
+        self.left = self.left.saturating_sub(1);
+        let token = answer.continue_.as_deref().filter(|token| !token.is_empty() && self.left > 0);
+        self.next = token.and_then(|token| Some(self.next.take()?.continue_token(token)));
+    }
 }
 
 /// Makes a call within its time limit.
@@ -77,5 +106,28 @@ fn delivery_error(operation: &str, error: CallError) -> DeliveryError {
         ),
         400 | 422 => DeliveryError::permanent("kubernetes-refused", format!("cannot {operation}: {}", status.message)),
         _ => DeliveryError::temporary(operation, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pager_follows_the_tokens_and_ends_without_one() {
+        let mut pager = Pager::new(ListParams::default().labels("a=b"));
+        let answer = |token: Option<&str>| ListMeta { continue_: token.map(str::to_owned), ..ListMeta::default() };
+        assert_eq!(pager.page().and_then(|page| page.continue_token.clone()), None);
+        pager.turn(&answer(Some("next")));
+        let page = pager.page().cloned().unwrap_or_default();
+        assert_eq!((page.continue_token.as_deref(), page.label_selector.as_deref()), (Some("next"), Some("a=b")));
+        assert_eq!(page.limit, Some(PAGE_SIZE));
+        pager.turn(&answer(Some("")));
+        assert!(pager.page().is_none());
+        let mut endless = Pager::new(ListParams::default());
+        for _ in 0..MAX_PAGES {
+            endless.turn(&answer(Some("more")));
+        }
+        assert!(endless.page().is_none(), "bounded");
     }
 }

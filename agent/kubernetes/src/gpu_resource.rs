@@ -15,6 +15,10 @@ pub const AMD_GPU: &str = "amd.com/gpu";
 
 /// Before a lease's id: the extended resource that only the lease's nodes have.
 pub const LEASE_RESOURCE_PREFIX: &str = "lease.comity.dev/";
+/// Before a lease's id: the extended resource that counts the lease's GPUs on each of its nodes, if it has several.
+pub const LEASE_GPUS_PREFIX: &str = "gpus.lease.comity.dev/";
+/// Units of a lease's own resource on each of its nodes: more containers than any kubelet runs.
+pub const LEASE_PLACES: u64 = 10_000;
 
 /// Names that count GPUs, or parts of them, whether or not a node has them now: a device plugin may be installed while
 /// a lease runs.
@@ -112,6 +116,11 @@ pub fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io"))
 }
 
+/// Whether a lease set this resource on its nodes.
+pub fn is_of_lease(name: &str) -> bool {
+    name.starts_with(LEASE_RESOURCE_PREFIX) || name.starts_with(LEASE_GPUS_PREFIX)
+}
+
 /// Every device name that a lease must not use unless it was leased: all names that nodes count, and all well-known
 /// ones. The leases' own resources are no devices.
 pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
@@ -122,7 +131,7 @@ pub fn all_known<'a>(on_nodes: impl IntoIterator<Item = &'a str>) -> BTreeSet<St
     let well_known = WELL_KNOWN.iter().map(|name| (*name).to_owned());
     on_nodes
         .into_iter()
-        .filter(|name| is_extended(name) && !name.starts_with(LEASE_RESOURCE_PREFIX))
+        .filter(|name| is_extended(name) && !is_of_lease(name))
         .map(str::to_owned)
         .chain(well_known)
         .chain(profiles)
@@ -149,13 +158,19 @@ mod tests {
 
     #[test]
     fn what_nodes_count_joins_the_well_known_names() {
-        let names = all_known(["cpu", "amd.com/cpx_nps4", "nvidia.com/gpu", "lease.comity.dev/lease-7"]);
+        let names = all_known([
+            "cpu",
+            "amd.com/cpx_nps4",
+            "nvidia.com/gpu",
+            "lease.comity.dev/lease-7",
+            "gpus.lease.comity.dev/lease-7",
+        ]);
         assert!(
             names.contains("amd.com/cpx_nps4")
                 && names.contains("nvidia.com/mig-1g.10gb.shared")
                 && names.contains("nvidia.com/mig-3g.71gb")
                 && !names.contains("cpu")
-                && !names.contains("lease.comity.dev/lease-7")
+                && !names.iter().any(|name| name.contains("lease.comity.dev/"))
         );
         assert!(names.len() < 256, "a quota has room for 512, and a cluster's own devices need some");
     }

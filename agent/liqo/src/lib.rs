@@ -37,7 +37,7 @@ const ORIGIN_ROLE: &str = "comity-liqo-origin-tenant";
 /// Liqo's label with the other cluster's Liqo id.
 pub const REMOTE_CLUSTER_LABEL: &str = "liqo.io/remote-cluster-id";
 /// Liqo's label with the user who made an offloaded pod; the policies hold consumers to their own name.
-const CREATOR_LABEL: &str = "liqo.io/creator-user";
+pub const CREATOR_LABEL: &str = "liqo.io/creator-user";
 /// Liqo's Deployment with most of its controllers.
 const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 /// Liqo's label of tenant namespaces.

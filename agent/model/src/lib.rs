@@ -12,6 +12,7 @@ pub mod forward_target;
 pub mod gpu_demand;
 pub mod lease;
 pub mod lease_id;
+pub mod lent;
 pub mod local_policy;
 pub mod node_id;
 pub mod node_service;

@@ -22,6 +22,10 @@ pub struct LocalPolicy {
     pub denied_institutions: BTreeSet<String>,
     /// Longest time a lease may last here, its renewals included, in seconds; absent: as long as the federation says.
     pub max_lease_seconds: Option<u64>,
+    /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
+    pub hold: bool,
+    /// Image of placeholder pods, as in "registry.k8s.io/pause:3.10".
+    pub placeholder_image: String,
 }
 
 impl Default for LocalPolicy {
@@ -34,6 +38,8 @@ impl Default for LocalPolicy {
             allowed_institutions: BTreeSet::new(),
             denied_institutions: BTreeSet::new(),
             max_lease_seconds: None,
+            hold: false,
+            placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
         }
     }
 }

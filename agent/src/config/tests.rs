@@ -77,6 +77,19 @@ fn all_invalid_values_are_reported_together() {
 }
 
 #[test]
+fn leased_gpus_are_held_on_kubernetes_only() {
+    let with = |source: &str, sharing: &str| read(&format!("{source}\nsharing: {{{sharing}}}\n")).unwrap().check();
+    with("kubernetes: {}", "hold: true").unwrap();
+    for (source, sharing, field) in [
+        ("inventoryFile: /tmp/nodes.yaml", "hold: true", "sharing.hold"),
+        ("kubernetes: {}", "hold: true, placeholderImage: ''", "sharing.placeholderImage"),
+    ] {
+        let error = with(source, sharing).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+#[test]
 fn data_settings_are_checked_and_become_a_section_of_the_offer() {
     let text = |data: &str| format!("inventoryFile: /tmp/nodes.yaml\ndata: {data}\n");
     assert_eq!(read(&text("{}")).unwrap().data.site(), None);

@@ -1,20 +1,22 @@
 //! Builds the offered nodes from Kubernetes nodes and pods. Pure: the same facts give the same nodes, byte for byte.
 //!
-//! Local use is the scheduler's effective request of all unfinished pods outside the namespaces of leases, including
-//! pods being deleted. The API does not tell which device a pod holds, so local use fills a node's devices from the
+//! Local use is the scheduler's effective request of all unfinished pods that no lease accounts for, including pods
+//! being deleted. The API does not tell which device a pod holds, so local use fills a node's devices from the
 //! last one down; leases are placed from the first one up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::pod_request::{Amounts, CPU, MEMORY};
 use comity_proto::v1::{Device, Node, sharing};
+use comity_types::LeaseId;
 
 use super::gpu_pool::{self, GpuPool, NotOffered, mig_sharing};
+use super::lent_pods::{self, DriftedPod, Guests};
 use super::node_facts::NodeFacts;
 use super::pod_facts::PodFacts;
 use super::topology::NodeTopology;
 use super::wiring::{self, Wiring};
-use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health};
+use super::{InventorySettings, MAX_DEVICES, MAX_NODES, MIB, WHOLE_MILLI, functions, health, node_marks};
 
 /// The inventory at one time.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,35 +25,39 @@ pub(crate) struct BuiltInventory {
     pub(crate) nodes: Vec<Node>,
     /// Resources that are not offered, by node.
     pub(crate) not_offered: Vec<NotOffered>,
+    /// Pods beyond their leases.
+    pub(crate) drifted: Vec<DriftedPod>,
+    /// Leases that lack their marks on a node.
+    pub(crate) unmarked: BTreeSet<LeaseId>,
+    /// Leased GPUs that no pod of the lease uses, by lease and node.
+    pub(crate) unused: BTreeMap<(LeaseId, String), u64>,
 }
 
-/// Builds the inventory. Pods in the namespaces `lent` belong to leases and are not local use; `topologies` is keyed by
-/// node name.
+/// Builds the inventory. Pods of the leases of `guests` are local use only where they exceed their leases; `topologies`
+/// is keyed by node name.
 pub(crate) fn build_nodes<'a>(
     nodes: impl IntoIterator<Item = &'a NodeFacts>,
     pods: impl IntoIterator<Item = &'a PodFacts>,
-    lent: &BTreeSet<String>,
+    guests: &Guests,
     topologies: &BTreeMap<String, NodeTopology>,
     settings: &InventorySettings,
 ) -> BuiltInventory {
-    let mut used: BTreeMap<&str, Amounts> = BTreeMap::new();
-    for pod in pods.into_iter().filter(|pod| !lent.contains(&*pod.namespace)) {
-        let on_node = used.entry(&pod.node).or_default();
-        for (name, amount) in &pod.requests {
-            match on_node.get_mut(&**name) {
-                Some(sum) => *sum = sum.saturating_add(*amount),
-                None => drop(on_node.insert(name.to_string(), *amount)),
-            }
-        }
-    }
+    let divided = lent_pods::divide(pods, guests, &settings.salt);
     let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
-    let mut built = BuiltInventory { nodes: Vec::new(), not_offered: functions::uncounted(&nodes, &settings.rdma) };
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let mut built = BuiltInventory {
+        nodes: Vec::new(),
+        not_offered: functions::uncounted(&nodes, &settings.rdma),
+        unused: divided.unused(&names, guests, &settings.salt),
+        drifted: divided.drifted,
+        unmarked: node_marks::missing(&nodes, &guests.leases, &settings.salt),
+    };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (pools, not_offered) = gpu_pool::pools(facts);
         built.not_offered.extend(not_offered);
         if !pools.is_empty() {
-            let local = used.get(facts.name.as_str()).unwrap_or(&nothing);
+            let local = divided.local.get(facts.name.as_str()).unwrap_or(&nothing);
             let topology = topologies.get(&facts.name);
             let (node, not_offered) = node(facts, &pools, topology, local, settings);
             built.nodes.push(node);

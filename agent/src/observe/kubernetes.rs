@@ -3,7 +3,6 @@
 //! Only the needed facts of each object are kept, and finished pods are not sent. A failed watch restarts with backoff;
 //! the last inventory stays published meanwhile: a silent API server must not look like an empty cluster.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,9 @@ use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::nodes::Nodes;
+use comity_types::LeaseId;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Api;
@@ -23,20 +24,24 @@ use tokio::time::Instant;
 
 use super::gpu_pool::NotOffered;
 use super::inventory::build_nodes;
+use super::lent_pods::Guests;
 use super::node_facts::NodeFacts;
 use super::partial_object::Partial;
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
-use super::{Inventory, InventorySettings};
+use super::{Inventory, InventorySettings, LeaseDifferences};
 
 /// How long changes are gathered: a rollout changes many pods at once.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 type Watch<T> = watcher::Result<Event<T>>;
 
-/// Watches the cluster. Must be called within a tokio runtime; ends when the inventory is dropped.
-pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
-    let (publish, nodes) = watch::channel(None);
+/// Watches the cluster. Nothing is published before the leases are known: their pods would look like local use. Must be
+/// called within a tokio runtime; ends when the inventory is dropped.
+pub fn observe(api: &KubernetesApi, settings: InventorySettings, mut leases: watch::Receiver<LentLeases>) -> Inventory {
+    let (nodes_sender, nodes) = watch::channel(None);
+    let (differences_sender, differences) = watch::channel(Arc::default());
+    let publish = Publish { nodes: nodes_sender, differences: differences_sender };
     let client = api.client();
     let streams = Streams {
         nodes: watcher::watcher(Api::<Partial<Node>>::all(client.clone()), watcher::Config::default())
@@ -64,12 +69,18 @@ pub fn observe(api: &KubernetesApi, settings: InventorySettings) -> Inventory {
     let (publish_topologies, topologies) = watch::channel(None);
     let task = async move {
         tokio::select! {
-            () = follow(streams, topologies, settings, publish) => {}
+            () = follow(streams, topologies, &mut leases, settings, publish) => {}
             // Ends only with its receiver.
             () = topology_watch::follow(client, publish_topologies) => {}
         }
     };
-    Inventory::new(nodes, tokio::spawn(task))
+    Inventory::with_leases(nodes, differences, tokio::spawn(task))
+}
+
+/// Where the observer's results go.
+struct Publish {
+    nodes: watch::Sender<Nodes>,
+    differences: watch::Sender<Arc<LeaseDifferences>>,
 }
 
 struct Streams<N, P, S> {
@@ -85,23 +96,25 @@ struct ObservedCluster {
     pods: WatchCache<PodFacts>,
     names: Names,
     /// Namespaces of leases.
-    namespaces: WatchCache<String>,
+    namespaces: WatchCache<(String, LeaseId)>,
     /// Namespaces that Liqo made for pods of other clusters; these pods belong to leases too.
     guests: WatchCache<String>,
+    leases: LentLeases,
     topologies: Topologies,
 }
 
 async fn follow<N, P, S>(
     mut streams: Streams<N, P, S>,
     mut topologies: watch::Receiver<Topologies>,
+    leases: &mut watch::Receiver<LentLeases>,
     settings: InventorySettings,
-    publish: watch::Sender<Nodes>,
+    publish: Publish,
 ) where
     N: Stream<Item = Watch<Partial<Node>>> + Unpin,
     P: Stream<Item = Watch<Partial<Pod>>> + Unpin,
     S: Stream<Item = Watch<PartialObjectMeta<Namespace>>> + Unpin,
 {
-    let mut seen = ObservedCluster::default();
+    let mut seen = ObservedCluster { leases: leases.borrow_and_update().clone(), ..ObservedCluster::default() };
     let mut due: Option<Instant> = None;
     let mut logged = Vec::new();
     loop {
@@ -126,6 +139,10 @@ async fn follow<N, P, S>(
             },
             Ok(()) = topologies.changed() => {
                 seen.topologies.clone_from(&topologies.borrow_and_update());
+                true
+            }
+            Ok(()) = leases.changed() => {
+                seen.leases.clone_from(&leases.borrow_and_update());
                 true
             }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
@@ -159,11 +176,11 @@ fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, 
 }
 
 /// A namespace belongs to a lease if label and name agree: the label alone could hide local use.
-fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
+fn namespace_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<(String, LeaseId)>)> {
     let name = namespace.metadata.name.clone()?;
     let lease = namespace.metadata.labels.as_ref().and_then(|labels| labels.get(LEASE_LABEL));
-    let is_ours = lease.and_then(|lease| lease.parse().ok()).is_some_and(|lease| namespace_name(lease) == name);
-    Some((name.clone(), is_ours.then_some(name)))
+    let lease = lease.and_then(|lease| lease.parse().ok()).filter(|lease| namespace_name(*lease) == name);
+    Some((name.clone(), lease.map(|lease| (name, lease))))
 }
 
 fn guest_entry(namespace: &PartialObjectMeta<Namespace>) -> Option<(String, Option<String>)> {
@@ -183,12 +200,17 @@ impl ObservedCluster {
             && self.namespaces.is_complete()
             && self.guests.is_complete()
             && self.topologies.is_some()
+            && self.leases.is_some()
     }
 
-    fn publish(&self, settings: &InventorySettings, publish: &watch::Sender<Nodes>, logged: &mut Vec<NotOffered>) {
-        let lent: BTreeSet<String> = self.namespaces.facts().chain(self.guests.facts()).cloned().collect();
+    fn publish(&self, settings: &InventorySettings, publish: &Publish, logged: &mut Vec<NotOffered>) {
+        let guests = Guests {
+            lease_namespaces: self.namespaces.facts().cloned().collect(),
+            liqo_namespaces: self.guests.facts().cloned().collect(),
+            leases: self.leases.clone().unwrap_or_default(),
+        };
         let topologies = self.topologies.clone().unwrap_or_default();
-        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &lent, &topologies, settings);
+        let built = build_nodes(self.nodes.facts(), self.pods.facts(), &guests, &topologies, settings);
         if built.not_offered != *logged {
             for left in &built.not_offered {
                 tracing::warn!(
@@ -200,7 +222,15 @@ impl ObservedCluster {
             }
             *logged = built.not_offered;
         }
-        publish.send_if_modified(|current| {
+        let differences = LeaseDifferences { drifted: built.drifted, unmarked: built.unmarked, unused: built.unused };
+        publish.differences.send_if_modified(|current| {
+            let differs = **current != differences;
+            if differs {
+                *current = Arc::new(differences);
+            }
+            differs
+        });
+        publish.nodes.send_if_modified(|current| {
             let differs = current.as_ref().is_none_or(|nodes| **nodes != built.nodes);
             if differs {
                 *current = Some(Arc::new(built.nodes));

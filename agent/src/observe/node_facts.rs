@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_kubernetes::gpu_resource;
+use comity_agent_kubernetes::gpu_resource::{self, LEASE_RESOURCE_PREFIX};
 use comity_agent_kubernetes::pod_request::{Amounts, CPU};
 use comity_policy::quantity;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{health, wiring};
 
-/// Label families that describe GPUs.
-const LABEL_PREFIXES: [&str; 3] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/"];
+/// Label families that describe GPUs, and the labels of leases.
+const LABEL_PREFIXES: [&str; 4] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/", LEASE_RESOURCE_PREFIX];
 /// HAMi's device plugin announces itself so; its `nvidia.com/gpu` counts splits, not devices.
 const HAMI_ANNOTATION: &str = "hami.io/node-nvidia-register";
 
@@ -20,7 +20,7 @@ const HAMI_ANNOTATION: &str = "hami.io/node-nvidia-register";
 pub(crate) struct NodeFacts {
     /// Name in the cluster; never leaves it.
     pub(crate) name: String,
-    /// Labels that describe GPUs.
+    /// Labels that describe GPUs, and those of leases.
     pub(crate) labels: BTreeMap<String, String>,
     /// Allocatable amounts.
     pub(crate) allocatable: Amounts,

@@ -6,11 +6,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use comity_agent_liqo::CREATOR_LABEL;
+use comity_agent_model::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::{
     Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
@@ -61,7 +63,7 @@ impl<'de> Deserialize<'de> for Partial<Node> {
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
 
-/// A pod: identity, node and requests.
+/// A pod: identity, age, node and requests.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodRead {
@@ -77,6 +79,22 @@ struct PodMeta {
     namespace: Option<String>,
     /// Where a watch resumes.
     resource_version: Option<String>,
+    uid: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<PodLabels>,
+}
+
+/// The only labels that the inventory needs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodLabels {
+    /// [`CREATOR_LABEL`].
+    #[serde(rename = "liqo.io/creator-user")]
+    creator: Option<String>,
+    /// [`LEASE_LABEL`].
+    #[serde(rename = "comity.dev/lease")]
+    lease: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -125,11 +143,18 @@ impl From<ContainerRead> for Container {
 impl From<PodRead> for Pod {
     fn from(PodRead { metadata, spec, status }: PodRead) -> Self {
         let containers = |read: Vec<ContainerRead>| read.into_iter().map(Container::from).collect();
+        let PodLabels { creator, lease } = metadata.labels.unwrap_or_default();
+        let labels = [(CREATOR_LABEL, creator), (LEASE_LABEL, lease)];
+        let labels = labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         Self {
             metadata: ObjectMeta {
                 name: metadata.name,
                 namespace: metadata.namespace,
                 resource_version: metadata.resource_version,
+                uid: metadata.uid,
+                creation_timestamp: metadata.creation_timestamp,
+                deletion_timestamp: metadata.deletion_timestamp,
+                labels: Some(labels.collect()),
                 ..ObjectMeta::default()
             },
             spec: Some(PodSpec {

@@ -4,7 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use comity_agent_kubernetes::pod_request::effective_request;
+use comity_agent_liqo::CREATOR_LABEL;
+use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
+
+/// Namespace of the pods that hold leased GPUs, in `deploy/agent/hold.yaml`.
+pub const PLACEHOLDER_NAMESPACE: &str = "comity-hold";
+/// How names of leases' namespaces begin.
+const LEASE_NAMESPACE_PREFIX: &str = "comity-lease-";
 
 /// A pod that uses resources of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +23,70 @@ pub(crate) struct PodFacts {
     pub(crate) node: Arc<str>,
     /// Effective request by resource, ordered by name.
     pub(crate) requests: Box<[(Arc<str>, u64)]>,
+    /// Present for a pod that may belong to a lease.
+    pub(crate) guest: Option<Box<GuestPod>>,
+}
+
+impl PodFacts {
+    /// The requested amount of a resource.
+    pub(crate) fn request(&self, resource: &str) -> u64 {
+        self.requests.iter().find(|(name, _)| **name == *resource).map_or(0, |(_, amount)| *amount)
+    }
+}
+
+/// More facts of a pod that may belong to a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GuestPod {
+    /// Name.
+    pub(crate) name: String,
+    /// UID.
+    pub(crate) uid: String,
+    /// When it was created, in milliseconds since 1970.
+    pub(crate) created_ms: i64,
+    /// The user of Liqo that made it.
+    pub(crate) liqo_user: Option<String>,
+    /// The lease that its label names.
+    pub(crate) lease: Option<LeaseId>,
+    /// Its part of a pod's life.
+    pub(crate) stage: GuestStage,
+}
+
+/// Parts of the life of a pod that holds resources of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GuestStage {
+    /// It has made room on the node by preemption.
+    Nominated,
+    /// It is bound to the node.
+    Bound,
+    /// It is being deleted.
+    Ending,
+}
+
+impl GuestPod {
+    fn of(pod: &Pod) -> Option<Self> {
+        let metadata = &pod.metadata;
+        let label = |key: &str| metadata.labels.as_ref().and_then(|labels| labels.get(key));
+        let liqo_user = label(CREATOR_LABEL).cloned();
+        let is_guests = |name: &str| name == PLACEHOLDER_NAMESPACE || name.starts_with(LEASE_NAMESPACE_PREFIX);
+        if liqo_user.is_none() && !metadata.namespace.as_deref().is_some_and(is_guests) {
+            return None;
+        }
+        let is_bound =
+            pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
+        let stage = match (metadata.deletion_timestamp.is_some(), is_bound) {
+            (true, _) => GuestStage::Ending,
+            (false, true) => GuestStage::Bound,
+            (false, false) => GuestStage::Nominated,
+        };
+        Some(Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            created_ms: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond()),
+            lease: label(LEASE_LABEL).and_then(|lease| lease.parse().ok()),
+            liqo_user,
+            stage,
+        })
+    }
 }
 
 /// Interns names of nodes, namespaces and resources.
@@ -55,6 +127,7 @@ impl Names {
             namespace: self.share(pod.metadata.namespace.as_deref().unwrap_or_default()),
             node: self.share(node),
             requests: effective_request(pod).iter().map(|(name, amount)| (self.share(name), *amount)).collect(),
+            guest: GuestPod::of(pod).map(Box::new),
         })
     }
 }

@@ -37,8 +37,11 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     if !check_rights::check(&api.client(), list).await {
         return None;
     }
+    if config.sharing.hold {
+        check_rights::check_hold(&api.client(), list).await;
+    }
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
-    let inventory = observe::kubernetes::observe(&api, settings);
+    let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());
     let mut nodes = inventory.nodes();
     let first = tokio::time::timeout(LIST_WITHIN, nodes.wait_for(Option::is_some)).await;
     let capacity = match first {

@@ -6,7 +6,10 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessR
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+use crate::observe::PLACEHOLDER_NAMESPACE;
+
 const RIGHTS_CHECK: &str = "rights";
+const HOLD_CHECK: &str = "hold";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
 const ORIGIN_NAMESPACE: &str = "comity-leases";
 
@@ -24,11 +27,13 @@ const fn right(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Samples of each rule in `deploy/agent/rbac.yaml`.
-const NEEDED: [NeededRight; 11] = [
+const NEEDED: [NeededRight; 13] = [
     right("watch", "", "nodes", ""),
     right("watch", "", "pods", ""),
     right("patch", "", "nodes/status", ""),
     right("deletecollection", "", "pods", ""),
+    right("create", "", "pods/eviction", ""),
+    right("create", "events.k8s.io", "events", ""),
     right("create", "", "namespaces", ""),
     right("delete", "", "namespaces", ""),
     right("create", "", "resourcequotas", ""),
@@ -37,6 +42,25 @@ const NEEDED: [NeededRight; 11] = [
     right("patch", "rbac.authorization.k8s.io", "rolebindings", "comity-tenant"),
     right("bind", "rbac.authorization.k8s.io", "clusterroles", "comity-tenant"),
 ];
+
+/// Rights of `deploy/agent/hold.yaml`, in its namespace.
+const NEEDED_TO_HOLD: [NeededRight; 2] = [right("create", "", "pods", ""), right("delete", "", "pods", "")];
+
+/// Checks the rights of placeholders.
+pub(super) async fn check_hold(client: &Client, list: &mut CheckList) {
+    let mut missing = Vec::new();
+    for right in &NEEDED_TO_HOLD {
+        if !matches!(is_granted(client, right, Some(PLACEHOLDER_NAMESPACE)).await, Ok(true)) {
+            missing.push(format!("{} {} in namespace {PLACEHOLDER_NAMESPACE}", right.verb, right.resource));
+        }
+    }
+    list.push(if missing.is_empty() {
+        Check::ok(HOLD_CHECK, format!("placeholders can hold leased GPUs in namespace {PLACEHOLDER_NAMESPACE}"))
+    } else {
+        let detail = format!("sharing.hold is set, and rights are missing: {}", missing.join(", "));
+        Check::failed(HOLD_CHECK, detail, "kubectl apply -f deploy/agent/hold.yaml")
+    });
+}
 
 /// Whether the agent can at least read the inventory.
 pub(super) async fn check(client: &Client, list: &mut CheckList) -> bool {

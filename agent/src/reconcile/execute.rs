@@ -9,6 +9,7 @@ use std::time::Duration;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
@@ -19,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::metrics::Metrics;
+use crate::observe::LeaseDifferences;
 use crate::reconcile::fault::{CrashPoint, CrashTime};
+use crate::reconcile::lent::LentBooks;
 use crate::reconcile::live::Live;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::plan::{Snapshot, plan};
@@ -57,6 +60,10 @@ pub struct Executor {
     pub outage_grace_ms: watch::Receiver<u64>,
     /// Asks the uplink for a fresh desired state.
     pub resync: Arc<Notify>,
+    /// Receives the leases that this donor has in force.
+    pub lent: watch::Sender<LentLeases>,
+    /// Differences between the leases and the cluster.
+    pub differences: watch::Receiver<Arc<LeaseDifferences>>,
 }
 
 /// Backoff of a step after failures.
@@ -74,6 +81,7 @@ struct Loop {
     next_list: Duration,
     next_removal: Duration,
     next_resync: Duration,
+    lent: LentBooks,
 }
 
 type Ended = (Step, Result<(), StepError>);
@@ -85,6 +93,7 @@ impl Executor {
         let mut service = self.parts.deliveries.node_service.clone();
         let mut networks = self.parts.networks.subscribe();
         let mut saved = self.parts.saved.subscribe();
+        let mut differences = self.differences.clone();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -97,6 +106,7 @@ impl Executor {
                 Ok(()) = service.changed() => {}
                 Ok(()) = networks.changed() => {}
                 Ok(()) = saved.changed() => {}
+                Ok(()) = differences.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
                 () = self.parts.clock.sleep(sleep) => {}
             }
@@ -122,6 +132,7 @@ impl Executor {
             state.next_resync = now + RESYNC_INTERVAL;
             self.resync.notify_one();
         }
+        self.publish_lent(desired, state, now);
         let steps = self.plan(desired, state, now);
         self.count(desired);
         let mut sleep = MAX_PLAN_INTERVAL;
@@ -135,6 +146,18 @@ impl Executor {
             }
         }
         sleep.max(Duration::from_millis(1))
+    }
+
+    fn publish_lent(&self, desired: &Desired, state: &mut Loop, now: Duration) {
+        let records = self.parts.store.records();
+        let lent = state.lent.at(&self.parts.member.cluster, desired.state(), &records, now);
+        self.lent.send_if_modified(|known| {
+            let differs = *known != lent;
+            if differs {
+                *known = lent;
+            }
+            differs
+        });
     }
 
     fn plan(&self, desired: &Desired, state: &Loop, now: Duration) -> Vec<Step> {
@@ -169,6 +192,7 @@ impl Executor {
             settling: settling.at(clock.elapsed()),
             networks: networks.borrow().clone(),
             saved: saved.borrow().leases(),
+            unmarked: self.differences.borrow().unmarked.clone(),
             unwanted: BTreeSet::new(),
         }
     }

@@ -29,6 +29,8 @@ pub struct Live {
     pub settling: BTreeSet<ReportKey>,
     /// Leases under reclaim whose work is saved.
     pub saved: BTreeSet<LeaseId>,
+    /// Leases without their label or resource on one of their nodes.
+    pub unmarked: BTreeSet<LeaseId>,
     /// Networks between Liqos, by the peering that carries them.
     pub networks: BTreeMap<PeeringId, ObservedNetwork>,
     /// Objects that the broker no longer wants, as [`Desired`](comity_agent_model::desired::Desired) confirmed.

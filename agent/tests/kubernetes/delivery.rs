@@ -80,6 +80,10 @@ async fn pods_stay_on_the_leases_nodes(cluster: &Cluster, pods: &Api<Pod>) {
         let (code, message) = refusal(pods.create(&create, &pod(name, RESOURCE, amount)).await);
         assert!(code == 403 && message.contains(part) && message.contains(RESOURCE), "{code} {message}");
     }
+    for other in ["lease.comity.dev/lease-3", "gpus.lease.comity.dev/lease-3"] {
+        let (code, message) = refusal(pods.create(&create, &pod("foreign", other, 1)).await);
+        assert!((code == 403 || code == 422) && message.contains("no resource of another lease"), "{code} {message}");
+    }
     let mut elsewhere = pod("elsewhere", "nvidia.com/gpu", 0);
     elsewhere.spec.as_mut().unwrap().node_selector =
         Some([("kubernetes.io/hostname".to_owned(), "gpu-2".to_owned())].into());
@@ -257,7 +261,7 @@ async fn refused_at_once_and_soon_unknown(pods: &Api<Pod>) {
 pub(crate) async fn watches_survive_an_outage_of_the_api_server(cluster: &Cluster) {
     let settings =
         InventorySettings { salt: NodeSalt::new([4; 32]), reserve: LocalReserve::default(), rdma: Vec::new() };
-    let inventory = observe::kubernetes::observe(&cluster.agent, settings);
+    let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
     let mut nodes = inventory.nodes();
     nodes.wait_for(Option::is_some).await.unwrap();
     let donor = cluster.donor();

@@ -1,7 +1,10 @@
 //! The cluster's offer, watched on a real API server.
 
+use std::sync::Arc;
+
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_model::lent::{LentLease, NodeMark, PodsOf};
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
 use comity_proto::v1::Node;
@@ -9,14 +12,23 @@ use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use tokio::sync::watch;
 
 use crate::cluster::{Cluster, PATIENCE, lease, pod};
 
 pub(crate) async fn nodes_pods_and_leases_become_an_offer(cluster: &Cluster) {
     let salt = NodeSalt::new([9; 32]);
+    let lent = LentLease {
+        pods: PodsOf::Namespace,
+        mark: NodeMark::Resource,
+        resource: "nvidia.com/gpu".to_owned(),
+        is_wanted: true,
+        nodes: [(salt.node_id("gpu-1"), [("nvidia.com/gpu".to_owned(), 3)].into())].into(),
+    };
     let inventory = observe::kubernetes::observe(
         &cluster.agent,
         InventorySettings { salt: salt.clone(), reserve: LocalReserve::default(), rdma: Vec::new() },
+        watch::channel(Some(Arc::new([(LeaseId(1), lent)].into()))).1,
     );
     let nodes = inventory.nodes();
 
@@ -82,7 +94,7 @@ fn in_use(node: &Node) -> u32 {
     node.devices.iter().map(|device| device.local_use_milli).sum()
 }
 
-async fn wait_for(nodes: &tokio::sync::watch::Receiver<Nodes>, what: &str, holds: impl Fn(&[Node]) -> bool) {
+async fn wait_for(nodes: &watch::Receiver<Nodes>, what: &str, holds: impl Fn(&[Node]) -> bool) {
     let mut nodes = nodes.clone();
     let seen = nodes.wait_for(|nodes| nodes.as_ref().is_some_and(|nodes| holds(nodes)));
     assert!(tokio::time::timeout(PATIENCE, seen).await.is_ok(), "not seen: {what}");

@@ -56,6 +56,12 @@ pub(crate) async fn pods_of_a_lease_stay_on_its_nodes(cluster: &Cluster) {
     lender.prepare(&peer, &on(&["gpu-1", "gpu-2"])).await.unwrap();
     assert_eq!(labelled(&nodes).await, both);
 
+    // A Node object that was made again has no label.
+    let lost = Patch::Merge(json!({ "metadata": { "labels": { LABEL: null } } }));
+    nodes.patch("gpu-2", &PatchParams::default(), &lost).await.unwrap();
+    lender.reopen(&on(&["gpu-1", "gpu-2"])).await.unwrap();
+    assert_eq!(labelled(&nodes).await, both);
+
     lender.remove(LeaseId(70), "lease-70", None).await.unwrap();
     lender.remove(LeaseId(70), "lease-70", None).await.unwrap();
     assert!(labelled(&nodes).await.is_empty() && lender.list().await.unwrap().is_empty());

@@ -1,13 +1,13 @@
 //! Actions that a compromised agent must not be able to take.
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::cluster::{Cluster, eventually, refusal};
+use crate::cluster::{Cluster, eventually, pod, refusal};
 
 pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Cluster) {
     let agent = cluster.agent.client();
@@ -21,6 +21,19 @@ pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Clus
     assert!((code == 403 || code == 422) && message.contains("only the namespaces of leases"), "{code} {message}");
     let relabel = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "privileged" } } });
     assert!(namespaces.patch("research", &PatchParams::default(), &Patch::Merge(&relabel)).await.is_err());
+
+    // It may evict pods of leases, and no others.
+    let evict = async |namespace: &str| {
+        let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": "training" } });
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let pods = Api::<Pod>::namespaced(agent.clone(), namespace);
+        refusal(pods.create_subresource::<_, serde_json::Value>("eviction", "training", &dry, &eviction).await)
+    };
+    let research = Api::<Pod>::namespaced(cluster.admin(), "research");
+    research.create(&PostParams::default(), &pod("training", "nvidia.com/gpu", 0)).await.unwrap();
+    let (code, message) = evict("research").await;
+    assert!((code == 403 || code == 422) && message.contains("only objects in the namespaces of leases"), "{message}");
+    research.delete("training", &DeleteParams::default().grace_period(0)).await.unwrap();
 
     // The role that it may bind, in a namespace where it may not.
     let binding = |name: &str, role: &str| {

@@ -11,10 +11,16 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
+use crate::lease_nodes::is_counted_by_node;
 use crate::{DonorLease, TENANT_LABEL};
 
 /// Label with the borrowing cluster.
 const ORIGIN_LABEL: &str = "comity.dev/origin";
+/// Label of the namespace of a lease on several nodes: "several". Its pods request as many units of the lease's count
+/// as of its GPUs, which an admission policy checks.
+const NODES_LABEL: (&str, &str) = ("comity.dev/lease-nodes", "several");
+/// Annotation of a lease's namespace: the resource that counts its GPUs.
+pub(crate) const GPU_RESOURCE: &str = "comity.dev/gpu-resource";
 /// The tenant's ServiceAccount; a fixed name, so that the agent's own role can be limited to it.
 pub(crate) const SERVICE_ACCOUNT: &str = "comity-tenant";
 /// The default ServiceAccount of every namespace.
@@ -51,8 +57,16 @@ pub(crate) fn namespace(lease: &DonorLease) -> Namespace {
     for mode in ["enforce", "audit", "warn"] {
         labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
     }
-    let metadata =
-        ObjectMeta { name: Some(namespace_name(lease.lease_id)), labels: Some(labels), ..ObjectMeta::default() };
+    if is_counted_by_node(lease) {
+        labels.insert(NODES_LABEL.0.to_owned(), NODES_LABEL.1.to_owned());
+    }
+    let resource = (GPU_RESOURCE.to_owned(), lease.placement.resource_name.clone());
+    let metadata = ObjectMeta {
+        name: Some(namespace_name(lease.lease_id)),
+        labels: Some(labels),
+        annotations: Some([resource].into()),
+        ..ObjectMeta::default()
+    };
     Namespace { metadata, ..Namespace::default() }
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
 
 use crate::DonorLease;
-use crate::lease_nodes::lease_resource;
+use crate::lease_nodes::{is_counted_by_node, lease_gpus, lease_resource};
 
 /// Name of the quota; the origin reads it to check that the lease is usable.
 pub(crate) const QUOTA_NAME: &str = "gpus";
@@ -57,6 +57,9 @@ pub(crate) fn resource_quota(
     // A quota has no separate limit for extended resources: their limit is their request. GPUs are inserted last, so
     // that no function of the same name replaces their count.
     hard.insert(format!("requests.{}", placement.resource_name), number(placement.resource_count));
+    if is_counted_by_node(lease) {
+        hard.insert(format!("requests.{}", lease_gpus(lease.lease_id)), number(placement.resource_count));
+    }
     let shares = shares(lease);
     for (name, amount) in [
         ("cpu", milli(cpu_milli(lease))),
@@ -199,8 +202,10 @@ mod tests {
         let devices: Vec<_> = hard
             .iter()
             .filter(|(name, amount)| name.contains('/') && name.starts_with("requests.") && *amount != "0")
+            .map(|(name, amount)| (name.as_str(), amount.as_str()))
             .collect();
-        assert_eq!(devices, [(&"requests.nvidia.com/gpu".to_owned(), &"3".to_owned())]);
+        let expected = [("requests.gpus.lease.comity.dev/lease-7", "3"), ("requests.nvidia.com/gpu", "3")];
+        assert_eq!(devices, expected, "the lease has two nodes");
         for other in [
             "requests.rdma/hca",
             "requests.amd.com/cpx_nps4",

@@ -101,6 +101,10 @@ impl VirtualNodeDonor for NodeLender {
         })
     }
 
+    fn reopen<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<(), DeliveryError>> {
+        Box::pin(self.nodes.relabel(lease))
+    }
+
     fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>> {
         Box::pin(self.wait_until_in_force(slice, grant))
     }

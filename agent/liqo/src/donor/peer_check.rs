@@ -1,7 +1,7 @@
 //! Checks a consumer's Liqo id. Its certificates carry the id as user name and group, so a consumer with the id of a
 //! user or group of this cluster would have the same rights.
 
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call};
+use comity_agent_kubernetes::call::{Pager, call};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_types::is_dns_label;
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
@@ -61,9 +61,9 @@ impl LiqoDonor {
     {
         let api = Api::<K>::all(self.client.clone());
         let operation = format!("list {}s", K::kind(&()));
-        let mut page = ListParams::default().limit(PAGE_SIZE);
-        for _ in 0..MAX_PAGES {
-            let list = rights(call(&operation, api.list(&page)).await)?;
+        let mut pager = Pager::new(ListParams::default());
+        while let Some(page) = pager.page() {
+            let list = rights(call(&operation, api.list(page)).await)?;
             let found = list.items.iter().find(|binding| {
                 let (role, subjects) = parts(binding);
                 gives_rights(role, subjects.unwrap_or_default(), id)
@@ -71,10 +71,7 @@ impl LiqoDonor {
             if let Some(binding) = found {
                 return Ok(Some(format!("{} {}", K::kind(&()), binding.meta().name.as_deref().unwrap_or_default())));
             }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(None),
-            }
+            pager.turn(&list.metadata);
         }
         Ok(None)
     }

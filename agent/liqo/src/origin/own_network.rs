@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt};
+use comity_agent_kubernetes::call::{Pager, call, call_opt};
 use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
@@ -64,16 +64,13 @@ impl LiqoOrigin {
 
 async fn nodes_pod_cidrs(client: &Client) -> Result<BTreeSet<String>, DeliveryError> {
     let nodes = Api::<Node>::all(client.clone());
-    let mut page = ListParams::default().limit(PAGE_SIZE);
+    let mut pager = Pager::new(ListParams::default());
     let mut cidrs = BTreeSet::new();
-    for _ in 0..MAX_PAGES {
-        let list = call("list nodes for their pod CIDRs", nodes.list(&page)).await?;
+    while let Some(page) = pager.page() {
+        let list = call("list nodes for their pod CIDRs", nodes.list(page)).await?;
+        pager.turn(&list.metadata);
         for spec in list.items.into_iter().filter_map(|node| node.spec) {
             cidrs.extend(spec.pod_cidrs.unwrap_or_else(|| spec.pod_cidr.into_iter().collect()));
-        }
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => break,
         }
     }
     Ok(cidrs)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use comity_agent_kubernetes::call::{MAX_PAGES, PAGE_SIZE, call, call_opt, patching};
+use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_policy::quantity::nano as quantity_nano;
@@ -112,16 +112,13 @@ impl LiqoOrigin {
     /// Slices that match a label selector, whatever donor they are for.
     pub(super) async fn slices(&self, selector: &str) -> Result<Vec<DynamicObject>, DeliveryError> {
         let api = self.cluster_wide(&resource_slice());
-        let mut page = ListParams::default().labels(selector).limit(PAGE_SIZE);
+        let mut pager = Pager::new(ListParams::default().labels(selector));
         let mut slices = Vec::new();
-        for _ in 0..MAX_PAGES {
-            let list = call("list the ResourceSlices of leases", api.list(&page)).await?;
+        while let Some(page) = pager.page() {
+            let list = call("list the ResourceSlices of leases", api.list(page)).await?;
+            pager.turn(&list.metadata);
             // Replicas of slices that others request from this cluster have the label too.
             slices.extend(list.items.into_iter().filter(|slice| !is_replica(slice)));
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
-            }
         }
         Ok(slices)
     }

@@ -58,6 +58,26 @@ impl Placement {
         Self { donor, nodes: Vec::new(), resource_name: String::new(), resource_count: 0 }
     }
 
+    /// The lease's part of each node, in units of the counted resource. The broker sends only the total: it is divided
+    /// by thousandths of devices, and no unit is lost to rounding.
+    #[must_use]
+    pub fn units_by_node(&self) -> Vec<(&NodePlacement, u64)> {
+        let milli = |node: &NodePlacement| node.devices.iter().map(|share| u128::from(share.milli)).sum::<u128>();
+        let total: u128 = self.nodes.iter().map(milli).sum();
+        // Without devices, all nodes count alike.
+        let weight = |node: &NodePlacement| if total == 0 { 1 } else { milli(node) };
+        let whole = if total == 0 { self.nodes.len() as u128 } else { total };
+        let count = u128::from(self.resource_count);
+        let mut seen = 0_u128;
+        let part = |node| {
+            // The difference of running totals: the parts add up to the count.
+            let before = count * seen / whole;
+            seen += weight(node);
+            (node, u64::try_from(count * seen / whole - before).unwrap_or(u64::MAX))
+        };
+        self.nodes.iter().map(part).collect()
+    }
+
     /// Total virtual functions, by resource.
     #[must_use]
     pub fn functions(&self) -> BTreeMap<&str, u64> {
@@ -118,6 +138,32 @@ mod tests {
         let placement = Placement::try_from(message).unwrap();
         assert_eq!(placement.functions(), BTreeMap::from([("ib_vf", 5)]));
         assert_eq!(placement.nodes[0].functions.len(), 1);
+    }
+
+    #[test]
+    fn units_of_all_nodes_add_up_to_the_count() {
+        let placement = |count, milli: &[&[u32]]| {
+            let node = |devices: &&[u32]| NodePlacement {
+                devices: devices.iter().map(|milli| DeviceShare { device: 0, milli: *milli }).collect(),
+                ..NodePlacement::default()
+            };
+            let nodes = milli.iter().map(node).collect();
+            Placement { nodes, resource_count: count, ..Placement::new("north".parse().unwrap()) }
+        };
+        for (count, milli, expected) in [
+            (3, &[&[1_000, 1_000][..], &[1_000]][..], vec![2, 1]),
+            // Time slices of a quarter.
+            (5, &[&[500][..], &[750]], vec![2, 3]),
+            // MIG instances, whose thousandths are rounded down.
+            (8, &[&[142 * 7][..], &[142]], vec![7, 1]),
+            (4, &[&[1_000][..]], vec![4]),
+            (4, &[&[][..], &[]], vec![2, 2]),
+        ] {
+            let placement = placement(count, milli);
+            let units: Vec<u64> = placement.units_by_node().into_iter().map(|(_, units)| units).collect();
+            assert_eq!(units, expected, "{count} over {milli:?}");
+        }
+        assert!(placement(3, &[]).units_by_node().is_empty());
     }
 
     #[test]

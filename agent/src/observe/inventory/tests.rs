@@ -1,5 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::Arc;
+
+use comity_agent_model::lent::{LentLease, NodeMark, PodsOf};
 use k8s_openapi::api::core::v1 as core;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -69,17 +72,34 @@ where
     object
 }
 
-fn look_with(nodes: &[Value], pods: &[Value], lent: &[&str], reserve: &LocalReserve) -> BuiltInventory {
+/// lease-1, with a namespace and all devices of gpu-1.
+fn one_lease() -> Guests {
+    let amounts = ["nvidia.com/gpu", "nvidia.com/ib_vf"].map(|name| (name.to_owned(), 8));
+    let rest = [("cpu".to_owned(), 112_000), ("memory".to_owned(), 2_048 << 30)];
+    let lease = LentLease {
+        pods: PodsOf::Namespace,
+        mark: NodeMark::Nothing,
+        resource: "nvidia.com/gpu".to_owned(),
+        is_wanted: true,
+        nodes: BTreeMap::from([(TEST_SALT.node_id("gpu-1"), amounts.into_iter().chain(rest).collect())]),
+    };
+    Guests {
+        lease_namespaces: BTreeMap::from([("comity-lease-1".to_owned(), LeaseId(1))]),
+        leases: Arc::new(BTreeMap::from([(LeaseId(1), lease)])),
+        ..Guests::default()
+    }
+}
+
+fn look_with(nodes: &[Value], pods: &[Value], guests: &Guests, reserve: &LocalReserve) -> BuiltInventory {
     let nodes: Vec<NodeFacts> = nodes.iter().filter_map(|node| NodeFacts::of(&read::<core::Node>(node))).collect();
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
-    let lent = lent.iter().map(|name| (*name).to_owned()).collect();
     let settings = InventorySettings { salt: TEST_SALT, reserve: *reserve, rdma: Vec::new() };
-    build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings)
+    build_nodes(&nodes, &pods, guests, &BTreeMap::new(), &settings)
 }
 
 fn build(nodes: &[Value], pods: &[Value]) -> Vec<Node> {
-    look_with(nodes, pods, &["comity-lease-1"], &LocalReserve::default()).nodes
+    look_with(nodes, pods, &one_lease(), &LocalReserve::default()).nodes
 }
 
 fn local_use(node: &Node) -> Vec<u32> {
@@ -295,7 +315,8 @@ fn devices_of_unknown_kind_are_left_out_with_a_reason() {
             ("gpu.product", "NVIDIA-H100-80GB-HBM3-SHARED"),
         ],
     );
-    let built = look_with(&[unlabelled, hami, invalid, changing, wild], &[], &[], &LocalReserve::default());
+    let built =
+        look_with(&[unlabelled, hami, invalid, changing, wild], &[], &Guests::default(), &LocalReserve::default());
     assert!(built.nodes.is_empty());
     let reasons: Vec<_> = built.not_offered.iter().map(|left| left.reason.as_str()).collect();
     for (reason, part) in
@@ -310,7 +331,7 @@ fn devices_of_unknown_kind_are_left_out_with_a_reason() {
 fn the_reserve_is_local_use_that_local_work_may_already_fill() {
     let reserve = LocalReserve { gpus_per_node: 2, cpu_milli: 8_000, memory_mib: 512 };
     let pods = [raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 1)];
-    let built = look_with(&[raw_node("gpu-1")], &pods, &[], &reserve);
+    let built = look_with(&[raw_node("gpu-1")], &pods, &Guests::default(), &reserve);
     assert_eq!(local_use(&built.nodes[0]), [0, 0, 0, 0, 0, 0, 1_000, 1_000]);
     assert_eq!((built.nodes[0].local_cpu_milli, built.nodes[0].local_memory_mib), (8_000, 1_024));
 }
@@ -356,7 +377,7 @@ fn numa_nodes_come_from_topology_objects_unless_the_owner_wrote_them() {
         );
         let facts = [NodeFacts::of(&read::<core::Node>(&raw)).unwrap()];
         let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-        build_nodes(&facts, &[], &BTreeSet::new(), &topologies, &settings).nodes.remove(0)
+        build_nodes(&facts, &[], &Guests::default(), &topologies, &settings).nodes.remove(0)
     };
     let wiring = with(None);
     assert_eq!((wiring.numa.len(), wiring.numa[1].cpu_milli), (2, 56_000));

@@ -8,7 +8,7 @@ use comity_types::{Delivery, Side};
 use super::lease_end::{TakeDown, ends, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
 use super::{Snapshot, Step};
-use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReportLease, SealCredential};
+use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReopenLease, ReportLease, SealCredential};
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
@@ -21,7 +21,12 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64,
         return;
     }
     match record {
-        Some(record) if !record.removed => serve(snapshot, lease, record, steps),
+        Some(record) if !record.removed => {
+            serve(snapshot, lease, record, steps);
+            if record.namespace.is_some() && snapshot.live.unmarked.contains(&lease.id) {
+                steps.push(ReopenLease { lease: Box::new(lease.clone()) }.into());
+            }
+        }
         _ => admit(snapshot, lease, record.is_some(), lent_milli, steps),
     }
 }

@@ -8,6 +8,7 @@ mod prepare_lease;
 mod probe;
 mod refuse_lease;
 mod remove_lease;
+mod reopen_lease;
 mod report;
 mod report_checkpointed;
 mod report_lease;
@@ -24,6 +25,7 @@ pub use prepare_lease::PrepareLease;
 pub use probe::Probe;
 pub use refuse_lease::RefuseLease;
 pub use remove_lease::RemoveLease;
+pub use reopen_lease::ReopenLease;
 pub use report_checkpointed::ReportCheckpointed;
 pub use report_lease::ReportLease;
 pub use seal_credential::SealCredential;
@@ -42,6 +44,8 @@ kinds! {
         RefuseLease(RefuseLease),
         /// Donor: makes its namespace, or grants its virtual node.
         PrepareLease(PrepareLease),
+        /// Donor: marks its nodes again.
+        ReopenLease(ReopenLease),
         /// Donor: seals its credential.
         SealCredential(SealCredential),
         /// Reports it ready again.

@@ -115,7 +115,7 @@ fn text(device: &Device) -> String {
 #[test]
 fn labels_of_nvidias_own_programs_give_these_devices() {
     for case in CASES {
-        let built = look_with(&[raw(case)], &[], &[], &LocalReserve::default());
+        let built = look_with(&[raw(case)], &[], &Guests::default(), &LocalReserve::default());
         let devices: Vec<String> = built.nodes.iter().flat_map(|node| &node.devices).map(text).collect();
         let place = format!("{} with {:?}", case.labels, case.counts);
         match case.offered {

@@ -24,9 +24,8 @@ fn build(node: &Value, pods: &[Value], rdma: Vec<RdmaResource>) -> (Vec<RdmaBand
     let nodes = [NodeFacts::of(&read::<core::Node>(node)).unwrap()];
     let mut names = Names::default();
     let pods: Vec<PodFacts> = pods.iter().filter_map(|pod| names.facts_of(&read::<core::Pod>(pod))).collect();
-    let lent = BTreeSet::from(["comity-lease-1".to_owned()]);
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma };
-    let mut built = build_nodes(&nodes, &pods, &lent, &BTreeMap::new(), &settings);
+    let mut built = build_nodes(&nodes, &pods, &one_lease(), &BTreeMap::new(), &settings);
     (built.nodes.remove(0).rdma, built.not_offered)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::reconcile::steps::lease::{
     AcceptCredential, AdmitLease, ForgetLease, LeaseStep, OpenCredential, PrepareLease, Probe, RefuseLease,
-    RemoveLease, ReportCheckpointed, ReportLease, SealCredential,
+    RemoveLease, ReopenLease, ReportCheckpointed, ReportLease, SealCredential,
 };
 use crate::reconcile::steps::peering::{
     CheckProof, ClosePeering, ConfigureFabric, FailPeering, ForgetPeering, MakeKeys, OpenPsk, PeeringStep,
@@ -98,6 +98,9 @@ impl Sim {
                         node_labels: BTreeMap::new(),
                     });
                 });
+            }
+            LeaseStep::ReopenLease(ReopenLease { lease }) => {
+                self.live.unmarked.remove(&lease.id);
             }
             LeaseStep::SealCredential(SealCredential { lease, ends_at_ms, epoch, .. }) => {
                 let (now, end) = (self.now_ms, *ends_at_ms);

@@ -27,6 +27,19 @@ fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
 }
 
 #[test]
+fn a_prepared_lease_marks_its_nodes_again_and_one_that_ends_does_not() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
+    sim.live.unmarked = BTreeSet::from([LEASE, LeaseId(9)]);
+    assert_eq!(sim.names(), ["admit-lease"], "nothing is prepared yet");
+    assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential", "reopen-lease"]);
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.live.unmarked = BTreeSet::from([LEASE]);
+    sim.desired.leases[0].state = Some(LeaseState::Ending);
+    assert_eq!(sim.settle(), ["remove-lease"]);
+}
+
+#[test]
 fn a_lease_goes_from_credential_to_its_end_on_the_origin() {
     let mut sim = connected_origin();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];

@@ -1,0 +1,188 @@
+//! Divides pods into the donor's own use and the use of leases. Pure.
+//!
+//! The broker counts a lease's amounts on the nodes of its placement. Pods of the lease count as lent there up to these
+//! amounts; the excess, and its pods on other nodes, are local use of those nodes, so that they are not lent twice.
+//!
+//! A lease counts from its admission until a short time after its objects are removed, so that nothing flaps while it
+//! starts or ends: its pods come later and go earlier. Pods of a lease that is not in force here count as local use:
+//! the broker counts nothing for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use comity_agent_kubernetes::gpu_resource;
+use comity_agent_kubernetes::pod_request::Amounts;
+use comity_agent_model::lent::{LentLease, PodsOf};
+use comity_agent_model::node_id::NodeSalt;
+use comity_types::LeaseId;
+
+use super::pod_facts::{GuestPod, GuestStage, PLACEHOLDER_NAMESPACE, PodFacts};
+
+/// Namespaces of guests, and the leases in force.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guests {
+    /// Namespaces of leases.
+    pub(crate) lease_namespaces: BTreeMap<String, LeaseId>,
+    /// Namespaces that Liqo made for pods of other clusters.
+    pub(crate) liqo_namespaces: BTreeSet<String>,
+    /// Leases in force.
+    pub(crate) leases: Arc<BTreeMap<LeaseId, LentLease>>,
+}
+
+/// A pod of a lease that runs where the lease was not placed, or holds more than was placed there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriftedPod {
+    /// Its lease.
+    pub lease: LeaseId,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// The node that it runs on.
+    pub node: String,
+    /// Resource that counts the lease's GPUs.
+    pub resource: String,
+    /// Units of that resource that the lease has on this node.
+    pub allowed: u64,
+    /// Units that the pod holds.
+    pub held: u64,
+}
+
+/// Use of all nodes.
+#[derive(Debug, Default)]
+pub(crate) struct NodeUse<'a> {
+    /// Amounts that no lease accounts for, by node.
+    pub(crate) local: BTreeMap<&'a str, Amounts>,
+    /// Pods beyond their leases, the youngest of each lease first.
+    pub(crate) drifted: Vec<DriftedPod>,
+    /// Units that pods of a lease hold on a node.
+    held: BTreeMap<(LeaseId, &'a str), u64>,
+}
+
+impl NodeUse<'_> {
+    /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending.
+    pub(crate) fn unused(&self, nodes: &[&str], guests: &Guests, salt: &NodeSalt) -> BTreeMap<(LeaseId, String), u64> {
+        let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted).collect();
+        let mut unused = BTreeMap::new();
+        for node in nodes.iter().filter(|_| !wanted.is_empty()) {
+            let node_id = salt.node_id(node);
+            for (id, lease) in &wanted {
+                let allowed = lease.nodes.get(&node_id).and_then(|amounts| amounts.get(&lease.resource));
+                let held = self.held.get(&(**id, *node)).copied().unwrap_or(0);
+                let left = allowed.map_or(0, |allowed| allowed.saturating_sub(held));
+                if left > 0 {
+                    unused.insert((**id, (*node).to_owned()), left);
+                }
+            }
+        }
+        unused
+    }
+}
+
+/// Divides the pods.
+pub(crate) fn divide<'a>(
+    pods: impl IntoIterator<Item = &'a PodFacts>,
+    guests: &Guests,
+    salt: &NodeSalt,
+) -> NodeUse<'a> {
+    let users: BTreeMap<&str, LeaseId> =
+        guests.leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect();
+    let mut found = NodeUse::default();
+    let mut of_leases: BTreeMap<(LeaseId, &str), Vec<LeasePod<'a>>> = BTreeMap::new();
+    for pod in pods {
+        if guests.is_placeholder(pod) {
+            continue;
+        }
+        match guests.lease_of(pod, &users) {
+            Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(LeasePod { pod, guest }),
+            None => add(found.local.entry(&pod.node).or_default(), pod),
+        }
+    }
+    for ((id, node), mut pods) in of_leases {
+        let lease = &guests.leases[&id];
+        let allowed = lease.nodes.get(&salt.node_id(node));
+        let mut total = Amounts::new();
+        for LeasePod { pod, .. } in &pods {
+            add(&mut total, pod);
+        }
+        found.held.insert((id, node), total.get(&lease.resource).copied().unwrap_or(0));
+        let limit = |name: &String| allowed.and_then(|allowed| allowed.get(name)).copied().unwrap_or(0);
+        let local = found.local.entry(node).or_default();
+        for (name, amount) in total {
+            let sum = local.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(amount.saturating_sub(limit(&name)));
+        }
+        // Pods that are going hold nothing for long, so they count last.
+        pods.sort_by_key(|LeasePod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
+        let drifted = beyond(&pods, allowed).into_iter().rev().map(|LeasePod { pod, guest }| DriftedPod {
+            lease: id,
+            namespace: pod.namespace.to_string(),
+            name: guest.name.clone(),
+            uid: guest.uid.clone(),
+            node: node.to_owned(),
+            resource: lease.resource.clone(),
+            allowed: limit(&lease.resource),
+            held: pod.request(&lease.resource),
+        });
+        found.drifted.extend(drifted);
+    }
+    found
+}
+
+/// A pod of a lease in force.
+#[derive(Clone, Copy)]
+struct LeasePod<'a> {
+    pod: &'a PodFacts,
+    guest: &'a GuestPod,
+}
+
+/// The running pods, oldest first, that do not fit into the devices that the older ones leave.
+fn beyond<'a>(pods: &[LeasePod<'a>], allowed: Option<&BTreeMap<String, u64>>) -> Vec<LeasePod<'a>> {
+    let devices = allowed.into_iter().flatten().filter(|(name, _)| gpu_resource::is_extended(name));
+    let mut left: BTreeMap<&str, u64> = devices.map(|(name, amount)| (name.as_str(), *amount)).collect();
+    let mut beyond = Vec::new();
+    for pod in pods {
+        if allowed.is_some() && left.iter().all(|(name, left)| pod.pod.request(name) <= *left) {
+            for (name, left) in &mut left {
+                *left -= pod.pod.request(name);
+            }
+        } else if pod.guest.stage == GuestStage::Bound {
+            beyond.push(*pod);
+        }
+    }
+    beyond
+}
+
+impl Guests {
+    /// Whether a pod only holds a GPU for a lease in force, which accounts for it.
+    fn is_placeholder(&self, pod: &PodFacts) -> bool {
+        let guest = pod.guest.as_ref().filter(|_| *pod.namespace == *PLACEHOLDER_NAMESPACE);
+        guest.and_then(|guest| guest.lease).is_some_and(|lease| self.leases.contains_key(&lease))
+    }
+
+    /// The lease in force that a pod belongs to.
+    fn lease_of<'a>(&self, pod: &'a PodFacts, users: &BTreeMap<&str, LeaseId>) -> Option<(LeaseId, &'a GuestPod)> {
+        let guest = pod.guest.as_deref()?;
+        if let Some(lease) = self.lease_namespaces.get(&*pod.namespace) {
+            let of_namespace = self.leases.get(lease).is_some_and(|lease| lease.pods == PodsOf::Namespace);
+            return of_namespace.then_some((*lease, guest));
+        }
+        // The label alone could hide local use.
+        let user = guest.liqo_user.as_deref().filter(|_| self.liqo_namespaces.contains(&*pod.namespace))?;
+        Some((*users.get(user)?, guest))
+    }
+}
+
+fn add(amounts: &mut Amounts, pod: &PodFacts) {
+    for (name, amount) in &pod.requests {
+        match amounts.get_mut(&**name) {
+            Some(sum) => *sum = sum.saturating_add(*amount),
+            None => drop(amounts.insert(name.to_string(), *amount)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

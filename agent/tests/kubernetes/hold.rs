@@ -1,0 +1,95 @@
+//! Placeholders that hold leased GPUs against the donor's own pods.
+
+use std::sync::Arc;
+
+use comity_agent::observe::PLACEHOLDER_NAMESPACE;
+use comity_agent::services::placeholders::{self, PlaceholderContext};
+use comity_agent_delivery::DonorDelivery as _;
+use comity_runtime::SystemClock;
+use comity_types::LeaseId;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{Cluster, eventually, lease, pod, refusal};
+use crate::drift::{GPU, local_use, observe_with};
+
+pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &Cluster) {
+    let (donor, lease) = (cluster.donor(), lease("lease-52"));
+    donor.prepare(&lease).await.unwrap();
+    let (lent, inventory) = observe_with(cluster, &lease);
+    let stop = CancellationToken::new();
+    let context = PlaceholderContext {
+        client: cluster.agent.client(),
+        image: "comity.local/pause:1".to_owned(),
+        lent: lent.subscribe(),
+        differences: inventory.differences(),
+        clock: Arc::new(SystemClock::new()),
+    };
+    let task = tokio::spawn(placeholders::run(context, stop.clone()));
+    let held = Api::<Pod>::namespaced(cluster.admin(), PLACEHOLDER_NAMESPACE);
+    let bound = async || {
+        let pods = held.list(&ListParams::default()).await.unwrap();
+        let nodes = pods.items.into_iter().filter_map(|pod| pod.spec?.node_name);
+        nodes.filter(|node| node == "gpu-1").count()
+    };
+    eventually("three GPUs of gpu-1 are held", || async { bound().await == 3 }).await;
+    local_use(&inventory.nodes(), "gpu-1", 0).await;
+
+    // The donor's own pods get the other five GPUs of the node, and no sixth.
+    let research = Api::<Pod>::namespaced(cluster.admin(), "research");
+    let here = |name: &str, gpus: u32| {
+        let mut pod = pod(name, GPU, gpus);
+        let host = [("kubernetes.io/hostname".to_owned(), "gpu-1".to_owned())];
+        pod.spec.as_mut().unwrap().node_selector = Some(host.into());
+        pod
+    };
+    let node_of = async |name: &str| research.get(name).await.unwrap().spec.unwrap().node_name;
+    research.create(&PostParams::default(), &here("five", 5)).await.unwrap();
+    eventually("five GPUs are used locally", || async { node_of("five").await.is_some() }).await;
+    research.create(&PostParams::default(), &here("sixth", 1)).await.unwrap();
+    eventually("the donor's own pod waits", || async {
+        let conditions = research.get("sixth").await.unwrap().status.unwrap().conditions.unwrap_or_default();
+        conditions.iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
+    })
+    .await;
+    assert_eq!((node_of("sixth").await, bound().await), (None, 3));
+    // It could win the race for a GPU that a placeholder gives up.
+    research.delete("sixth", &DeleteParams::default().grace_period(0)).await.unwrap();
+
+    let tenant = cluster.tenant(&donor.credential(&lease).await.unwrap());
+    let lent_pods = Api::<Pod>::default_namespaced(tenant);
+    lent_pods.create(&PostParams::default(), &pod("two", GPU, 2)).await.unwrap();
+    eventually("a pod of the lease takes the place of two", || async {
+        lent_pods.get("two").await.unwrap().spec.unwrap().node_name.as_deref() == Some("gpu-1") && bound().await == 1
+    })
+    .await;
+    lent_pods.delete("two", &DeleteParams::default().grace_period(0)).await.unwrap();
+    eventually("all three are held again", || async { bound().await == 3 }).await;
+    research.delete("five", &DeleteParams::default().grace_period(0)).await.unwrap();
+
+    // Somebody who controls the agent gets no pods of his choice.
+    let own = Api::<Pod>::namespaced(cluster.agent.client(), PLACEHOLDER_NAMESPACE);
+    let mut chosen = serde_json::to_value(held.list(&ListParams::default()).await.unwrap().items[0].clone()).unwrap();
+    chosen["metadata"] = json!({ "name": "chosen", "labels": { "comity.dev/lease": "lease-52" } });
+    chosen["spec"]["nodeName"] = json!(null);
+    chosen["spec"]["containers"][0]["command"] = json!(["mine"]);
+    let chosen: Pod = serde_json::from_value(chosen).unwrap();
+    let (code, message) = refusal(own.create(&PostParams::default(), &chosen).await);
+    assert!((code == 403 || code == 422) && message.contains("its image's own command"), "{code} {message}");
+
+    lent.send_modify(|leases| {
+        let mut ending = leases.as_deref().unwrap().clone();
+        ending.get_mut(&LeaseId(52)).unwrap().is_wanted = false;
+        *leases = Some(Arc::new(ending));
+    });
+    eventually("nothing is held for a lease that ends", || async {
+        held.list(&ListParams::default()).await.unwrap().items.is_empty()
+    })
+    .await;
+    stop.cancel();
+    task.await.unwrap();
+    donor.remove(LeaseId(52)).await.unwrap();
+}
