@@ -165,7 +165,8 @@ async fn every_other_device_is_refused(clusters: &RealClusters, leased: &Path, l
     let status = r#"{"status": {"allocation": null}}"#;
     let patch = ["patch", "resourceclaim", "gpu-0", "--type=merge"];
     refused(&[&patch[..], &["-p", r#"{"metadata": {"labels": {"a": "b"}}}"#]].concat(), "", "cannot patch").await;
-    refused(&[&patch[..], &["--subresource=status", "-p", status]].concat(), "", "cannot patch").await;
+    refused(&[&patch[..], &["--subresource=status", "-p", status]].concat(), "", "resource \"resourceclaims/status\"")
+        .await;
     refused(&["delete", "resourceclaim", "gpu-1"], "", "cannot delete").await;
 
     // A role that somebody binds to the tenant by mistake opens nothing.
