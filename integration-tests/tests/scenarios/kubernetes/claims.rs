@@ -79,7 +79,7 @@ async fn a_container_sees_exactly_the_devices_of_its_claims() {
         return;
     }
     let binaries = Binaries::ensure(Needs::RealNodes).await.unwrap();
-    let config = RealClustersConfig { donor_gpus: 0, donor_dra_gpus: 4, ..RealClustersConfig::default() };
+    let config = RealClustersConfig { donor_gpus: 0, donor_dra_gpus: 6, ..RealClustersConfig::default() };
     let clusters = Arc::new(RealClusters::start(&binaries, config).await.unwrap());
     let donor = &clusters.donor;
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ async fn a_container_sees_exactly_the_devices_of_its_claims() {
     .or_logs(&federation);
     let devices = tenant(&["exec", "both", "--", "/probe", "ls", "/dev"], "").await.or_logs(&federation);
     let seen: Vec<&str> = devices.split_whitespace().filter(|name| name.starts_with("nvidia")).collect();
-    assert_eq!(seen, ["nvidia1", "nvidia2"], "of four: the first is the donor's, the last is free");
+    assert_eq!(seen, ["nvidia1", "nvidia2"], "of six: the first is the donor's, and the others are free");
 
     every_other_device_is_refused(&clusters, &leased, &lease).await;
 
@@ -165,7 +165,8 @@ async fn every_other_device_is_refused(clusters: &RealClusters, leased: &Path, l
     let status = r#"{"status": {"allocation": null}}"#;
     let patch = ["patch", "resourceclaim", "gpu-0", "--type=merge"];
     refused(&[&patch[..], &["-p", r#"{"metadata": {"labels": {"a": "b"}}}"#]].concat(), "", "cannot patch").await;
-    refused(&[&patch[..], &["--subresource=status", "-p", status]].concat(), "", "cannot patch").await;
+    refused(&[&patch[..], &["--subresource=status", "-p", status]].concat(), "", "resource \"resourceclaims/status\"")
+        .await;
     refused(&["delete", "resourceclaim", "gpu-1"], "", "cannot delete").await;
 
     // A role that somebody binds to the tenant by mistake opens nothing.
