@@ -19,6 +19,7 @@ use comity_agent_kubernetes::api::within_limit;
 use comity_agent_model::lease_id::{LEASE_LABEL, RUNTIME_CLASS_LABEL, lease_of_namespace};
 use comity_runtime::Clock;
 use futures::future::BoxFuture;
+use http::StatusCode;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
@@ -62,7 +63,7 @@ impl LeasePodsReview {
                 Ok(pod) => {
                     response.with_patch(difference(request.object.as_ref(), &pod)?).map_err(|e| e.to_string())?
                 }
-                Err(reason) => response.deny(reason),
+                Err(reason) => forbidden(response, reason),
             };
         }
         Ok(response.into_review())
@@ -96,6 +97,12 @@ impl LeasePodsReview {
         complete(&mut pod, &terms);
         Ok(Ok(pod))
     }
+}
+
+fn forbidden(response: AdmissionResponse, reason: String) -> AdmissionResponse {
+    let mut refused = response.deny(reason);
+    refused.result.code = StatusCode::FORBIDDEN.as_u16();
+    refused
 }
 
 /// The steps from one pod to the other.
