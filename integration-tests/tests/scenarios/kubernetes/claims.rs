@@ -162,7 +162,7 @@ async fn every_other_device_is_refused(clusters: &RealClusters, leased: &Path, l
     ] {
         refused(&create, &wanted.to_string(), part).await;
     }
-    let status = r#"{"status": {"allocation": null}}"#;
+    let status = r#"{"status": {"allocation": null, "reservedFor": null}}"#;
     let patch = ["patch", "resourceclaim", "gpu-0", "--type=merge"];
     refused(&[&patch[..], &["-p", r#"{"metadata": {"labels": {"a": "b"}}}"#]].concat(), "", "cannot patch").await;
     refused(&[&patch[..], &["--subresource=status", "-p", status]].concat(), "", "resource \"resourceclaims/status\"")
