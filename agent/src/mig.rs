@@ -15,7 +15,7 @@
 //! **What is known.** The node's label names a configuration of the ConfigMap, which gives the counts of each device.
 //! The agent believes it only while the manager reports `success` and the node counts just these instances. Slots are
 //! the agent's own: neither label nor device plugin shows them, and one instance of a profile is as good as another.
-//! [`device_layout`] places the counts so that each lease's instances start where the broker placed them.
+//! `device_layout` places the counts so that each lease's instances start where the broker placed them.
 //!
 //! **Which device is empty.** The device plugin counts by profile, so nobody sees which device a pod holds. A device is
 //! empty if no pod of the node, local or lent, uses any profile that the device has. It may be cut if, in addition, no
@@ -25,10 +25,10 @@
 //! **Order.** One task plans all nodes, and each node has at most one change under way; leases of one node that wait
 //! together are cut together. Right before a change the pods of the node are listed again.
 //!
-//! - [`device_layout`]: the instances of a device and where they start
-//! - [`mig_config`]: mig-parted's configurations, and the agent's own among them
-//! - [`node_plan`]: the next step of one node; [`node_change`]: a change under way; [`supply`]: which leases are served
-//! - [`mig_keeper`]: carries steps out; [`mig_book`]: what it knows
+//! - `device_layout`: the instances of a device and where they start
+//! - `mig_config`: mig-parted's configurations, and the agent's own among them
+//! - `node_plan`: the next step of one node; `node_change`: a change under way; `supply`: which leases are served
+//! - `mig_keeper`: carries steps out; `mig_book`: what it knows
 
 pub(crate) mod device_layout;
 pub mod mig_book;

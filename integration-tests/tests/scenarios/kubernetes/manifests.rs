@@ -139,7 +139,10 @@ fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         // It names the MIG manager's ConfigMap, which is the donor's choice.
         let is_optional = name == "mig.yaml";
-        assert!(is_optional || !name.ends_with(".yaml") || listed.contains(&name.as_str()), "{name} is not in {listed:?}");
+        assert!(
+            is_optional || !name.ends_with(".yaml") || listed.contains(&name.as_str()),
+            "{name} is not in {listed:?}"
+        );
     }
     let all = documents(&deploy().join("liqo/Kustomization")).remove(0);
     assert_eq!(all["resources"], json!(["../crds", "../agent", "../agent/tun"]));
