@@ -118,7 +118,7 @@ fn shapes(board: Board, counts: &ProfileCounts) -> Option<Vec<Named<'_>>> {
     Some(all)
 }
 
-/// Places the shapes one after another; tries every start, of which there are few.
+/// Places the shapes one after another. It tries every start: a board has at most eight.
 fn place(left: &[Named<'_>], state: InUse, placed: &mut Instances) -> bool {
     let Some(((profile, shape), rest)) = left.split_first() else { return true };
     for start in state.starts(shape) {

@@ -168,8 +168,8 @@ fn lines(name: &str, counts: &NodeCounts, indent: usize) -> String {
     text
 }
 
-/// The text with the configuration `counts` among the agent's own, of which only those in `kept` stay. Returns the text
-/// and the configuration's name; an error is one sentence.
+/// Adds the configuration `counts` to the agent's own, and removes those that are not in `kept`. Returns the text and the
+/// configuration's name; an error is one sentence.
 pub(crate) fn with_own(text: &str, counts: &NodeCounts, kept: &BTreeSet<String>) -> Result<(String, String), String> {
     let before = MigConfigs::read(text)?;
     let name = own_name(counts);

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::{CallError, within_limit};
+use comity_agent_kubernetes::object_events::{pod_reference, publish_event};
 use comity_runtime::Clock;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -151,14 +152,6 @@ fn message(pod: &DriftedPod) -> String {
 
 /// Writes the event. A failure is logged and not repeated: the log and the metric say the same.
 async fn tell(client: &Client, pod: &DriftedPod) {
-    let reference = ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: Some(pod.namespace.clone()),
-        name: Some(pod.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..ObjectReference::default()
-    };
     let event = Event {
         type_: EventType::Warning,
         reason: DRIFT_REASON.to_owned(),
@@ -166,9 +159,8 @@ async fn tell(client: &Client, pod: &DriftedPod) {
         action: "Evict".to_owned(),
         secondary: None,
     };
-    let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-    let recorder = Recorder::new(client.clone(), reporter);
-    if let Err(error) = within_limit(recorder.publish(&event, &reference)).await {
+    let on = pod_reference(&pod.namespace, &pod.name, &pod.uid);
+    if let Err(error) = within_limit(publish_event(client.clone(), &on, event)).await {
         tracing::warn!(namespace = pod.namespace, pod = pod.name, %error, "an event cannot be written");
     }
 }

@@ -98,8 +98,13 @@ pub async fn run(mut context: PlaceholderContext, stop: CancellationToken) {
         }
         for (lease, node) in changes.create {
             let Some(terms) = leases.get(&lease) else { continue };
-            let pod = placeholder_pod(lease, &node, terms, &context.image);
-            note(&mut failures, "make a placeholder", create(&own, &pod).await);
+            match placeholder_pod(lease, &node, terms, &context.image) {
+                Ok(pod) => {
+                    let made = within_limit(own.create(&PostParams::default(), &pod)).await;
+                    note(&mut failures, "make a placeholder", made.map(drop));
+                }
+                Err(error) => drop(say(&mut failures, "make a placeholder", &error.to_string())),
+            }
         }
     }
 }
@@ -112,13 +117,6 @@ pub async fn clear(client: Client) {
     for pod in left.items {
         let deleted = within_limit(own.delete(&pod.name_any(), &DeleteParams::default().grace_period(0))).await;
         note(&mut FailureLog::default(), "delete a placeholder", deleted.map(drop));
-    }
-}
-
-async fn create(own: &Api<Pod>, pod: &Result<Pod, serde_json::Error>) -> Result<(), CallError> {
-    match pod {
-        Ok(pod) => within_limit(own.create(&PostParams::default(), pod)).await.map(drop),
-        Err(_) => Ok(()),
     }
 }
 

@@ -1,8 +1,12 @@
 //! The agent's admission webhooks: one HTTPS server with one certificate, and a registration for each review.
 //!
+//! API servers have no client certificate by default, so each path ends with a token that only the registration and the
+//! agent know. Other callers get no answer.
+//!
 //! The agent makes the certificates itself: a CA whose key is discarded after it signed one server certificate. Both
 //! are in a Secret, the CA also in the registrations, and replaced long before they expire.
 
+mod path_token;
 mod registration;
 mod secret;
 mod server;
@@ -39,7 +43,7 @@ pub trait Review: Send + Sync {
     /// Name of its MutatingWebhookConfiguration.
     fn name(&self) -> &'static str;
 
-    /// Path at which the API server posts it.
+    /// Path at which the API server posts it, before the token.
     fn path(&self) -> &'static str;
 
     /// Its entries in `webhooks`, without `clientConfig`.
@@ -118,7 +122,7 @@ impl Keeper {
         let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
         // Callers trust the new CA before the new certificate is shown, and the old CA while it is valid.
         for review in self.reviews.iter() {
-            registration::ensure(&self.client, &self.settings, review.as_ref(), &certificates.ca_pem).await?;
+            registration::ensure(&self.client, &self.settings, review.as_ref(), &certificates).await?;
         }
         if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
             let webhook = Webhook::new(&certificates, Arc::clone(&self.reviews))

@@ -31,7 +31,7 @@ pub struct RegisteredDevice {
 }
 
 impl RegisteredDevice {
-    /// Smallest part in thousandths: whole percents, of which the device holds as many as it may have containers.
+    /// Smallest part in thousandths: an equal part for each container that the device may have, rounded up to a percent.
     #[must_use]
     pub fn step_milli(&self) -> u32 {
         WHOLE_DEVICE_MILLI.div_ceil(self.containers.max(1)).next_multiple_of(PERCENT_MILLI)

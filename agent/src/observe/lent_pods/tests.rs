@@ -150,7 +150,7 @@ fn cpu_beyond_the_lease_is_local_use_and_no_drift() {
     let pods: Vec<PodFacts> = ["x", "y", "z"].iter().map(|name| pod("comity-lease-7", name, "a", 0, 1)).collect();
     let guests = guests();
     let NodeUse { local, drifted, .. } = divide(&pods, &guests, &TEST_SALT);
-    assert_eq!((local["a"]["cpu"], drifted), (1_000, Vec::new()), "three cores, of which two are lent");
+    assert_eq!((local["a"]["cpu"], drifted), (1_000, Vec::new()), "two of three cores are lent");
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use comity_agent_kubernetes::object_events::{pod_reference, publish_event};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use serde::Serialize;
 
 use super::facts::pod::{PodFacts, PodRef};
@@ -16,8 +17,6 @@ use super::{GATE, patch};
 
 /// Time limit of one call.
 const POD_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest text of an event.
-const NOTE_BYTES: usize = 1_000;
 
 /// How an action ended.
 #[derive(Debug)]
@@ -91,29 +90,15 @@ impl PodClient {
 
     /// Writes an event on a pod; `action` is the event's CamelCase action.
     pub(crate) async fn write_event(&self, pod: &PodRef, note: &Note, action: &str) -> Outcome {
-        let reference = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        };
-        let mut text = note.text.clone();
-        while text.len() > NOTE_BYTES {
-            text.pop();
-        }
         let event = Event {
             type_: if note.is_warning { EventType::Warning } else { EventType::Normal },
             reason: note.reason.to_owned(),
-            note: Some(text),
+            note: Some(note.text.clone()),
             action: action.to_owned(),
             secondary: None,
         };
-        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        // A new recorder each time: a reused one repeats the text of an earlier event of this reason.
-        let recorder = Recorder::new(self.client.clone(), reporter);
-        limited(recorder.publish(&event, &reference)).await
+        let on = pod_reference(&pod.namespace, &pod.name, &pod.uid);
+        limited(publish_event(self.client.clone(), &on, event)).await
     }
 
     /// Number of pods that a Job will still run at once; `None` if unknown.

@@ -1,9 +1,9 @@
 //! Writes finalizers, statuses and events.
 
 use comity_agent_kubernetes::api::within_limit;
-use k8s_openapi::api::core::v1::ObjectReference;
+use comity_agent_kubernetes::object_events::publish_event;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event, EventType};
 use kube::{Api, Resource};
 use serde_json::json;
 
@@ -13,9 +13,6 @@ use super::gpu_request::GpuRequestStatus;
 use super::remarks::Remark;
 use super::write_error::WriteError;
 use super::{FINALIZER, GpuRequest};
-
-/// Characters that an event may have: the API server takes 1,024 bytes.
-const EVENT_CHARS: usize = 500;
 
 impl Controller {
     /// Sets or removes our finalizer; those of others stay.
@@ -63,20 +60,11 @@ impl Controller {
     }
 
     pub(super) async fn write_event(&self, object: &impl Resource<DynamicType = ()>, remark: Remark) {
-        let reporter = Reporter { controller: "comity-agent".to_owned(), instance: None };
-        // A new recorder each time: a reused one repeats the text of an earlier event of this reason.
-        let recorder = Recorder::new(self.client.clone(), reporter);
-        let reference: ObjectReference = object.object_ref(&());
         let Remark { type_, reason, text } = remark;
-        let event = Event {
-            type_,
-            reason,
-            note: Some(text.chars().take(EVENT_CHARS).collect()),
-            action: "Request".to_owned(),
-            secondary: None,
-        };
-        if let Err(error) = within_limit(recorder.publish(&event, &reference)).await {
-            tracing::debug!(%error, reason = event.reason, "an event cannot be written");
+        let event = Event { type_, reason, note: Some(text), action: "Request".to_owned(), secondary: None };
+        let on = object.object_ref(&());
+        if let Err(error) = within_limit(publish_event(self.client.clone(), &on, event)).await {
+            tracing::debug!(%error, "an event cannot be written");
         }
     }
 }

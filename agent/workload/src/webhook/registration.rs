@@ -3,11 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent_kubernetes::api::{CallError, within_limit};
+use comity_agent_kubernetes::https_server::Certificates;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::path_token::path_of;
 use super::{Review, WebhookSettings};
 
 /// Writes the wanted registration, and reverts changes by others.
@@ -15,16 +17,17 @@ pub(super) async fn ensure(
     client: &kube::Client,
     settings: &WebhookSettings,
     review: &dyn Review,
-    ca_pem: &str,
+    certificates: &Certificates,
 ) -> Result<(), String> {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let apply = PatchParams::apply("comity-agent").force();
     let name = review.name();
-    within_limit(api.patch(name, &apply, &Patch::Apply(&object(settings, review, ca_pem)))).await.map(drop).map_err(
-        |error| {
+    within_limit(api.patch(name, &apply, &Patch::Apply(&object(settings, review, certificates))))
+        .await
+        .map(drop)
+        .map_err(|error| {
             format!("MutatingWebhookConfiguration {name} cannot be written: {error}; apply deploy/agent/webhook.yaml")
-        },
-    )
+        })
 }
 
 /// Removes the registration of a webhook that is off.
@@ -39,15 +42,16 @@ pub async fn remove(client: &kube::Client, name: &str) {
     }
 }
 
-fn object(settings: &WebhookSettings, review: &dyn Review, ca_pem: &str) -> Value {
-    let mut to = json!({ "caBundle": STANDARD.encode(ca_pem) });
+fn object(settings: &WebhookSettings, review: &dyn Review, certificates: &Certificates) -> Value {
+    let path = path_of(review, certificates);
+    let mut to = json!({ "caBundle": STANDARD.encode(&certificates.ca_pem) });
     if let Some(service) = &settings.service {
         to["service"] = json!({
-            "namespace": service.namespace, "name": service.name, "port": service.port, "path": review.path(),
+            "namespace": service.namespace, "name": service.name, "port": service.port, "path": path,
         });
     } else {
         let base = settings.url.as_deref().unwrap_or_default().trim_end_matches('/');
-        to["url"] = json!(format!("{base}{}", review.path()));
+        to["url"] = json!(format!("{base}{path}"));
     }
     let completed = |mut webhook: Value| {
         webhook["clientConfig"] = to.clone();

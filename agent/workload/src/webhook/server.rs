@@ -9,8 +9,10 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use rustls_pki_types::CertificateDer;
+use subtle::ConstantTimeEq as _;
 
-use super::Reviews;
+use super::path_token::path_of;
+use super::{Review, Reviews};
 
 /// Largest review: it carries one pod, and etcd accepts 1.5 MiB.
 const MAX_REVIEW_BYTES: usize = 4 << 20;
@@ -20,12 +22,15 @@ const READ: Duration = Duration::from_secs(5);
 pub(super) struct Webhook {
     tls: Arc<rustls::ServerConfig>,
     chain_pem: String,
+    /// The path of each review.
+    paths: Vec<String>,
     reviews: Reviews,
 }
 
 impl Webhook {
     pub(super) fn new(certificates: &Certificates, reviews: Reviews) -> Result<Self, String> {
-        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), reviews })
+        let paths = reviews.iter().map(|review| path_of(review.as_ref(), certificates)).collect();
+        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), paths, reviews })
     }
 
     /// Whether this is the certificate that it shows.
@@ -41,13 +46,13 @@ impl HttpsService for Webhook {
         &self.tls
     }
 
-    /// API servers have no client certificate by default. Answers reveal only whether this cluster can borrow.
+    /// API servers have no client certificate by default: they know the paths instead.
     fn admits(&self, _client: Option<&CertificateDer<'_>>) -> bool {
         true
     }
 
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (status, body) = match reviewed(request, &self.reviews).await {
+        let (status, body) = match self.reviewed(request).await {
             Ok(body) => (StatusCode::OK, body),
             Err((status, reason)) => (status, reason.into()),
         };
@@ -57,21 +62,58 @@ impl HttpsService for Webhook {
     }
 }
 
-async fn reviewed(request: Request<Incoming>, reviews: &Reviews) -> Result<Bytes, (StatusCode, String)> {
-    if request.method() != Method::POST {
-        return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
+impl Webhook {
+    /// The review with this path. Compared in constant time: the path has a secret.
+    fn review_at(&self, path: &str) -> Option<&dyn Review> {
+        let is = |known: &String| bool::from(known.as_bytes().ct_eq(path.as_bytes()));
+        let (review, _) = self.reviews.iter().zip(&self.paths).find(|(_, known)| is(known))?;
+        Some(review.as_ref())
     }
-    let review = reviews.iter().find(|review| review.path() == request.uri().path());
-    let review = review.ok_or_else(|| (StatusCode::NOT_FOUND, "no review has this path".to_owned()))?;
-    let reading = Limited::new(request.into_body(), MAX_REVIEW_BYTES).collect();
-    let body = tokio::time::timeout(READ, reading)
-        .await
-        .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
-        .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
-        .to_bytes();
-    let answer = review.answer(&body).await.map_err(|reason| {
-        tracing::warn!(webhook = review.name(), reason, "a review cannot be read");
-        (StatusCode::BAD_REQUEST, reason)
-    })?;
-    serde_json::to_vec(&answer).map(Bytes::from).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+
+    async fn reviewed(&self, request: Request<Incoming>) -> Result<Bytes, (StatusCode, String)> {
+        if request.method() != Method::POST {
+            return Err((StatusCode::METHOD_NOT_ALLOWED, "post a review".to_owned()));
+        }
+        let review = self.review_at(request.uri().path());
+        let review = review.ok_or_else(|| (StatusCode::NOT_FOUND, "no review has this path".to_owned()))?;
+        let reading = Limited::new(request.into_body(), MAX_REVIEW_BYTES).collect();
+        let body = tokio::time::timeout(READ, reading)
+            .await
+            .map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the review did not arrive".to_owned()))?
+            .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
+            .to_bytes();
+        let answer = review.answer(&body).await.map_err(|reason| {
+            tracing::warn!(webhook = review.name(), reason, "a review cannot be read");
+            (StatusCode::BAD_REQUEST, reason)
+        })?;
+        serde_json::to_vec(&answer)
+            .map(Bytes::from)
+            .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::time::SystemTime;
+
+    use comity_agent_kubernetes::https_server::make_certificates;
+    use comity_agent_model::node_service::NodeService;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::burst::GateReview;
+
+    #[test]
+    fn only_those_who_know_the_registration_are_answered() {
+        let certificates = || make_certificates("10.0.0.1", "", SystemTime::now()).unwrap();
+        let service = watch::channel(NodeService::none("")).1;
+        let reviews: Reviews = Arc::new([Box::new(GateReview::new(service)) as Box<dyn Review>]);
+        let (own, others) = (certificates(), certificates());
+        let webhook = Webhook::new(&own, Arc::clone(&reviews)).unwrap();
+        assert!(webhook.review_at(&path_of(reviews[0].as_ref(), &own)).is_some());
+        for path in ["/gate", "/gate/", "", &path_of(reviews[0].as_ref(), &others)] {
+            assert!(webhook.review_at(path).is_none(), "{path}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ fn whole() -> BookedDevice {
     BookedDevice { layout: DeviceLayout::Whole, leased: BTreeSet::new(), may_cut: false }
 }
 
-/// The devices of a node with these counts, of which local pods use some.
+/// The devices of a node with these counts; local pods use some of them.
 fn devices(booked: Vec<BookedDevice>, counts: &[(&str, &str)], local: &[(&str, u32)], reserve: u32) -> Vec<Device> {
     let mut raw = raw_node("gpu-1");
     set_counts(&mut raw, counts);
