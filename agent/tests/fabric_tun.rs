@@ -200,8 +200,18 @@ fn runtime(net: &Net, short: &str) -> Runtime {
 
 fn bind(net: &Net, short: &str, runtime: &Runtime) -> Result<Fabric, FabricError> {
     let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, UDP_PORT));
-    let config = FabricConfig { listen, mode: FabricMode::Tun(TunSettings::default()) };
-    net.within(short, || runtime.block_on(Fabric::bind(config)))
+    let began = Instant::now();
+    loop {
+        let config = FabricConfig { listen, mode: FabricMode::Tun(TunSettings::default()) };
+        let bound = net.within(short, || runtime.block_on(Fabric::bind(config)));
+        // A program that another test starts has a copy of the last fabric's socket until its exec.
+        match bound {
+            Err(FabricError::Bind { source, .. })
+                if source.kind() == ErrorKind::AddrInUse && began.elapsed() < SOON => {}
+            bound => return bound,
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn sides() -> (PeerConfig, PeerConfig) {
