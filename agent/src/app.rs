@@ -175,6 +175,7 @@ impl Agent {
                 virtual_nodes: nodes.nodes.clone(),
                 node_service: nodes.service.clone(),
                 mig: platform.mig.as_ref().map(MigChannels::book),
+                cleaner: platform.cleaner(config, clock),
             }),
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),

@@ -259,6 +259,13 @@ impl Config {
         if self.sharing.hold && self.kubernetes.is_none() {
             checks.refuse("sharing.hold", true, "placeholder pods need Kubernetes; leave it out with an inventoryFile");
         }
+        if self.sharing.clean_nodes && self.kubernetes.is_none() {
+            checks.refuse(
+                "sharing.cleanNodes",
+                true,
+                "cleaning pods need Kubernetes; leave it out with an inventoryFile",
+            );
+        }
         if self.sharing.placeholder_image.trim().is_empty() {
             checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
         }

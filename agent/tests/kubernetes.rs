@@ -11,6 +11,8 @@ mod broker;
 mod burst;
 #[path = "kubernetes/claims.rs"]
 mod claims;
+#[path = "kubernetes/cleaning.rs"]
+mod cleaning;
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/delivery.rs"]
@@ -69,6 +71,7 @@ async fn the_agent_works_on_a_real_api_server() {
     drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
     hold::leased_gpus_are_held_until_pods_of_the_lease_come(&cluster).await;
+    cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;

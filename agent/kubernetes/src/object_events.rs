@@ -19,6 +19,18 @@ pub fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference 
     }
 }
 
+/// Refers to a node.
+pub fn node_reference(name: &str) -> ObjectReference {
+    // Kubelets take the name as the uid, too, so `kubectl describe node` finds both.
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
 /// Writes an event on an object; a text that is too long is cut.
 ///
 /// # Errors

@@ -28,6 +28,8 @@ pub struct LocalPolicy {
     pub hold: bool,
     /// Image of placeholder pods, as in "registry.k8s.io/pause:3.10".
     pub placeholder_image: String,
+    /// Whether the donor's cleaning pod runs on each node after a lease, before the lease ends.
+    pub clean_nodes: bool,
 }
 
 impl Default for LocalPolicy {
@@ -43,6 +45,7 @@ impl Default for LocalPolicy {
             runtime_class: None,
             hold: false,
             placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
+            clean_nodes: false,
         }
     }
 }

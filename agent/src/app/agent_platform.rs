@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use comity_agent_delivery::{DonorDelivery, EchoDelivery, NamespaceDelivery, OriginDelivery, OriginFile, OriginSecret};
+use comity_agent_delivery::{
+    DonorDelivery, EchoDelivery, NamespaceDelivery, NodeCleaner, OriginDelivery, OriginFile, OriginSecret,
+};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::NodeSalt;
@@ -61,6 +63,12 @@ impl Platform {
             .with_runtime_class(config.sharing.runtime_class.clone());
         let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
         Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
+    }
+
+    /// Cleans nodes after leases, where the configuration asks for it.
+    pub(super) fn cleaner(&self, config: &Config, clock: &Arc<dyn Clock>) -> Option<NodeCleaner> {
+        let api = self.api.as_ref().filter(|_| config.sharing.clean_nodes)?;
+        Some(NodeCleaner::new(api.client(), self.salt.clone(), Arc::clone(clock)))
     }
 
     /// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.

@@ -82,6 +82,7 @@ fn leased_gpus_are_held_on_kubernetes_only() {
     with("kubernetes: {}", "hold: true").unwrap();
     for (source, sharing, field) in [
         ("inventoryFile: /tmp/nodes.yaml", "hold: true", "sharing.hold"),
+        ("inventoryFile: /tmp/nodes.yaml", "cleanNodes: true", "sharing.cleanNodes"),
         ("kubernetes: {}", "hold: true, placeholderImage: ''", "sharing.placeholderImage"),
     ] {
         let error = with(source, sharing).unwrap_err().to_string();

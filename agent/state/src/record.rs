@@ -5,7 +5,7 @@ mod network;
 mod public_key;
 mod secret;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comity_agent_liqo::donor::{Grant, Grants};
@@ -148,6 +148,8 @@ pub struct DonorRecord {
     pub grant: Option<Grant>,
     /// Name of the ResourceSlice that stands for it, once prepared: see [`slice`](Self::slice).
     pub slice: Option<String>,
+    /// Ids of the nodes to clean before it ends.
+    pub nodes_to_clean: BTreeSet<String>,
     /// Last sequence used for its credentials, in any epoch.
     pub last_sequence: u64,
     /// The newest credential that was sealed and not refused.
@@ -171,6 +173,7 @@ impl DonorRecord {
             namespace: None,
             grant: None,
             slice: None,
+            nodes_to_clean: BTreeSet::new(),
             last_sequence: 0,
             sealed: None,
             removed: false,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_delivery::{DonorDelivery, OriginDelivery, VirtualNodes};
+use comity_agent_delivery::{DonorDelivery, NodeCleaner, OriginDelivery, VirtualNodes};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_service::NodeService;
 use comity_types::LeaseId;
@@ -30,6 +30,8 @@ pub struct Deliveries {
     pub node_service: watch::Receiver<NodeService>,
     /// Progress of leases whose MIG instances are cut, where the agent cuts them.
     pub mig: Option<watch::Receiver<MigBook>>,
+    /// Cleans nodes after leases, where the donor asks for it.
+    pub cleaner: Option<NodeCleaner>,
 }
 
 impl Deliveries {

@@ -1,5 +1,6 @@
 //! Step `prepare-lease`: the donor makes a lease's namespace, or grants its virtual node.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use comity_agent_delivery::LentNode;
@@ -43,6 +44,7 @@ impl Kind for PrepareLease {
         let prepared = self.prepare(store, deliveries).await;
         let Some((namespace, lent)) = report::or_fail(store, &self.lease, prepared).await? else { return Ok(()) };
         let id = self.lease.id;
+        let nodes_to_clean = self.nodes_to_clean(deliveries);
         let note = move |change: &mut Change<'_>| {
             // Chosen in the transaction: leases are prepared concurrently, and no two may share a slice.
             let slice = lent.as_ref().map(|lent| choose_slice(change.records(), id, &lent.idle));
@@ -50,6 +52,7 @@ impl Kind for PrepareLease {
                 record.namespace = Some(namespace);
                 record.grant = lent.map(|lent| lent.grant);
                 record.slice = slice;
+                record.nodes_to_clean = nodes_to_clean;
             });
         };
         Ok(store.update(note).await?)
@@ -57,9 +60,17 @@ impl Kind for PrepareLease {
 }
 
 impl PrepareLease {
+    fn nodes_to_clean(&self, deliveries: &Deliveries) -> BTreeSet<String> {
+        let nodes = self.lease.placement.iter().flat_map(|placement| &placement.nodes);
+        nodes.filter(|_| deliveries.cleaner.is_some()).map(|node| node.node.clone()).collect()
+    }
+
     /// The namespace on this cluster, and a virtual node's grant, which takes effect when it is stored.
     async fn prepare(&self, store: &Store, deliveries: &Deliveries) -> Result<(String, Option<LentNode>), StepError> {
         let wanted = donor_lease(&self.lease, self.ends_at_ms)?;
+        if let Some(cleaner) = &deliveries.cleaner {
+            cleaner.template().await?;
+        }
         if wanted.placement.has_mig_starts() {
             deliveries.wait_until_cut(self.lease.id).await?;
         }

@@ -40,6 +40,7 @@ impl Kind for RemoveLease {
         drop(connections.remove(lease));
         if side != Some(Side::Origin) {
             remove_lent(store, deliveries, lease).await?;
+            clean_nodes(store, deliveries, lease).await?;
         }
         if side != Some(Side::Donor) {
             remove_borrowed(store, deliveries, lease).await?;
@@ -73,6 +74,13 @@ async fn remove_lent(store: &Store, deliveries: &Deliveries, lease: LeaseId) -> 
     let slice = record.map_or_else(|| lease.to_string(), |record| record.slice());
     let namespace = record.and_then(|record| record.namespace.as_deref());
     Ok(deliveries.virtual_nodes()?.donor.remove(lease, &slice, namespace).await?)
+}
+
+/// Cleans the nodes that the lease had, if the donor asks for it.
+async fn clean_nodes(store: &Store, deliveries: &Deliveries, lease: LeaseId) -> Result<(), StepError> {
+    let Some(cleaner) = &deliveries.cleaner else { return Ok(()) };
+    let nodes = store.records().donors.get(&lease).map(|record| record.nodes_to_clean.clone());
+    Ok(cleaner.clean(lease, &nodes.unwrap_or_default()).await?)
 }
 
 async fn remove_borrowed(store: &Store, deliveries: &Deliveries, lease: LeaseId) -> Result<(), StepError> {
@@ -111,6 +119,7 @@ fn mark_removed(change: &mut Change<'_>, lease: LeaseId, side: Option<Side>) {
         record.namespace = None;
         record.grant = None;
         record.slice = None;
+        record.nodes_to_clean.clear();
         record.sealed = None;
         record.removed = true;
     });
