@@ -47,8 +47,10 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
             }
         });
     }
-    if config.sharing.hold {
-        check_rights::check_hold(&api.client(), list).await;
+    for (is_set, of) in [(config.sharing.hold, check_rights::HOLD), (config.sharing.clean_nodes, check_rights::CLEAN)] {
+        if is_set {
+            check_rights::check_setting(&api.client(), &of, list).await;
+        }
     }
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());

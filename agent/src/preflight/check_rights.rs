@@ -1,5 +1,6 @@
 //! The agent's rights in its cluster, as the API server knows them.
 
+use comity_agent_delivery::CLEANING_NAMESPACE;
 use comity_agent_kubernetes::api::within_limit;
 use comity_runtime::checks::{Check, CheckList};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
@@ -9,7 +10,6 @@ use kube::{Api, Client};
 use crate::observe::PLACEHOLDER_NAMESPACE;
 
 const RIGHTS_CHECK: &str = "rights";
-const HOLD_CHECK: &str = "hold";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
 const ORIGIN_NAMESPACE: &str = "comity-leases";
 
@@ -43,22 +43,53 @@ const NEEDED: [NeededRight; 13] = [
     right("bind", "rbac.authorization.k8s.io", "clusterroles", "comity-tenant"),
 ];
 
-/// Rights of `deploy/agent/hold.yaml`, in its namespace.
-const NEEDED_TO_HOLD: [NeededRight; 2] = [right("create", "", "pods", ""), right("delete", "", "pods", "")];
+/// A setting for which the agent makes pods in a namespace of its own.
+pub(super) struct PodSetting {
+    check: &'static str,
+    setting: &'static str,
+    namespace: &'static str,
+    manifest: &'static str,
+    effect: &'static str,
+    needed: &'static [NeededRight],
+}
 
-/// Checks the rights of placeholders.
-pub(super) async fn check_hold(client: &Client, list: &mut CheckList) {
+/// Placeholders.
+pub(super) const HOLD: PodSetting = PodSetting {
+    check: "hold",
+    setting: "sharing.hold",
+    namespace: PLACEHOLDER_NAMESPACE,
+    manifest: "deploy/agent/hold.yaml",
+    effect: "placeholders can hold leased GPUs",
+    needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
+};
+
+/// Cleaning pods.
+pub(super) const CLEAN: PodSetting = PodSetting {
+    check: "clean",
+    setting: "sharing.cleanNodes",
+    namespace: CLEANING_NAMESPACE,
+    manifest: "deploy/agent/clean.yaml",
+    effect: "pods can clean nodes after leases",
+    needed: &[
+        right("get", "", "podtemplates", "comity-clean"),
+        right("create", "", "pods", ""),
+        right("delete", "", "pods", ""),
+    ],
+};
+
+/// Checks the rights that a setting needs.
+pub(super) async fn check_setting(client: &Client, of: &PodSetting, list: &mut CheckList) {
     let mut missing = Vec::new();
-    for right in &NEEDED_TO_HOLD {
-        if !matches!(is_granted(client, right, Some(PLACEHOLDER_NAMESPACE)).await, Ok(true)) {
-            missing.push(format!("{} {} in namespace {PLACEHOLDER_NAMESPACE}", right.verb, right.resource));
+    for right in of.needed {
+        if !matches!(is_granted(client, right, Some(of.namespace)).await, Ok(true)) {
+            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.namespace));
         }
     }
     list.push(if missing.is_empty() {
-        Check::ok(HOLD_CHECK, format!("placeholders can hold leased GPUs in namespace {PLACEHOLDER_NAMESPACE}"))
+        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.namespace))
     } else {
-        let detail = format!("sharing.hold is set, and rights are missing: {}", missing.join(", "));
-        Check::failed(HOLD_CHECK, detail, "kubectl apply -f deploy/agent/hold.yaml")
+        let detail = format!("{} is set, and rights are missing: {}", of.setting, missing.join(", "));
+        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.manifest))
     });
 }
 
