@@ -12,6 +12,10 @@ pub const NVIDIA_MIG_PREFIX: &str = "nvidia.com/mig-";
 pub const NVIDIA_MIG: &str = "nvidia.com/mig";
 /// AMD's GPUs.
 pub const AMD_GPU: &str = "amd.com/gpu";
+/// Intel's GPUs with the driver i915.
+pub const INTEL_I915: &str = "gpu.intel.com/i915";
+/// Intel's GPUs with the driver xe.
+pub const INTEL_XE: &str = "gpu.intel.com/xe";
 
 /// Before a lease's id: the extended resource that only the lease's nodes have.
 pub const LEASE_RESOURCE_PREFIX: &str = "lease.comity.dev/";
@@ -32,8 +36,8 @@ const WELL_KNOWN: [&str; 18] = [
     AMD_GPU,
     "amd.com/gpumem",
     "amd.com/gpucores",
-    "gpu.intel.com/i915",
-    "gpu.intel.com/xe",
+    INTEL_I915,
+    INTEL_XE,
     "gpu.intel.com/i915_monitoring",
     "gpu.intel.com/xe_monitoring",
     "gpu.intel.com/millicores",
@@ -118,7 +122,8 @@ pub fn is_extended(name: &str) -> bool {
 
 /// Whether units of the resource are GPUs, or parts of them, that a lease may have.
 pub fn counts_gpus(name: &str) -> bool {
-    matches!(name, NVIDIA_GPU | NVIDIA_GPU_SHARED | AMD_GPU) || name.starts_with(NVIDIA_MIG_PREFIX)
+    matches!(name, NVIDIA_GPU | NVIDIA_GPU_SHARED | AMD_GPU | INTEL_I915 | INTEL_XE)
+        || name.starts_with(NVIDIA_MIG_PREFIX)
 }
 
 /// Whether a lease set this resource on its nodes.

@@ -1,9 +1,14 @@
 //! The GPUs of a node, from labels and counts: one pool for each Kubernetes resource that counts GPUs.
 //!
-//! Counts come from `status.allocatable`, kinds from the labels of GPU Feature Discovery (GFD) or of AMD's labeller.
-//! Source: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery and internal/lm.
+//! Counts come from `status.allocatable`, kinds from the labels of GPU Feature Discovery (GFD), of AMD's labeller, or of
+//! Node Feature Discovery with Intel's rules. Source: NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery and internal/lm.
 
-use comity_agent_kubernetes::gpu_resource::{AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX};
+mod amd;
+mod intel;
+
+use comity_agent_kubernetes::gpu_resource::{
+    AMD_GPU, INTEL_I915, INTEL_XE, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG, NVIDIA_MIG_PREFIX,
+};
 use comity_proto::v1::{Device, Sharing, sharing};
 
 use super::node_facts::NodeFacts;
@@ -52,9 +57,11 @@ fn pool(node: &NodeFacts, resource: &str, allocatable: u64, capacity: u64) -> Re
     }
     match resource {
         NVIDIA_GPU | NVIDIA_GPU_SHARED => nvidia(node, resource, allocatable, capacity),
-        AMD_GPU => amd(node, allocatable, capacity).map(Some),
+        AMD_GPU => amd::pool(node, allocatable, capacity).map(Some),
+        INTEL_I915 | INTEL_XE => intel::pool(node, resource, allocatable, capacity).map(Some),
         _ => match resource.strip_prefix(NVIDIA_MIG_PREFIX) {
             Some(profile) => mig_mixed(node, resource, profile, allocatable),
+            None if amd::is_partition(resource) => Err(amd::PARTITIONED.to_owned()),
             None => Ok(None),
         },
     }
@@ -286,37 +293,6 @@ fn compute_slices(profile: &str) -> Option<u64> {
 /// Resource names and label values have '.' where profiles have '+'.
 fn profile_of_name(name: &str) -> String {
     name.strip_suffix(".me").map_or_else(|| name.to_owned(), |base| format!("{base}+me"))
-}
-
-fn amd(node: &NodeFacts, allocatable: u64, capacity: u64) -> Result<GpuPool, String> {
-    let label = |key: &str| node.labels.get(&format!("amd.com/gpu.{key}")).map_or("", String::as_str);
-    if label("product-name").is_empty() {
-        return Err("the node has no label amd.com/gpu.product-name; install AMD's node labeller".to_owned());
-    }
-    let partition = label("compute-memory-partition");
-    if !partition.is_empty() && !partition.starts_with("spx") {
-        return Err(format!("GPUs in partition mode {partition:?} cannot be offered; use spx"));
-    }
-    // The labeller writes GiB as "192G".
-    let memory_mib =
-        label("vram").strip_suffix('G').and_then(|gib| gib.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_024);
-    let model = Device {
-        product_name: label("product-name").to_owned(),
-        architecture: label("family").to_ascii_lowercase(),
-        memory_mib,
-        driver_version: label("driver-version").to_owned(),
-        sharing: Some(Sharing { mode: Some(exclusive()) }),
-        healthy: true,
-        resource_name: AMD_GPU.to_owned(),
-        ..Device::default()
-    };
-    Ok(GpuPool {
-        counted_by: AMD_GPU.to_owned(),
-        model,
-        units_each: 1,
-        units: allocatable,
-        unhealthy: capacity - allocatable,
-    })
 }
 
 pub(super) fn exclusive() -> sharing::Mode {

@@ -15,6 +15,7 @@ use crate::observe::{LocalReserve, TEST_SALT};
 mod cut_devices;
 mod feature_discovery;
 mod hami_nodes;
+mod other_vendors;
 mod virtual_functions;
 
 /// A node as the API server sends it, with eight H100 unless the test says otherwise.
@@ -336,17 +337,6 @@ fn the_reserve_is_local_use_that_local_work_may_already_fill() {
     let built = look_with(&[raw_node("gpu-1")], &pods, &Guests::default(), &reserve);
     assert_eq!(local_use(&built.nodes[0]), [0, 0, 0, 0, 0, 0, 1_000, 1_000]);
     assert_eq!((built.nodes[0].local_cpu_milli, built.nodes[0].local_memory_mib), (8_000, 1_024));
-}
-
-#[test]
-fn amd_gpus_are_offered_whole_only() {
-    let mut node = raw_node("gpu-1");
-    node["metadata"]["labels"] = json!({ "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G", "amd.com/gpu.compute-memory-partition": "spx_nps1" });
-    set_counts(&mut node, &[("amd.com/gpu", "8")]);
-    let nodes = build(std::slice::from_ref(&node), &[]);
-    assert_eq!((nodes[0].devices.len(), nodes[0].devices[0].memory_mib), (8, 192 * 1_024));
-    node["metadata"]["labels"]["amd.com/gpu.compute-memory-partition"] = json!("cpx_nps4");
-    assert!(build(&[node], &[]).is_empty());
 }
 
 proptest! {

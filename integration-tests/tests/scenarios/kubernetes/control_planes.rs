@@ -9,6 +9,8 @@ use serde_json::json;
 use crate::OrLogs as _;
 use crate::crashes::{DONOR_STEPS, ORIGIN_STEPS, crashed_before, nurse};
 
+const CLEANING: &str = include_str!("../../../../deploy/agent/clean.yaml");
+
 /// A pod for `gpus` GPUs that Pod Security `restricted` admits.
 pub(crate) fn pod(name: &str, gpus: u32, image: &str) -> String {
     format!(
@@ -35,9 +37,13 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
         control_plane(clusters.path(), "origin", vec![SimulatedNode::without_gpus("campus-1")]),
         control_plane(clusters.path(), "donor", vec![SimulatedNode::h100("ncc-1", 8), SimulatedNode::h100("ncc-2", 8)]),
     );
+    donor.kubectl_with_input(&["apply", "-f", "-"], CLEANING).await.unwrap();
     let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
-    for (cluster, plane) in [("polytech-campus", &origin), ("ncc-main", &donor)] {
-        let spec = AgentSpec::new(cluster, InventorySource::Kubernetes(plane.admin_kubeconfig_path()));
+    for (cluster, plane, more) in
+        [("polytech-campus", &origin, ""), ("ncc-main", &donor, "sharing: {cleanNodes: true}")]
+    {
+        let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
+        let spec = AgentSpec { more: more.to_owned(), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
@@ -72,6 +78,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
 
     nothing_else_is_allowed(&origin, &leased).await;
 
+    succeed(&donor, &cleaning_pod(&donor, &unused).await).await;
     let idle = federation.lease_in(&unused, "ended", PATIENCE).await.or_logs(&federation);
     assert_eq!((&idle["endReason"], &idle["message"]), (&json!("idle"), &json!("no work used it for 10s")), "{idle}");
     let used = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
@@ -80,6 +87,10 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     // Released: the token is refused, the namespace and the Secret are gone.
     let admin_view = |args: &'static [&'static str]| donor.kubectl(args);
     federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    let pod = cleaning_pod(&donor, &lease).await;
+    let waits = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
+    assert_eq!(waits["state"], "ending", "its node is not clean: {waits}");
+    succeed(&donor, &pod).await;
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     let refused =
         origin.kubectl_as(&leased, &["get", "pods", "--request-timeout=5s"], "").await.unwrap_err().to_string();
@@ -104,6 +115,24 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     drop(federation);
     origin.stop().await.unwrap();
     donor.stop().await.unwrap();
+}
+
+/// The cleaning pod on the node of a lease that ends. Nothing runs it here: the nodes are simulated.
+async fn cleaning_pod(donor: &ControlPlane, lease: &str) -> String {
+    let selector = format!("comity.dev/lease={lease}");
+    until("the cleaning pod", PATIENCE, async || {
+        let name = "jsonpath={.items[0].metadata.name}";
+        let found = donor.kubectl(&["-n", "comity-clean", "get", "pods", "-l", &selector, "-o", name]).await;
+        Ok(found.ok().filter(|name| !name.is_empty()))
+    })
+    .await
+    .unwrap()
+}
+
+async fn succeed(donor: &ControlPlane, pod: &str) {
+    let patch = r#"{"status": {"phase": "Succeeded"}}"#;
+    let args = ["-n", "comity-clean", "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch];
+    donor.kubectl(&args).await.unwrap();
 }
 
 /// Another namespace, nodes, the token's own Secret, its rights and a privileged pod are refused.
