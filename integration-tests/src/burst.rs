@@ -77,7 +77,7 @@ pub struct BurstConfig {
     /// Nodes of each cluster. Where there are several, Node objects name the networks of their pods.
     pub nodes: u32,
     /// Whether pods of both clusters have the same addresses.
-    pub same_pod_networks: bool,
+    pub pods_overlap: bool,
     /// Idle time after which a peering closes, in policy syntax.
     pub peering_idle: &'static str,
     /// Further settings of the donor's section `liqo`, each a line of YAML.
@@ -88,14 +88,7 @@ pub struct BurstConfig {
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self {
-            donor_gpus: 4,
-            nodes: 1,
-            same_pod_networks: false,
-            peering_idle: "20s",
-            donor_liqo: &[],
-            with_liqoctl: false,
-        }
+        Self { donor_gpus: 4, nodes: 1, pods_overlap: false, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
     }
 }
 
@@ -130,7 +123,7 @@ impl Burst {
             origin_nodes: config.nodes,
             donor_nodes: config.nodes,
             names_pod_networks: config.nodes > 1,
-            same_pod_networks: config.same_pod_networks,
+            pods_overlap: config.pods_overlap,
             dns: true,
             liqo: Some(LiqoConfig { version, ..LiqoConfig::default() }),
             ..RealClustersConfig::default()
@@ -171,7 +164,7 @@ impl Burst {
                 spec.more.push_str(BURST_SECTION);
             }
             // Addresses of remapped pods are written by the webhook of both sides.
-            if cluster == ORIGIN || config.same_pod_networks {
+            if cluster == ORIGIN || config.pods_overlap {
                 spec.more.push_str(&webhook_section(real.node_ip()));
             }
             federation.join(spec).await?;

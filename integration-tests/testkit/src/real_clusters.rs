@@ -69,7 +69,7 @@ pub struct RealClustersConfig {
     /// Whether Node objects name the networks of their pods (`spec.podCIDRs`).
     pub names_pod_networks: bool,
     /// Whether pods of both clusters have the same addresses, those of the origin.
-    pub same_pod_networks: bool,
+    pub pods_overlap: bool,
     /// Whether both have CoreDNS.
     pub dns: bool,
     /// Liqo for both. Like `dns`, it needs the programs of [`Needs::Liqo`](crate::Needs::Liqo).
@@ -93,7 +93,7 @@ impl Default for RealClustersConfig {
             origin_nodes: 1,
             donor_nodes: 1,
             names_pod_networks: false,
-            same_pod_networks: false,
+            pods_overlap: false,
             dns: false,
             liqo: None,
             origin_node_grace: Duration::from_secs(20),
@@ -213,7 +213,7 @@ impl RealClusters {
             ..cluster
         };
         let origin = settings(ORIGIN, config.origin_gpus, config.origin_nodes, config.origin_node_grace);
-        let pods = if config.same_pod_networks { ORIGIN } else { DONOR };
+        let pods = if config.pods_overlap { ORIGIN } else { DONOR };
         let donor = NodeSettings {
             dra_gpus: config.donor_dra_gpus,
             pod_network: pods.pod_network,

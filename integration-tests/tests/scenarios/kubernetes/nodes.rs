@@ -29,7 +29,7 @@ async fn pods_of_every_node_reach_leased_pods_and_nothing_else() {
     let began = Instant::now();
     let said = |what: &str| println!("{:>7} ms  {what}", began.elapsed().as_millis());
     let config =
-        BurstConfig { nodes: 2, same_pod_networks: true, donor_gpus: 2, peering_idle: "5s", ..BurstConfig::default() };
+        BurstConfig { nodes: 2, pods_overlap: true, donor_gpus: 2, peering_idle: "5s", ..BurstConfig::default() };
     let mut burst = Burst::clusters(&config).await.unwrap();
     let work = tempfile::tempdir().unwrap();
     let image = image_of("agent", work.path()).await.unwrap();
