@@ -56,6 +56,14 @@ impl Busy {
         let net = IpNet::V4(net);
         self.networks.iter().find(|busy| overlap(&net, &busy.net))
     }
+
+    /// The network for which a range cannot stand for one of `theirs`: a range outside of all of them, so that no
+    /// address is translated twice.
+    fn conflict_of_range(&self, range: Ipv4Net, theirs: &[Ipv4Net]) -> Option<IpNet> {
+        let known = self.conflict(range).map(|busy| busy.net);
+        let mut theirs = theirs.iter().copied().map(IpNet::V4);
+        known.or_else(|| theirs.find(|net| overlap(&IpNet::V4(range), net)))
+    }
 }
 
 /// Chooses this cluster's addresses of each network, in their order.
@@ -69,11 +77,10 @@ pub(super) fn place(
     for there in &networks {
         let before = request.chosen.iter().find(|chosen| chosen.there == *there);
         let network = match (before, busy.conflict(*there)) {
-            (Some(before), _) if busy.conflict(before.here).is_none() => *before,
-            (None, None) => PodNetwork::unchanged(*there),
-            (_, conflict) => {
-                let own = conflict.map_or_else(String::new, |own| format!("{} ({})", own.net, own.what));
-                // A range outside all of the other side's networks: no address is translated twice.
+            (Some(before), _) if busy.conflict_of_range(before.here, &networks).is_none() => *before,
+            (_, None) => PodNetwork::unchanged(*there),
+            (_, Some(conflict)) => {
+                let own = format!("{} ({})", conflict.net, conflict.what);
                 let here =
                     free_range(there.prefix_len(), pool, &busy, &networks).ok_or_else(|| FabricError::NoFreeRange {
                         peering: request.peering.to_owned(),
@@ -103,10 +110,7 @@ fn free_range(prefix_len: u8, pool: &[Ipv4Net], busy: &Busy, theirs: &[Ipv4Net])
         while start <= u64::from(pool.broadcast().to_bits()) {
             let address = Ipv4Addr::from_bits(u32::try_from(start).ok()?);
             let range = Ipv4Net::new(address, prefix_len).ok()?;
-            let conflict = busy.conflict(range).map(|busy| busy.net);
-            let conflict =
-                conflict.or_else(|| theirs.iter().find(|net| overlap_v4(range, **net)).map(|net| (*net).into()));
-            match conflict.map(|net| net.broadcast()) {
+            match busy.conflict_of_range(range, theirs).map(|net| net.broadcast()) {
                 None => return Some(range),
                 Some(IpAddr::V4(last)) => {
                     start = (u64::from(last.to_bits()) + 1).next_multiple_of(size).max(start + size)
@@ -116,10 +120,6 @@ fn free_range(prefix_len: u8, pool: &[Ipv4Net], busy: &Busy, theirs: &[Ipv4Net])
         }
     }
     None
-}
-
-fn overlap_v4(one: Ipv4Net, other: Ipv4Net) -> bool {
-    one.contains(&other) || other.contains(&one)
 }
 
 fn shown(pool: &[Ipv4Net]) -> String {
@@ -206,6 +206,9 @@ mod tests {
             assert_eq!(placed(&Case { own, chosen, ..CASE }).unwrap(), ["100.77.0.0/16"]);
         }
         assert_eq!(placed(&Case { chosen: &before("100.65.0.0/16"), ..CASE }).unwrap(), ["100.64.0.0/16"]);
+        let networks = &["10.244.0.0/16", "100.77.0.0/16"];
+        let own_too = Case { networks, chosen: &before("100.77.0.0/16"), ..CASE };
+        assert_eq!(placed(&own_too).unwrap(), ["100.64.0.0/16", "100.77.0.0/16"]);
     }
 
     #[test]

@@ -124,24 +124,24 @@ impl Translation {
         replace(quoted, field, IPV4_CHECKSUM, change);
         let after = [quoted[IPV4_CHECKSUM], quoted[IPV4_CHECKSUM + 1], 0, 0];
         // The ICMP checksum covers the quoted address and the quoted checksum.
-        for change in [change, Change { before, after }] {
+        for change in [change, AddressChange { before, after }] {
             adjust(head, ICMP_CHECKSUM, change, TransportChecksum::Complete);
         }
     }
 
-    fn change(&self, packet: &[u8], field: usize, direction: Direction) -> Option<Change> {
+    fn change(&self, packet: &[u8], field: usize, direction: Direction) -> Option<AddressChange> {
         let before = *packet.get(field..)?.first_chunk::<4>()?;
         let after = self.networks.iter().find_map(|network| match direction {
             Direction::Leaving => network.to_there(Ipv4Addr::from(before)),
             Direction::Entering => network.to_here(Ipv4Addr::from(before)),
         })?;
-        Some(Change { before, after: after.octets() })
+        Some(AddressChange { before, after: after.octets() })
     }
 }
 
 /// Four bytes of a packet, before and after.
 #[derive(Clone, Copy)]
-struct Change {
+struct AddressChange {
     before: [u8; 4],
     after: [u8; 4],
 }
@@ -154,13 +154,13 @@ fn header_bytes(packet: &[u8]) -> Option<usize> {
 }
 
 /// Replaces an address, and corrects the header's checksum.
-fn replace(packet: &mut [u8], field: usize, checksum_at: usize, change: Change) {
+fn replace(packet: &mut [u8], field: usize, checksum_at: usize, change: AddressChange) {
     packet[field..field + 4].copy_from_slice(&change.after);
     adjust(packet, checksum_at, change, TransportChecksum::Complete);
 }
 
 /// Corrects a checksum for a change of the data that it covers (RFC 1624).
-fn adjust(bytes: &mut [u8], at: usize, change: Change, kind: TransportChecksum) {
+fn adjust(bytes: &mut [u8], at: usize, change: AddressChange, kind: TransportChecksum) {
     let Some(field) = bytes.get_mut(at..at + 2).filter(|_| kind != TransportChecksum::Later) else { return };
     let difference = checksum::add(&change.after, checksum::add(&change.before.map(|byte| !byte), 0));
     let made = match kind {

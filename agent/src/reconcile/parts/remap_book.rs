@@ -7,12 +7,12 @@ use comity_agent_fabric::{Fabric, PlacementRequest, PodNetwork};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_state::record::RemoteKeys;
 use comity_agent_state::store::{Store, StoreError};
-use comity_types::{PeeringId, Side};
+use comity_types::Side;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
-use crate::reconcile::steps::error::StepError;
+use crate::reconcile::steps::StepError;
 
 /// Key of the ranges in the store.
 const RANGES_KEY: &str = "remapped-networks";
