@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use comity_agent_fabric::{Fabric, PlacementRequest, PodNetwork};
+use comity_agent_fabric::{FabricError, PlacementRequest, PodNetwork};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_state::record::RemoteKeys;
 use comity_agent_state::store::{Store, StoreError};
@@ -78,16 +78,16 @@ impl RemapBook {
         self.written.send_replace(peers);
     }
 
-    /// Chooses the addresses of another cluster's pods, and returns once they are on disk and the webhook that writes
-    /// them is registered: until then objects could carry addresses of this cluster's own pods.
+    /// Chooses the addresses of another cluster's pods by `place`, and returns once they are on disk and the webhook that
+    /// writes them is registered: until then objects could carry addresses of this cluster's own pods.
     pub(crate) async fn place(
         &self,
-        fabric: &Fabric,
         remote: &RemoteKeys,
-        request: PlacementRequest<'_>,
         side: Side,
+        request: PlacementRequest<'_>,
+        place: impl FnOnce(&PlacementRequest<'_>) -> Result<Vec<PodNetwork>, FabricError>,
     ) -> Result<Vec<PodNetwork>, StepError> {
-        let placed = self.choose(fabric, request).await?;
+        let placed = self.choose(request, place).await?;
         if placed.iter().any(PodNetwork::is_remapped) {
             let peer = WrittenPeer { liqo_id: remote.network.liqo_cluster_id.clone(), side };
             let mut written = self.written.subscribe();
@@ -101,7 +101,11 @@ impl RemapBook {
         Ok(placed)
     }
 
-    async fn choose(&self, fabric: &Fabric, request: PlacementRequest<'_>) -> Result<Vec<PodNetwork>, StepError> {
+    async fn choose(
+        &self,
+        request: PlacementRequest<'_>,
+        place: impl FnOnce(&PlacementRequest<'_>) -> Result<Vec<PodNetwork>, FabricError>,
+    ) -> Result<Vec<PodNetwork>, StepError> {
         let _choosing = self.choosing.lock().await;
         let before = self.ranges.borrow().clone();
         let mut ranges = before.clone();
@@ -110,7 +114,7 @@ impl RemapBook {
         ranges.0.retain(|cluster, _| cluster == request.cluster || peers.contains(cluster));
         let chosen = ranges.0.remove(request.cluster).unwrap_or_default();
         let taken: Vec<Ipv4Net> = ranges.0.values().flatten().map(|network| network.here).collect();
-        let placed = fabric.place(&PlacementRequest { chosen: &chosen, taken: &taken, ..request })?;
+        let placed = place(&PlacementRequest { chosen: &chosen, taken: &taken, ..request })?;
         let remapped: Vec<PodNetwork> = placed.iter().copied().filter(PodNetwork::is_remapped).collect();
         for network in remapped.iter().filter(|network| !chosen.contains(network)) {
             let PodNetwork { there, here } = network;
@@ -171,3 +175,6 @@ impl RemapBook {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
