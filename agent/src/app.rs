@@ -31,11 +31,12 @@ use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
-use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, Settling, Tunnels};
+use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
 use crate::services::local_api;
 use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
+use crate::services::remapped_addresses::RemappedAddressesReview;
 use crate::uplink::Uplink;
 use crate::usage::{self, UseContext};
 
@@ -166,6 +167,7 @@ impl Agent {
                 network: nodes.network.clone(),
                 entropy: Arc::clone(entropy),
             }),
+            remap_book: Arc::new(RemapBook::open(store.clone())?),
             store,
             tunnels: Arc::new(Tunnels::new(fabric, Duration::from_secs(config.fabric.keepalive_seconds))),
             deliveries: Arc::new(Deliveries {
@@ -268,9 +270,11 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         if let Some(api) = &platform.api {
             let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
+            let remaps = parts.deliveries.node_service.borrow().remaps.is_ok();
             let reviewers = Reviewers {
                 lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), runtime_class),
                 gate: review,
+                addresses: remaps.then(|| RemappedAddressesReview::new(Arc::clone(&parts.remap_book))),
             };
             let uses = UseContext {
                 cluster: parts.member.cluster.clone(),

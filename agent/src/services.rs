@@ -7,3 +7,4 @@ pub mod node_service;
 pub mod nodes;
 pub mod placeholders;
 pub mod reach;
+pub mod remapped_addresses;

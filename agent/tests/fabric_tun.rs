@@ -5,6 +5,8 @@
 
 #[path = "fabric_tun/overlay.rs"]
 mod overlay;
+#[path = "fabric_tun/remapped.rs"]
+mod remapped;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -14,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use comity_agent_fabric::{
-    Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PresharedKey, Reach, Role, TunSettings, WireguardKey,
-    expose, fabric_addresses, forward_api, forward_local,
+    Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PodNetwork, PresharedKey, Reach, Role, TunSettings,
+    WireguardKey, expose, fabric_addresses, forward_api, forward_local,
 };
 use comity_agent_model::api_port::API_PORT;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -45,16 +47,21 @@ struct Net {
 
 impl Net {
     fn named(test: &str) -> Self {
+        Self::with_pods(test, "10.81.0", "10.82.0")
+    }
+
+    /// `origin` and `donor` are the first three bytes of the pods' addresses.
+    fn with_pods(test: &str, origin: &str, donor: &str) -> Self {
         let net = Self { prefix: format!("{test}{}", std::process::id()) };
         for name in ["po", "go", "gd", "pd"] {
             ip(&format!("netns add {}", net.name(name)));
             ip(&format!("-n {} link set lo up", net.name(name)));
         }
         net.join("go", "192.0.2.1/24", "gd", "192.0.2.2/24");
-        net.join("go", "10.81.0.1/24", "po", "10.81.0.2/24");
-        net.join("gd", "10.82.0.1/24", "pd", "10.82.0.2/24");
-        ip(&format!("-n {} route add default via 10.81.0.1", net.name("po")));
-        ip(&format!("-n {} route add default via 10.82.0.1", net.name("pd")));
+        for (gateway, pod, network) in [("go", "po", origin), ("gd", "pd", donor)] {
+            net.join(gateway, &format!("{network}.1/24"), pod, &format!("{network}.2/24"));
+            ip(&format!("-n {} route add default via {network}.1", net.name(pod)));
+        }
         // Every node has some route to everywhere.
         ip(&format!("-n {} route add default via 192.0.2.2", net.name("go")));
         for gateway in ["go", "gd"] {
@@ -199,10 +206,14 @@ fn runtime(net: &Net, short: &str) -> Runtime {
 }
 
 fn bind(net: &Net, short: &str, runtime: &Runtime) -> Result<Fabric, FabricError> {
+    bind_with(net, short, runtime, TunSettings::default())
+}
+
+fn bind_with(net: &Net, short: &str, runtime: &Runtime, settings: TunSettings) -> Result<Fabric, FabricError> {
     let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, UDP_PORT));
     let began = Instant::now();
     loop {
-        let config = FabricConfig { listen, mode: FabricMode::Tun(TunSettings::default()) };
+        let config = FabricConfig { listen, mode: FabricMode::Tun(settings.clone()) };
         let bound = net.within(short, || runtime.block_on(Fabric::bind(config)));
         // A program that another test starts has a copy of the last fabric's socket until its exec.
         match bound {
@@ -229,7 +240,7 @@ fn sides() -> (PeerConfig, PeerConfig) {
         keepalive: Duration::from_secs(25),
         role: Role::Origin,
         remote_cluster: "donor".to_owned(),
-        routes: vec!["10.82.0.0/24".parse().unwrap()],
+        routes: vec![unchanged("10.82.0.0/24")],
         remote_api: Some(REMOTE_API.parse().unwrap()),
     };
     let at_donor = PeerConfig {
@@ -240,11 +251,15 @@ fn sides() -> (PeerConfig, PeerConfig) {
         remote_address: addresses.origin,
         role: Role::Donor,
         remote_cluster: "origin".to_owned(),
-        routes: vec!["10.81.0.0/24".parse().unwrap()],
+        routes: vec![unchanged("10.81.0.0/24")],
         remote_api: None,
         ..at_origin.clone()
     };
     (at_origin, at_donor)
+}
+
+fn unchanged(network: &str) -> PodNetwork {
+    PodNetwork::unchanged(network.parse().unwrap())
 }
 
 fn reach(remote: &str, local: &str) -> Reach {
@@ -328,7 +343,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     assert!(net.is_dropped("po", (POD_D, PORT)));
 
     // A network that overlaps with this node's own is refused.
-    let overlapping = PeerConfig { epoch: 2, routes: vec!["10.81.0.0/16".parse().unwrap()], ..origin_config };
+    let overlapping = PeerConfig { epoch: 2, routes: vec![unchanged("10.81.0.0/16")], ..origin_config };
     at_origin(&mut || {
         let error = origin.add_peer(overlapping.clone()).unwrap_err().to_string();
         assert!(error.contains("10.81.0.0/16") && error.contains("10.81.0.0/24"), "{error}");

@@ -41,6 +41,8 @@ mod mig;
 mod mig_node;
 #[path = "kubernetes/origin.rs"]
 mod origin;
+#[path = "kubernetes/liqo_network/pod_addresses.rs"]
+mod pod_addresses;
 #[path = "kubernetes/reclaim.rs"]
 mod reclaim;
 #[path = "kubernetes/rights.rs"]
@@ -76,6 +78,7 @@ async fn the_agent_works_on_a_real_api_server() {
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
     lease_pods::pods_are_completed_or_refused(&cluster).await;
+    pod_addresses::remapped_addresses_are_translated(&cluster).await;
     burst::definitions_refuse_invalid_objects(&cluster).await;
     burst::pods_run_on_leases(&cluster).await;
     burst::a_gpu_request_lives_and_ends(&cluster).await;

@@ -76,6 +76,8 @@ pub struct BurstConfig {
     pub donor_gpus: u32,
     /// Nodes of each cluster. Where there are several, Node objects name the networks of their pods.
     pub nodes: u32,
+    /// Whether pods of both clusters have the same addresses.
+    pub pods_overlap: bool,
     /// Idle time after which a peering closes, in policy syntax.
     pub peering_idle: &'static str,
     /// Further settings of the donor's section `liqo`, each a line of YAML.
@@ -86,7 +88,7 @@ pub struct BurstConfig {
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self { donor_gpus: 4, nodes: 1, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
+        Self { donor_gpus: 4, nodes: 1, pods_overlap: false, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
     }
 }
 
@@ -121,6 +123,7 @@ impl Burst {
             origin_nodes: config.nodes,
             donor_nodes: config.nodes,
             names_pod_networks: config.nodes > 1,
+            pods_overlap: config.pods_overlap,
             dns: true,
             liqo: Some(LiqoConfig { version, ..LiqoConfig::default() }),
             ..RealClustersConfig::default()
@@ -158,7 +161,11 @@ impl Burst {
                 spec.more.extend(config.donor_liqo.iter().map(|line| format!("  {line}\n")));
             }
             if cluster == ORIGIN {
-                spec.more.push_str(&burst_config(real.node_ip()));
+                spec.more.push_str(BURST_SECTION);
+            }
+            // Addresses of remapped pods are written by the webhook of both sides.
+            if cluster == ORIGIN || config.pods_overlap {
+                spec.more.push_str(&webhook_section(real.node_ip()));
             }
             federation.join(spec).await?;
         }
@@ -482,9 +489,9 @@ pub fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
 }
 
 /// The section `burst` of the origin's agent configuration.
-fn burst_config(node_ip: &str) -> String {
-    format!(
-        "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n\
-webhook:\n  listen: {node_ip}:9443\n  url: https://{node_ip}:9443\n"
-    )
+const BURST_SECTION: &str = "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n";
+
+/// The section `webhook` of an agent's configuration.
+fn webhook_section(node_ip: &str) -> String {
+    format!("webhook:\n  listen: {node_ip}:9443\n  url: https://{node_ip}:9443\n")
 }

@@ -169,6 +169,21 @@ pub enum FabricError {
         /// The overlapping network here.
         own: String,
     },
+    /// No addresses are left for a network that must be remapped.
+    #[error(
+        "peering {peering}: pod network {theirs} of the other side overlaps with {own}, and fabric.tun.remap [{pool}] has \
+         no free range of its size; add a network that neither this cluster nor its nodes use"
+    )]
+    NoFreeRange {
+        /// The peering's id.
+        peering: String,
+        /// The other side's network.
+        theirs: ipnet::Ipv4Net,
+        /// The overlapping network here.
+        own: String,
+        /// The configured networks.
+        pool: String,
+    },
     /// Two other clusters claim the same addresses.
     #[error(
         "peering {peering}: {theirs} of cluster {cluster} overlaps with {other} of peering {other_peering}; packets \

@@ -59,8 +59,9 @@ pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
 pub use peer::config::{PeerConfig, Role};
 pub use peer::handle::{PeerHandle, PeerStatus};
+pub use peer::pod_network::PodNetwork;
 pub use stream::{TunnelListener, TunnelStream};
-pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
+pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, PlacementRequest, Published, PublishedError, overlay_device};
 pub use tunnel::Handshake;
 
 use peer::Peer;
@@ -207,6 +208,18 @@ impl Fabric {
             engine.remove(peering);
         }
         removed.is_some()
+    }
+
+    /// Chooses the addresses at which this cluster sees another cluster's pod networks. In mode `tun` those that conflict
+    /// with this cluster's or another one's are remapped; in mode `netstack`, which routes no pods, none.
+    ///
+    /// # Errors
+    /// [`FabricError::NoFreeRange`] or [`FabricError::Network`].
+    pub fn place(&self, request: &PlacementRequest<'_>) -> Result<Vec<PodNetwork>, FabricError> {
+        match &self.engine {
+            Engine::Tun(engine) => engine.place(request),
+            Engine::Netstack { .. } => Ok(request.networks.iter().copied().map(PodNetwork::unchanged).collect()),
+        }
     }
 
     /// Sets which addresses may communicate through a peering's tunnel, also for open connections; before the first

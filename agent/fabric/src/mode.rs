@@ -20,6 +20,13 @@ pub(crate) const MAX_VNI: u32 = 0x00ff_ffff;
 const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
 const MAX_NAME_BYTES: usize = 15;
+/// Networks from which ranges for remapped pod networks come by default: addresses that providers share (RFC 6598), which
+/// few institutions use.
+const DEFAULT_REMAP: Ipv4Net = Ipv4Net::new_assert(std::net::Ipv4Addr::new(100, 64, 0, 0), 10);
+/// Shortest prefix of a network for remapping.
+const MIN_REMAP_PREFIX: u8 = 8;
+/// Most networks for remapping.
+const MAX_REMAP: usize = 8;
 /// Most own networks in the configuration, besides those in the routing table.
 const MAX_CONFIGURED_NETWORKS: usize = 64;
 
@@ -47,6 +54,9 @@ pub struct TunSettings {
     /// Networks of this cluster that are not in the node's routing table, such
     /// as Services: other clusters' pods must not have addresses in them.
     pub own_networks: Vec<Ipv4Net>,
+    /// Where this cluster sees other clusters' pods whose addresses overlap with its own or each other's. Nothing in this
+    /// cluster may use these networks. Empty: such clusters are refused.
+    pub remap: Vec<Ipv4Net>,
     /// The overlay to this cluster's other nodes.
     pub overlay: OverlaySettings,
 }
@@ -75,6 +85,7 @@ impl Default for TunSettings {
             name: DEFAULT_DEVICE.to_owned(),
             mtu: DEFAULT_MTU,
             own_networks: Vec::new(),
+            remap: vec![DEFAULT_REMAP],
             overlay: OverlaySettings::default(),
         }
     }
@@ -106,6 +117,25 @@ impl TunSettings {
             let reason = format!("name at most {MAX_CONFIGURED_NETWORKS}; join neighbours into one");
             return Err(InvalidSetting::new("fabric.tun.ownNetworks", self.own_networks.len().to_string(), reason));
         }
+        self.check_remap()
+    }
+
+    fn check_remap(&self) -> Result<(), InvalidSetting> {
+        let refuse = |value: String, reason: String| Err(InvalidSetting::new("fabric.tun.remap", value, reason));
+        if self.remap.len() > MAX_REMAP {
+            return refuse(self.remap.len().to_string(), format!("name at most {MAX_REMAP} networks"));
+        }
+        for (index, net) in self.remap.iter().enumerate() {
+            let first = net.network();
+            let is_special = first.is_loopback() || first.is_link_local() || first.octets()[0] >= 224;
+            if net.prefix_len() < MIN_REMAP_PREFIX || net.addr() != first || is_special || first.octets()[0] == 0 {
+                let reason = format!("want a network of prefix {MIN_REMAP_PREFIX} to 32, as in {DEFAULT_REMAP}");
+                return refuse(net.to_string(), reason);
+            }
+            if let Some(other) = self.remap[..index].iter().find(|other| other.contains(net) || net.contains(*other)) {
+                return refuse(net.to_string(), format!("it overlaps with {other}; name each address once"));
+            }
+        }
         Ok(())
     }
 }
@@ -118,4 +148,32 @@ pub struct Reach {
     pub remote: BTreeSet<Ipv4Net>,
     /// Addresses of this cluster.
     pub local: BTreeSet<Ipv4Net>,
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_for_remapping_are_plain_and_disjoint() {
+        let check = |nets: &[&str]| {
+            let remap = nets.iter().map(|net| net.parse().unwrap()).collect();
+            TunSettings { remap, ..TunSettings::default() }.check()
+        };
+        TunSettings::default().check().unwrap();
+        check(&[]).unwrap();
+        check(&["100.64.0.0/10", "198.18.0.0/15"]).unwrap();
+        for (nets, value) in [
+            (&["100.64.0.1/10"][..], "100.64.0.1/10"),
+            (&["0.0.0.0/0"], "0.0.0.0/0"),
+            (&["127.0.0.0/8"], "127.0.0.0/8"),
+            (&["240.0.0.0/8"], "240.0.0.0/8"),
+            (&["100.64.0.0/10", "100.65.0.0/16"], "100.65.0.0/16"),
+            (&["10.0.0.0/24"; 9], "9"),
+        ] {
+            let error = check(nets).unwrap_err().to_string();
+            assert!(error.contains("fabric.tun.remap") && error.contains(value), "{error}");
+        }
+    }
 }

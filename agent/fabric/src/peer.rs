@@ -2,6 +2,7 @@
 
 pub(crate) mod config;
 pub(crate) mod handle;
+pub(crate) mod pod_network;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

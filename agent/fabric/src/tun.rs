@@ -1,9 +1,8 @@
 //! Mode `tun`: WireGuard over a network device of this node, so that pods of
 //! both clusters reach each other.
 //!
-//! `checksum`, `vnet`, `segment`, `coalesce`, `allowed`, `ruleset` and
-//! `layout` are pure; `device`, `udp`, `netlink`, `firewall`, `sysctl` and
-//! `sockets` are thin over the kernel; `threads` moves packets.
+//! `checksum`, `vnet`, `segment`, `coalesce`, `translation`, `allowed`, `placement`, `ruleset` and `layout` are pure;
+//! `tun_device`, `udp`, `netlink`, `firewall`, `sysctl` and `sockets` are thin over the kernel; `threads` moves packets.
 //!
 //! It never forwards a packet that no `Reach` covers, never accepts a packet whose source is not the peering's, and
 //! leaves nothing behind. A run that was killed leaves its firewall table, which the next run replaces.
@@ -18,12 +17,14 @@ mod netlink;
 mod overlay;
 #[cfg(test)]
 mod packets;
+mod placement;
 mod ruleset;
 mod segment;
 pub(super) mod sockets;
 mod sysctl;
 pub(super) mod tcp_header;
 mod threads;
+mod translation;
 mod tun_device;
 mod udp;
 mod vnet;
@@ -40,8 +41,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::Notify;
 
 pub use overlay::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
+pub use placement::PlacementRequest;
 pub(super) use udp::UdpLink;
 
+use super::PodNetwork;
 use super::error::FabricError;
 use super::mode::{Reach, TunSettings};
 use super::peer::Peer;
@@ -51,6 +54,7 @@ use allowed::{RouteTable, SharedRouteTable};
 use layout::Layout;
 use netlink::Netlink;
 use overlay::GatewayOverlay;
+use placement::Busy;
 use ruleset::{OverlayRules, PeerRules, Rules};
 use threads::Shared;
 use tun_device::TunDevice;
@@ -174,6 +178,16 @@ impl TunEngine {
         Ok(added)
     }
 
+    /// Chooses the addresses at which this cluster sees another cluster's pod networks.
+    pub(super) fn place(&self, request: &PlacementRequest<'_>) -> Result<Vec<PodNetwork>, FabricError> {
+        let mut state = self.lock();
+        let own = self.own_networks(&mut state)?;
+        let is_other = |peer: &&Arc<Peer>| peer.config().remote_cluster != request.cluster;
+        let others = state.peers.values().filter(is_other).flat_map(|peer| peer.config().routes.iter());
+        let busy = Busy::of(request, own, others.map(|network| network.here));
+        placement::place(request, &self.settings.remap, busy)
+    }
+
     /// Takes a peering's addresses, routes and rules away.
     pub(super) fn remove(&self, peering: &str) {
         let mut state = self.lock();
@@ -256,7 +270,7 @@ impl TunEngine {
             vni: self.settings.overlay.vni,
             port: self.settings.overlay.port,
             mtu,
-            pod_networks: peers().flat_map(|peer| peer.allowed.routes.iter().copied()).collect(),
+            pod_networks: peers().flat_map(|peer| peer.allowed.routes.iter().map(|net| net.here)).collect(),
             api_servers: apis.filter_map(|api| if let SocketAddr::V4(api) = api { Some(api) } else { None }).collect(),
         })
     }

@@ -29,8 +29,11 @@ pub struct NodeService {
     pub authentication: Authentication,
     /// Whether both fabrics must route pods.
     pub needs_tun: bool,
-    /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
+    /// Networks that other clusters' pods may have addresses in, in their own clusters; empty: any.
     pub peer_networks: Vec<Ipv4Net>,
+    /// Whether pod networks of other clusters that overlap with this cluster's are remapped; otherwise what to set for
+    /// that.
+    pub remaps: Result<(), String>,
 }
 
 impl NodeService {
@@ -43,6 +46,7 @@ impl NodeService {
             authentication: Authentication::default(),
             needs_tun: true,
             peer_networks: Vec::new(),
+            remaps: Err(reason.to_owned()),
         }
     }
 

@@ -3,6 +3,7 @@
 mod connections;
 mod deliveries;
 mod member;
+mod remap_book;
 mod settling;
 mod tunnels;
 
@@ -25,6 +26,7 @@ pub use connections::{Access, Borrowed, Connected, Connections};
 pub use deliveries::Deliveries;
 pub use member::Member;
 pub(crate) use member::Subject;
+pub use remap_book::{Ranges, RemapBook, WrittenPeer};
 pub use settling::Settling;
 pub use tunnels::Tunnels;
 
@@ -40,6 +42,8 @@ pub struct Parts {
     pub store: Store,
     /// Tunnels.
     pub tunnels: Arc<Tunnels>,
+    /// Ranges of remapped pod networks.
+    pub remap_book: Arc<RemapBook>,
     /// Deliveries of leases.
     pub deliveries: Arc<Deliveries>,
     /// Borrowed leases in this process.

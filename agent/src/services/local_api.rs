@@ -13,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use comity_agent_fabric::PodNetwork;
 use comity_agent_model::desired::Update;
 use comity_runtime::SecretString;
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-use crate::reconcile::parts::{Access, Parts};
+use crate::reconcile::parts::{Access, Parts, Ranges};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "agent.sock";
@@ -86,6 +87,9 @@ pub struct Status {
     /// Networks between Liqos, by peering: "connected", or what they wait for.
     #[serde(default)]
     pub networks: BTreeMap<String, String>,
+    /// Remapped pod networks of other clusters, with the ranges at which this cluster sees them, by cluster.
+    #[serde(default)]
+    pub remapped: BTreeMap<String, BTreeMap<String, String>>,
     /// Leases lent, with their namespaces.
     pub lent: BTreeMap<String, String>,
     /// Usable borrowed leases, with the loopback address of the donor's API, or the name of the node.
@@ -137,7 +141,7 @@ pub fn serve(
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
     let Shown { parts, desired } = shown;
-    let Parts { member, store, tunnels, connections, networks, .. } = parts;
+    let Parts { member, store, tunnels, connections, networks, remap_book, .. } = parts;
     let records = store.records();
     let (connected, revision) = {
         let update = desired.borrow();
@@ -165,9 +169,15 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
             .iter()
             .map(|(peering, seen)| (peering.to_string(), seen.status.summary()))
             .collect(),
+        remapped: remapped(&remap_book.subscribe().borrow()),
         lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
     })
+}
+
+fn remapped(Ranges(ranges): &Ranges) -> BTreeMap<String, BTreeMap<String, String>> {
+    let shown = |network: &PodNetwork| (network.there.to_string(), network.here.to_string());
+    ranges.iter().map(|(cluster, networks)| (cluster.clone(), networks.iter().map(shown).collect())).collect()
 }
 
 async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum::extract::Path<String>) -> Response {

@@ -145,6 +145,7 @@ impl Prepared {
             },
             needs_tun: settings.require_tun,
             peer_networks: settings.peer_networks.clone(),
+            remaps: check_remapping(config),
         });
         let applied = network.liqo_network.then(|| liqo_network.clone());
         parts.network = Some(network);
@@ -292,6 +293,16 @@ fn check_mode(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether pods of clusters with the same addresses can be carried; otherwise what to set for that.
+pub(crate) fn check_remapping(config: &Config) -> Result<(), String> {
+    match config {
+        Config { fabric, .. } if fabric.mode != FabricModeName::Tun => Err("set fabric.mode: tun".to_owned()),
+        Config { fabric, .. } if fabric.tun.remap.is_empty() => Err("name a network in fabric.tun.remap".to_owned()),
+        Config { webhook: None, .. } => Err("configure webhook".to_owned()),
+        _ => Ok(()),
+    }
+}
+
 /// The observed Liqo.
 struct ObservedLiqo {
     network: v1::ClusterNetwork,
@@ -372,6 +383,7 @@ mod tests {
                 authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: Vec::new(),
+                remaps: Ok(()),
             };
             let (publish, mut service) = watch::channel(service);
             let stop = CancellationToken::new();

@@ -28,7 +28,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio_stream::StreamMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::reconcile::parts::{Parts, Tunnels};
+use crate::reconcile::parts::{Parts, Ranges, Tunnels};
 
 /// Label selector of offloaded pods on the donor.
 const GUESTS: &str = "liqo.io/managed-by=shadowpod";
@@ -63,6 +63,7 @@ struct ObservedPods {
 /// Computes the allowed addresses of each peering's tunnel. Pure.
 fn reaches(
     records: &Records,
+    ranges: &Ranges,
     tunnels: &BTreeMap<PeeringId, u32>,
     own: &BTreeSet<Ipv4Net>,
     guests: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
@@ -71,7 +72,9 @@ fn reaches(
     let mut reaches = BTreeMap::new();
     for (&peering, epoch) in tunnels {
         let remote = records.peering(peering, *epoch).and_then(|keys| keys.remote.as_ref());
-        let cidrs: BTreeSet<Ipv4Net> = remote.iter().flat_map(|remote| &remote.network.pod_cidrs).copied().collect();
+        let networks = remote.map(|remote| ranges.networks(&remote.cluster, &remote.network.pod_cidrs));
+        // Pods of this cluster, and objects in it, have the other side's addresses as this cluster sees them.
+        let cidrs: BTreeSet<Ipv4Net> = networks.into_iter().flatten().map(|network| network.here).collect();
         let hosts = |addresses: &mut dyn Iterator<Item = Ipv4Addr>, within: &BTreeSet<Ipv4Net>| -> BTreeSet<Ipv4Net> {
             addresses.filter(|address| within.iter().any(|net| net.contains(address))).map(Ipv4Net::from).collect()
         };
@@ -144,14 +147,14 @@ pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
     let config = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
     let mut namespaces = watcher(namespaces, config).default_backoff().boxed();
     let mut offloaded: StreamMap<String, Pods> = StreamMap::new();
-    let Parts { member, store, tunnels, .. } = parts;
-    let mut records = store.subscribe();
-    let own: BTreeSet<Ipv4Net> =
-        member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+    let Parts { member, store, tunnels, remap_book, .. } = parts;
+    let (mut records, ranges) = (store.subscribe(), remap_book.subscribe());
+    let own: BTreeSet<Ipv4Net> = member.pod_networks().into_iter().collect();
     let (mut seen, mut applied) = (ObservedPods::default(), BTreeMap::new());
     loop {
         follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
-        let now = reaches(&store.records(), &tunnels.epochs(), &own, &seen.guests(), &seen.offloaded());
+        let chosen = ranges.borrow().clone();
+        let now = reaches(&store.records(), &chosen, &tunnels.epochs(), &own, &seen.guests(), &seen.offloaded());
         apply(&tunnels, now, &mut applied);
         tokio::select! {
             () = stop.cancelled() => return,
@@ -217,6 +220,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use comity_agent_fabric::PodNetwork;
     use comity_agent_liqo::LiqoPeer;
     use comity_agent_state::record::{HpkePublicKey, LiqoRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
     use comity_proto::v1;
@@ -243,6 +247,10 @@ mod tests {
     }
 
     fn reach(records: &Records) -> (String, String) {
+        reach_with(records, &Ranges::default())
+    }
+
+    fn reach_with(records: &Records, ranges: &Ranges) -> (String, String) {
         let own = BTreeSet::from(["10.1.0.0/16".parse().unwrap()]);
         let address = |text: &str| text.parse::<Ipv4Addr>().unwrap();
         // One guest is valid, one has an address outside the pod network, and one belongs to another origin.
@@ -251,9 +259,10 @@ mod tests {
             ("liqo-9".to_owned(), BTreeSet::from([address("10.1.0.8")])),
         ]);
         // The donor claims this cluster's own database address for one pod.
-        let offloaded = BTreeSet::from([address("10.2.5.5"), address("10.1.0.99")]);
+        let offloaded = BTreeSet::from([address("10.2.5.5"), address("10.1.0.99"), address("100.64.5.6")]);
         let tunnels = BTreeMap::from([(PeeringId(1), 3)]);
-        let (epoch, reach) = reaches(records, &tunnels, &own, &guests, &offloaded).remove(&PeeringId(1)).unwrap();
+        let (epoch, reach) =
+            reaches(records, ranges, &tunnels, &own, &guests, &offloaded).remove(&PeeringId(1)).unwrap();
         assert_eq!(epoch, 3);
         let text = |nets: &BTreeSet<Ipv4Net>| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         (text(&reach.remote), text(&reach.local))
@@ -267,6 +276,16 @@ mod tests {
     #[test]
     fn an_origin_opens_itself_to_its_own_offloaded_pods_alone() {
         assert_eq!(reach(&records(Side::Origin, true)), ("10.2.5.5/32".to_owned(), "10.1.0.0/16".to_owned()));
+    }
+
+    #[test]
+    fn a_remapped_network_is_open_at_its_range_here() {
+        let network = PodNetwork { there: "10.2.0.0/16".parse().unwrap(), here: "100.64.0.0/16".parse().unwrap() };
+        let ranges = Ranges([("other".to_owned(), vec![network])].into());
+        let donor = reach_with(&records(Side::Donor, true), &ranges);
+        assert_eq!(donor, ("100.64.0.0/16".to_owned(), "10.1.0.7/32".to_owned()));
+        let origin = reach_with(&records(Side::Origin, true), &ranges);
+        assert_eq!(origin, ("100.64.5.6/32".to_owned(), "10.1.0.0/16".to_owned()));
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     let origin = bind(&net, "go", &origin_runtime).unwrap();
     let donor = bind(&net, "gd", &donor_runtime).unwrap();
     let (origin_config, donor_config) = sides();
-    let donor_config = PeerConfig { routes: vec!["10.81.0.0/16".parse().unwrap()], ..donor_config };
+    let donor_config = PeerConfig { routes: vec![unchanged("10.81.0.0/16")], ..donor_config };
     let origin_peer = net.within("go", || origin_runtime.block_on(async { origin.add_peer(origin_config) })).unwrap();
     let donor_peer = net.within("gd", || donor_runtime.block_on(async { donor.add_peer(donor_config) })).unwrap();
     origin_runtime.block_on(origin_peer.wait_handshake(SOON)).unwrap();

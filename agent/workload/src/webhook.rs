@@ -49,6 +49,14 @@ pub trait Review: Send + Sync {
     /// Its entries in `webhooks`, without `clientConfig`.
     fn webhooks(&self) -> Vec<Value>;
 
+    /// Called once its registration is as [`webhooks`](Self::webhooks) was right before.
+    fn registered(&self) {}
+
+    /// Waits until [`webhooks`](Self::webhooks) may have changed.
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Answers a review.
     ///
     /// # Errors
@@ -113,6 +121,7 @@ impl Keeper {
             };
             tokio::select! {
                 () = self.clock.sleep(pause) => {}
+                _ = futures::future::select_all(self.reviews.iter().map(|review| review.changed())) => {}
                 Some(_) = changes.next() => {}
             }
         }
@@ -129,6 +138,7 @@ impl Keeper {
                 .map_err(|error| format!("{error}; delete Secret {} to have them made again", secret::SECRET))?;
             self.show.send_replace(Some(Arc::new(webhook)));
         }
+        self.reviews.iter().for_each(|review| review.registered());
         Ok(())
     }
 }

@@ -68,6 +68,8 @@ pub struct RealClustersConfig {
     pub donor_nodes: u32,
     /// Whether Node objects name the networks of their pods (`spec.podCIDRs`).
     pub names_pod_networks: bool,
+    /// Whether pods of both clusters have the same addresses, those of the origin.
+    pub pods_overlap: bool,
     /// Whether both have CoreDNS.
     pub dns: bool,
     /// Liqo for both. Like `dns`, it needs the programs of [`Needs::Liqo`](crate::Needs::Liqo).
@@ -91,6 +93,7 @@ impl Default for RealClustersConfig {
             origin_nodes: 1,
             donor_nodes: 1,
             names_pod_networks: false,
+            pods_overlap: false,
             dns: false,
             liqo: None,
             origin_node_grace: Duration::from_secs(20),
@@ -210,7 +213,13 @@ impl RealClusters {
             ..cluster
         };
         let origin = settings(ORIGIN, config.origin_gpus, config.origin_nodes, config.origin_node_grace);
-        let donor = NodeSettings { dra_gpus: config.donor_dra_gpus, ..DONOR };
+        let pods = if config.pods_overlap { ORIGIN } else { DONOR };
+        let donor = NodeSettings {
+            dra_gpus: config.donor_dra_gpus,
+            pod_network: pods.pod_network,
+            pod_networks: pods.pod_networks,
+            ..DONOR
+        };
         let donor = settings(donor, config.donor_gpus, config.donor_nodes, config.donor_node_grace);
         if let Err(error) = prepare(&dir, &id, binaries, &config, [&origin, &donor]) {
             drop(fs::remove_dir_all(&dir));

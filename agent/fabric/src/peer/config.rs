@@ -3,8 +3,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
-
+use super::pod_network::PodNetwork;
 use crate::key::{PresharedKey, WireguardKey, WireguardPublicKey};
 
 /// Which side of the peering this cluster is.
@@ -45,7 +44,7 @@ pub struct PeerConfig {
     /// routes: two clusters that lend to each other have two peerings.
     pub remote_cluster: String,
     /// The other side's pod networks, routed into the tunnel. Used only in mode `tun`.
-    pub routes: Vec<Ipv4Net>,
+    pub routes: Vec<PodNetwork>,
     /// On the origin: the address of the donor's API server; TCP to it goes through the tunnel. Used only in mode
     /// `tun`.
     pub remote_api: Option<SocketAddr>,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 
+use crate::PodNetwork;
 use crate::address::fabric_addresses_v4;
 use crate::error::FabricError;
 use crate::peer::config::{PeerConfig, Role};
@@ -21,7 +22,7 @@ const MAX_ROUTES: usize = 64;
 pub(crate) struct Allowed {
     pub(super) local: (Ipv4Addr, Ipv6Addr),
     pub(super) remote: (Ipv4Addr, Ipv6Addr),
-    pub(super) routes: Vec<Ipv4Net>,
+    pub(super) routes: Vec<PodNetwork>,
 }
 
 impl Allowed {
@@ -31,16 +32,17 @@ impl Allowed {
             Role::Donor => (v4.donor, v4.origin),
             Role::Origin => (v4.origin, v4.donor),
         };
-        let mut routes: Vec<Ipv4Net> = config.routes.iter().map(Ipv4Net::trunc).collect();
+        let truncated = |net: &PodNetwork| PodNetwork { there: net.there.trunc(), here: net.here.trunc() };
+        let mut routes: Vec<PodNetwork> = config.routes.iter().map(truncated).collect();
         routes.sort_unstable();
         routes.dedup();
         Self { local: (local, config.local_address), remote: (remote, config.remote_address), routes }
     }
 
-    /// Whether the other side may send from an address.
+    /// Whether the other side may send from an address, which is one of its own cluster.
     pub(crate) fn admits(&self, source: IpAddr) -> bool {
         match source {
-            IpAddr::V4(source) => source == self.remote.0 || self.routes.iter().any(|net| net.contains(&source)),
+            IpAddr::V4(source) => source == self.remote.0 || self.routes.iter().any(|net| net.there.contains(&source)),
             IpAddr::V6(source) => source == self.remote.1,
         }
     }
@@ -82,10 +84,10 @@ impl<P: Clone> RouteTable<P> {
     pub(super) fn add(&mut self, allowed: &Allowed, peer: &P) {
         self.hosts.insert(allowed.remote.0.into(), peer.clone());
         self.hosts.insert(allowed.remote.1.into(), peer.clone());
-        for net in &allowed.routes {
-            match self.nets.iter_mut().find(|(known, _)| known == net) {
+        for PodNetwork { here, .. } in &allowed.routes {
+            match self.nets.iter_mut().find(|(known, _)| known == here) {
                 Some((_, peers)) => peers.push(peer.clone()),
-                None => self.nets.push((*net, vec![peer.clone()])),
+                None => self.nets.push((*here, vec![peer.clone()])),
             }
         }
         self.nets.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
@@ -133,7 +135,7 @@ pub(super) fn check<'a>(
         return Err(FabricError::TooMany { peering: peering(), what: "pod networks", count, limit: MAX_ROUTES });
     }
     let nets: Vec<(String, IpNet)> = (allowed.routes.iter())
-        .map(|net| (format!("pod network {net}"), IpNet::V4(*net)))
+        .map(|net| (format!("pod network {}", net.here), IpNet::V4(net.here)))
         .chain([(format!("fabric address {}", allowed.remote.0), IpNet::from(IpAddr::V4(allowed.remote.0)))])
         .collect();
     let api = config.remote_api.map(|api| (format!("API server {api}"), IpNet::from(api.ip())));
@@ -179,10 +181,10 @@ fn disjoint(config: &PeerConfig, allowed: &Allowed, other: &PeerConfig) -> Resul
     for net in &allowed.routes {
         let clash = theirs.routes.iter().find(|existing| {
             let same = shared && *existing == net;
-            !same && overlap(&IpNet::V4(*net), &IpNet::V4(**existing))
+            !same && overlap(&IpNet::V4(net.here), &IpNet::V4(existing.here))
         });
         if let Some(existing) = clash {
-            return Err(claimed(format!("pod network {net}"), existing.to_string()));
+            return Err(claimed(format!("pod network {}", net.here), existing.here.to_string()));
         }
     }
     Ok(())
@@ -201,5 +203,4 @@ fn is_plain(address: IpAddr) -> bool {
 }
 
 #[cfg(test)]
-#[path = "allowed_tests.rs"]
 mod tests;

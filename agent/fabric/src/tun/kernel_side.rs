@@ -6,12 +6,15 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::allowed::Allowed;
+use super::translation::Translation;
 use crate::netstack::MAX_CONNECTIONS;
 use crate::peer::config::{PeerConfig, Role};
 
 /// State of a peering that uses the kernel's TCP stack.
 pub(crate) struct KernelSide {
     pub(super) allowed: Allowed,
+    /// Present if pod networks of the other side are remapped.
+    pub(super) translation: Option<Translation>,
     role: Role,
     /// Connections opened by this side.
     pub(super) opened: Arc<Semaphore>,
@@ -22,8 +25,10 @@ pub(crate) struct KernelSide {
 
 impl KernelSide {
     pub(crate) fn new(config: &PeerConfig) -> Self {
+        let allowed = Allowed::of(config);
         Self {
-            allowed: Allowed::of(config),
+            translation: Translation::of(&allowed.routes),
+            allowed,
             role: config.role,
             opened: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             accepted: Arc::new(Semaphore::new(MAX_CONNECTIONS)),

@@ -26,7 +26,7 @@ impl Layout {
             layout.routes.insert(IpAddr::V4(allowed.remote.0).into(), local.0);
             layout.routes.insert(IpAddr::V6(allowed.remote.1).into(), local.1);
             for net in &allowed.routes {
-                layout.routes.entry((*net).into()).or_insert(local.0);
+                layout.routes.entry(net.here.into()).or_insert(local.0);
             }
         }
         layout
@@ -75,7 +75,7 @@ mod tests {
         Allowed {
             local: ([240, 0, number, 2].into(), v6(2)),
             remote: ([240, 0, number, 1].into(), v6(1)),
-            routes: routes.iter().map(|net| net.parse().unwrap()).collect(),
+            routes: routes.iter().map(|net| crate::PodNetwork::unchanged(net.parse().unwrap())).collect(),
         }
     }
 

@@ -246,5 +246,4 @@ fn comment(peering: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "ruleset_tests.rs"]
 mod tests;

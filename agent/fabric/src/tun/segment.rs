@@ -8,9 +8,11 @@ use super::checksum;
 use super::tcp_header::{CWR, FIN, PSH, TCP, TCP_CHECKSUM, TCP_HEADER_BYTES};
 use super::vnet::{Offload, VnetHeader};
 
-const UDP: u8 = 17;
+/// UDP's protocol number in an IP header.
+pub(super) const UDP: u8 = 17;
 const UDP_HEADER_BYTES: usize = 8;
-const UDP_CHECKSUM: usize = 6;
+/// Offset of UDP's checksum.
+pub(super) const UDP_CHECKSUM: usize = 6;
 /// Space for a segment and its headers.
 pub(super) const SEGMENT_BYTES: usize = 9216;
 

@@ -2,8 +2,8 @@
 //! is nothing to do.
 //!
 //! ```text
-//! device ─▶ split ─▶ seal ─▶ UDP segmentation offload         (thread 1)
-//! UDP receive offload ─▶ open ─▶ check source ─▶ join ─▶ device (thread 2)
+//! device ─▶ translate ─▶ split ─▶ seal ─▶ UDP segmentation offload           (thread 1)
+//! UDP receive offload ─▶ open ─▶ check source ─▶ translate ─▶ join ─▶ device (thread 2)
 //! ```
 
 use std::io;
@@ -83,6 +83,9 @@ fn seal(shared: &Shared, packet: &mut [u8], scratch: &mut [u8; SEGMENT_BYTES], o
     let table = Arc::clone(&shared.table.read().unwrap_or_else(PoisonError::into_inner));
     let is_up = |peer: &Arc<Peer>| peer.peek(|tunnel| tunnel.outlet().is_some());
     let Some(peer) = allowed::destination(packet).and_then(|to| table.lookup(to, is_up)) else { return };
+    if let Some(translation) = peer.kernel().and_then(|kernel| kernel.translation.as_ref()) {
+        translation.leave(header, packet);
+    }
     peer.seal(|tunnel, to| {
         let split = segment::split(header, packet, scratch, |segment| {
             if let Some(length) = tunnel.seal(segment, outbox.room()) {
@@ -98,7 +101,7 @@ fn seal(shared: &Shared, packet: &mut [u8], scratch: &mut [u8; SEGMENT_BYTES], o
 /// From the tunnels to the network device.
 pub(super) fn receive(shared: &Shared) {
     let mut inbox = Inbox::new();
-    let mut joined = Coalescer::default();
+    let mut arrivals = Arrivals::default();
     let mut limiter = HandshakeLimiter::new(Instant::now());
     loop {
         match inbox.receive(&shared.link) {
@@ -122,11 +125,11 @@ pub(super) fn receive(shared: &Shared) {
                         let more = std::iter::from_fn(|| datagrams.next_if(alike));
                         let run = std::iter::once(first).chain(more);
                         peer.receive_run(message, run, from, &*shared.link, |packet| {
-                            admit(&peer, packet, &mut joined, &shared.device)
+                            arrivals.admit(&peer, packet, &shared.device)
                         });
                     }
                 }
-                joined.drain(|packet| write(&shared.device, packet));
+                arrivals.joined.drain(|packet| write(&shared.device, packet));
             }
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
@@ -141,17 +144,35 @@ pub(super) fn receive(shared: &Shared) {
     }
 }
 
-/// Accepts a decrypted packet if its source belongs to the peering.
-fn admit(peer: &Peer, packet: &[u8], joined: &mut Coalescer, device: &TunDevice) -> bool {
-    let source = allowed::source(packet);
-    let admitted = source.is_some_and(|source| peer.kernel().is_some_and(|kernel| kernel.allowed().admits(source)));
-    if admitted {
-        if joined.is_full() {
-            joined.drain(|packet| write(device, packet));
+/// Decrypted packets on their way to the device.
+#[derive(Default)]
+struct Arrivals {
+    joined: Coalescer,
+    /// Space for a packet that is translated.
+    translated: Vec<u8>,
+}
+
+impl Arrivals {
+    /// Accepts a decrypted packet if its source belongs to the peering.
+    fn admit(&mut self, peer: &Peer, packet: &[u8], device: &TunDevice) -> bool {
+        let Some((source, kernel)) = allowed::source(packet).zip(peer.kernel()) else { return false };
+        if !kernel.allowed().admits(source) {
+            return false;
         }
-        joined.push(packet);
+        if self.joined.is_full() {
+            self.joined.drain(|packet| write(device, packet));
+        }
+        match &kernel.translation {
+            None => self.joined.push(packet),
+            Some(translation) => {
+                self.translated.clear();
+                self.translated.extend_from_slice(packet);
+                translation.enter(&mut self.translated);
+                self.joined.push(&self.translated);
+            }
+        }
+        true
     }
-    admitted
 }
 
 fn write(device: &TunDevice, packet: &[u8]) {

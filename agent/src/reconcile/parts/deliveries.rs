@@ -68,7 +68,7 @@ impl Deliveries {
         }
     }
 
-    /// Networks that other clusters' pods may have addresses in; empty: any that is not this cluster's.
+    /// Networks that other clusters' pods may have addresses in, in their own clusters; empty: any.
     pub(crate) fn peer_networks(&self) -> Vec<Ipv4Net> {
         self.node_service.borrow().peer_networks.clone()
     }

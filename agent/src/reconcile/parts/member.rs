@@ -7,6 +7,7 @@ use comity_agent_state::record::{PeeringRecord, RemoteKeys, SecretKey};
 use comity_proto::v1;
 use comity_runtime::{Entropy, IdentityKey, IdentitySignature};
 use comity_types::LeaseId;
+use ipnet::Ipv4Net;
 use zeroize::Zeroizing;
 
 use crate::keys::bundle::PinnedKeys;
@@ -48,6 +49,13 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Member {
+    /// Networks of this cluster's pods.
+    #[must_use]
+    pub fn pod_networks(&self) -> Vec<Ipv4Net> {
+        let networks = self.network.iter().flat_map(|network| &network.pod_cidrs);
+        networks.filter_map(|network| network.parse().ok()).collect()
+    }
+
     /// A fresh secret.
     pub(crate) fn secret(&self) -> SecretKey {
         let mut bytes = Zeroizing::new([0; 32]);

@@ -125,7 +125,14 @@ fn impossible(snapshot: &Snapshot<'_>, keys: &PeeringRecord) -> Option<String> {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
     let checked = remote.network.check(snapshot.network, &snapshot.service.peer_networks);
-    checked.err().map(|reason| format!("cluster {cluster}: {reason}"))
+    let overlap = || {
+        let overlap = remote.network.overlap(snapshot.network)?;
+        let remedy = snapshot.service.remaps.as_ref().err()?;
+        Some(format!(
+            "{overlap}; {remedy}, so that it is remapped here, or give one of the clusters another pod network"
+        ))
+    };
+    checked.err().or_else(overlap).map(|reason| format!("cluster {cluster}: {reason}"))
 }
 
 fn failure<'a>(snapshot: &Snapshot<'_>, record: &'a LiqoRecord) -> Option<&'a str> {

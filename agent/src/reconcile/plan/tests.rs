@@ -74,6 +74,7 @@ impl Sim {
                 authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: Vec::new(),
+                remaps: Err("name a network in fabric.tun.remap".to_owned()),
             },
             is_live: true,
             now_ms: NOW,

@@ -40,8 +40,7 @@ pub async fn run(
     let Some(changed) = tunnels.fabric.published_changed() else { return };
     let config = watcher::Config::default().labels("liqo.io/type!=virtual-node");
     let mut events = watcher(Api::<Node>::all(client.clone()), config).default_backoff().boxed();
-    let own: Vec<Ipv4Net> =
-        member.network.iter().flat_map(|network| &network.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+    let own = member.pod_networks();
     let mut publisher =
         Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, logged: None };
     let (mut nodes, mut applied, mut logged) = (WatchCache::default(), None, None);

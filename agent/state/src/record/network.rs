@@ -31,14 +31,13 @@ impl RemoteNetwork {
         self.api_server.parse().ok()
     }
 
-    /// Checks whether packets for this network may be routed into the tunnel: claims of this cluster's own addresses
-    /// would take over its traffic.
+    /// Checks whether packets for this network may be routed into the tunnel, apart from [`overlap`](Self::overlap):
+    /// claims of this cluster's own addresses would take over its traffic.
     ///
     /// # Errors
     /// The conflict, and the remedy.
     pub fn check(&self, own: Option<&v1::ClusterNetwork>, allowed: &[Ipv4Net]) -> Result<(), String> {
-        let own_cidrs: Vec<Ipv4Net> =
-            own.iter().flat_map(|own| &own.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect();
+        let own_cidrs = own_cidrs(own);
         if let Some(cidr) = self.pod_cidrs.first().filter(|_| self.liqo_network) {
             return Err(format!(
                 "it names the pod network {cidr} and leaves its pods to Liqo's gateways; run the same version of the \
@@ -46,12 +45,6 @@ impl RemoteNetwork {
             ));
         }
         for cidr in &self.pod_cidrs {
-            if let Some(own) = own_cidrs.iter().find(|own| own.contains(cidr) || cidr.contains(*own)) {
-                return Err(format!(
-                    "its pods have addresses in {cidr}, which overlaps {own} of this cluster; give one of the clusters \
-                     another pod network"
-                ));
-            }
             if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.contains(cidr)) {
                 return Err(format!(
                     "its pods have addresses in {cidr}, which is in none of liqo.peerNetworks; add it there if that is \
@@ -69,6 +62,21 @@ impl RemoteNetwork {
         }
         Ok(())
     }
+
+    /// The first of its pod networks that overlaps with one of this cluster, as a sentence. Such a network must be
+    /// remapped.
+    #[must_use]
+    pub fn overlap(&self, own: Option<&v1::ClusterNetwork>) -> Option<String> {
+        let own_cidrs = own_cidrs(own);
+        self.pod_cidrs.iter().find_map(|cidr| {
+            let own = own_cidrs.iter().find(|own| own.contains(cidr) || cidr.contains(*own))?;
+            Some(format!("its pods have addresses in {cidr}, which overlaps {own} of this cluster"))
+        })
+    }
+}
+
+fn own_cidrs(own: Option<&v1::ClusterNetwork>) -> Vec<Ipv4Net> {
+    own.iter().flat_map(|own| &own.pod_cidrs).filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -93,8 +101,6 @@ mod tests {
         assert_eq!(check("10.45.0.0/16", "192.0.2.2:6443"), Ok(()));
         assert_eq!(check("10.45.0.0/16", "api.example.org:6443"), Ok(()));
         for (cidr, api, reason) in [
-            ("10.0.0.0/8", "192.0.2.2:6443", "overlaps"),
-            ("10.44.7.0/24", "192.0.2.2:6443", "overlaps"),
             ("192.168.0.0/16", "192.0.2.2:6443", "liqo.peerNetworks"),
             ("10.45.0.0/16", "192.0.2.1:6443", "belongs to this cluster"),
             ("10.45.0.0/16", "10.44.0.9:80", "belongs to this cluster"),
@@ -103,6 +109,10 @@ mod tests {
             assert!(error.contains(reason), "{cidr} {api}: {error}");
         }
         assert_eq!(remote("192.168.0.0/16", "").check(None, &[]), Ok(()));
+        for (cidr, overlaps) in [("10.0.0.0/8", true), ("10.44.7.0/24", true), ("10.45.0.0/16", false)] {
+            let found = remote(cidr, "").overlap(Some(&own));
+            assert_eq!(found.is_some_and(|found| found.contains(cidr) && found.contains("10.44.0.0/16")), overlaps);
+        }
         let both = RemoteNetwork { liqo_network: true, ..remote("10.45.0.0/16", "") };
         assert!(both.check(Some(&own), &allowed).unwrap_err().contains("Liqo's gateways"));
     }

@@ -1,5 +1,7 @@
-//! Pods of every node reach the other cluster's pods over their gateway: two clusters of two nodes each, with Liqo.
+//! Pods of every node reach the other cluster's pods over their gateway: two clusters of two nodes each, with Liqo, whose
+//! pods have the same addresses.
 
+use std::net::Ipv4Addr;
 use std::time::Instant;
 
 use comity_scenarios::burst::{Burst, BurstConfig, NAMESPACE};
@@ -26,7 +28,8 @@ async fn pods_of_every_node_reach_leased_pods_and_nothing_else() {
     }
     let began = Instant::now();
     let said = |what: &str| println!("{:>7} ms  {what}", began.elapsed().as_millis());
-    let config = BurstConfig { nodes: 2, donor_gpus: 2, peering_idle: "5s", ..BurstConfig::default() };
+    let config =
+        BurstConfig { nodes: 2, pods_overlap: true, donor_gpus: 2, peering_idle: "5s", ..BurstConfig::default() };
     let mut burst = Burst::clusters(&config).await.unwrap();
     let work = tempfile::tempdir().unwrap();
     let image = image_of("agent", work.path()).await.unwrap();
@@ -203,6 +206,7 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     assert!(get(burst, "home", &format!("http://{lent}:8080/")).await.is_ok());
     let own = async |name: &str| {
         let address = donor.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.podIP}"]).await.unwrap();
+        let address = seen_by_origin(burst, &lent, &address).await;
         let answer = get(burst, "home", &format!("http://{address}:8080/")).await;
         assert!(answer.is_err(), "{name} answers: {answer:?}");
     };
@@ -233,6 +237,15 @@ async fn only_what_was_lent(burst: &Burst, guest: &str) {
     let undo = inside(&format!("ip route del {lent}/32; ip address del {FOREIGN}/32 dev lo"));
     origin.exec_in_nth_node(2, &["sh", "-c", &undo]).await.unwrap();
     assert!(get(burst, "home", &format!("http://{lent}:8080/")).await.is_ok());
+}
+
+/// The address at which the origin would see a pod of the donor; `lent` is the guest's.
+async fn seen_by_origin(burst: &Burst, lent: &str, pod: &str) -> Ipv4Addr {
+    let guests = ["get", "pods", "-A", "-l", "app=train", "-o", "jsonpath={.items[*].status.podIP}"];
+    let guest = burst.clusters.donor.kubectl(&guests).await.unwrap();
+    let bits = |address: &str| address.parse::<Ipv4Addr>().unwrap().to_bits();
+    assert_ne!(lent, guest, "the donor's pods are remapped");
+    Ipv4Addr::from_bits(bits(lent) - bits(&guest) + bits(pod))
 }
 
 /// Invalid data in the objects that nodes follow does no harm.

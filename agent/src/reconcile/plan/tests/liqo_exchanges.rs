@@ -396,7 +396,7 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
     let changes: [(Change, &str); 3] = [
         (|network| network.liqo_cluster_id.clear(), "liqo.enabled"),
         (|network| network.tun = false, "fabric.mode: tun"),
-        (|network| network.pod_cidrs = vec!["10.1.7.0/24".parse().unwrap()], "overlaps"),
+        (|network| network.pod_cidrs = vec!["10.1.7.0/24".parse().unwrap()], "fabric.tun.remap"),
     ];
     for (change, reason) in changes {
         let mut sim = connected_origin().with_node_lease();
@@ -404,6 +404,14 @@ fn a_cluster_that_cannot_says_so_for_each_lease() {
         let said = code(&sim);
         assert!(said.starts_with("peer-cannot") && said.contains(reason), "{said}");
     }
+    // Remapped, such a network is no obstacle.
+    let mut sim = connected_origin().with_node_lease();
+    sim.change_peering(1, |record| {
+        record.remote.as_mut().unwrap().network.pod_cidrs = vec!["10.1.7.0/24".parse().unwrap()];
+    });
+    sim.service.remaps = Ok(());
+    let refuses = |step: &Step| matches!(step, Step::Lease(LeaseStep::RefuseLease(_)));
+    assert!(!sim.plan().iter().any(refuses), "{:?}", sim.plan());
     // Existing objects are not removed for it.
     let mut sim = exchanged_donor();
     sim.desired.leases[0].donor_ready = true;

@@ -26,7 +26,7 @@ impl Kind for ClosePeering {
         self.peering.to_string()
     }
 
-    async fn run(&self, Parts { store, tunnels, .. }: &Parts) -> Result<(), StepError> {
+    async fn run(&self, Parts { store, tunnels, remap_book, .. }: &Parts) -> Result<(), StepError> {
         let Self { peering, epoch } = *self;
         tunnels.take_down(peering);
         let report = epoch::to_message(peering, epoch, Outcome::Closed(Closed {}));
@@ -34,6 +34,7 @@ impl Kind for ClosePeering {
             drop_epochs(change, peering, None);
             change.send(ReportKey::Closed(peering), report);
         });
-        Ok(update.await?)
+        update.await?;
+        Ok(remap_book.forget_strangers().await?)
     }
 }

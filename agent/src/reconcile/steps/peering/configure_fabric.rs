@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 
 use comity_agent_fabric::{
-    PeerConfig, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose, fabric_addresses, forward_api,
+    PeerConfig, PlacementRequest, PodNetwork, PresharedKey, Role, WireguardKey, WireguardPublicKey, expose,
+    fabric_addresses, forward_api,
 };
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_state::record::RemoteKeys;
@@ -33,7 +34,7 @@ impl Kind for ConfigureFabric {
     }
 
     async fn run(&self, parts: &Parts) -> Result<(), StepError> {
-        let Parts { member, store, tunnels, deliveries, .. } = parts;
+        let Parts { member, store, tunnels, deliveries, remap_book, .. } = parts;
         let (peering, epoch) = (self.peering, self.epoch);
         let record = epoch::record(store, peering, epoch)?;
         let remote = record.remote.as_ref().ok_or(StepError::Gone("the other side's keys"))?;
@@ -43,14 +44,29 @@ impl Kind for ConfigureFabric {
             Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
             Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
         };
-        let (routes, remote_api) = tunnel_routes(member, deliveries, record.side, remote).await;
+        let (pod_cidrs, remote_api) = tunnel_routes(member, deliveries, record.side, remote).await;
+        let endpoints = resolve(remote).await;
+        let routes = if deliveries.node_service.borrow().remaps.is_ok() {
+            let request = PlacementRequest {
+                peering: &peering.to_string(),
+                cluster: &remote.cluster,
+                networks: &pod_cidrs,
+                endpoints: &endpoints,
+                own: &member.pod_networks(),
+                chosen: &[],
+                taken: &[],
+            };
+            remap_book.place(remote, record.side, request, |request| tunnels.fabric.place(request)).await?
+        } else {
+            pod_cidrs.into_iter().map(PodNetwork::unchanged).collect()
+        };
         let config = PeerConfig {
             peering: peering.to_string(),
             epoch: u64::from(epoch),
             local_secret: WireguardKey::from_bytes(*record.wireguard_secret.expose()),
             remote_public: WireguardPublicKey::from_bytes(remote.wireguard_public),
             preshared: PresharedKey::from_bytes(*preshared.expose()),
-            endpoints: resolve(remote).await,
+            endpoints,
             local_address,
             remote_address,
             keepalive: tunnels.keepalive,
@@ -69,7 +85,7 @@ impl Kind for ConfigureFabric {
 }
 
 /// Routes into the tunnel: the other side's pod networks, and on the origin the donor's API server; none if they
-/// overlap this cluster's own.
+/// overlap this cluster's own and cannot be remapped.
 async fn tunnel_routes(
     member: &Member,
     deliveries: &Deliveries,
@@ -89,7 +105,10 @@ async fn tunnel_routes(
             }
         }
     }
-    if let Err(reason) = network.check(member.network.as_ref(), &allowed) {
+    let remaps = deliveries.node_service.borrow().remaps.is_ok();
+    let overlap = network.overlap(member.network.as_ref()).filter(|_| !remaps);
+    let checked = network.check(member.network.as_ref(), &allowed);
+    if let Err(reason) = checked.and(overlap.map_or(Ok(()), Err)) {
         tracing::warn!(cluster = remote.cluster, reason, "no pods are routed to this cluster");
         return (Vec::new(), None);
     }

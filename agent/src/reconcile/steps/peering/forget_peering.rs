@@ -23,7 +23,7 @@ impl Kind for ForgetPeering {
         self.peering.to_string()
     }
 
-    async fn run(&self, Parts { store, tunnels, .. }: &Parts) -> Result<(), StepError> {
+    async fn run(&self, Parts { store, tunnels, remap_book, .. }: &Parts) -> Result<(), StepError> {
         let Self { peering, before } = *self;
         if before.is_none() {
             tunnels.take_down(peering);
@@ -34,7 +34,8 @@ impl Kind for ForgetPeering {
                 change.drop_closed(peering);
             }
         });
-        Ok(update.await?)
+        update.await?;
+        Ok(remap_book.forget_strangers().await?)
     }
 }
 

@@ -19,7 +19,7 @@ fn config(peering: &str, cluster: &str, routes: &[&str], api: Option<&str>) -> P
         keepalive: Duration::from_secs(25),
         role: Role::Origin,
         remote_cluster: cluster.to_owned(),
-        routes: routes.iter().map(|net| net.parse().unwrap()).collect(),
+        routes: routes.iter().map(|net| PodNetwork::unchanged(net.parse().unwrap())).collect(),
         remote_api: api.map(|api| api.parse().unwrap()),
     }
 }
@@ -41,6 +41,24 @@ fn a_peer_sends_from_its_own_addresses_only() {
     assert!(allowed.admits(config.remote_address.into()));
     assert!(!admits("10.3.0.1") && !admits("fd00::1") && !allowed.admits(allowed.local.0.into()));
     assert!(!allowed.admits(config.local_address.into()));
+}
+
+#[test]
+fn a_remapped_network_is_routed_at_its_range_and_admitted_at_its_own_addresses() {
+    let here = "100.70.0.0/16".parse().unwrap();
+    let network = PodNetwork { there: "10.2.0.0/16".parse().unwrap(), here };
+    let remapped = PeerConfig { routes: vec![network], ..config("p", "donor", &[], None) };
+    let allowed = Allowed::of(&remapped);
+    let admits = |address: &str| allowed.admits(address.parse().unwrap());
+    assert!(admits("10.2.255.1") && !admits("100.70.255.1"));
+    let mut table = RouteTable::default();
+    table.add(&allowed, &"p");
+    let found = |address: &str| table.lookup(address.parse().unwrap(), |_| true).is_some();
+    assert!(found("100.70.3.4") && !found("10.2.3.4"));
+    // This node may use the addresses that the network has in the other cluster, and not those it has here.
+    check(&remapped, &[route("10.2.0.0/16")], [].into_iter()).unwrap();
+    let error = check(&remapped, &[route("100.70.9.0/24")], [].into_iter()).unwrap_err().to_string();
+    assert!(error.contains("pod network 100.70.0.0/16") && error.contains("100.70.9.0/24"), "{error}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn peer(slot: usize, role: Role, api: Option<&str>) -> PeerRules {
     let v6 = |host: u16| std::net::Ipv6Addr::new(0xfd00, 0, 0, slot as u16, 0, 0, 0, host);
     let (donor, origin) = (([240, 0, 0, 1].into(), v6(1)), ([240, 0, 0, 2].into(), v6(2)));
     let (local, remote) = if role == Role::Donor { (donor, origin) } else { (origin, donor) };
-    let allowed = Allowed { local, remote, routes: vec!["10.2.0.0/16".parse().unwrap()] };
+    let allowed = Allowed { local, remote, routes: vec![crate::PodNetwork::unchanged("10.2.0.0/16".parse().unwrap())] };
     PeerRules { slot, role, allowed, remote_api: api.map(|api| api.parse().unwrap()), reach: Reach::default() }
 }
 

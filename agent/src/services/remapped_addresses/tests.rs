@@ -1,0 +1,94 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+
+fn peer(liqo_id: &str, side: Side) -> WrittenPeer {
+    WrittenPeer { liqo_id: liqo_id.to_owned(), side }
+}
+
+fn network(here: &str) -> Vec<PodNetwork> {
+    vec![PodNetwork { there: "10.244.0.0/16".parse().unwrap(), here: here.parse().unwrap() }]
+}
+
+/// A donor and an origin with the same addresses.
+fn peers() -> Peers {
+    let donor = (peer("south", Side::Origin), network("100.64.0.0/16"));
+    BTreeMap::from([donor, (peer("north", Side::Donor), network("100.65.0.0/16"))])
+}
+
+/// The object after the review.
+fn reviewed(resource: &str, writer: &str, object: &Value) -> Value {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "r", "operation": "UPDATE", "name": "o", "namespace": "team-a", "dryRun": false,
+            "kind": { "group": "", "version": "v1", "kind": "Object" },
+            "resource": { "group": "", "version": "v1", "resource": resource },
+            "userInfo": { "username": writer }, "object": object,
+        },
+    });
+    let response = answer(review.to_string().as_bytes(), &peers()).unwrap().response.unwrap();
+    assert!(response.allowed);
+    let mut object = object.clone();
+    if let Some(patch) = response.patch {
+        json_patch::patch(&mut object, &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap()).unwrap();
+    }
+    object
+}
+
+fn pod(address: &str) -> Value {
+    let status = json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] });
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" }, "status": status })
+}
+
+const KUBELET: &str = "system:serviceaccount:liqo-tenant-south:lease-1";
+
+#[test]
+fn a_pod_on_a_remapped_donor_is_shown_at_its_address_here() {
+    assert_eq!(reviewed("pods", KUBELET, &pod("10.244.3.4")), pod("100.64.3.4"));
+    // A second review, an address of neither, a pod without one, and the writers of others change nothing.
+    for (writer, address) in [
+        (KUBELET, "100.64.3.4"),
+        (KUBELET, "192.0.2.1"),
+        (KUBELET, ""),
+        ("system:serviceaccount:liqo-tenant-southern:lease-1", "10.244.3.4"),
+        ("system:serviceaccount:liqo-tenant-north:lease-1", "10.244.3.4"),
+        ("system:node:worker", "10.244.3.4"),
+    ] {
+        assert_eq!(reviewed("pods", writer, &pod(address)), pod(address), "{writer} {address}");
+    }
+}
+
+#[test]
+fn endpoints_of_a_remapped_origin_have_their_addresses_here() {
+    let slice = |origin: &str, addresses: [&str; 3]| {
+        let labels = json!({ SLICE_MANAGER_LABEL: SLICE_MANAGER, SLICE_ORIGIN_LABEL: origin });
+        let [first, second, third] = addresses;
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": { "name": "s", "labels": labels },
+            "endpoints": [{ "addresses": [first, second] }, { "addresses": [third] }], "addressType": "IPv4",
+        })
+    };
+    let written = ["10.244.1.2", "192.0.2.1", "10.244.1.3"];
+    let manager = "system:serviceaccount:liqo:liqo-controller-manager";
+    let wanted = slice("north", ["100.65.1.2", "192.0.2.1", "100.65.1.3"]);
+    assert_eq!(reviewed("endpointslices", manager, &slice("north", written)), wanted);
+    for origin in ["south", "east", ""] {
+        assert_eq!(reviewed("endpointslices", manager, &slice(origin, written)), slice(origin, written));
+    }
+}
+
+#[test]
+fn only_the_writers_of_remapped_peers_depend_on_the_agent() {
+    assert!(webhooks(&BTreeSet::new()).is_empty());
+    let both = webhooks(&peers().into_keys().collect());
+    assert_eq!(both.len(), 2);
+    assert!(both.iter().all(|webhook| webhook["failurePolicy"] == "Fail"));
+    assert_eq!(
+        both[0]["matchConditions"][0]["expression"],
+        "['system:serviceaccount:liqo-tenant-south:'].exists(p, request.userInfo.username.startsWith(p))"
+    );
+    assert_eq!(both[1]["objectSelector"]["matchExpressions"][0]["values"], json!(["north"]));
+    let one = webhooks(&[peer("north", Side::Donor)].into());
+    assert_eq!(one[0]["rules"][0]["resources"], json!(["endpointslices"]));
+}
