@@ -8,8 +8,7 @@ use comity_policy::{
 };
 
 const HOUR: u64 = 3_600_000;
-const LEASE: ReclaimedLease<'static> =
-    ReclaimedLease { donor: "ncc-main", tenant: "poly-ml", class: "frontier" };
+const LEASE: ReclaimedLease<'static> = ReclaimedLease { donor: "ncc-main", tenant: "poly-ml", class: "frontier" };
 
 fn quota(name: &str, spec: &str) -> SourceFile {
     let text = format!("apiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n");

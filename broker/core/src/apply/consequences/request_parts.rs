@@ -2,6 +2,7 @@
 
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 
+use crate::feasibility::gpu_types::gpu_type_of;
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
 use crate::state::gang::{self, Fate};
@@ -21,7 +22,7 @@ impl Transition<'_> {
         }
         let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
-        let Some(request) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
+        let Some(_) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
             return;
         };
         let late = lease.joins || lease.moved_from.is_some();
@@ -38,6 +39,17 @@ impl Transition<'_> {
         for part in all {
             self.change_lease(part, |lease| lease.expires_at = ends.or(lease.expires_at));
         }
+    }
+
+    /// Notes the type of a lease's GPUs in its request, if the checkpoints of its work need the same type from now on.
+    pub(crate) fn pin_gpu_type(&mut self, id: LeaseId) {
+        let state = self.state();
+        let Some(lease) = state.leases.get(&id) else { return };
+        let Some(request) = state.requests.get(&lease.request).filter(|it| it.spec.seeks_one_gpu_type()) else {
+            return;
+        };
+        let (number, gpu_type) = (lease.request, gpu_type_of(state, &lease.placement));
+        self.change_request(number, |request| request.spec.gpus.gpu_type = gpu_type);
     }
 
     /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is
