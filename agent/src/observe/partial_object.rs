@@ -358,7 +358,9 @@ mod tests {
             "spec": {
                 "priority": 100, "nodeSelector": { "rack": "4" }, "tolerations": [{ "operator": "Exists" }],
                 "affinity": {
-                    "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } },
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] },
+                    },
                     "podAntiAffinity": {},
                 },
                 "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "2" } } }],

@@ -1,12 +1,12 @@
 //! Counts pods of the donor's own that wait for leased GPUs as local use, so that the broker reclaims leases for them.
 //!
 //! A pod counts on one node once the scheduler has found too few GPUs for the configured time. The pod may use this
-//! node, its GPUs are too few now, and they would be enough without the pods of leases. A pod that fits on some node now
-//! waits for something else, and does not count.
+//! node, its GPUs are too few now, and they would be enough without the pods of leases. A pod that fits on some node
+//! now waits for something else, and does not count.
 //!
-//! A counted pod keeps its node: GPUs that become free for it must not be lent again before the scheduler tries again. If
-//! the scheduler leaves them unused for a minute, the pod waits for something that the agent cannot see, and counts no
-//! more.
+//! A counted pod keeps its node: GPUs that become free for it must not be lent again before the scheduler tries again.
+//! If the scheduler leaves them unused for a minute, the pod waits for something that the agent cannot see, and counts
+//! no more.
 
 pub(crate) mod node_terms;
 pub(crate) mod pending_pod;
@@ -27,8 +27,8 @@ pub(crate) use places::ClusterFacts;
 
 /// Pods that are considered at a time, those of the highest priority first.
 const MAX_PENDING_PODS: usize = 256;
-/// How long a pod may fit on its node without being placed there. The scheduler tries again within seconds of the end of
-/// another pod.
+/// How long a pod may fit on its node without being placed there. The scheduler tries again within seconds of the end
+/// of another pod.
 const MAX_ROOM_UNUSED: Duration = Duration::from_secs(60);
 
 /// Remembers how long pods wait, and where they count.

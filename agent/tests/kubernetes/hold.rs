@@ -115,8 +115,9 @@ pub(crate) async fn pods_that_wait_for_leased_gpus_are_local_use(cluster: &Clust
     let here = |name: &str, gpus: u32| {
         let mut pod = pod(name, GPU, gpus);
         let requirement = json!([{ "key": "kubernetes.io/hostname", "operator": "In", "values": ["gpu-1"] }]);
+        let term = json!({ "matchExpressions": requirement });
         pod.spec.as_mut().unwrap().affinity = serde_json::from_value(json!({ "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": requirement }] },
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] },
         } }))
         .unwrap();
         pod

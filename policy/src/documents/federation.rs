@@ -26,7 +26,8 @@ pub struct Federation {
     pub limits: Limits,
 }
 
-/// Values where documents and requests name none; durations in milliseconds. Comments end with the value of a bundle that sets none.
+/// Values where documents and requests name none; durations in milliseconds. Comments end with the value of a bundle
+/// that sets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Defaults {

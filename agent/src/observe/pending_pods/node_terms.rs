@@ -1,4 +1,4 @@
-//! The nodes that a pod may use, by the rules of the Kubernetes scheduler: node selector, required node affinity, taints.
+//! The nodes that a pod may use, by the Kubernetes scheduler's rules: node selector, required node affinity, taints.
 
 use std::collections::BTreeMap;
 

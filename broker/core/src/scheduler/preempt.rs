@@ -37,9 +37,9 @@ pub(crate) enum ReclaimLimits {
     Ignored,
 }
 
-/// The room for a request that costs others least, over all donors without `planned` reclaims. `None` if the request may not
-/// preempt, if no donor can make room, if limits on reclaims forbid it, or if waiting for leases still being set up would
-/// cost less. A donor makes room for one request at a time.
+/// The room for a request that costs others least, over all donors without `planned` reclaims. `None` if the request
+/// may not preempt, if no donor can make room, if limits on reclaims forbid it, or if waiting for leases still being
+/// set up would cost less. A donor makes room for one request at a time.
 pub(crate) fn cheapest_room<'a>(
     snapshot: &Snapshot<'a>,
     spec: &RequestSpec,

@@ -188,7 +188,7 @@ fn allowed_relief<'a>(
         candidates.retain(|victim| !gone.contains(&victim.id) && budget.reached(victim.lease).is_none());
         let found = cheapest_relief(candidates.clone(), &mut gone.clone(), short);
         let before = allowed.len();
-        for victim in candidates.iter().filter(|victim| found.contains(&victim.id)) {
+        for victim in found.iter().filter_map(|id| candidates.iter().find(|victim| victim.id == *id)) {
             if budget.take(victim.lease) {
                 gone.insert(victim.id);
                 allowed.push(victim.id);

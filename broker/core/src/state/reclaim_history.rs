@@ -77,3 +77,34 @@ fn push_bounded<T>(times: &mut VecDeque<T>, last: T) {
         times.pop_front();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_times_are_kept_as_the_largest_limit_counts() {
+        let mut times = VecDeque::new();
+        (0..u64::from(MAX_RECLAIM_LIMIT) + 5).for_each(|at| push_bounded(&mut times, at));
+        assert_eq!((times.len(), times.front()), (1_000, Some(&5)));
+        drop_oldest(&mut times, |at| *at < 900);
+        assert_eq!(times.front(), Some(&900));
+    }
+
+    #[test]
+    fn a_rebase_of_log_time_shifts_all_times() {
+        let class = ClassName::parse("big", "class").expect("a name");
+        let mut history = ReclaimHistory::default();
+        history
+            .donors
+            .entry(ClusterId::parse("south", "cluster").expect("a name"))
+            .or_default()
+            .push_back(Timestamp(9));
+        let tenant = TenantId::parse("team", "tenant").expect("a name");
+        history.tenants.entry(tenant).or_default().push_back((Timestamp(9), class));
+        history.shift(-4);
+        let donors = history.donors.values().flatten().copied();
+        let all: Vec<Timestamp> = donors.chain(history.tenants.values().flatten().map(|(at, _)| *at)).collect();
+        assert_eq!(all, [Timestamp(5), Timestamp(5)]);
+    }
+}

@@ -173,9 +173,10 @@ pub struct SpecArgs {
     /// lost
     #[arg(long, requires = "preemptible", help_heading = FAILURES, hide_short_help = true)]
     pub checkpoint: bool,
-    /// With --checkpoint: what the work saved fits only the type of GPUs (product, MIG profile) that it ran on; its next
-    /// leases have that type
-    #[arg(long, requires = "checkpoint", conflicts_with = "spread_donors", help_heading = FAILURES, hide_short_help = true)]
+    /// With --checkpoint: what the work saved fits only the type of GPUs (product, MIG profile) that it ran on, so its
+    /// next leases have that type
+    #[arg(long, requires = "checkpoint", conflicts_with = "spread_donors", help_heading = FAILURES,
+        hide_short_help = true)]
     pub same_gpu_type: bool,
 }
 

@@ -19,17 +19,15 @@ pub(crate) fn other_gpu_type(
 ) -> Option<Obstacle> {
     let gpu_type = wanted.gpus.gpu_type.as_ref()?;
     let any = GpuDemand { gpu_type: None, ..wanted.gpus.clone() };
-    let any_ever = match fit(snapshot, donor, &Wanted { gpus: &any, ..*wanted }, &mut MigValues::default()) {
-        Fit::Fits { .. } => least,
-        Fit::Lacks { ever: any_ever, .. } if ever < least && any_ever >= least => any_ever,
-        Fit::Lacks { .. } => return None,
-    };
-    debug_assert!(any_ever >= least);
+    match fit(snapshot, donor, &Wanted { gpus: &any, ..*wanted }, &mut MigValues::default()) {
+        Fit::Lacks { ever: of_any_type, .. } if ever >= least || of_any_type < least => return None,
+        Fit::Fits { .. } | Fit::Lacks { .. } => {}
+    }
     let class = wanted.class;
     Some(if ever < least {
         let reason = format!(
-            "{donor} lends {ever} GPUs of type {gpu_type} in class {class} even when idle, and the request's checkpoint \
-             needs {least} of that type"
+            "{donor} has room for {ever} shares of class {class} on GPUs of type {gpu_type} even when idle; the \
+             request's checkpoint needs {least} on that type"
         );
         obstacle(
             Cure::Change,
@@ -39,7 +37,7 @@ pub(crate) fn other_gpu_type(
         )
     } else {
         let reason =
-            format!("{donor} has GPUs of class {class} free, but the request's checkpoint needs type {gpu_type}");
+            format!("{donor} has room on GPUs of class {class}, but the request's checkpoint needs type {gpu_type}");
         obstacle(Cure::Waiting, "other-gpu-type", reason, "wait until GPUs of that type are free")
     })
 }

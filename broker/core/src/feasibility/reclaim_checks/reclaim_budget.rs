@@ -1,6 +1,6 @@
 //! Limits on how often leases are reclaimed for local need and preemptions (`maxReclaims`).
 //!
-//! A reclaim that policy, a failure or a migration causes is never limited: it does not yield to somebody else's demand.
+//! A reclaim that policy, a failure or a migration causes is never limited: it yields to nobody else's demand.
 
 use std::collections::BTreeSet;
 
