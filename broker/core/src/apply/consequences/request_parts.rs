@@ -22,7 +22,7 @@ impl Transition<'_> {
         }
         let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
-        let Some(_) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
+        let Some(request) = state.requests.get(&lease.request).filter(|request| !request.parts.is_empty()) else {
             return;
         };
         let late = lease.joins || lease.moved_from.is_some();
@@ -45,11 +45,11 @@ impl Transition<'_> {
     pub(crate) fn pin_gpu_type(&mut self, id: LeaseId) {
         let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
-        let Some(request) = state.requests.get(&lease.request).filter(|it| it.spec.seeks_one_gpu_type()) else {
-            return;
-        };
-        let (number, gpu_type) = (lease.request, gpu_type_of(state, &lease.placement));
-        self.change_request(number, |request| request.spec.gpus.gpu_type = gpu_type);
+        let number = lease.request;
+        if state.requests.get(&number).is_some_and(|request| request.spec.seeks_one_gpu_type()) {
+            let gpu_type = gpu_type_of(state, &lease.placement);
+            self.change_request(number, |request| request.spec.gpus.gpu_type = gpu_type);
+        }
     }
 
     /// Whether a lease moves only to make room for another request, its term has not expired, and its replacement is

@@ -61,7 +61,8 @@ fn facts(lease: &Lease) -> ReclaimedLease<'_> {
 
 impl<'a> ReclaimBudget<'a> {
     pub(crate) fn new(state: &'a State, now: Timestamp) -> Self {
-        Self { state, bundle: state.policy.as_ref().map(|record| &record.bundle), now, taken: Vec::new() }
+        let bundle = state.policy.as_ref().map(|record| &*record.bundle);
+        Self { state, bundle, now, taken: Vec::new() }
     }
 
     /// Counts the planned reclaims.

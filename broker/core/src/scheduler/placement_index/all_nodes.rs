@@ -7,7 +7,7 @@ use comity_policy::compile_selector;
 use comity_types::ClassName;
 
 use crate::feasibility::fit::device::room;
-use crate::feasibility::fit::{ResourceKind, Wanted};
+use crate::feasibility::fit::{ResourceKind, Wanted, is_of_type};
 use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;

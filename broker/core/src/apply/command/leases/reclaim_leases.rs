@@ -67,12 +67,12 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
 
 fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     let Some(lease) = transition.state().leases.get(&proposed.lease) else { return };
-    let (request, donor) = (lease.request, lease.placement.donor.clone());
+    let (request, donor, was) = (lease.request, lease.placement.donor.clone(), lease.state);
     let grace = notice(transition.state(), lease, &proposed.reason);
     let (since, reason) = (transition.now(), proposed.reason.clone());
     transition.change_request(request, |request| request.reclaims = request.reclaims.saturating_add(1));
-    if reason.leaves_no_time() || lease.state.is_held() {
-        if lease.state.is_in_force() {
+    if reason.leaves_no_time() || was.is_held() {
+        if was.is_in_force() {
             let (grace, reason) = (Millis(0), reason.clone());
             let reclaim = Some(Reclaim { reason, since, grace, deadline: since });
             transition.change_lease(proposed.lease, |lease| lease.reclaim = reclaim);
