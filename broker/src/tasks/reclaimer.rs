@@ -69,7 +69,7 @@ pub(super) async fn reclaim(
         reclaims.iter().map(|proposed| (proposed.lease, proposed.reason.as_str())).collect();
     match crate::tasks::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
         Ok(ReplyBody::Reclaimed { leases, spared, refused }) => {
-            for reason in leases.iter().filter_map(|lease| reasons.get(lease)) {
+            for reason in leases.iter().filter_map(|lease| reasons.get(lease).copied()) {
                 context.metrics.reclaimed(reason);
             }
             tracing::info!(reclaimed = ?leases, ?spared, "leases");

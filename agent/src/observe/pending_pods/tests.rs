@@ -14,11 +14,11 @@ use crate::observe::node_facts::NodeFacts;
 use crate::observe::partial_object::Partial;
 use crate::observe::pod_facts::Names;
 
-const GPU: &str = "nvidia.com/gpu";
+const POD_GPU: &str = "nvidia.com/gpu";
 const SECOND: Duration = Duration::from_secs(1);
 
 fn node(name: &str, gpus: u32, cpu: u32) -> NodeFacts {
-    let amounts = json!({ "cpu": cpu.to_string(), "memory": "64Gi", GPU: gpus.to_string() });
+    let amounts = json!({ "cpu": cpu.to_string(), "memory": "64Gi", POD_GPU: gpus.to_string() });
     let node = json!({
         "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } },
         "status": {
@@ -32,7 +32,7 @@ fn node(name: &str, gpus: u32, cpu: u32) -> NodeFacts {
 fn raw_pod(namespace: &str, name: &str, gpus: u32) -> Value {
     json!({
         "metadata": { "namespace": namespace, "name": name, "uid": name },
-        "spec": { "containers": [{ "name": "c", "resources": { "limits": { "cpu": "2", GPU: gpus.to_string() } } }] },
+        "spec": { "containers": [{ "name": "c", "resources": { "limits": { "cpu": "2", POD_GPU: gpus.to_string() } } }] },
         "status": { "phase": "Pending" },
     })
 }
@@ -63,11 +63,11 @@ struct Donor {
 
 impl Donor {
     fn new(settings: ReclaimForPending) -> Self {
-        let amounts = |gpus: u64| BTreeMap::from([(GPU.to_owned(), gpus), ("cpu".to_owned(), 64_000)]);
+        let amounts = |gpus: u64| BTreeMap::from([(POD_GPU.to_owned(), gpus), ("cpu".to_owned(), 64_000)]);
         let lease = LentLease {
             pods: PodsOf::Namespace,
             mark: NodeMark::Nothing,
-            resource: GPU.to_owned(),
+            resource: POD_GPU.to_owned(),
             is_wanted: true,
             nodes: [(TEST_SALT.node_id("big"), amounts(3)), (TEST_SALT.node_id("small"), amounts(2))].into(),
         };
@@ -106,7 +106,7 @@ impl Donor {
         let nodes: Vec<&NodeFacts> = self.nodes.iter().collect();
         let cluster = ClusterFacts { nodes: &nodes, guests: &self.guests, salt: &TEST_SALT };
         let counted = self.pending.counted(pods.iter(), self.running.iter(), &cluster, self.began + at);
-        counted.iter().map(|pod| (pod.node.to_string(), pod.request(GPU))).collect()
+        counted.iter().map(|pod| (pod.node.to_string(), pod.request(POD_GPU))).collect()
     }
 }
 
@@ -128,7 +128,7 @@ fn a_pod_counts_after_a_while_where_the_fewest_leased_gpus_are_in_its_way() {
     assert_eq!(donor.counted(&pod, SECOND), []);
     assert_eq!(donor.pending.next_due(donor.began + SECOND), Some(donor.began + 61 * SECOND));
     assert_eq!(donor.counted(&pod, 60 * SECOND), []);
-    assert_eq!(donor.counted(&pod, 61 * SECOND), on("big", 2), "one GPU of big is free");
+    assert_eq!(donor.counted(&pod, 61 * SECOND), on("big", 2), "one POD_GPU of big is free");
     assert_eq!(donor.counted(&[], 62 * SECOND), [], "it is gone");
     assert_eq!(donor.counted(&pod, 63 * SECOND), [], "it waits again");
 }
@@ -142,7 +142,7 @@ fn a_pod_without_room_even_without_leases_does_not_count() {
     assert_eq!(donor.counted(&pods, 300 * SECOND), []);
     donor.end("local", "big");
     donor.run("local", "big", 4);
-    assert_eq!(donor.counted(&pods, 301 * SECOND), on("big", 4), "one more GPU is free");
+    assert_eq!(donor.counted(&pods, 301 * SECOND), on("big", 4), "one more POD_GPU is free");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_lack_of_cpu_alone_ends_no_lease() {
     donor.run("local", "big", 5);
     let pods = [refused("a", 1)];
     donor.counted(&pods, SECOND);
-    assert_eq!(donor.counted(&pods, 61 * SECOND), [], "one GPU is free, and the lease uses the CPU");
+    assert_eq!(donor.counted(&pods, 61 * SECOND), [], "one POD_GPU is free, and the lease uses the CPU");
     donor.nodes = vec![node("big", 8, 6)];
     assert_eq!(donor.counted(&pods, 62 * SECOND), on("big", 1));
 }
