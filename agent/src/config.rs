@@ -5,6 +5,7 @@ mod address;
 mod data;
 mod liqo_settings;
 mod mig_section;
+mod pending_section;
 mod rdma;
 #[cfg(test)]
 mod tests;
@@ -269,6 +270,7 @@ impl Config {
         if self.sharing.placeholder_image.trim().is_empty() {
             checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
         }
+        pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);
         self.data.check(&mut checks);

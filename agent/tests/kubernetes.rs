@@ -74,6 +74,7 @@ async fn the_agent_works_on_a_real_api_server() {
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
     hold::leased_gpus_are_held_until_pods_of_the_lease_come(&cluster).await;
     cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;
+    hold::pods_that_wait_for_leased_gpus_are_local_use(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;

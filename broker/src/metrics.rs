@@ -30,6 +30,8 @@ pub struct Metrics {
     revision: IntGauge,
     queued: IntGauge,
     leases: IntGaugeVec,
+    reclaims: IntCounterVec,
+    reclaim_limited: IntGauge,
     clusters_connected: IntGauge,
     agent_streams: IntGauge,
     watchers: IntGauge,
@@ -68,6 +70,11 @@ impl Metrics {
             queued: gauge("requests_queued", "Requests that wait for a donor."),
             leases: IntGaugeVec::new(Opts::new("leases", "Leases that have not ended, by state."), &["state"])
                 .expect("a valid gauge"),
+            reclaims: counters("reclaims_total", "Leases that this broker, as leader, had reclaimed.", &["reason"]),
+            reclaim_limited: gauge(
+                "reclaim_limited_donors",
+                "Donors whose local work waits because of a limit on reclaims.",
+            ),
             clusters_connected: gauge("clusters_connected", "Clusters that are heard, as the state has it."),
             agent_streams: gauge("agent_streams", "Agents connected to this broker."),
             watchers: gauge("watchers", "Watch streams of this broker."),
@@ -99,7 +106,7 @@ impl Metrics {
     }
 
     fn register(&self) {
-        let all: [Box<dyn prometheus::core::Collector>; 18] = [
+        let all: [Box<dyn prometheus::core::Collector>; 20] = [
             Box::new(self.proposals.clone()),
             Box::new(self.commit_seconds.clone()),
             Box::new(self.plan_seconds.clone()),
@@ -107,6 +114,8 @@ impl Metrics {
             Box::new(self.revision.clone()),
             Box::new(self.queued.clone()),
             Box::new(self.leases.clone()),
+            Box::new(self.reclaims.clone()),
+            Box::new(self.reclaim_limited.clone()),
             Box::new(self.clusters_connected.clone()),
             Box::new(self.agent_streams.clone()),
             Box::new(self.watchers.clone()),
@@ -177,6 +186,16 @@ impl Metrics {
         }
         let connected = state.clusters.values().filter(|cluster| cluster.connected).count();
         self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));
+    }
+
+    /// Leases are being reclaimed for this reason.
+    pub fn reclaimed(&self, reason: &'static str) {
+        self.reclaims.with_label_values(&[reason]).inc();
+    }
+
+    /// Sets the number of donors whose local work waits because of a limit on reclaims.
+    pub fn set_reclaim_limited(&self, donors: usize) {
+        self.reclaim_limited.set(i64::try_from(donors).unwrap_or(i64::MAX));
     }
 
     /// Updates the clock gauges.

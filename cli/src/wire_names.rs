@@ -27,6 +27,7 @@ const fn name(wire: &'static str, flag: &'static str, file: &'static str) -> Fie
 /// Names that are replaced wherever they occur. A field must precede every field whose name is its prefix.
 const FIELD_NAMES: &[FieldName] = &[
     name("spec.preemptible.checkpoint", "--checkpoint", "preemptible.checkpoint"),
+    name("spec.preemptible.same_gpu_type", "--same-gpu-type", "preemptible.sameGpuType"),
     name("spec.preemptible.grace_ms", "--grace", "preemptible.grace"),
     name("spec.preemptible", "--preemptible", "preemptible"),
     name("spec.gpus.share.mig_profile", "--mig", "gpus.mig"),

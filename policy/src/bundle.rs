@@ -1,8 +1,12 @@
 //! A compiled bundle: one version of all policy documents, and look-ups in it.
 
+mod reclaim_rules;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
 use crate::device::DeviceFacts;
 use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Tenant};

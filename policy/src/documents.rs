@@ -11,6 +11,7 @@ pub use gpu_class::GpuClass;
 pub use institution::Institution;
 pub use priority_class::PriorityClass;
 pub use quota::{Quota, QuotaSubject};
+pub use reclaim_limit::ReclaimLimit;
 pub use tenant::{Tenant, TenantRole};
 
 use crate::fields::{FieldReader, Fields};
@@ -26,6 +27,7 @@ mod institution;
 mod parties;
 mod priority_class;
 mod quota;
+mod reclaim_limit;
 mod tenant;
 
 /// The reader of one kind's `spec`.

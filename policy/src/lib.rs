@@ -37,13 +37,14 @@ mod yaml;
 
 pub use amounts::{quantity, show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, UsageTable};
-pub use bundle::Bundle;
+pub use bundle::{Bundle, ReclaimRule, ReclaimScope, ReclaimedLease};
 pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
-    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, SourceLocation, Tenant, TenantRole,
+    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, SourceLocation, Tenant,
+    TenantRole,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use kind::{API_VERSION, Kind};

@@ -30,5 +30,12 @@ pub const MAX_FOLDER_DEPTH: usize = 8;
 pub const MAX_DURATION_MS: u64 = 10 * 366 * 24 * 60 * 60 * 1000;
 /// The shortest idle time after which leases are released: 10 seconds, because agents report use every few seconds.
 pub const MIN_IDLE_RELEASE_MS: u64 = 10_000;
+/// The largest number of leases in a limit on reclaims: the broker keeps the times of as many reclaims of each donor
+/// and tenant.
+pub const MAX_RECLAIM_LIMIT: u32 = 1_000;
+/// The shortest period of a limit on reclaims: a minute.
+pub const MIN_RECLAIM_PERIOD_MS: u64 = 60_000;
+/// The longest period of a limit on reclaims: a week.
+pub const MAX_RECLAIM_PERIOD_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// The largest amount of GPUs in a document, in milli-GPU: ten million GPUs.
 pub const MAX_GPUS_MILLI: u64 = 10_000_000 * 1000;

@@ -7,5 +7,7 @@ mod bundle;
 mod edits;
 #[path = "policy/properties.rs"]
 mod properties;
+#[path = "policy/reclaims.rs"]
+mod reclaims;
 #[path = "policy/warnings.rs"]
 mod warnings;

@@ -62,7 +62,7 @@ impl<F: PartialEq> WatchCache<F> {
     }
 
     /// All facts, ordered by key.
-    pub fn facts(&self) -> impl Iterator<Item = &F> {
+    pub fn facts(&self) -> impl Iterator<Item = &F> + Clone {
         self.facts.values()
     }
 }

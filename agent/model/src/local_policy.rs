@@ -1,6 +1,7 @@
 //! The cluster's own limits on lending. The donor's agent enforces them even against the broker.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,39 @@ pub struct LocalPolicy {
     pub placeholder_image: String,
     /// Whether the donor's cleaning pod runs on each node after a lease, before the lease ends.
     pub clean_nodes: bool,
+    /// For which of its own pods that wait for leased GPUs the cluster wants leases reclaimed.
+    pub reclaim_for_pending: ReclaimForPending,
+}
+
+/// Pods of the cluster's own that count as local use once the scheduler finds too few GPUs because of leases.
+///
+/// On by default: a pod that finds a leased GPU unused takes it and gets leases reclaimed at once, so one that does not
+/// find any should not wait for the end of a lease's term.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ReclaimForPending {
+    /// Whether any pod does.
+    pub enabled: bool,
+    /// How long a pod waits before it counts, in seconds.
+    pub after_seconds: u64,
+    /// Lowest priority of these pods. Pods of negative priority commonly only keep nodes warm.
+    pub min_priority: i32,
+    /// Their namespaces; empty: all.
+    pub namespaces: BTreeSet<String>,
+}
+
+impl ReclaimForPending {
+    /// How long a pod waits before it counts.
+    #[must_use]
+    pub const fn after(&self) -> Duration {
+        Duration::from_secs(self.after_seconds)
+    }
+}
+
+impl Default for ReclaimForPending {
+    fn default() -> Self {
+        Self { enabled: true, after_seconds: 60, min_priority: 0, namespaces: BTreeSet::new() }
+    }
 }
 
 impl Default for LocalPolicy {
@@ -46,6 +80,7 @@ impl Default for LocalPolicy {
             hold: false,
             placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
             clean_nodes: false,
+            reclaim_for_pending: ReclaimForPending::default(),
         }
     }
 }

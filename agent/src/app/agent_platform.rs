@@ -15,6 +15,7 @@ use super::agent_error::AgentError;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
+use crate::observe::kubernetes::ObserverOptions;
 use crate::observe::{self, Inventory, InventorySettings};
 use crate::services::drift::{self, DriftContext};
 use crate::services::placeholders::{self, PlaceholderContext};
@@ -58,7 +59,8 @@ impl Platform {
         let api = KubernetesApi::connect(&source).await?;
         let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
         let lent = watch::Sender::default();
-        let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), view);
+        let options = ObserverOptions { mig: view, pending: Some(config.sharing.reclaim_for_pending.clone()) };
+        let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), options);
         let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
             .with_runtime_class(config.sharing.runtime_class.clone());
         let origin = Arc::new(OriginSecret::open(api.clone(), state)?);

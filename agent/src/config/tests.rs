@@ -77,13 +77,15 @@ fn all_invalid_values_are_reported_together() {
 }
 
 #[test]
-fn leased_gpus_are_held_on_kubernetes_only() {
+fn sharing_settings_are_checked() {
     let with = |source: &str, sharing: &str| read(&format!("{source}\nsharing: {{{sharing}}}\n")).unwrap().check();
     with("kubernetes: {}", "hold: true").unwrap();
     for (source, sharing, field) in [
         ("inventoryFile: /tmp/nodes.yaml", "hold: true", "sharing.hold"),
         ("inventoryFile: /tmp/nodes.yaml", "cleanNodes: true", "sharing.cleanNodes"),
         ("kubernetes: {}", "hold: true, placeholderImage: ''", "sharing.placeholderImage"),
+        ("kubernetes: {}", "reclaimForPending: {afterSeconds: 0}", "sharing.reclaimForPending.afterSeconds"),
+        ("kubernetes: {}", "reclaimForPending: {namespaces: [Team]}", "sharing.reclaimForPending.namespaces"),
     ] {
         let error = with(source, sharing).unwrap_err().to_string();
         assert!(error.contains(field), "{error}");

@@ -1,5 +1,7 @@
 //! Device faults from an annotation of a health agent: Kubernetes itself only counts the healthy devices.
 
+pub(crate) mod node_xid;
+
 use comity_proto::v1::{Device, DeviceFault, FaultClass};
 use serde::Deserialize;
 
@@ -11,7 +13,7 @@ const MAX_FAULTS_BYTES: usize = 32 << 10;
 pub(super) const MAX_FAULT_MESSAGE_BYTES: usize = 96;
 
 /// Xids for which NVIDIA's device plugin keeps a device. Source: k8s-device-plugin, internal/rm/health.go.
-pub(super) const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
+const HARMLESS_XIDS: [u32; 6] = [13, 31, 43, 45, 68, 109];
 
 /// One device's fault in the annotation.
 #[derive(Debug, Deserialize)]

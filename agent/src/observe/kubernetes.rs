@@ -15,6 +15,7 @@ use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::lent::LentLeases;
+use comity_agent_model::local_policy::ReclaimForPending;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
 use comity_types::LeaseId;
@@ -34,6 +35,8 @@ use super::lent_pods::Guests;
 use super::node_facts::NodeFacts;
 use super::not_offered::NotOffered;
 use super::partial_object::Partial;
+use super::pending_pods::pending_pod::PendingPod;
+use super::pending_pods::{ClusterFacts, PendingPods};
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
 use super::{Inventory, InventorySettings, LeaseDifferences};
@@ -48,15 +51,24 @@ type Watch<T> = watcher::Result<Event<T>>;
 /// Watches the cluster. Nothing is published before the leases are known: their pods would look like local use. Must be
 /// called within a tokio runtime; ends when the inventory is dropped.
 pub fn observe(api: &KubernetesApi, settings: InventorySettings, leases: watch::Receiver<LentLeases>) -> Inventory {
-    observe_with(api, settings, leases, None)
+    observe_with(api, settings, leases, ObserverOptions::default())
 }
 
-/// The same, with the layouts of MIG devices that the agent cuts; publishes nothing before they are known.
+/// Parts of an observer that not every donor has.
+#[derive(Default)]
+pub struct ObserverOptions {
+    /// The layouts of MIG devices that the agent cuts; nothing is published before they are known.
+    pub mig: Option<MigView>,
+    /// Which pods that wait for leased GPUs count as local use; `None`: none.
+    pub pending: Option<ReclaimForPending>,
+}
+
+/// The same, with options.
 pub fn observe_with(
     api: &KubernetesApi,
     settings: InventorySettings,
     leases: watch::Receiver<LentLeases>,
-    mig: Option<MigView>,
+    ObserverOptions { mig, pending }: ObserverOptions,
 ) -> Inventory {
     let (nodes_sender, nodes) = watch::channel(None);
     let (differences_sender, differences) = watch::channel(Arc::default());
@@ -92,7 +104,7 @@ pub fn observe_with(
             () = follow(
                 streams,
                 OtherFacts { topologies, devices, leases },
-                Output { settings, publish, mig, logged: Vec::new() },
+                Output { settings, publish, mig, pending: pending.map(PendingPods::new), logged: Vec::new() },
             ) => {}
             // These end only with their receivers.
             () = topology_watch::follow(client.clone(), publish_topologies) => {}
@@ -113,6 +125,7 @@ struct Output {
     settings: InventorySettings,
     publish: Publish,
     mig: Option<MigView>,
+    pending: Option<PendingPods>,
     /// What was logged last.
     logged: Vec<NotOffered>,
 }
@@ -131,10 +144,17 @@ struct OtherFacts {
     leases: watch::Receiver<LentLeases>,
 }
 
+/// A pod that matters to the inventory.
+#[derive(Debug, PartialEq)]
+enum ObservedPod {
+    OnNode(PodFacts),
+    Pending(Box<PendingPod>),
+}
+
 #[derive(Default)]
 struct ObservedCluster {
     nodes: WatchCache<NodeFacts>,
-    pods: WatchCache<PodFacts>,
+    pods: WatchCache<ObservedPod>,
     names: Names,
     /// Namespaces of leases.
     namespaces: WatchCache<(String, LeaseId)>,
@@ -192,7 +212,7 @@ async fn follow<N, P, S>(
             }
             () = tokio::time::sleep_until(build_at), if due.is_some() => {
                 output.publish(&mut seen);
-                due = seen.handshakes.next_late(Instant::now());
+                due = output.next_due(&seen, Instant::now());
                 false
             }
         };
@@ -216,9 +236,10 @@ fn node_entry(Partial(node): &Partial<Node>) -> Option<(String, Option<NodeFacts
     Some((node.metadata.name.clone()?, NodeFacts::of(node)))
 }
 
-fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, Option<PodFacts>)> {
+fn pod_entry(Partial(pod): &Partial<Pod>, names: &mut Names) -> Option<(String, Option<ObservedPod>)> {
     let key = format!("{}/{}", pod.metadata.namespace.as_deref()?, pod.metadata.name.as_deref()?);
-    Some((key, names.facts_of(pod)))
+    let pending = || PendingPod::of(pod).map(|pod| ObservedPod::Pending(Box::new(pod)));
+    Some((key, names.facts_of(pod).map(ObservedPod::OnNode).or_else(pending)))
 }
 
 /// A namespace belongs to a lease if label and name agree: the label alone could hide local use.
@@ -238,6 +259,20 @@ impl ObservedCluster {
     fn take_pod(&mut self, event: Event<Partial<Pod>>) -> bool {
         let names = &mut self.names;
         self.pods.take(event, |pod| pod_entry(pod, names))
+    }
+
+    fn pods_on_nodes(&self) -> impl Iterator<Item = &PodFacts> + Clone {
+        self.pods.facts().filter_map(|pod| match pod {
+            ObservedPod::OnNode(pod) => Some(pod),
+            ObservedPod::Pending(_) => None,
+        })
+    }
+
+    fn pending_pods(&self) -> impl Iterator<Item = &PendingPod> {
+        self.pods.facts().filter_map(|pod| match pod {
+            ObservedPod::OnNode(_) => None,
+            ObservedPod::Pending(pod) => Some(&**pod),
+        })
     }
 
     fn is_complete(&self) -> bool {
@@ -263,7 +298,7 @@ impl ObservedCluster {
         let cut = self.nodes.facts().filter(|facts| facts.may_cut && !facts.is_virtual);
         let mut nodes: BTreeMap<&str, MigNode> =
             cut.map(|facts| (facts.name.as_str(), facts.mig_node(salt.node_id(&facts.name)))).collect();
-        for pod in self.pods.facts() {
+        for pod in self.pods_on_nodes() {
             let Some(node) = nodes.get_mut(&*pod.node) else { continue };
             let used = if lent.contains(&*pod.namespace) { &mut node.lent } else { &mut node.local };
             for (name, amount) in pod.requests.iter().filter(|(name, _)| name.starts_with(NVIDIA_MIG_PREFIX)) {
@@ -284,6 +319,12 @@ impl Output {
         if !changed {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// When the inventory may change without an event.
+    fn next_due(&self, seen: &ObservedCluster, now: Instant) -> Option<Instant> {
+        let counted = self.pending.as_ref().and_then(|pending| pending.next_due(now));
+        seen.handshakes.next_late(now).into_iter().chain(counted).min()
     }
 
     fn publish(&mut self, seen: &mut ObservedCluster) {
@@ -314,10 +355,15 @@ impl Output {
             }
         };
         let nodes: Vec<Cow<'_, NodeFacts>> = seen.nodes.facts().map(node).collect();
+        let nodes: Vec<&NodeFacts> = nodes.iter().map(|node| &**node).collect();
         let devices = seen.devices.clone().unwrap_or_default();
         let topologies = seen.topologies.clone().unwrap_or_default();
-        let nodes = nodes.iter().map(|node| &**node);
-        let built = build_nodes(nodes, seen.pods.facts(), &guests, &topologies, &devices, &self.settings);
+        let waiting = self.pending.as_mut().map_or_else(Vec::new, |pending| {
+            let cluster = ClusterFacts { nodes: &nodes, guests: &guests, salt: &self.settings.salt };
+            pending.counted(seen.pending_pods(), seen.pods_on_nodes(), &cluster, now)
+        });
+        let pods = seen.pods_on_nodes().chain(&waiting);
+        let built = build_nodes(nodes.iter().copied(), pods, &guests, &topologies, &devices, &self.settings);
         if built.not_offered != self.logged {
             for left in &built.not_offered {
                 tracing::warn!(

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::hami::hami_annotations::HamiAnnotations;
-use super::node_xid::{self, NodeXid};
+use super::health::node_xid::{self, NodeXid};
 use super::{health, wiring};
 use crate::mig::mig_book::NodeBook;
 use crate::mig::mig_node::{BEFORE_ANNOTATION, CUT_LABEL, MigNode};
@@ -17,13 +17,20 @@ use crate::mig::mig_node::{BEFORE_ANNOTATION, CUT_LABEL, MigNode};
 /// Label families that describe GPUs, and the labels of leases.
 const LABEL_PREFIXES: [&str; 4] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/", LEASE_RESOURCE_PREFIX];
 
+/// The scheduler takes a cordoned node for one with this taint.
+const CORDONED: &str = "node.kubernetes.io/unschedulable";
+
 /// The fields that the inventory needs of one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct NodeFacts {
     /// Name in the cluster; never leaves it.
     pub(crate) name: String,
     /// Labels that describe GPUs, and those of leases.
     pub(crate) labels: BTreeMap<String, String>,
+    /// All other labels of a node with GPUs: pods may select it by them.
+    pub(crate) other_labels: BTreeMap<String, String>,
+    /// Taints of a node with GPUs, that of a cordoned node included.
+    pub(crate) taints: Vec<Taint>,
     /// Allocatable amounts.
     pub(crate) allocatable: Amounts,
     /// Capacity, healthy or not; extended resources only.
@@ -62,14 +69,17 @@ impl NodeFacts {
         let allocatable = read(status.and_then(|status| status.allocatable.as_ref()));
         let mut capacity = read(status.and_then(|status| status.capacity.as_ref()));
         capacity.retain(|name, _| gpu_resource::is_extended(name));
+        let has_gpus = capacity.keys().any(|name| gpu_resource::counts_gpus(name));
+        let (own, other): (BTreeMap<_, _>, BTreeMap<_, _>) = labels
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .partition(|(key, _)| LABEL_PREFIXES.iter().any(|prefix| key.starts_with(prefix)));
         Some(Self {
             name: node.metadata.name.clone()?,
-            labels: labels
-                .into_iter()
-                .flatten()
-                .filter(|(key, _)| LABEL_PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect(),
+            labels: own,
+            other_labels: if has_gpus { other } else { BTreeMap::new() },
+            taints: if has_gpus { taints(node) } else { Vec::new() },
             schedulable: is_schedulable(node, &capacity),
             is_virtual: label("type") == Some("virtual-kubelet") || label("liqo.io/type") == Some("virtual-node"),
             hami: HamiAnnotations::read(annotation),
@@ -87,6 +97,16 @@ impl NodeFacts {
 }
 
 impl NodeFacts {
+    /// Whether device plugins count its GPUs. HAMi's count places of containers.
+    pub(crate) fn has_counted_gpus(&self) -> bool {
+        self.hami.is_none() && self.capacity.keys().any(|name| gpu_resource::counts_gpus(name))
+    }
+
+    /// The value of a label; of a node without GPUs only those that describe them are known.
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).or_else(|| self.other_labels.get(key)).map(String::as_str)
+    }
+
     /// The facts that cutting needs, without the use of resources.
     pub(crate) fn mig_node(&self, id: String) -> MigNode {
         MigNode {
@@ -108,6 +128,15 @@ fn amounts(list: &BTreeMap<String, Quantity>) -> Amounts {
             Some((name.clone(), amount?))
         })
         .collect()
+}
+
+fn taints(node: &Node) -> Vec<Taint> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let mut taints = spec.taints.clone().unwrap_or_default();
+    if spec.unschedulable == Some(true) && !taints.iter().any(|taint| taint.key == CORDONED) {
+        taints.push(Taint { key: CORDONED.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() });
+    }
+    taints
 }
 
 fn is_ready(node: &Node) -> bool {

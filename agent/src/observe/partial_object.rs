@@ -10,7 +10,8 @@ use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use comity_agent_liqo::CREATOR_LABEL;
 use comity_agent_model::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::{
-    Container, Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements, Taint,
+    Affinity, Container, Node, NodeAffinity, NodeCondition, NodeSelector, NodeSpec, NodeStatus, Pod, PodCondition,
+    PodSpec, PodStatus, ResourceRequirements, Taint, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -64,7 +65,7 @@ impl<'de> Deserialize<'de> for Partial<Node> {
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
 
-/// A pod: identity, age, node and requests.
+/// A pod: identity, age, requests, and its node or the nodes that it may use.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodRead {
@@ -114,6 +115,23 @@ struct PodSpecRead {
     init_containers: Option<Vec<ContainerRead>>,
     resources: Option<ResourcesRead>,
     overhead: Amounts,
+    node_selector: Option<BTreeMap<String, String>>,
+    affinity: Option<AffinityRead>,
+    tolerations: Option<Vec<Toleration>>,
+    priority: Option<i32>,
+}
+
+/// The only affinity that the inventory needs.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct AffinityRead {
+    node_affinity: Option<NodeAffinityRead>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeAffinityRead {
+    required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
 }
 
 #[derive(Default, Deserialize)]
@@ -135,6 +153,17 @@ struct ResourcesRead {
 struct PodStatusRead {
     phase: Option<String>,
     nominated_node_name: Option<String>,
+    conditions: Option<Vec<PodConditionRead>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodConditionRead {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Option<String>,
+    message: Option<String>,
 }
 
 impl From<ResourcesRead> for ResourceRequirements {
@@ -146,6 +175,23 @@ impl From<ResourcesRead> for ResourceRequirements {
 impl From<ContainerRead> for Container {
     fn from(read: ContainerRead) -> Self {
         Self { restart_policy: read.restart_policy, resources: read.resources.map(Into::into), ..Self::default() }
+    }
+}
+
+impl From<AffinityRead> for Affinity {
+    fn from(read: AffinityRead) -> Self {
+        let node_affinity = read.node_affinity.map(|read| NodeAffinity {
+            required_during_scheduling_ignored_during_execution: read
+                .required_during_scheduling_ignored_during_execution,
+            ..NodeAffinity::default()
+        });
+        Self { node_affinity, ..Self::default() }
+    }
+}
+
+impl From<PodConditionRead> for PodCondition {
+    fn from(PodConditionRead { kind, status, reason, message }: PodConditionRead) -> Self {
+        Self { type_: kind, status, reason, message, ..Self::default() }
     }
 }
 
@@ -174,11 +220,16 @@ impl From<PodRead> for Pod {
                 init_containers: spec.init_containers.map(containers),
                 resources: spec.resources.map(Into::into),
                 overhead: spec.overhead,
+                node_selector: spec.node_selector,
+                affinity: spec.affinity.map(Into::into),
+                tolerations: spec.tolerations,
+                priority: spec.priority,
                 ..PodSpec::default()
             }),
             status: Some(PodStatus {
                 phase: status.phase,
                 nominated_node_name: status.nominated_node_name,
+                conditions: status.conditions.map(|all| all.into_iter().map(Into::into).collect()),
                 ..PodStatus::default()
             }),
         }
@@ -262,6 +313,8 @@ mod tests {
 
     use super::*;
     use crate::observe::node_facts::NodeFacts;
+    use crate::observe::pending_pods::node_terms::NodeTerms;
+    use crate::observe::pending_pods::pending_pod::PendingPod;
     use crate::observe::pod_facts::Names;
 
     #[test]
@@ -298,6 +351,32 @@ mod tests {
     }
 
     #[test]
+    fn the_facts_of_a_partial_pending_pod_are_those_of_the_whole() {
+        let term = json!({ "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] });
+        let pod = json!({
+            "metadata": { "name": "p", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-11-20T10:00:00Z" },
+            "spec": {
+                "priority": 100, "nodeSelector": { "rack": "4" }, "tolerations": [{ "operator": "Exists" }],
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] },
+                    },
+                    "podAntiAffinity": {},
+                },
+                "containers": [{ "name": "c", "resources": { "limits": { "nvidia.com/gpu": "2" } } }],
+            },
+            "status": { "phase": "Pending", "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": null,
+                "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+            }] },
+        });
+        let Partial(lean) = serde_json::from_value::<Partial<Pod>>(pod.clone()).unwrap();
+        let facts = PendingPod::of(&lean).unwrap();
+        assert!(facts.priority == 100 && facts.created_ms > 0 && facts.terms != NodeTerms::default(), "{facts:?}");
+        assert_eq!(Some(facts), PendingPod::of(&serde_json::from_value(pod).unwrap()));
+    }
+
+    #[test]
     fn the_facts_of_a_partial_node_are_those_of_the_whole() {
         let node = json!({
             "metadata": {
@@ -318,6 +397,7 @@ mod tests {
         let Partial(lean) = serde_json::from_value::<Partial<Node>>(node.clone()).unwrap();
         assert_eq!(lean.metadata.resource_version.as_deref(), Some("7"));
         let facts = NodeFacts::of(&lean).unwrap();
+        assert!(facts.taints.len() == 1 && facts.other_labels.contains_key("liqo.io/type"), "{facts:?}");
         assert!(facts.schedulable && facts.is_virtual && facts.hami.is_some() && facts.xids.len() == 1, "{facts:?}");
         let mut cordoned = node.clone();
         cordoned["metadata"]["managedFields"] = json!([]);

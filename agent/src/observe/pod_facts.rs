@@ -15,6 +15,11 @@ pub const PLACEHOLDER_NAMESPACE: &str = "comity-hold";
 /// How names of leases' namespaces begin.
 const LEASE_NAMESPACE_PREFIX: &str = "comity-lease-";
 
+/// Whether pods of this namespace may belong to leases.
+pub(crate) fn is_namespace_of_guests(name: &str) -> bool {
+    name == PLACEHOLDER_NAMESPACE || name.starts_with(LEASE_NAMESPACE_PREFIX)
+}
+
 /// A pod that uses resources of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodFacts {
@@ -70,8 +75,7 @@ impl GuestPod {
         let metadata = &pod.metadata;
         let label = |key: &str| metadata.labels.as_ref().and_then(|labels| labels.get(key));
         let liqo_user = label(CREATOR_LABEL).cloned();
-        let is_guests = |name: &str| name == PLACEHOLDER_NAMESPACE || name.starts_with(LEASE_NAMESPACE_PREFIX);
-        if liqo_user.is_none() && !metadata.namespace.as_deref().is_some_and(is_guests) {
+        if liqo_user.is_none() && !metadata.namespace.as_deref().is_some_and(is_namespace_of_guests) {
             return None;
         }
         let is_bound =

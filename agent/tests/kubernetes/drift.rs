@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comity_agent::metrics::Metrics;
+use comity_agent::observe::kubernetes::ObserverOptions;
 use comity_agent::observe::{self, Inventory, InventorySettings, LocalReserve};
 use comity_agent::services::drift::{self, DRIFT_REASON, DriftContext};
 use comity_agent_delivery::{DonorDelivery as _, DonorLease};
@@ -28,6 +29,14 @@ const GPUS_OF_LEASE: &str = "gpus.lease.comity.dev/lease-51";
 
 /// An observer that knows one lease by namespace.
 pub(crate) fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sender<LentLeases>, Inventory) {
+    observe_with_options(cluster, lease, ObserverOptions::default())
+}
+
+pub(crate) fn observe_with_options(
+    cluster: &Cluster,
+    lease: &DonorLease,
+    options: ObserverOptions,
+) -> (watch::Sender<LentLeases>, Inventory) {
     let part = |(node, gpus): (&NodePlacement, u64)| {
         let amounts = BTreeMap::from([(GPU.to_owned(), gpus), ("cpu".to_owned(), node.cpu_milli)]);
         (node.node.clone(), amounts)
@@ -41,7 +50,7 @@ pub(crate) fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sen
     };
     let lent = watch::Sender::new(Some(Arc::new(BTreeMap::from([(lease.lease_id, lent)]))));
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-    let inventory = observe::kubernetes::observe(&cluster.agent, settings, lent.subscribe());
+    let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, lent.subscribe(), options);
     (lent, inventory)
 }
 

@@ -1,10 +1,12 @@
-//! Placeholders that hold leased GPUs against the donor's own pods.
+//! The donor's own pods that want leased GPUs: placeholders hold these, or the pods count as local use.
 
 use std::sync::Arc;
 
 use comity_agent::observe::PLACEHOLDER_NAMESPACE;
+use comity_agent::observe::kubernetes::ObserverOptions;
 use comity_agent::services::placeholders::{self, PlaceholderContext};
 use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_model::local_policy::ReclaimForPending;
 use comity_runtime::SystemClock;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,7 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, eventually, lease, pod, refusal};
-use crate::drift::{GPU, local_use, observe_with};
+use crate::drift::{GPU, local_use, observe_with, observe_with_options};
 
 pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &Cluster) {
     let (donor, lease) = (cluster.donor(), lease("lease-52"));
@@ -92,4 +94,53 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
     stop.cancel();
     task.await.unwrap();
     donor.remove(LeaseId(52)).await.unwrap();
+}
+
+/// Without placeholders: pods of the lease have its GPUs.
+pub(crate) async fn pods_that_wait_for_leased_gpus_are_local_use(cluster: &Cluster) {
+    let (donor, lease) = (cluster.donor(), lease("lease-53"));
+    donor.prepare(&lease).await.unwrap();
+    let settings = ReclaimForPending { after_seconds: 2, ..ReclaimForPending::default() };
+    let options = ObserverOptions { pending: Some(settings), ..ObserverOptions::default() };
+    let (_lent, inventory) = observe_with_options(cluster, &lease, options);
+    let nodes = inventory.nodes();
+    let lent_pods = Api::<Pod>::default_namespaced(cluster.tenant(&donor.credential(&lease).await.unwrap()));
+    lent_pods.create(&PostParams::default(), &pod("lent", GPU, 3)).await.unwrap();
+    eventually("the lease is used", || async {
+        lent_pods.get("lent").await.unwrap().spec.unwrap().node_name.as_deref() == Some("gpu-1")
+    })
+    .await;
+
+    let research = Api::<Pod>::namespaced(cluster.admin(), "research");
+    let here = |name: &str, gpus: u32| {
+        let mut pod = pod(name, GPU, gpus);
+        let requirement = json!([{ "key": "kubernetes.io/hostname", "operator": "In", "values": ["gpu-1"] }]);
+        let term = json!({ "matchExpressions": requirement });
+        pod.spec.as_mut().unwrap().affinity = serde_json::from_value(json!({ "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] },
+        } }))
+        .unwrap();
+        pod
+    };
+    let at_once = DeleteParams::default().grace_period(0);
+    research.create(&PostParams::default(), &here("five", 5)).await.unwrap();
+    local_use(&nodes, "gpu-1", 5_000).await;
+    research.create(&PostParams::default(), &here("four", 4)).await.unwrap();
+    research.create(&PostParams::default(), &here("two", 2)).await.unwrap();
+    local_use(&nodes, "gpu-1", 7_000).await;
+    let names = |name: &'static str| {
+        let research = research.clone();
+        async move { research.get(name).await.unwrap().spec.unwrap().node_name }
+    };
+    assert_eq!((names("four").await, names("two").await), (None, None));
+
+    // The lease ends, and the scheduler places the pod for which it ended.
+    lent_pods.delete("lent", &at_once).await.unwrap();
+    eventually("the pod has its GPUs", || async { names("two").await.as_deref() == Some("gpu-1") }).await;
+    local_use(&nodes, "gpu-1", 7_000).await;
+    for name in ["two", "four", "five"] {
+        research.delete(name, &at_once).await.unwrap();
+    }
+    local_use(&nodes, "gpu-1", 0).await;
+    donor.remove(LeaseId(53)).await.unwrap();
 }

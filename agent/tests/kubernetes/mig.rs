@@ -5,6 +5,7 @@ use std::sync::Arc;
 use comity_agent::mig::mig_book::{LeaseCut, MigBook};
 use comity_agent::mig::mig_keeper::{MigChannels, MigKeeper};
 use comity_agent::mig::mig_settings::MigSettings;
+use comity_agent::observe::kubernetes::ObserverOptions;
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
@@ -29,7 +30,8 @@ pub(crate) async fn devices_are_cut_and_merged_back(cluster: &Cluster) {
     let manager = MigManager::start(cluster.admin());
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let (channels, view) = MigChannels::new();
-    let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, observe::no_leases(), Some(view));
+    let options = ObserverOptions { mig: Some(view), ..ObserverOptions::default() };
+    let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, observe::no_leases(), options);
     let (desired, updates) = watch::channel(Update::default());
     let agent = Agent { book: channels.book(), nodes: inventory.nodes(), desired };
     let stop = CancellationToken::new();

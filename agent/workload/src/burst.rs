@@ -61,6 +61,8 @@ pub const PRIORITY_CLASS: &str = "comity.dev/priority-class";
 pub const PREEMPTIBLE_GRACE: &str = "comity.dev/preemptible-grace";
 /// Annotation of a preemptible pod: "true" if it reports when its work is saved.
 pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
+/// Annotation of such a pod: "true" if what it saved fits only the type of GPUs that it ran on.
+pub const SAME_GPU_TYPE: &str = "comity.dev/preemptible-same-gpu-type";
 /// Annotation of a pod: "Preferred" or "Required", whether NVLink joins its GPUs.
 pub const NVLINK: &str = "comity.dev/nvlink";
 /// Annotation of a pod: "Aligned" for CPU and memory from the NUMA nodes of its GPUs.

@@ -5,6 +5,7 @@ pub(crate) mod check_wiring;
 pub(crate) mod demand_key;
 pub(crate) mod donors;
 pub(crate) mod fit;
+pub(crate) mod gpu_types;
 pub(crate) mod idle;
 pub(crate) mod obstacle;
 pub(crate) mod obstacles;
@@ -15,5 +16,6 @@ pub(crate) mod verdict;
 
 pub use check::{Grant, check, check_renewal, check_request};
 pub use obstacle::{Cure, Obstacle};
+pub use reclaim_checks::reclaim_budget::ReachedLimit;
 pub use reclaim_checks::{check_reclaims, is_still_needed, spared};
 pub use verdict::DonorVerdict;

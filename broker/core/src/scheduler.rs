@@ -41,5 +41,5 @@ pub(crate) mod victims;
 
 pub use plan::Plan;
 pub use planner::{OVERDUE_AFTER, Planner, plan};
-pub use reclaimer::{Reclaimer, reclaims_at};
+pub use reclaimer::{Reclaimer, limited_donors, limited_need, reclaims_at};
 pub use reserve::Reserved;

@@ -10,6 +10,7 @@ pub(crate) mod notice;
 pub mod occupancy;
 pub(crate) mod offered;
 pub(crate) mod queue;
+pub(crate) mod reclaim_history;
 pub(crate) mod timers;
 pub(crate) mod transition;
 pub(crate) mod usable;
@@ -43,6 +44,7 @@ use crate::state::fairness::{Holdings, Ledger};
 use crate::state::occupancy::Occupancy;
 use crate::state::offered::DeviceCounts;
 use crate::state::queue::Queue;
+use crate::state::reclaim_history::ReclaimHistory;
 use crate::state::timers::{Due, Timers};
 use crate::state::usable::Usable;
 
@@ -96,6 +98,9 @@ pub struct Records {
     pub idempotency: CowMap<String, StoredReply>,
     /// Past use of tenants and institutions.
     pub fairness: Ledger,
+    /// When leases were reclaimed for local need or a preemption.
+    #[serde(default, skip_serializing_if = "ReclaimHistory::is_empty")]
+    pub reclaims: ReclaimHistory,
     /// When an overdue request last jumped the queue.
     pub last_overdue: Timestamp,
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).

@@ -23,6 +23,8 @@ mod formats;
 mod functions;
 #[path = "core/gangs.rs"]
 mod gangs;
+#[path = "core/gpu_types.rs"]
+mod gpu_types;
 #[path = "core/handshake.rs"]
 mod handshake;
 #[path = "core/idle.rs"]
@@ -45,6 +47,8 @@ mod queue;
 mod reasons;
 #[path = "core/reclaim.rs"]
 mod reclaim;
+#[path = "core/reclaim_limits.rs"]
+mod reclaim_limits;
 #[path = "core/reclaim_minimum.rs"]
 mod reclaim_minimum;
 #[path = "core/reclaims.rs"]

@@ -1,5 +1,6 @@
 //! Proposes reclaims of leases for their donors, and spares leases whose reason has gone.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comity_core::command::ReclaimLeases;
@@ -64,8 +65,13 @@ pub(super) async fn reclaim(
     if spare.is_empty() && reclaims.is_empty() {
         return Ok(());
     }
+    let reasons: BTreeMap<LeaseId, &'static str> =
+        reclaims.iter().map(|proposed| (proposed.lease, proposed.reason.as_str())).collect();
     match crate::tasks::propose(context, Command::ReclaimLeases(ReclaimLeases { spare, reclaims })).await?.reply {
         Ok(ReplyBody::Reclaimed { leases, spared, refused }) => {
+            for reason in leases.iter().filter_map(|lease| reasons.get(lease).copied()) {
+                context.metrics.reclaimed(reason);
+            }
             tracing::info!(reclaimed = ?leases, ?spared, "leases");
             for (lease, refusal) in refused {
                 tracing::info!(%lease, code = refusal.code.as_str(), reason = %refusal.reason, "reclaim refused");

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use comity_core::snapshot;
+use comity_core::scheduler::limited_donors;
+use comity_core::{State, snapshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -19,6 +20,9 @@ pub(super) async fn run(context: Context, stop: CancellationToken) {
         let Ok(state) = context.group.read(Consistency::Stale, snapshot::copy).await else { return };
         context.metrics.survey(&state);
         drop(state);
+        let limited = |state: &State| limited_donors(state).count();
+        let Ok(limited) = context.group.read(Consistency::Stale, limited).await else { return };
+        context.metrics.set_reclaim_limited(limited);
         tokio::select! {
             () = context.clock.sleep(SURVEY_INTERVAL) => {}
             () = stop.cancelled() => return,

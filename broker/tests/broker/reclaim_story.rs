@@ -46,7 +46,10 @@ async fn a_lease_that_its_donor_needs_is_reclaimed_and_its_request_served_again(
     let _agents = (tokio::spawn(at_origin.obey()), tokio::spawn(at_donor.obey()));
     let alice = federation.user("alice");
     let mut requests = RequestServiceClient::new(alice.clone());
-    let asked = v1::RequestSpec { preemptible: Some(v1::Preemptible { grace_ms: 60_000, checkpoint: true }), ..spec() };
+    let asked = v1::RequestSpec {
+        preemptible: Some(v1::Preemptible { grace_ms: 60_000, checkpoint: true, ..v1::Preemptible::default() }),
+        ..spec()
+    };
     let submit = v1::SubmitRequestRequest {
         spec: Some(asked),
         idempotency_key: "one".to_owned(),

@@ -34,8 +34,32 @@ pub struct Cluster {
     pub identity_key: String,
     /// When its newest certificate expires.
     pub certificate_not_after_ms: Option<u64>,
+    /// Limit on reclaims for which its local work waits.
+    pub reclaim_limited: Option<ReclaimLimited>,
     /// Revision of its last change.
     pub revision: u64,
+}
+
+/// A limit on reclaims that makes local work wait.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReclaimLimited {
+    /// The limit.
+    pub limit: String,
+    /// When the next reclaim is allowed; none if never.
+    pub until_ms: Option<u64>,
+}
+
+impl ReclaimLimited {
+    /// For people: `local work waits: maxReclaims of Cluster ncc-main allows the next reclaim in 3h`.
+    fn text(&self, now_ms: u64) -> String {
+        match self.until_ms {
+            Some(until) => {
+                format!("local work waits: {} allows the next reclaim {}", self.limit, age(until, now_ms))
+            }
+            None => format!("local work waits: {} allows no reclaim", self.limit),
+        }
+    }
 }
 
 impl From<v1::Cluster> for Cluster {
@@ -52,6 +76,9 @@ impl From<v1::Cluster> for Cluster {
             offer_generation: cluster.offer_generation,
             identity_key: cluster.identity_key,
             certificate_not_after_ms: non_zero(cluster.certificate_not_after_ms),
+            reclaim_limited: cluster
+                .reclaim_limited
+                .map(|it| ReclaimLimited { limit: it.limit, until_ms: non_zero(it.until_ms) }),
             revision: cluster.revision,
         }
     }
@@ -102,6 +129,7 @@ impl Answer for Cluster {
             ("Devices", self.devices.to_string()),
             ("Lent", format_milli(self.lent_milli)),
             ("Borrowed", format_milli(self.borrowed_milli)),
+            ("Reclaim-limited", self.reclaim_limited.as_ref().map(|it| it.text(now_ms)).unwrap_or_default()),
             ("Offer", format!("generation {}", self.offer_generation)),
             ("Identity key", self.identity_key.clone()),
             ("Certificate ends", age(self.certificate_not_after_ms.unwrap_or(0), now_ms)),

@@ -72,6 +72,10 @@ pub struct Request {
     pub submitted_by: Option<String>,
     /// Number of placements tried.
     pub attempts: u32,
+    /// Times that a lease of it was reclaimed.
+    pub reclaims: u32,
+    /// Type of GPUs that its next leases must have.
+    pub gpu_type: Option<String>,
     /// Reason for its state.
     pub message: Option<String>,
     /// Revision of its last change.
@@ -98,6 +102,8 @@ impl From<v1::Request> for Request {
             submitted_at_ms: non_zero(request.submitted_at_ms),
             submitted_by: non_empty(request.submitted_by),
             attempts: request.attempts,
+            reclaims: request.reclaims,
+            gpu_type: non_empty(request.gpu_type),
             message: non_empty(request.message),
             revision: request.revision,
         }
@@ -228,6 +234,8 @@ impl Answer for Request {
             ("Submitted", age(self.submitted_at_ms.unwrap_or(0), now_ms)),
             ("By", self.submitted_by.clone().unwrap_or_default()),
             ("Attempts", self.attempts.to_string()),
+            ("Reclaims", if self.reclaims == 0 { String::new() } else { self.reclaims.to_string() }),
+            ("GPU type", self.gpu_type.clone().unwrap_or_default()),
         ])
     }
 }

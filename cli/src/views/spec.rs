@@ -217,6 +217,8 @@ pub struct Preemptible {
     pub grace_ms: u64,
     /// Whether its work reports when it is saved.
     pub checkpoint: bool,
+    /// Whether what it saved fits only the type of GPUs that it ran on.
+    pub same_gpu_type: bool,
 }
 
 impl Preemptible {
@@ -226,7 +228,11 @@ impl Preemptible {
             0 => "the donor's notice".to_owned(),
             grace => format!("{} of notice", format_duration(grace)),
         };
-        let saved = if self.checkpoint { "; its work says when it is saved" } else { "" };
+        let saved = match (self.checkpoint, self.same_gpu_type) {
+            (true, true) => "; its work says when it is saved, and continues on GPUs of the same type",
+            (true, false) => "; its work says when it is saved",
+            (false, _) => "",
+        };
         format!("yes, with {notice}{saved}")
     }
 }
@@ -268,7 +274,11 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             not_before_ms: spec.not_before_ms,
             start_by_ms: spec.start_by_ms,
             release_idle_ms: spec.release_idle_ms,
-            preemptible: spec.preemptible.map(|it| Preemptible { grace_ms: it.grace_ms, checkpoint: it.checkpoint }),
+            preemptible: spec.preemptible.map(|it| Preemptible {
+                grace_ms: it.grace_ms,
+                checkpoint: it.checkpoint,
+                same_gpu_type: it.same_gpu_type,
+            }),
         }
     }
 }

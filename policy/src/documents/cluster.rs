@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use comity_types::Delivery;
 use serde::Serialize;
 
-use super::Spec;
 use super::parties::Parties;
+use super::{ReclaimLimit, Spec};
 use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::yaml::Node;
@@ -29,6 +29,8 @@ pub struct Cluster {
     pub local_reserve_gpus_milli: u64,
     /// `reclaimGrace`: notice before a reclaimed lease ends, in milliseconds.
     pub reclaim_grace_ms: Option<u64>,
+    /// `maxReclaims`: most of its leases reclaimed for local need or a preemption; `None` for the federation's default.
+    pub max_reclaims: Option<ReclaimLimit>,
     /// `maxLeaseDuration`: the longest lease it grants, in milliseconds.
     pub max_lease_duration_ms: Option<u64>,
     /// `delivery`: the ways it can deliver a lease; `namespace` by default.
@@ -101,6 +103,8 @@ impl Spec for Cluster {
         let reserve =
             fields.optional("localReserveGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
         let grace = fields.optional("reclaimGrace", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
+        let reclaims =
+            fields.optional("maxReclaims", reader).and_then(|(path, node)| ReclaimLimit::read(&path, node, reader));
         let longest = fields
             .optional("maxLeaseDuration", reader)
             .and_then(|(path, node)| reader.positive_duration_ms(&path, node));
@@ -121,6 +125,7 @@ impl Spec for Cluster {
             max_lent_gpus_milli: max_lent,
             local_reserve_gpus_milli: reserve.unwrap_or(0),
             reclaim_grace_ms: grace,
+            max_reclaims: reclaims,
             max_lease_duration_ms: longest,
             delivery: delivery.unwrap_or_else(|| BTreeSet::from([Delivery::Namespace])),
             node_sharing: sharing.unwrap_or_default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::Spec;
+use super::{ReclaimLimit, Spec};
 use crate::fields::{FieldReader, Fields};
 use crate::identifiers;
 use crate::kind::Kind;
@@ -26,7 +26,8 @@ pub struct Federation {
     pub limits: Limits,
 }
 
-/// Federation-wide durations, in milliseconds. Comments end with the value of a bundle that sets none.
+/// Values where documents and requests name none; durations in milliseconds. Comments end with the value of a bundle
+/// that sets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Defaults {
@@ -50,6 +51,9 @@ pub struct Defaults {
     pub reserve_after_ms: u64,
     /// `usageHalfLife`: time in which past usage loses half its weight in the order of the queue. 1 d.
     pub usage_half_life_ms: u64,
+    /// `maxReclaims`: most leases of a donor reclaimed for local need or a preemption, where its Cluster document names
+    /// none. No limit.
+    pub max_reclaims: Option<ReclaimLimit>,
 }
 
 impl Default for Defaults {
@@ -67,6 +71,7 @@ impl Default for Defaults {
             reclaim_grace_ms: 300 * SECOND,
             reserve_after_ms: HOUR,
             usage_half_life_ms: 24 * HOUR,
+            max_reclaims: None,
         }
     }
 }
@@ -85,6 +90,8 @@ pub struct Limits {
     pub max_queued_requests_per_tenant: u64,
     /// `idleRelease`: idle time after which a lease is released, in milliseconds. None.
     pub idle_release_ms: Option<u64>,
+    /// `maxReclaimsPerTenant`: most leases of a tenant reclaimed for local need or a preemption. No limit.
+    pub max_reclaims_per_tenant: Option<ReclaimLimit>,
 }
 
 impl Default for Limits {
@@ -95,6 +102,7 @@ impl Default for Limits {
             max_queued_requests: 10_000,
             max_queued_requests_per_tenant: 200,
             idle_release_ms: None,
+            max_reclaims_per_tenant: None,
         }
     }
 }
@@ -163,6 +171,8 @@ fn read_defaults(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> D
             *target = ms;
         }
     }
+    defaults.max_reclaims =
+        fields.optional("maxReclaims", reader).and_then(|(path, node)| ReclaimLimit::read(&path, node, reader));
     defaults
 }
 
@@ -190,5 +200,8 @@ fn read_limits(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Lim
     }
     limits.idle_release_ms =
         fields.optional("idleRelease", reader).and_then(|(path, node)| reader.idle_release_ms(&path, node));
+    limits.max_reclaims_per_tenant = fields
+        .optional("maxReclaimsPerTenant", reader)
+        .and_then(|(path, node)| ReclaimLimit::read(&path, node, reader));
     limits
 }

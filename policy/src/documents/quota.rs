@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Spec;
+use super::{ReclaimLimit, Spec};
 use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
@@ -23,6 +23,8 @@ pub struct Quota {
     pub max_lease_duration_ms: Option<u64>,
     /// `idleRelease`: idle time after which a lease is released, in milliseconds.
     pub idle_release_ms: Option<u64>,
+    /// `maxReclaims`: most of their leases reclaimed for local need or a preemption.
+    pub max_reclaims: Option<ReclaimLimit>,
 }
 
 /// The subject of a quota.
@@ -65,15 +67,20 @@ impl Spec for Quota {
         let per_request = fields.optional("maxGpusPerRequest", reader);
         let longest = fields.optional("maxLeaseDuration", reader);
         let idle = fields.optional("idleRelease", reader);
-        if concurrent.is_none() && per_request.is_none() && longest.is_none() && idle.is_none() {
+        let reclaims = fields.optional("maxReclaims", reader);
+        let limits = [concurrent, per_request, longest, idle, reclaims];
+        if limits.iter().all(Option::is_none) {
             let message = format!("{} limits nothing", reader.label);
-            let remedy = "add `maxConcurrentGpus`, `maxGpusPerRequest`, `maxLeaseDuration` or `idleRelease`";
+            let remedy =
+                "add `maxConcurrentGpus`, `maxGpusPerRequest`, `maxLeaseDuration`, `idleRelease` or `maxReclaims`";
             reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
+        let [concurrent, per_request, longest, idle, reclaims] = limits;
         let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
         let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
         let idle = idle.and_then(|(path, node)| reader.idle_release_ms(&path, node));
+        let reclaims = reclaims.and_then(|(path, node)| ReclaimLimit::read(&path, node, reader));
         if class_given && class.is_none() {
             return None;
         }
@@ -84,6 +91,7 @@ impl Spec for Quota {
             max_gpus_per_request_milli: per_request,
             max_lease_duration_ms: longest,
             idle_release_ms: idle,
+            max_reclaims: reclaims,
         })
     }
 }

@@ -98,6 +98,7 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         preemptible: spec.preemptible.as_ref().map(|it| v1::Preemptible {
             grace_ms: u64::from(count(it.grace_seconds.unwrap_or(0))).saturating_mul(1_000),
             checkpoint: it.checkpoint.unwrap_or(false),
+            same_gpu_type: it.same_gpu_type.unwrap_or(false),
         }),
         not_before_ms: unix_ms("spec.window.notBefore", window.not_before.as_deref())?,
         start_by_ms: unix_ms("spec.window.startBy", window.start_by.as_deref())?,
@@ -251,7 +252,11 @@ mod tests {
             spread_donors: Some(true),
             data: vec![DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
             priority_class: Some("urgent".to_owned()),
-            preemptible: Some(Preemptible { grace_seconds: Some(600), checkpoint: Some(true) }),
+            preemptible: Some(Preemptible {
+                grace_seconds: Some(600),
+                checkpoint: Some(true),
+                same_gpu_type: Some(true),
+            }),
             window: Some(Window { not_before: None, start_by: Some("2026-03-01T20:00:00Z".to_owned()) }),
             release_idle: Some("30m".to_owned()),
             ..Default::default()
@@ -264,7 +269,10 @@ mod tests {
         assert_eq!(asked.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));
-        assert_eq!(asked.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true }));
+        assert_eq!(
+            asked.preemptible,
+            Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true, same_gpu_type: true })
+        );
         assert_eq!((asked.priority.as_str(), asked.not_before_ms), ("urgent", 0));
         assert_eq!((asked.start_by_ms, asked.release_idle_ms), (1_772_395_200_000, 1_800_000));
         let odd = GpuRequestSpec { release_idle: Some("soon".to_owned()), ..given.clone() };

@@ -130,6 +130,7 @@ impl Numa {
 /// Preemption by requests of higher priority.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("!(has(self.sameGpuType) && self.sameGpuType) || (has(self.checkpoint) && self.checkpoint)").message("preemptible.sameGpuType needs preemptible.checkpoint"))]
 pub struct Preemptible {
     /// Notice that the work needs to save itself, in seconds; the donor's own, if that is longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,6 +139,9 @@ pub struct Preemptible {
     /// Whether the work reports when it is saved: then only later work counts as lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<bool>,
+    /// With checkpoint: whether what the work saved fits only the type of GPUs that it ran on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_gpu_type: Option<bool>,
 }
 
 /// When the request may start.

@@ -18,6 +18,7 @@ use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::{DonorVerdict, FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
 use crate::scheduler::find_migration::{Migration, migration_for};
+use crate::scheduler::preempt::limited_room;
 use crate::scheduler::reserve::Reserved;
 use crate::state::State;
 
@@ -39,7 +40,10 @@ pub(crate) fn explain_beside(state: &State, spec: &RequestSpec, reclaims: Option
     let mut explanation = explain_donors(&snapshot, spec);
     match reclaims {
         Some(reclaims) => reclaims.add_to(&mut explanation),
-        None => explain_migration(&snapshot, spec, &mut explanation),
+        None => {
+            explain_migration(&snapshot, spec, &mut explanation);
+            explain_limit(&snapshot, spec, &mut explanation);
+        }
     }
     explanation
 }
@@ -124,6 +128,20 @@ fn explain_migration(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &
     });
     let more = format!("; it would fit on {donor} after moving {moves}, for which there is another place");
     explanation.summary.push_str(&more);
+}
+
+/// If the request fits nowhere, tells whether only a limit on reclaims keeps leases from yielding to it.
+fn explain_limit(snapshot: &Snapshot<'_>, spec: &RequestSpec, explanation: &mut Explanation) {
+    if explanation.donors.iter().any(|donor| donor.obstacle.is_none()) {
+        return;
+    }
+    let Some((donor, reached)) = limited_room(snapshot, spec) else { return };
+    let limit = reached.text();
+    let verdict = explanation.donors.iter_mut().find(|verdict| verdict.donor == *donor);
+    if let Some(obstacle) = verdict.and_then(|verdict| verdict.obstacle.as_mut()) {
+        obstacle.unblock.push_str(&format!("; leases would yield to it, {limit}"));
+    }
+    explanation.summary.push_str(&format!("; leases of {donor} would yield to it, {limit}"));
 }
 
 /// For a gang whose parts several donors may serve: tells whether these suffice, and where.

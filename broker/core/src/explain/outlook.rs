@@ -57,7 +57,7 @@ fn by_later_preemption<'p>(
     request: &Request,
 ) -> Option<Outlook> {
     let state = snapshot.state;
-    let value = preempting_priority(state, request)?;
+    let value = preempting_priority(state, &request.spec)?;
     let leases = lease_ends(state, &plan.reclaims);
     // Leases that yield block nobody.
     let end_or_yield = |lease: &Lease, end| if yields_to_priority(state, lease, value) { state.log_time } else { end };
@@ -79,7 +79,7 @@ fn by_later_preemption<'p>(
         snapshot.release(&HeldCapacity { end: *end, counts: lease.as_use(), placement: &lease.placement });
         gone.insert(*id);
     }
-    let Room { donor, set, .. } = cheapest_room_after(&snapshot, request, &BTreeSet::new(), &gone)?;
+    let Room { donor, set, .. } = cheapest_room_after(&snapshot, &request.spec, &gone)?;
     // The notice does not depend on the request.
     let by = ReclaimReason::Preempted { by: RequestId(0) };
     let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(lease_end(lease, state.log_time));

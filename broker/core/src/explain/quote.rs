@@ -116,6 +116,7 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
         submitted_by: String::new(),
         traceparent: String::new(),
         attempts: 0,
+        reclaims: 0,
         failed_donors: BTreeSet::new(),
         early: spec.not_before.is_some_and(|opens| opens > state.log_time),
         room_at: None,

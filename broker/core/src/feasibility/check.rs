@@ -9,6 +9,7 @@ use crate::feasibility::check_wiring::{check_count, check_network, check_part};
 use crate::feasibility::fit::device::{Load, room};
 use crate::feasibility::fit::mig_device::cut;
 use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
+use crate::feasibility::gpu_types::gpu_type_of;
 use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, permitted};
 use crate::feasibility::reclaim_checks::pool::check_pools;
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
@@ -122,6 +123,9 @@ fn check_parts(
 
 fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Placement) -> Result<Grant, Refusal> {
     let (state, donor) = (snapshot.state, &placement.donor);
+    let gpu_type = spec.seeks_one_gpu_type().then(|| gpu_type_of(state, placement)).flatten();
+    let of_one_type = gpu_type.map(|gpu_type| spec.of_gpu_type(gpu_type));
+    let spec = of_one_type.as_ref().unwrap_or(spec);
     if *donor == spec.origin {
         return Err(no_capacity(format!("{donor} cannot lend to itself")));
     }

@@ -20,7 +20,7 @@ use crate::feasibility::fit::nodes::{ChosenNodes, NodeRoom, choose_nodes, total_
 use crate::feasibility::fit::resource_kinds::{resource_kinds, share_sizes};
 use crate::feasibility::fit::wired::{NodeLayout, WiredNode, in_idle_clique, needs_wired_node};
 use crate::feasibility::snapshot::Snapshot;
-use crate::model::demand::{GpuDemand, Members, NvLink, Share, Topology};
+use crate::model::demand::{GpuDemand, GpuType, Members, NvLink, Share, Topology};
 use crate::model::inventory::{Device, Node};
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
 use crate::state::occupancy::NodeOccupancy;
@@ -369,10 +369,16 @@ pub(crate) fn serves(device: &Device, class: Option<&ClassName>, wanted: &Wanted
     class == Some(wanted.class)
         && device.sharing.isolation() >= wanted.gpus.isolation
         && ResourceKind::of(device, &wanted.gpus.share) == *kind
+        && wanted.gpus.gpu_type.as_ref().is_none_or(|wanted| is_of_type(device, kind, wanted))
         && wanted.selector.is_none_or(|selector| selector.matches(&device.facts()))
         && wanted
             .most_milli
             .is_none_or(|most| room(device, 0, None, &wanted.gpus.share).is_some_and(|room| room.milli_each <= most))
+}
+
+/// Whether shares of this kind on the device are of the type.
+pub(crate) fn is_of_type(device: &Device, kind: &ResourceKind, gpu_type: &GpuType) -> bool {
+    device.product_name == gpu_type.product && kind.profile == gpu_type.profile
 }
 
 /// Lays the shares on the chosen nodes. On each, devices in part use come first, so that whole ones stay whole.

@@ -4,4 +4,5 @@ pub(crate) mod never_fits;
 pub(crate) mod no_start;
 pub(crate) mod not_isolated;
 pub(crate) mod not_wired;
+pub(crate) mod other_gpu_type;
 pub(crate) mod unhealthy;

@@ -7,6 +7,7 @@ pub(crate) mod migration;
 pub(crate) mod need;
 pub(crate) mod pool;
 pub(crate) mod preemption;
+pub(crate) mod reclaim_budget;
 pub(crate) mod terms;
 
 pub use check_reclaims::{check_reclaims, is_still_needed, spared};

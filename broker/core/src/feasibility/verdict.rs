@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
+use crate::feasibility::gpu_types::gpu_types;
 use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, delivery_offered, obstacle, permitted};
 use crate::feasibility::obstacles::never_fits::never_fits;
 use crate::feasibility::obstacles::no_start::no_start;
 use crate::feasibility::obstacles::not_isolated::not_isolated;
 use crate::feasibility::obstacles::not_wired::wiring_obstacle;
+use crate::feasibility::obstacles::other_gpu_type::other_gpu_type;
 use crate::feasibility::obstacles::unhealthy::unhealthy;
 use crate::feasibility::reclaim_checks::pool::{check_pools, without_double_counted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
@@ -128,6 +130,29 @@ fn ask_class(
     selector: Option<&Selector>,
     fitter: Fitter<'_>,
 ) -> Result<FeasiblePlacement, Box<Obstacle>> {
+    let types =
+        if spec.seeks_one_gpu_type() { gpu_types(snapshot, donor, class, &spec.gpus.share) } else { BTreeSet::new() };
+    let mut first: Option<Box<Obstacle>> = None;
+    for gpu_type in types {
+        match ask_any_type(snapshot, &spec.of_gpu_type(gpu_type), donor, class, selector, fitter) {
+            Ok(candidate) => return Ok(candidate),
+            Err(obstacle) => first = first.filter(|first| first.cure <= obstacle.cure).or(Some(obstacle)),
+        }
+    }
+    match first {
+        Some(obstacle) => Err(obstacle),
+        None => ask_any_type(snapshot, spec, donor, class, selector, fitter),
+    }
+}
+
+fn ask_any_type(
+    snapshot: &Snapshot<'_>,
+    spec: &RequestSpec,
+    donor: &ClusterId,
+    class: &ClassName,
+    selector: Option<&Selector>,
+    fitter: Fitter<'_>,
+) -> Result<FeasiblePlacement, Box<Obstacle>> {
     // Policy comes first, with the nominal amount: its reasons hold whatever is free.
     let nominal = permitted(snapshot.may_borrow(donor, PolicyQuery::of(spec, class, spec.least_milli())))?;
     // Deliveries come back as agents and Liqo do.
@@ -232,6 +257,7 @@ impl ClassQuery<'_, '_> {
             return lack;
         }
         let better = unhealthy(snapshot, donor, wanted, now, least)
+            .or_else(|| other_gpu_type(snapshot, donor, wanted, ever, least))
             .or_else(|| never_fits(snapshot, donor, wanted, least))
             .or_else(|| not_isolated(snapshot, donor, wanted, least))
             .or_else(|| wiring_obstacle(snapshot, donor, wanted, least));

@@ -106,8 +106,10 @@ impl<'a> Planning<'a, '_> {
         let migration =
             if may_migration { migration_for(self.plan_state.snapshot(), &request.spec, &busy) } else { None };
         let migration = migration.filter(|migration| migration.moves.len() <= left);
-        let room =
-            || cheapest_room(self.plan_state.snapshot(), request, &busy).filter(|room| room.set.victims.len() <= left);
+        let room = || {
+            cheapest_room(self.plan_state.snapshot(), &request.spec, &plan.reclaims)
+                .filter(|room| room.set.victims.len() <= left)
+        };
         let (victims, reason): (Vec<LeaseId>, _) = if let Some(Migration { moves, places, .. }) = migration {
             let (at, reason) = (state.log_time, ReclaimReason::Migration { by: id });
             let starts_by = moves.iter().map(|(_, lease)| end_if_reclaimed(state, lease, &reason)).max().unwrap_or(at);

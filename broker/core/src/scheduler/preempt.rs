@@ -8,10 +8,12 @@ use crate::feasibility::donors::promise::donors;
 use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority, yields_to_priority,
 };
+use crate::feasibility::reclaim_checks::reclaim_budget::{ReachedLimit, ReclaimBudget};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
+use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
-use crate::model::request::Request;
+use crate::model::proposal::ProposedReclaim;
 use crate::scheduler::victims::{MAX_EXACT, Victim, VictimSet, choose_victims};
 
 /// Nodes of one donor that are searched one by one.
@@ -27,99 +29,165 @@ pub(crate) struct Room<'a> {
     needs_pending: bool,
 }
 
-/// The room for a request that costs others least, over all donors that are not busy. `None` if the request may not
-/// preempt, if no donor can make room, or if waiting for leases still being set up would cost less. A donor makes room
-/// for one request at a time.
+/// Whether a search keeps the limits on reclaims.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReclaimLimits {
+    Kept,
+    /// To tell whether only they forbid a preemption.
+    Ignored,
+}
+
+/// The room for a request that costs others least, over all donors without `planned` reclaims. `None` if the request
+/// may not preempt, if no donor can make room, if limits on reclaims forbid it, or if waiting for leases still being
+/// set up would cost less. A donor makes room for one request at a time.
 pub(crate) fn cheapest_room<'a>(
     snapshot: &Snapshot<'a>,
-    request: &Request,
-    busy: &BTreeSet<&ClusterId>,
+    spec: &RequestSpec,
+    planned: &[ProposedReclaim],
 ) -> Option<Room<'a>> {
-    cheapest_room_after(snapshot, request, busy, &BTreeSet::new())
+    RoomSearch { planned, ..RoomSearch::new(snapshot, spec, &BTreeSet::new())? }.cheapest()
 }
 
 /// Like [`cheapest_room`], in a `snapshot` that has released the leases in `gone`.
 pub(crate) fn cheapest_room_after<'a>(
     snapshot: &Snapshot<'a>,
-    request: &Request,
-    busy: &BTreeSet<&ClusterId>,
+    spec: &RequestSpec,
     gone: &BTreeSet<LeaseId>,
 ) -> Option<Room<'a>> {
-    let state = snapshot.state;
-    let value = preempting_priority(state, request)?;
-    let mut best: Option<Room<'a>> = None;
-    for donor in state.clusters.keys().filter(|donor| donors(state, &request.spec).any(|other| other == *donor)) {
-        if busy.contains(donor) || is_making_room(state, donor) {
-            continue;
-        }
-        if let Some(room) = room_at_donor(snapshot, request, value, donor, gone)
-            && best.as_ref().is_none_or(|best| room.set.cost < best.set.cost)
-        {
-            best = Some(room);
-        }
-    }
-    best.filter(|room| !room.needs_pending)
+    RoomSearch::new(snapshot, spec, gone)?.cheapest()
 }
 
-fn room_at_donor<'a>(
-    snapshot: &Snapshot<'a>,
-    request: &Request,
+/// The donor that would make room for a request but for a limit on reclaims, and that limit.
+pub(crate) fn limited_room<'a>(snapshot: &Snapshot<'a>, spec: &RequestSpec) -> Option<(&'a ClusterId, ReachedLimit)> {
+    let (state, nothing) = (snapshot.state, BTreeSet::new());
+    let search = RoomSearch::new(snapshot, spec, &nothing)?;
+    let room = RoomSearch { limits: ReclaimLimits::Ignored, ..search }.cheapest()?;
+    let mut budget = ReclaimBudget::new(state, state.log_time);
+    let reached = room.set.victims.iter().find_map(|victim| {
+        let reached = budget.reached(victim.lease);
+        budget.take(victim.lease);
+        reached
+    });
+    Some((room.donor, reached?))
+}
+
+/// A search for leases that make room for a request.
+struct RoomSearch<'s, 'a> {
+    snapshot: &'s Snapshot<'a>,
+    spec: &'s RequestSpec,
+    /// Priority of the request.
     value: u32,
-    donor: &'a ClusterId,
-    gone: &BTreeSet<LeaseId>,
-) -> Option<Room<'a>> {
-    let state = snapshot.state;
-    let leases = state.leases_of(donor).filter(|(id, lease)| lease.placement.donor == *donor && !gone.contains(id));
-    let yielding = leases.filter(|(_, lease)| yields_to_priority(state, lease, value));
-    let (held, active): (Vec<_>, Vec<_>) = yielding
-        .filter(|(_, lease)| lease.state.is_held() || may_be_preempted(state, lease, value))
-        .partition(|(_, lease)| lease.state.is_held());
-    let victims = |leases: &[(LeaseId, &'a Lease)]| -> Vec<Victim<'a>> {
-        leases.iter().map(|(id, lease)| Victim::of(state, *id, lease)).collect()
-    };
-    let departing: Vec<&Lease> =
-        departing_leases(state, donor).filter(|(id, _)| !gone.contains(id)).map(|(_, lease)| lease).collect();
-    let now = cheapest_victims(snapshot, request, donor, &departing, victims(&active));
-    let now = now.map(|set| Room { donor, set, needs_pending: false });
-    if held.is_empty() {
-        return now;
-    }
-    let soon = cheapest_victims(snapshot, request, donor, &departing, victims(&[active, held].concat()));
-    let soon = soon.map(|set| Room { donor, set, needs_pending: true });
-    match (now, soon) {
-        (Some(now), Some(soon)) => Some(if soon.set.cost.takes_less_than(&now.set.cost) { soon } else { now }),
-        (now, soon) => now.or(soon),
-    }
+    /// Leases that the snapshot has released.
+    gone: &'s BTreeSet<LeaseId>,
+    /// Reclaims of the same plan.
+    planned: &'s [ProposedReclaim],
+    limits: ReclaimLimits,
 }
 
-/// The cheapest of `candidates` whose reclaim, alongside the departing leases, makes room at a donor.
-fn cheapest_victims<'a>(
-    snapshot: &Snapshot<'a>,
-    request: &Request,
-    donor: &ClusterId,
-    departing: &[&Lease],
-    candidates: Vec<Victim<'a>>,
-) -> Option<VictimSet<'a>> {
-    if candidates.is_empty() {
-        return None;
+impl<'s, 'a> RoomSearch<'s, 'a> {
+    /// `None` if the request may not preempt.
+    fn new(snapshot: &'s Snapshot<'a>, spec: &'s RequestSpec, gone: &'s BTreeSet<LeaseId>) -> Option<Self> {
+        let value = preempting_priority(snapshot.state, spec)?;
+        Some(Self { snapshot, spec, value, gone, planned: &[], limits: ReclaimLimits::Kept })
     }
-    let mut enough = |set: &[Victim<'a>]| {
-        let gone = departing.iter().copied().chain(set.iter().map(|victim| victim.lease));
-        fits_when_gone(snapshot, &request.spec, donor, gone).is_some()
-    };
-    // The request fits once departing leases are gone, or not even without every candidate.
-    if enough(&[]) || !enough(&candidates) {
-        return None;
+
+    fn cheapest(&self) -> Option<Room<'a>> {
+        let state = self.snapshot.state;
+        let planned = self.planned.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
+        let busy: BTreeSet<&ClusterId> = planned.map(|lease| &lease.placement.donor).collect();
+        let mut best: Option<Room<'a>> = None;
+        for donor in state.clusters.keys().filter(|donor| donors(state, self.spec).any(|other| other == *donor)) {
+            if busy.contains(donor) || is_making_room(state, donor) {
+                continue;
+            }
+            if let Some(room) = self.at_donor(donor)
+                && best.as_ref().is_none_or(|best| room.set.cost < best.set.cost)
+            {
+                best = Some(room);
+            }
+        }
+        best.filter(|room| !room.needs_pending)
     }
-    if candidates.len() <= MAX_EXACT {
-        return choose_victims(candidates, &mut enough);
+
+    fn at_donor(&self, donor: &'a ClusterId) -> Option<Room<'a>> {
+        let (state, value) = (self.snapshot.state, self.value);
+        let leases =
+            state.leases_of(donor).filter(|(id, lease)| lease.placement.donor == *donor && !self.gone.contains(id));
+        let yielding = leases.filter(|(_, lease)| yields_to_priority(state, lease, value));
+        let (held, active): (Vec<_>, Vec<_>) = yielding
+            .filter(|(_, lease)| lease.state.is_held() || may_be_preempted(state, lease, value))
+            .partition(|(_, lease)| lease.state.is_held());
+        let victims = |leases: &[(LeaseId, &'a Lease)]| -> Vec<Victim<'a>> {
+            leases.iter().map(|(id, lease)| Victim::of(state, *id, lease)).collect()
+        };
+        let departing: Vec<&Lease> =
+            departing_leases(state, donor).filter(|(id, _)| !self.gone.contains(id)).map(|(_, lease)| lease).collect();
+        let now = self.allowed_victims(donor, &departing, victims(&active));
+        let now = now.map(|set| Room { donor, set, needs_pending: false });
+        if held.is_empty() {
+            return now;
+        }
+        let soon = self.allowed_victims(donor, &departing, victims(&[active, held].concat()));
+        let soon = soon.map(|set| Room { donor, set, needs_pending: true });
+        match (now, soon) {
+            (Some(now), Some(soon)) => Some(if soon.set.cost.takes_less_than(&now.set.cost) { soon } else { now }),
+            (now, soon) => now.or(soon),
+        }
     }
-    cheapest_on_one_node(&candidates, &mut enough).or_else(|| {
-        let mut candidates = candidates;
-        candidates.sort_by(Victim::cmp_preference);
-        candidates.truncate(MAX_TOGETHER);
-        choose_victims(candidates, &mut enough)
-    })
+
+    /// The cheapest of `candidates` that make room and that limits on reclaims allow together. Where limits forbid the
+    /// cheapest set, only the largest leases within the limits remain candidates, so a set may be missed.
+    fn allowed_victims(
+        &self,
+        donor: &ClusterId,
+        departing: &[&Lease],
+        mut candidates: Vec<Victim<'a>>,
+    ) -> Option<VictimSet<'a>> {
+        if self.limits == ReclaimLimits::Ignored {
+            return self.cheapest_victims(donor, departing, candidates);
+        }
+        let budget = ReclaimBudget::beside(self.snapshot.state, self.planned);
+        candidates.retain(|victim| budget.reached(victim.lease).is_none());
+        let found = self.cheapest_victims(donor, departing, candidates.clone())?;
+        if budget.clone().take_all(found.victims.iter().map(|victim| victim.lease)) {
+            return Some(found);
+        }
+        let mut within = budget;
+        candidates.sort_by(|one, other| {
+            other.lease.placement.milli().cmp(&one.lease.placement.milli()).then_with(|| one.cmp_preference(other))
+        });
+        candidates.retain(|victim| within.take(victim.lease));
+        self.cheapest_victims(donor, departing, candidates)
+    }
+
+    /// The cheapest of `candidates` whose reclaim, alongside the departing leases, makes room at a donor.
+    fn cheapest_victims(
+        &self,
+        donor: &ClusterId,
+        departing: &[&Lease],
+        candidates: Vec<Victim<'a>>,
+    ) -> Option<VictimSet<'a>> {
+        if candidates.is_empty() {
+            return None;
+        }
+        let mut enough = |set: &[Victim<'a>]| {
+            let gone = departing.iter().copied().chain(set.iter().map(|victim| victim.lease));
+            fits_when_gone(self.snapshot, self.spec, donor, gone).is_some()
+        };
+        // The request fits once departing leases are gone, or not even without every candidate.
+        if enough(&[]) || !enough(&candidates) {
+            return None;
+        }
+        if candidates.len() <= MAX_EXACT {
+            return choose_victims(candidates, &mut enough);
+        }
+        cheapest_on_one_node(&candidates, &mut enough).or_else(|| {
+            let mut candidates = candidates;
+            candidates.sort_by(Victim::cmp_preference);
+            candidates.truncate(MAX_TOGETHER);
+            choose_victims(candidates, &mut enough)
+        })
+    }
 }
 
 /// The cheapest victims that share a node.

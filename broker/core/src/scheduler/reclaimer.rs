@@ -7,6 +7,7 @@ use comity_types::{ClusterId, LeaseId, LeaseState};
 use crate::feasibility::reclaim_checks::failed::failures;
 use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
+use crate::feasibility::reclaim_checks::reclaim_budget::{ReachedLimit, ReclaimBudget};
 use crate::feasibility::reclaim_checks::terms::withdrawal_code;
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
@@ -105,9 +106,36 @@ impl Reclaimer {
 }
 
 /// The leases to reclaim at one donor at `now`, also for a need that has only begun. Order: failures, withdrawn terms,
-/// local need, lending limit.
+/// local need as far as limits on reclaims allow, lending limit.
 #[must_use]
 pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<ProposedReclaim> {
+    reclaims_for_donor(state, donor, now).proposed
+}
+
+/// Local need of a donor that waits, because a limit on reclaims protects the leases in its way.
+#[must_use]
+pub fn limited_need(state: &State, donor: &ClusterId, now: Timestamp) -> Option<ReachedLimit> {
+    let budget = ReclaimBudget::new(state, now);
+    let mut lent = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
+    // Without a limit in force, scanning all devices for a need is pointless.
+    lent.any(|(_, lease)| budget.reached(lease).is_some())
+        .then(|| reclaims_for_donor(state, donor, now).limit)
+        .flatten()
+}
+
+/// Donors whose local need waits because of a limit on reclaims.
+pub fn limited_donors(state: &State) -> impl Iterator<Item = &ClusterId> {
+    state.clusters.keys().filter(|donor| limited_need(state, donor, state.log_time).is_some())
+}
+
+/// Reclaims of one donor.
+struct DonorReclaims {
+    proposed: Vec<ProposedReclaim>,
+    /// The limit that keeps local need from being met, if one does.
+    limit: Option<ReachedLimit>,
+}
+
+fn reclaims_for_donor(state: &State, donor: &ClusterId, now: Timestamp) -> DonorReclaims {
     let lent = state.leases_of(donor).filter(|(_, lease)| {
         lease.placement.donor == *donor && matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
     });
@@ -129,19 +157,75 @@ pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<Prop
     }
     // Without leases to reclaim, scanning all devices for a need is pointless.
     let need = if rest.is_empty() { None } else { Need::of(state, donor) };
+    let mut limit = None;
     if let Some(need) = need {
         let candidates: Vec<Victim<'_>> =
             rest.iter().filter(|victim| need.holds_offered_devices(victim.id)).copied().collect();
-        for id in cheapest_relief(candidates, &mut gone, &|gone| need.shortage_milli(gone)) {
+        let mut budget = ReclaimBudget::new(state, now);
+        let relief = allowed_relief(candidates.clone(), &mut gone, &mut budget, &|gone| need.shortage_milli(gone));
+        for id in relief {
             reclaims.push(ProposedReclaim { lease: id, reason: ReclaimReason::LocalNeed });
         }
+        limit = limit_of_relief(&candidates, &gone, &budget, &|gone| need.shortage_milli(gone));
     }
     rest.retain(|victim| !gone.contains(&victim.id));
     for id in cheapest_relief(rest, &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
         let reason = ReclaimReason::PolicyChanged { code: limit::CODE.to_owned() };
         reclaims.push(ProposedReclaim { lease: id, reason });
     }
-    reclaims
+    DonorReclaims { proposed: reclaims, limit }
+}
+
+/// Like [`cheapest_relief`], with the leases that limits on reclaims allow.
+fn allowed_relief<'a>(
+    mut candidates: Vec<Victim<'a>>,
+    gone: &mut BTreeSet<LeaseId>,
+    budget: &mut ReclaimBudget<'a>,
+    short: &dyn Fn(&BTreeSet<LeaseId>) -> u64,
+) -> Vec<LeaseId> {
+    let mut allowed = Vec::new();
+    loop {
+        candidates.retain(|victim| !gone.contains(&victim.id) && budget.reached(victim.lease).is_none());
+        let found = cheapest_relief(candidates.clone(), &mut gone.clone(), short);
+        let before = allowed.len();
+        for victim in found.iter().filter_map(|id| candidates.iter().find(|victim| victim.id == *id)) {
+            if budget.take(victim.lease) {
+                gone.insert(victim.id);
+                allowed.push(victim.id);
+            }
+        }
+        if allowed.len() - before == found.len() {
+            break;
+        }
+    }
+    // A lease found later may make an earlier one superfluous.
+    let least = short(gone);
+    allowed.retain(|id| {
+        gone.remove(id);
+        let needed = short(gone) > least;
+        if needed {
+            gone.insert(*id);
+        }
+        needed
+    });
+    allowed
+}
+
+/// The limit that ends first, of those that protect a lease whose end would reduce the shortage further.
+fn limit_of_relief(
+    candidates: &[Victim<'_>],
+    gone: &BTreeSet<LeaseId>,
+    budget: &ReclaimBudget<'_>,
+    short: &dyn Fn(&BTreeSet<LeaseId>) -> u64,
+) -> Option<ReachedLimit> {
+    let now = short(gone);
+    let protected = candidates.iter().filter(|victim| now > 0 && !gone.contains(&victim.id));
+    let reached = protected.filter_map(|victim| {
+        let limit = budget.reached(victim.lease)?;
+        let without: BTreeSet<LeaseId> = gone.iter().copied().chain([victim.id]).collect();
+        (short(&without) < now).then_some(limit)
+    });
+    reached.min_by_key(|limit| (limit.until.is_none(), limit.until))
 }
 
 /// The cheapest leases whose reclaim reduces a shortage as far as reclaiming all candidates would. Adds them to `gone`.

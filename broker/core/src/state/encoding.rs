@@ -105,6 +105,7 @@ pub fn copy(state: &State) -> State {
         envelopes: state.envelopes.clone(),
         idempotency: state.idempotency.clone(),
         fairness: state.fairness.clone(),
+        reclaims: state.reclaims.clone(),
         last_overdue: state.last_overdue,
         brokers: state.brokers.clone(),
         time_shift_ms: state.time_shift_ms,

@@ -196,6 +196,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
             cpu_milli_per_gpu: 4_000,
             memory_mib_per_gpu: 16_000,
             isolation: Isolation::None,
+            gpu_type: None,
         },
         topology: Topology::default(),
         members: None,

@@ -10,10 +10,10 @@ use std::path::Path;
 
 use comity_core::broker_record::BrokerRole;
 use comity_core::command::{ApplyPolicy, AssignBroker, RecoverGroup, ReviseOffer};
-use comity_core::demand::{Isolation, Share};
+use comity_core::demand::{Isolation, Preemptible, Share};
 use comity_core::inventory::{Enforcement, Sharing};
 use comity_core::log::LOG_FORMAT;
-use comity_core::{Command, LogEnvelope, State, snapshot};
+use comity_core::{Command, LogEnvelope, Millis, State, snapshot};
 use comity_policy::BundleSource;
 
 use super::determinism::{Event, happen};
@@ -120,6 +120,7 @@ fn story() -> Vec<LogEnvelope> {
     federation.ok(Command::ReviseOffer(revision));
     let mut isolated = spec(1, Share::Whole, "big");
     isolated.gpus.isolation = Isolation::Hardware;
+    isolated.preemptible = Some(Preemptible { grace: Millis(0), checkpoint: true, same_gpu_type: true });
     federation.submit(isolated);
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
     let record = federation.state.policy.as_ref().unwrap();

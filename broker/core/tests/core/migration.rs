@@ -29,7 +29,10 @@ fn on_one_node(count: u32) -> RequestSpec {
 
 /// A request whose work may move.
 fn movable(count: u32) -> RequestSpec {
-    RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: true }), ..on_one_node(count) }
+    RequestSpec {
+        preemptible: Some(Preemptible { grace: Millis(0), checkpoint: true, same_gpu_type: false }),
+        ..on_one_node(count)
+    }
 }
 
 /// `nodes` nodes at `north`, on which these requests have run for two hours.
@@ -169,7 +172,10 @@ fn a_lease_whose_new_place_fails_stays() {
 fn only_leases_that_allow_it_move_and_not_for_lower_priorities() {
     let low = RequestSpec { priority: Some(PriorityName::parse("low", "priority").unwrap()), ..on_one_node(4) };
     let keeps = RequestSpec { preemptible: None, ..movable(2) };
-    let blind = RequestSpec { preemptible: Some(Preemptible { grace: Millis(0), checkpoint: false }), ..movable(2) };
+    let blind = RequestSpec {
+        preemptible: Some(Preemptible { grace: Millis(0), checkpoint: false, same_gpu_type: false }),
+        ..movable(2)
+    };
     for (asked, runs) in [(low, movable(2)), (on_one_node(4), keeps), (on_one_node(4), blind)] {
         let (mut federation, running) = with_leases(2, &[runs.clone(), runs.clone(), runs.clone(), runs]);
         federation.give_back(running[1]);

@@ -22,7 +22,7 @@ use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
 pub(crate) const GRACE: u64 = 5 * 60_000;
 pub(crate) const MINUTE: u64 = 60_000;
 
-fn rivals() -> String {
+pub(crate) fn rivals() -> String {
     RIVALS.replace("{value: 1000, usedBy", "{value: 1000, mayPreempt: true, usedBy")
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn urgent(count: u32) -> RequestSpec {
 
 /// A request that others may preempt.
 pub(crate) fn yielding(count: u32, grace: u64) -> RequestSpec {
-    let preemptible = Some(Preemptible { grace: Millis(grace), checkpoint: true });
+    let preemptible = Some(Preemptible { grace: Millis(grace), checkpoint: true, same_gpu_type: false });
     RequestSpec { preemptible, duration: Millis::from_hours(8), ..spec(count, Share::Whole, "big") }
 }
 
@@ -428,7 +428,7 @@ fn invalid_preemptions_are_refused_and_needless_ones_spare_the_lease() {
 fn invalid_checkpoints_and_reclaims_are_refused() {
     let mut federation = Federation::ready();
     let much = RequestSpec {
-        preemptible: Some(Preemptible { grace: Millis(u64::MAX), checkpoint: false }),
+        preemptible: Some(Preemptible { grace: Millis(u64::MAX), checkpoint: false, same_gpu_type: false }),
         ..spec(1, Share::Whole, "big")
     };
     assert_eq!(much.check().unwrap_err().field, "spec.preemptible.grace_ms");

@@ -2,6 +2,7 @@
 
 use comity_core::State;
 use comity_core::cluster::Cluster;
+use comity_core::scheduler::limited_need;
 use comity_proto::v1;
 use comity_types::ClusterId;
 
@@ -21,5 +22,9 @@ pub fn to_proto(state: &State, id: &ClusterId, cluster: &Cluster) -> v1::Cluster
         borrowed_milli: state.borrowed_milli(id),
         offer_generation: cluster.offer.as_ref().map_or(0, |offer| offer.generation),
         revision: cluster.revision,
+        reclaim_limited: limited_need(state, id, state.log_time).map(|reached| v1::ReclaimLimited {
+            limit: reached.setting,
+            until_ms: reached.until.map_or(0, |until| until.0),
+        }),
     }
 }

@@ -42,7 +42,11 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         priority: named(&spec.priority).map(|class| PriorityName::parse(class, "spec.priority")).transpose()?,
         not_before: time(spec.not_before_ms),
         start_by: time(spec.start_by_ms),
-        preemptible: spec.preemptible.map(|it| Preemptible { grace: Millis(it.grace_ms), checkpoint: it.checkpoint }),
+        preemptible: spec.preemptible.map(|it| Preemptible {
+            grace: Millis(it.grace_ms),
+            checkpoint: it.checkpoint,
+            same_gpu_type: it.same_gpu_type,
+        }),
         release_idle: Some(Millis(spec.release_idle_ms)).filter(|idle| idle.0 > 0),
     };
     parsed.check()?;
@@ -145,6 +149,7 @@ fn demand(gpus: v1::GpuDemand) -> Result<GpuDemand, Refusal> {
         cpu_milli_per_gpu: gpus.cpu_milli_per_gpu,
         memory_mib_per_gpu: gpus.memory_mib_per_gpu,
         isolation: isolation(gpus.isolation)?,
+        gpu_type: None,
     })
 }
 
@@ -192,7 +197,11 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         priority: spec.priority.as_ref().map_or_else(String::new, ToString::to_string),
         not_before_ms: spec.not_before.map_or(0, |time| time.0),
         start_by_ms: spec.start_by.map_or(0, |time| time.0),
-        preemptible: spec.preemptible.map(|it| v1::Preemptible { grace_ms: it.grace.0, checkpoint: it.checkpoint }),
+        preemptible: spec.preemptible.map(|it| v1::Preemptible {
+            grace_ms: it.grace.0,
+            checkpoint: it.checkpoint,
+            same_gpu_type: it.same_gpu_type,
+        }),
         release_idle_ms: spec.release_idle.map_or(0, |idle| idle.0),
     }
 }
@@ -244,6 +253,8 @@ pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
         } else {
             Vec::new()
         },
+        gpu_type: request.spec.gpus.gpu_type.as_ref().map_or_else(String::new, ToString::to_string),
+        reclaims: request.reclaims,
     }
 }
 
@@ -278,6 +289,7 @@ mod tests {
             spread_donors: false,
             release_idle_ms: 1_800_000,
             data: vec![v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
+            preemptible: Some(v1::Preemptible { grace_ms: 1_000, checkpoint: true, same_gpu_type: true }),
             ..v1::RequestSpec::default()
         }
     }
@@ -289,7 +301,7 @@ mod tests {
         expected.target_namespace = DEFAULT_TARGET_NAMESPACE.to_owned();
         assert_eq!(spec_to_proto(&parsed), expected);
         let topology = Some(v1::Topology { rdma_gbits: 0, ..good().topology.expect("set") });
-        let spread = v1::RequestSpec { spread_donors: true, topology, ..expected.clone() };
+        let spread = v1::RequestSpec { spread_donors: true, topology, preemptible: None, ..expected.clone() };
         assert_eq!(spec_to_proto(&spec(Some(spread.clone())).expect("it is good")), spread);
         let virtual_node = v1::RequestSpec {
             delivery: v1::Delivery::VirtualNode.into(),
@@ -351,6 +363,11 @@ mod tests {
             (with(|s| s.members = Some(v1::Members { min: 5, desired: 4 })), "spec.members.min", "5"),
             (with(|s| s.members = Some(v1::Members { min: 1, desired: 2_000 })), "spec.members.desired", "2000"),
             (with(|s| s.spread_donors = true), "spec.spread_donors", "true"),
+            (
+                with(|s| s.preemptible.as_mut().expect("set").checkpoint = false),
+                "spec.preemptible.same_gpu_type",
+                "true",
+            ),
             (gpus(|g| g.cpu_milli_per_gpu = 0), "spec.topology.numa", "aligned"),
             (gpus(|g| g.count = 0), "spec.gpus.count", "0"),
             (gpus(|g| g.count = u32::MAX), "spec.gpus.count", "4294967295"),

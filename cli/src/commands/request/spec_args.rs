@@ -56,7 +56,7 @@ pub struct SpecArgs {
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "isolation", "cpu_per_gpu",
         "memory_per_gpu", "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
         "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
-        "start_by", "release_idle", "preemptible", "grace", "checkpoint",
+        "start_by", "release_idle", "preemptible", "grace", "checkpoint", "same_gpu_type",
     ])]
     pub file: Option<PathBuf>,
     /// Tenant that is accounted for the lease
@@ -173,6 +173,11 @@ pub struct SpecArgs {
     /// lost
     #[arg(long, requires = "preemptible", help_heading = FAILURES, hide_short_help = true)]
     pub checkpoint: bool,
+    /// With --checkpoint: what the work saved fits only the type of GPUs (product, MIG profile) that it ran on, so its
+    /// next leases have that type
+    #[arg(long, requires = "checkpoint", conflicts_with = "spread_donors", help_heading = FAILURES,
+        hide_short_help = true)]
+    pub same_gpu_type: bool,
 }
 
 impl SpecArgs {
@@ -219,9 +224,11 @@ impl SpecArgs {
             not_before_ms: self.start_after.unwrap_or(0),
             start_by_ms: self.start_by.unwrap_or(0),
             release_idle_ms: self.release_idle.unwrap_or(0),
-            preemptible: self
-                .preemptible
-                .then(|| v1::Preemptible { grace_ms: self.grace.unwrap_or(0), checkpoint: self.checkpoint }),
+            preemptible: self.preemptible.then(|| v1::Preemptible {
+                grace_ms: self.grace.unwrap_or(0),
+                checkpoint: self.checkpoint,
+                same_gpu_type: self.same_gpu_type,
+            }),
         })
     }
 

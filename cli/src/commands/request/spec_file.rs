@@ -51,6 +51,7 @@ releaseIdle: 30m         # the lease is released once no work has used it for th
 preemptible:             # requests of higher priority may preempt it
   grace: 10m             # notice that the work needs
   checkpoint: true       # the work reports when it is saved
+  sameGpuType: true      # and continues only on GPUs of the same type
 ";
 
 /// The fields of the file.
@@ -94,6 +95,7 @@ struct FilePreemptible {
     #[serde(deserialize_with = "notice")]
     grace: Option<u64>,
     checkpoint: bool,
+    same_gpu_type: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -260,7 +262,8 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         release_idle: file.release_idle,
         preemptible: file.preemptible.is_some(),
         grace: file.preemptible.as_ref().and_then(|it| it.grace),
-        checkpoint: file.preemptible.is_some_and(|it| it.checkpoint),
+        checkpoint: file.preemptible.as_ref().is_some_and(|it| it.checkpoint),
+        same_gpu_type: file.preemptible.is_some_and(|it| it.same_gpu_type),
     })
 }
 
@@ -282,7 +285,8 @@ mod tests {
         assert_eq!(args.members.map(|members| (members.min, members.desired)), Some((2, 4)));
         assert_eq!(args.data, [DataAmount { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
         assert_eq!((args.priority.as_deref(), args.release_idle), (Some("urgent"), Some(1_800_000)));
-        assert_eq!((args.preemptible, args.grace, args.checkpoint), (true, Some(600_000), true));
+        assert_eq!((args.preemptible, args.grace), (true, Some(600_000)));
+        assert!(args.checkpoint && args.same_gpu_type);
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
         let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
         let spec = parse("request.yaml", &by_node).and_then(|args| args.to_message()).expect("good");

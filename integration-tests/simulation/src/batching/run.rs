@@ -61,7 +61,7 @@ impl Run {
 
     fn submit(&mut self, arrival: &RequestArrival<'_>, now: u64) -> Result<(), Refusal> {
         let moves = self.strategy == Strategy::Moved && arrival.may_move;
-        let preemptible = moves.then_some(Preemptible { grace: GRACE, checkpoint: true });
+        let preemptible = moves.then_some(Preemptible { grace: GRACE, checkpoint: true, same_gpu_type: false });
         let start_by = Some(Timestamp(now + QUEUE_TIMEOUT));
         let change = |spec: RequestSpec| RequestSpec { start_by, preemptible, ..spec };
         let request = self.broker.submit_for(ORIGIN, arrival.task, Millis(arrival.lasts), change)?;

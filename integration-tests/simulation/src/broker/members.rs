@@ -170,6 +170,7 @@ impl Broker {
             cpu_milli_per_gpu: task.cpu_milli.div_ceil(u64::from(count)),
             memory_mib_per_gpu: task.memory_mib.div_ceil(u64::from(count)),
             isolation: Isolation::None,
+            gpu_type: None,
         };
         WorkType { gpus, topology: Topology { same_node: count > 1, ..Topology::default() } }
     }

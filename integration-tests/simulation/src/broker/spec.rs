@@ -40,5 +40,6 @@ pub(crate) fn whole_gpus(count: u32, cpu_milli_per_gpu: u64, memory_mib_per_gpu:
         cpu_milli_per_gpu,
         memory_mib_per_gpu,
         isolation: Isolation::None,
+        gpu_type: None,
     })
 }

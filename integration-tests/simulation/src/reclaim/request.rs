@@ -14,7 +14,7 @@ use crate::time::{HOUR, MINUTE};
 pub(crate) fn request(random: &mut Random) -> Result<RequestSpec, Refusal> {
     let origin = ORIGINS[random.below(ORIGINS.len())];
     let grace = Millis(random.bits() % (20 * MINUTE));
-    let preemptible = Preemptible { grace, checkpoint: random.below(2) == 0 };
+    let preemptible = Preemptible { grace, checkpoint: random.below(2) == 0, same_gpu_type: false };
     let gpus = whole_gpus(1 + u32::try_from(random.below(4)).unwrap_or(0), 1_000, 1_000)?;
     let topology = Topology { same_node: random.below(3) > 0, ..Topology::default() };
     let duration = Millis(30 * MINUTE + random.bits() % (8 * HOUR));

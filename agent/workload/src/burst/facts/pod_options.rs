@@ -6,7 +6,7 @@ use comity_proto::v1;
 use comity_types::is_dns_label;
 
 use crate::burst::facts::namespace::duration_ms;
-use crate::burst::{CHECKPOINTS, NUMA, NVLINK, PREEMPTIBLE_GRACE, PRIORITY_CLASS};
+use crate::burst::{CHECKPOINTS, NUMA, NVLINK, PREEMPTIBLE_GRACE, PRIORITY_CLASS, SAME_GPU_TYPE};
 use crate::crd::{Numa, NvLink};
 
 /// Longest notice that a request may ask for: a day, the broker's limit.
@@ -21,6 +21,8 @@ pub(crate) struct PodOptions {
     pub(crate) preemptible_grace_ms: Option<u64>,
     /// Whether it reports that its work is saved.
     pub(crate) checkpoints: bool,
+    /// Whether what it saved fits only the type of GPUs that it ran on.
+    pub(crate) same_gpu_type: bool,
     /// Whether NVLink joins its GPUs; `None`: not asked for.
     pub(crate) nvlink: Option<NvLink>,
     /// Where its CPU and memory come from; `None`: anywhere on the node.
@@ -52,6 +54,15 @@ impl PodOptions {
             Some("true") => true,
             Some(text) => return Err(wrong(CHECKPOINTS, text, "write true or false")),
         };
+        let same_gpu_type = match get(SAME_GPU_TYPE) {
+            None | Some("false") => false,
+            Some("true") if checkpoints && grace.is_some() => true,
+            Some("true") => {
+                let remedy = format!("it also needs {PREEMPTIBLE_GRACE} and {CHECKPOINTS}: \"true\"");
+                return Err(wrong(SAME_GPU_TYPE, "true", &remedy));
+            }
+            Some(text) => return Err(wrong(SAME_GPU_TYPE, text, "write true or false")),
+        };
         let nvlink = match get(NVLINK) {
             None => None,
             Some("Preferred") => Some(NvLink::Preferred),
@@ -68,6 +79,7 @@ impl PodOptions {
             preemptible_grace_ms: grace,
             // Has no effect without preemption; a reclaim for the donor waits for an answer in any case.
             checkpoints: checkpoints && grace.is_some(),
+            same_gpu_type,
             nvlink,
             numa,
         })
@@ -80,6 +92,7 @@ impl PodOptions {
             priority: spec.priority.clone(),
             preemptible_grace_ms: spec.preemptible.map(|preemptible| preemptible.grace_ms),
             checkpoints: spec.preemptible.is_some_and(|preemptible| preemptible.checkpoint),
+            same_gpu_type: spec.preemptible.is_some_and(|preemptible| preemptible.same_gpu_type),
             nvlink: NvLink::from_message(topology.nvlink()),
             numa: Numa::from_message(topology.numa()),
         }
@@ -90,6 +103,7 @@ impl PodOptions {
     pub(crate) fn are_met_by(&self, requested: &Self) -> bool {
         (self.priority.is_empty() || self.priority == requested.priority)
             && (self.preemptible_grace_ms, self.checkpoints) == (requested.preemptible_grace_ms, requested.checkpoints)
+            && self.same_gpu_type == requested.same_gpu_type
             && (self.nvlink.is_none() || self.nvlink == requested.nvlink)
             && (self.numa.is_none() || self.numa == requested.numa)
     }
@@ -97,8 +111,11 @@ impl PodOptions {
     /// Sets them in a request.
     pub(crate) fn write_to(&self, spec: &mut v1::RequestSpec) {
         spec.priority.clone_from(&self.priority);
-        spec.preemptible =
-            self.preemptible_grace_ms.map(|grace_ms| v1::Preemptible { grace_ms, checkpoint: self.checkpoints });
+        spec.preemptible = self.preemptible_grace_ms.map(|grace_ms| v1::Preemptible {
+            grace_ms,
+            checkpoint: self.checkpoints,
+            same_gpu_type: self.same_gpu_type,
+        });
         let topology = spec.topology.get_or_insert_default();
         topology.set_nvlink(NvLink::to_message(self.nvlink));
         topology.set_numa(Numa::to_message(self.numa));
@@ -109,8 +126,8 @@ impl PodOptions {
         if *self == Self::default() {
             return String::new();
         }
-        let Self { priority, preemptible_grace_ms, checkpoints, nvlink, numa } = self;
-        format!("{:?}", (priority, preemptible_grace_ms, checkpoints, nvlink, numa))
+        let Self { priority, preemptible_grace_ms, checkpoints, same_gpu_type, nvlink, numa } = self;
+        format!("{:?}", (priority, preemptible_grace_ms, checkpoints, same_gpu_type, nvlink, numa))
     }
 }
 
@@ -129,6 +146,7 @@ mod tests {
             (PRIORITY_CLASS, "batch"),
             (PREEMPTIBLE_GRACE, "10m"),
             (CHECKPOINTS, "true"),
+            (SAME_GPU_TYPE, "true"),
             (NVLINK, "Preferred"),
             (NUMA, "Aligned"),
         ];
@@ -138,10 +156,13 @@ mod tests {
             ..v1::RequestSpec::default()
         };
         options.write_to(&mut spec);
-        assert_eq!(spec.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true }));
+        assert_eq!(
+            spec.preemptible,
+            Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true, same_gpu_type: true })
+        );
         assert_eq!((spec.priority.as_str(), spec.topology.unwrap().same_node), ("batch", true));
         assert_eq!(PodOptions::from_message(&spec), options);
-        assert_eq!(options.text(), r#"("batch", Some(600000), true, Some(Preferred), Some(Aligned))"#);
+        assert_eq!(options.text(), r#"("batch", Some(600000), true, true, Some(Preferred), Some(Aligned))"#);
         assert_eq!(of(&[]).unwrap().text(), "");
     }
 
@@ -162,6 +183,7 @@ mod tests {
             (PREEMPTIBLE_GRACE, "soon"),
             (PREEMPTIBLE_GRACE, "2d"),
             (CHECKPOINTS, "yes"),
+            (SAME_GPU_TYPE, "true"),
             (NVLINK, "required"),
             (NUMA, "true"),
         ] {

@@ -76,7 +76,7 @@ fn options_are_requested_and_never_met_by_requests_without_them() {
     assert_eq!(asked.len(), 2);
     let preemptible: Vec<_> =
         asked.iter().map(|one| (names(&one.pods), one.request.to_message().preemptible)).collect();
-    let requested = Some(v1::Preemptible { grace_ms: 600_000, checkpoint: false });
+    let requested = Some(v1::Preemptible { grace_ms: 600_000, ..v1::Preemptible::default() });
     assert!(
         preemptible.contains(&(vec!["a"], None)) && preemptible.contains(&(vec!["b"], requested)),
         "{preemptible:?}"

@@ -2,6 +2,7 @@
 
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 
+use crate::feasibility::gpu_types::gpu_type_of;
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
 use crate::state::gang::{self, Fate};
@@ -37,6 +38,17 @@ impl Transition<'_> {
             .collect();
         for part in all {
             self.change_lease(part, |lease| lease.expires_at = ends.or(lease.expires_at));
+        }
+    }
+
+    /// Notes the type of a lease's GPUs in its request, if the checkpoints of its work need the same type from now on.
+    pub(crate) fn pin_gpu_type(&mut self, id: LeaseId) {
+        let state = self.state();
+        let Some(lease) = state.leases.get(&id) else { return };
+        let number = lease.request;
+        if state.requests.get(&number).is_some_and(|request| request.spec.seeks_one_gpu_type()) {
+            let gpu_type = gpu_type_of(state, &lease.placement);
+            self.change_request(number, |request| request.spec.gpus.gpu_type = gpu_type);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority,
 };
 use crate::feasibility::reclaim_checks::terms::withdrawal_code;
-use crate::feasibility::reclaim_checks::{limit, migration};
+use crate::feasibility::reclaim_checks::{limit, migration, reclaim_budget};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::lease::Lease;
@@ -20,12 +20,13 @@ use crate::model::refusal::{Code, Refusal};
 use crate::state::State;
 
 /// Checks each proposal alongside the others: its lease is in force and not being reclaimed, its reason holds, and
-/// without it the reason would not be satisfied, or less so.
+/// without it the reason would not be satisfied, or less so; and no limit on reclaims forbids it.
 #[must_use]
 pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Result<(), Refusal>> {
     let mut seen = BTreeSet::new();
     let in_force: Vec<Result<&Lease, Refusal>> =
         proposals.iter().map(|proposed| reclaimable_lease(state, proposed, &mut seen)).collect();
+    let beyond_limits = reclaim_budget::beyond_limits(state, proposals);
     let group = |reason: &ReclaimReason, donor: &ClusterId| -> Vec<(LeaseId, &Lease)> {
         let alike = proposals.iter().zip(&in_force).filter(|(proposed, _)| proposed.reason == *reason);
         let leases = alike.filter_map(|(proposed, lease)| Some((proposed.lease, *lease.as_ref().ok()?)));
@@ -62,7 +63,13 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                     && snapshot.is_some_and(|snapshot| migration::migration_holds(&snapshot, *by, donor, &set))
             }
         };
-        if holds { Ok(()) } else { Err(not_needed(proposed)) }
+        if !holds {
+            return Err(not_needed(proposed));
+        }
+        if reclaim_budget::is_limited(&proposed.reason) && beyond_limits.contains(&proposed.lease) {
+            return Err(reclaim_budget::limited(state, proposed.lease, lease));
+        }
+        Ok(())
     };
     proposals.iter().zip(&in_force).map(check).collect()
 }
@@ -127,7 +134,7 @@ fn relieves(
 /// Whether request `by` fits at `donor` once the set is gone, and would not if `lease` stayed.
 fn frees_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, &Lease)], lease: LeaseId) -> bool {
     let Some(request) = state.requests.get(&by).filter(|request| request.waits()) else { return false };
-    let (Some(value), Some(snapshot)) = (preempting_priority(state, request), Snapshot::new(state)) else {
+    let (Some(value), Some(snapshot)) = (preempting_priority(state, &request.spec), Snapshot::new(state)) else {
         return false;
     };
     if is_making_room(state, donor) || set.iter().any(|(_, lease)| !may_be_preempted(state, lease, value)) {

@@ -2,6 +2,7 @@
 
 use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
+use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::request::Request;
@@ -49,13 +50,13 @@ pub(crate) fn yields_to_priority(state: &State, lease: &Lease, value: u32) -> bo
 }
 
 /// The priority value of a request, if its class may preempt.
-pub(crate) fn preempting_priority(state: &State, request: &Request) -> Option<u32> {
+pub(crate) fn preempting_priority(state: &State, spec: &RequestSpec) -> Option<u32> {
     let bundle = &state.policy.as_ref()?.bundle;
-    let class = bundle.priorities.get(request.spec.priority.as_ref()?.as_str())?;
+    let class = bundle.priorities.get(spec.priority.as_ref()?.as_str())?;
     class.spec.may_preempt.then_some(class.spec.value)
 }
 
 /// Whether a request may preempt.
 pub(crate) fn may_preempt(state: &State, request: &Request) -> bool {
-    preempting_priority(state, request).is_some()
+    preempting_priority(state, &request.spec).is_some()
 }

@@ -28,6 +28,9 @@ pub struct Request {
     pub traceparent: String,
     /// Placements tried so far.
     pub attempts: u32,
+    /// Times that a lease of it was reclaimed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reclaims: u32,
     /// Donors that failed it. The scheduler avoids them while others can serve it.
     pub failed_donors: BTreeSet<ClusterId>,
     /// Whether its start window has not opened yet.
@@ -38,6 +41,11 @@ pub struct Request {
     pub message: String,
     /// Revision that last changed it.
     pub revision: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Request {

@@ -1,6 +1,7 @@
 //! The demand of a request.
 
 mod demand_bounds;
+pub(crate) mod gpu_type;
 pub(crate) mod isolation;
 pub(crate) mod preemptible;
 pub(crate) mod topology;
@@ -12,6 +13,7 @@ use crate::model::data::DataNeed;
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::time::{Millis, Timestamp};
 
+pub use gpu_type::GpuType;
 pub use isolation::Isolation;
 pub use preemptible::Preemptible;
 pub use topology::{Members, Numa, NvLink, Topology};
@@ -56,6 +58,9 @@ pub struct GpuDemand {
     /// Isolation that each share needs.
     #[serde(default, skip_serializing_if = "Isolation::is_none")]
     pub isolation: Isolation,
+    /// The only acceptable type: the one of its first active lease, if its checkpoints need that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_type: Option<GpuType>,
 }
 
 /// A checked request, as submitted.
@@ -160,6 +165,18 @@ impl RequestSpec {
     #[must_use]
     pub fn most_shares(&self) -> u64 {
         u64::from(self.gpus.count).saturating_mul(u64::from(self.members.map_or(1, |members| members.desired)))
+    }
+
+    /// Whether all its devices must be of one type, which is not known yet.
+    #[must_use]
+    pub(crate) fn seeks_one_gpu_type(&self) -> bool {
+        self.gpus.gpu_type.is_none() && self.preemptible.is_some_and(|preemptible| preemptible.same_gpu_type)
+    }
+
+    /// The same request for devices of this type only.
+    #[must_use]
+    pub(crate) fn of_gpu_type(&self, gpu_type: GpuType) -> Self {
+        Self { gpus: GpuDemand { gpu_type: Some(gpu_type), ..self.gpus.clone() }, ..self.clone() }
     }
 
     /// The same request for `members`, limited to `donors`; empty for any donor that it allows.

@@ -18,7 +18,9 @@ impl WorkType {
     /// The type of work of `request`.
     #[must_use]
     pub fn of(request: &Request) -> Self {
-        Self { gpus: request.spec.gpus.clone(), topology: request.spec.topology }
+        // The type is set later, and the sample subtracts what it added.
+        let gpus = GpuDemand { gpu_type: None, ..request.spec.gpus.clone() };
+        Self { gpus, topology: request.spec.topology }
     }
 
     /// Work that needs only CPU (in thousandths of a core) and main memory (in MiB).
@@ -31,6 +33,7 @@ impl WorkType {
             cpu_milli_per_gpu: cpu_milli,
             memory_mib_per_gpu: memory_mib,
             isolation: Isolation::None,
+            gpu_type: None,
         };
         Self { gpus, topology: Topology::default() }
     }

@@ -7,7 +7,7 @@ use comity_policy::compile_selector;
 use comity_types::ClassName;
 
 use crate::feasibility::fit::device::room;
-use crate::feasibility::fit::{ResourceKind, Wanted};
+use crate::feasibility::fit::{ResourceKind, Wanted, is_of_type};
 use crate::model::demand::{DeviceChoice, GpuDemand, Share, Topology};
 use crate::model::inventory::{Device, Node, Sharing};
 use crate::model::limits::WHOLE_MILLI;
@@ -208,10 +208,12 @@ impl AllNodes {
         }
         let mut by_share: BTreeMap<ServedShare, Vec<u32>> = BTreeMap::new();
         for (number, kind) in (0..).zip(&self.kinds) {
-            let serves = kind.device.sharing.isolation() >= gpus.isolation && serves(kind);
+            let resource_kind = ResourceKind::of(&kind.device, &gpus.share);
+            let is_of_type = gpus.gpu_type.as_ref().is_none_or(|it| is_of_type(&kind.device, &resource_kind, it));
+            let serves = is_of_type && kind.device.sharing.isolation() >= gpus.isolation && serves(kind);
             if let Some(room) = serves.then(|| room(&kind.device, 0, None, &gpus.share)).flatten() {
                 let share = ServedShare {
-                    resource_name: ResourceKind::of(&kind.device, &gpus.share).resource,
+                    resource_name: resource_kind.resource,
                     milli_each: u16::try_from(room.milli_each).ok()?,
                     resources_each: room.resources_each,
                 };

@@ -18,6 +18,15 @@ impl Transition<'_> {
         fairness.advance_all(*log_time, &derived.holdings, half_life);
     }
 
+    /// Remembers that a lease is being reclaimed, for the limits on reclaims.
+    pub(crate) fn note_reclaim(&mut self, id: LeaseId) {
+        let now = self.now;
+        let Records { leases, reclaims, .. } = self.records();
+        if let Some(lease) = leases.get(&id) {
+            reclaims.note(lease, now);
+        }
+    }
+
     /// Deletes a stored reply.
     pub(crate) fn forget_reply(&mut self, name: &str) {
         forget_reply(self.records(), name);

@@ -35,6 +35,7 @@ impl Transition<'_> {
             envelopes,
             idempotency,
             fairness,
+            reclaims,
             last_overdue,
             brokers,
             time_shift_ms: sum_of_shifts,
@@ -89,6 +90,7 @@ impl Transition<'_> {
             shift_answer(record, ms);
         }
         fairness.shift(ms);
+        reclaims.shift(ms);
         self.now = now;
         self.state.rebuild_derived();
     }
@@ -134,6 +136,7 @@ fn shift_request(request: &mut Request, ms: i64, now: Timestamp) {
         submitted_by: _,
         traceparent: _,
         attempts: _,
+        reclaims: _,
         failed_donors: _,
         early,
         room_at: _,

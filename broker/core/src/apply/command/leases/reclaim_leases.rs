@@ -4,6 +4,7 @@ use comity_types::{LeaseId, LeaseState};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::feasibility::reclaim_checks::reclaim_budget::is_limited;
 use crate::feasibility::{check_reclaims, is_still_needed};
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
@@ -66,17 +67,21 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
 
 fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     let Some(lease) = transition.state().leases.get(&proposed.lease) else { return };
-    let (request, donor) = (lease.request, lease.placement.donor.clone());
+    let (request, donor, was) = (lease.request, lease.placement.donor.clone(), lease.state);
     let grace = notice(transition.state(), lease, &proposed.reason);
     let (since, reason) = (transition.now(), proposed.reason.clone());
-    if reason.leaves_no_time() || lease.state.is_held() {
-        if lease.state.is_in_force() {
+    transition.change_request(request, |request| request.reclaims = request.reclaims.saturating_add(1));
+    if reason.leaves_no_time() || was.is_held() {
+        if was.is_in_force() {
             let (grace, reason) = (Millis(0), reason.clone());
             let reclaim = Some(Reclaim { reason, since, grace, deadline: since });
             transition.change_lease(proposed.lease, |lease| lease.reclaim = reclaim);
         }
         transition.end_lease(proposed.lease, reason.ends_at_once(), &reason.to_string());
         return;
+    }
+    if is_limited(&reason) {
+        transition.note_reclaim(proposed.lease);
     }
     transition.change_lease(proposed.lease, |lease| {
         lease.state = LeaseState::Reclaiming;

@@ -184,6 +184,7 @@ impl ReportLease {
             }
         });
         if waited && !held(transition) {
+            transition.pin_gpu_type(self.lease);
             transition.align_gang_terms(self.lease);
             // The missing report may have arrived before one of the clusters fell silent.
             refresh_suspicion(transition, self.lease);

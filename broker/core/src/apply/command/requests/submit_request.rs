@@ -38,6 +38,7 @@ impl SubmitRequest {
             submitted_by: self.submitted_by.clone(),
             traceparent: transition.traceparent().to_owned(),
             attempts: 0,
+            reclaims: 0,
             failed_donors: BTreeSet::new(),
             early,
             room_at: None,

@@ -48,6 +48,10 @@ impl RequestSpec {
             let remedy = "leave one of the two out: there is no RDMA from donor to donor";
             return refused("contradicts spec.topology.rdma_gbits", remedy);
         }
+        if self.preemptible.is_some_and(|preemptible| preemptible.same_gpu_type) {
+            let remedy = "leave one of the two out: donors lend different types";
+            return refused("contradicts spec.preemptible.same_gpu_type", remedy);
+        }
         Ok(())
     }
 

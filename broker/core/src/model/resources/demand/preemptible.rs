@@ -13,10 +13,13 @@ pub struct Preemptible {
     pub grace: Millis,
     /// Whether its work reports checkpoints. If so, a preemption loses only the work since the last one.
     pub checkpoint: bool,
+    /// Whether a checkpoint fits only the type of GPUs that wrote it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_gpu_type: bool,
 }
 
 impl Preemptible {
-    /// Checks the bound.
+    /// Checks the bound, and that only checkpoints need a type of GPUs.
     ///
     /// # Errors
     /// Refuses with field, value and remedy.
@@ -24,6 +27,11 @@ impl Preemptible {
         if self.grace.0 > MAX_GRACE_MS {
             let remedy = format!("use at most {MAX_GRACE_MS}, or leave it out for the donor's own");
             return Err(Refusal::invalid("spec.preemptible.grace_ms", self.grace.0, "is too long a notice", remedy));
+        }
+        if self.same_gpu_type && !self.checkpoint {
+            let problem = "concerns checkpoints, and its work has none";
+            let remedy = "set spec.preemptible.checkpoint too, or leave it out";
+            return Err(Refusal::invalid("spec.preemptible.same_gpu_type", true, problem, remedy));
         }
         Ok(())
     }

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use comity_proto::v1::Device;
 use k8s_openapi::api::core::v1::NodeCondition;
 
-use super::MAX_DEVICES;
-use super::health::HARMLESS_XIDS;
-use super::not_offered::NotOffered;
+use super::HARMLESS_XIDS;
+use crate::observe::MAX_DEVICES;
+use crate::observe::not_offered::NotOffered;
 
 /// The start of a line of the driver: `NVRM: Xid (PCI:0000:11:00): 79, pid=1234, …`.
 const XID_LINE: &str = "NVRM: Xid (PCI:";
@@ -39,7 +39,7 @@ impl NodeXid {
 }
 
 /// The errors in a node's conditions for which the device plugin withdraws a GPU.
-pub(super) fn of_conditions(conditions: &[NodeCondition]) -> Vec<NodeXid> {
+pub(crate) fn of_conditions(conditions: &[NodeCondition]) -> Vec<NodeXid> {
     let present = conditions.iter().filter(|condition| condition.status == "True");
     let found = present.filter_map(|condition| NodeXid::of_message(condition.message.as_deref()?));
     let found: BTreeSet<NodeXid> = found.filter(|xid| !HARMLESS_XIDS.contains(&xid.number)).collect();
@@ -48,7 +48,7 @@ pub(super) fn of_conditions(conditions: &[NodeCondition]) -> Vec<NodeXid> {
 
 /// Marks devices until as many are unhealthy as GPUs are named, idle ones first. The device plugin may have counted
 /// them already. Returns a line for the log for each error.
-pub(super) fn count_unhealthy(node: &str, xids: &[NodeXid], devices: &mut [Device]) -> Vec<NotOffered> {
+pub(crate) fn count_unhealthy(node: &str, xids: &[NodeXid], devices: &mut [Device]) -> Vec<NotOffered> {
     let named = xids.iter().map(|xid| &xid.pci).collect::<BTreeSet<_>>().len();
     let counted = devices.iter().filter(|device| !device.healthy).count();
     for _ in counted..named {
