@@ -68,6 +68,7 @@ async fn the_agent_works_on_a_real_api_server() {
     drift::a_drifted_pod_is_local_use_and_is_evicted(&cluster).await;
     drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
+    lease_nodes::a_virtual_node_is_counted_on_each_of_its_nodes(&cluster).await;
     hold::leased_gpus_are_held_until_pods_of_the_lease_come(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;

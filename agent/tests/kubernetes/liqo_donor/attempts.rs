@@ -368,6 +368,11 @@ fn pods() -> Vec<Attempt> {
     vec![
         open("choose a node", "nodeName may not be set", in_pod("nodeName", json!("donor-node"))),
         open("other nodes than leased", "nodeSelector must have the lease's own", in_pod("nodeSelector", json!({}))),
+        open(
+            "the GPUs of another lease's nodes",
+            "may not name another lease",
+            in_pod("nodeSelector", json!({ "kubernetes.io/os": "linux", "lease.comity.dev/lease-9": "true" })),
+        ),
         open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),
         open("the host's processes", "host namespaces", in_pod("hostPID", json!(true))),
         open("the host's IPC", "host namespaces", in_pod("hostIPC", json!(true))),

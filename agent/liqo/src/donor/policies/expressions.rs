@@ -1,7 +1,8 @@
 //! The rules of each policy, in CEL.
 
-use super::{Policy, PolicySettings, Validation};
+use super::{MatchCondition, Policy, PolicySettings, Validation};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
+use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 
 /// Volume types within the namespace: those that Pod Security `restricted` allows.
 const VOLUMES: [&str; 8] =
@@ -15,7 +16,10 @@ const PLAIN_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// Namespace names that no consumer gets, even if namespaces keep their names.
 const RESERVED_NAMES: &str = "^(default|kube-.*|liqo|liqo-.*|comity-.*|openshift-.*)$";
 
-/// All policies, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
+/// Operations of consumers that the policies judge.
+const WRITES: &[&str] = &["CREATE", "UPDATE"];
+
+/// The policies for requests of consumers, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
 pub(super) fn all(settings: &PolicySettings) -> [Policy; 5] {
     [slice_status(settings), slice_spec(settings), namespace_map(settings), shadow_pod(settings), objects(settings)]
 }
@@ -28,8 +32,9 @@ fn slice_status(settings: &PolicySettings) -> Policy {
             ("authentication.liqo.io", vec!["resourceslices/status", "renews/status"]),
             ("offloading.liqo.io", vec!["namespacemaps/status", "shadowpods/status"]),
         ],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables: Vec::new(),
         validations: vec![Validation {
             holds: "false".to_owned(),
@@ -104,8 +109,9 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[1],
         resources: vec![("authentication.liqo.io", vec!["resourceslices", "renews"])],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -162,8 +168,9 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[2],
         resources: vec![("offloading.liqo.io", vec!["namespacemaps"])],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -205,8 +212,9 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[3],
         resources: vec![("offloading.liqo.io", vec!["shadowpods"])],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -246,6 +254,14 @@ fn which_node(settings: &PolicySettings) -> Vec<Validation> {
         refuse(
             "variables.selector.all(pair, variables.chosen.exists(key, key + '=' + variables.chosen[key] == pair))",
             "'spec.pod.nodeSelector must have the lease\\'s own: ' + variables.selector.join(',')",
+        ),
+        // The webhook counts a pod's GPUs by this label.
+        refuse(
+            &format!(
+                "variables.chosen.all(key, !key.startsWith('{LEASE_RESOURCE_PREFIX}') || variables.selector.exists(pair, \
+                 pair.startsWith(key + '=')))"
+            ),
+            "'spec.pod.nodeSelector may not name another lease'",
         ),
         refuse(
             &format!("!has(variables.pod.schedulerName) || variables.pod.schedulerName in {}", list(&schedulers)),
@@ -384,8 +400,9 @@ fn objects(settings: &PolicySettings) -> Policy {
             ("authentication.liqo.io", vec!["resourceslices", "renews"]),
             ("offloading.liqo.io", vec!["namespacemaps", "shadowpods", "shadowendpointslices"]),
         ],
+        operations: WRITES,
         consumer_namespaces_only: true,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -407,7 +424,7 @@ fn replica_validations() -> [Validation; 2] {
     ]
 }
 
-fn common_variables() -> Vec<(&'static str, String)> {
+pub(super) fn common_variables() -> Vec<(&'static str, String)> {
     vec![
         ("data", "has(params.data) ? params.data : {}".to_owned()),
         (
@@ -426,7 +443,7 @@ fn common_variables() -> Vec<(&'static str, String)> {
 }
 
 /// True for everybody but this cluster's own controllers and administrators.
-fn exempt(settings: &PolicySettings) -> String {
+fn exempt(settings: &PolicySettings) -> MatchCondition {
     let liqo = &settings.liqo_namespace;
     let mut users = vec![
         settings.agent_user.clone(),
@@ -437,14 +454,15 @@ fn exempt(settings: &PolicySettings) -> String {
     ];
     users.extend(settings.trusted_users.iter().cloned());
     let users = list(&users.iter().map(String::as_str).collect::<Vec<_>>());
-    format!(
+    let expression = format!(
         "!(request.userInfo.username in {users} || \
          request.userInfo.username.startsWith('system:serviceaccount:kube-system:') || (has(request.userInfo.groups) \
          && 'system:masters' in request.userInfo.groups))"
-    )
+    );
+    MatchCondition { name: "not-this-cluster-itself", expression }
 }
 
-fn refuse(holds: &str, message: &str) -> Validation {
+pub(super) fn refuse(holds: &str, message: &str) -> Validation {
     Validation { holds: holds.to_owned(), message: message.to_owned(), reason: "Invalid" }
 }
 
