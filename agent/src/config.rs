@@ -2,6 +2,7 @@
 
 mod access;
 mod address;
+mod canary_settings;
 mod data;
 mod liqo_settings;
 mod mig_section;
@@ -25,6 +26,7 @@ use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
+pub use canary_settings::CanarySettings;
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 pub use usage_settings::UsageSettings;
@@ -181,6 +183,8 @@ pub struct Config {
     pub webhook: Option<WebhookSettings>,
     /// How the use of lent leases is measured, besides by their pods.
     pub usage: UsageSettings,
+    /// Pods that prove each node before it lends. Absent: nodes lend unproved.
+    pub canary: Option<CanarySettings>,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -208,6 +212,7 @@ impl Default for Config {
             burst: BurstSettings::default(),
             webhook: None,
             usage: UsageSettings::default(),
+            canary: None,
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -269,6 +274,9 @@ impl Config {
         self.liqo.check(self.kubernetes.is_some(), &mut checks);
         if let Some(class) = self.sharing.runtime_class.as_deref().filter(|class| !is_dns_label(class)) {
             checks.refuse("sharing.runtimeClass", class, "write the name of a RuntimeClass, a DNS label");
+        }
+        if let Some(canary) = &self.canary {
+            canary.check(self.kubernetes.is_some(), &mut checks);
         }
         self.burst.gather(&mut checks);
         if let Some(webhook) = &self.webhook {

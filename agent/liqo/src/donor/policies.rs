@@ -7,9 +7,11 @@
 //! Writers are distinguished by user name: this agent, Liqo's controllers and the control plane may write; all others
 //! count as consumers.
 
+mod cel;
 mod expressions;
 mod pods;
 mod terms;
+mod visible_devices;
 
 use comity_agent_kubernetes::call::MANAGED_BY;
 use serde_json::{Value, json};

@@ -1,8 +1,11 @@
 //! The rules of each policy, in CEL.
 
+use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
+
+use super::cel::{list, quoted, refuse};
+use super::visible_devices;
 use super::{MatchCondition, Policy, PolicySettings, Validation};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
-use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 
 /// Volume types within the namespace: those that Pod Security `restricted` allows.
 const VOLUMES: [&str; 8] =
@@ -323,13 +326,6 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             "'resource claims are not offered: they are not counted against the lease'",
         ),
         refuse(
-            "variables.containers.all(container, !has(container.env) || container.env.all(variable, !(variable.name in \
-             ['NVIDIA_VISIBLE_DEVICES', 'AMD_VISIBLE_DEVICES', 'HABANA_VISIBLE_DEVICES']) || (has(variable.value) && \
-             variable.value in ['void', 'none'])))",
-            "'the variables by which container runtimes hand out GPUs belong to the device plugin: \
-             NVIDIA_VISIBLE_DEVICES and its like may not be set'",
-        ),
-        refuse(
             "!has(variables.pod.serviceAccountName) || variables.pod.serviceAccountName in ['', 'default']",
             "'service accounts of this cluster are not offered'",
         ),
@@ -341,6 +337,7 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             &format!("'terminationGracePeriodSeconds is at most {MAX_GRACE_SECONDS}'"),
         ),
     ];
+    validations.extend(visible_devices::in_pod());
     if settings.refuse_privilege_escalation {
         validations.push(refuse(
             "variables.containers.all(container, has(container.securityContext) && \
@@ -385,6 +382,7 @@ fn objects(settings: &PolicySettings) -> Policy {
             "'Services of a consumer have no external IPs'",
         ),
     ];
+    validations.push(visible_devices::in_data());
     if !settings.exposed_services {
         validations.push(refuse(
             "!variables.isConsumer || !variables.isService || !has(object.spec.type) || object.spec.type in ['', \
@@ -460,25 +458,4 @@ fn exempt(settings: &PolicySettings) -> MatchCondition {
          && 'system:masters' in request.userInfo.groups))"
     );
     MatchCondition { name: "not-this-cluster-itself", expression }
-}
-
-pub(super) fn refuse(holds: &str, message: &str) -> Validation {
-    Validation { holds: holds.to_owned(), message: message.to_owned(), reason: "Invalid" }
-}
-
-fn list(items: &[&str]) -> String {
-    format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
-}
-
-/// A CEL string; characters that could end it early are written as code points.
-pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::from("'");
-    for character in text.chars() {
-        match character {
-            ' '..='~' if character != '\'' && character != '\\' => quoted.push(character),
-            other => quoted.push_str(&format!("\\U{:08x}", u32::from(other))),
-        }
-    }
-    quoted.push('\'');
-    quoted
 }

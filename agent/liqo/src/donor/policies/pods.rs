@@ -5,7 +5,8 @@
 
 use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_RESOURCE_PREFIX};
 
-use super::expressions::{common_variables, refuse};
+use super::cel::refuse;
+use super::expressions::common_variables;
 use super::terms::COUNTED_KEY;
 use super::{MatchCondition, POLICY_NAMES, Policy};
 
