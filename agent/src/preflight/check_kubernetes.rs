@@ -50,6 +50,9 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     if config.sharing.hold {
         check_rights::check_hold(&api.client(), list).await;
     }
+    if config.canary.is_some() {
+        check_rights::check_canary(&api.client(), list).await;
+    }
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());
     let mut nodes = inventory.nodes();

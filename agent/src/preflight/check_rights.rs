@@ -7,9 +7,9 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::observe::PLACEHOLDER_NAMESPACE;
+use crate::services::canary::CANARY_NAMESPACE;
 
 const RIGHTS_CHECK: &str = "rights";
-const HOLD_CHECK: &str = "hold";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
 const ORIGIN_NAMESPACE: &str = "comity-leases";
 
@@ -43,23 +43,59 @@ const NEEDED: [NeededRight; 13] = [
     right("bind", "rbac.authorization.k8s.io", "clusterroles", "comity-tenant"),
 ];
 
-/// Rights of `deploy/agent/hold.yaml`, in its namespace.
-const NEEDED_TO_HOLD: [NeededRight; 2] = [right("create", "", "pods", ""), right("delete", "", "pods", "")];
+/// A namespace in which the agent keeps pods of its own.
+struct OwnPods {
+    check: &'static str,
+    namespace: &'static str,
+    /// The setting that needs it.
+    setting: &'static str,
+    /// What the pods can do then.
+    ability: &'static str,
+    /// What gives the rights.
+    manifest: &'static str,
+}
+
+const PLACEHOLDERS: OwnPods = OwnPods {
+    check: "hold",
+    namespace: PLACEHOLDER_NAMESPACE,
+    setting: "sharing.hold",
+    ability: "placeholders can hold leased GPUs",
+    manifest: "deploy/agent/hold.yaml",
+};
+
+const CANARIES: OwnPods = OwnPods {
+    check: "canary",
+    namespace: CANARY_NAMESPACE,
+    setting: "canary",
+    ability: "canaries can prove nodes",
+    manifest: "deploy/agent/canary.yaml",
+};
+
+const NEEDED_FOR_OWN_PODS: [NeededRight; 2] = [right("create", "", "pods", ""), right("delete", "", "pods", "")];
 
 /// Checks the rights of placeholders.
 pub(super) async fn check_hold(client: &Client, list: &mut CheckList) {
+    list.push(check_own_pods(client, &PLACEHOLDERS).await);
+}
+
+/// Checks the rights of canaries.
+pub(super) async fn check_canary(client: &Client, list: &mut CheckList) {
+    list.push(check_own_pods(client, &CANARIES).await);
+}
+
+async fn check_own_pods(client: &Client, own: &OwnPods) -> Check {
+    let OwnPods { check, namespace, setting, ability, manifest } = own;
     let mut missing = Vec::new();
-    for right in &NEEDED_TO_HOLD {
-        if !matches!(is_granted(client, right, Some(PLACEHOLDER_NAMESPACE)).await, Ok(true)) {
-            missing.push(format!("{} {} in namespace {PLACEHOLDER_NAMESPACE}", right.verb, right.resource));
+    for right in &NEEDED_FOR_OWN_PODS {
+        if !matches!(is_granted(client, right, Some(namespace)).await, Ok(true)) {
+            missing.push(format!("{} {} in namespace {namespace}", right.verb, right.resource));
         }
     }
-    list.push(if missing.is_empty() {
-        Check::ok(HOLD_CHECK, format!("placeholders can hold leased GPUs in namespace {PLACEHOLDER_NAMESPACE}"))
-    } else {
-        let detail = format!("sharing.hold is set, and rights are missing: {}", missing.join(", "));
-        Check::failed(HOLD_CHECK, detail, "kubectl apply -f deploy/agent/hold.yaml")
-    });
+    if missing.is_empty() {
+        return Check::ok(check, format!("{ability} in namespace {namespace}"));
+    }
+    let detail = format!("{setting} is set, and rights are missing: {}", missing.join(", "));
+    Check::failed(check, detail, format!("kubectl apply -f {manifest}"))
 }
 
 /// Whether the agent can at least read the inventory.
