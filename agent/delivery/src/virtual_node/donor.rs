@@ -49,20 +49,19 @@ impl NodeLender {
         Self { counts_by_node: true, ..self }
     }
 
-    /// Counts the lease's GPUs on each of its nodes.
-    async fn count(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
-        if !self.counts_by_node {
-            return Err(DeliveryError::permanent(
-                "nodes-not-counted",
-                format!(
-                    "{}: a virtual node on several nodes, or on one whose label kubernetes.io/hostname another node has \
-                     too, needs the section webhook in the donor's agent.yaml; ask with --same-node or with --delivery \
-                     namespace",
-                    lease.lease_id
-                ),
-            ));
+    /// Checks that pods can be counted on each node of a lease that they select by its label.
+    fn check_counted(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+        if self.counts_by_node {
+            return Ok(());
         }
-        self.nodes.count(lease).await
+        Err(DeliveryError::permanent(
+            "nodes-not-counted",
+            format!(
+                "{}: a virtual node on several nodes, or on one whose label kubernetes.io/hostname another node has too, \
+                 needs the section webhook in the donor's agent.yaml; ask with --same-node or with --delivery namespace",
+                lease.lease_id
+            ),
+        ))
     }
 
     async fn wait_until_in_force(&self, slice: &str, grant: &Grant) -> Result<(), DeliveryError> {
@@ -132,9 +131,13 @@ impl VirtualNodeDonor for NodeLender {
         Box::pin(async move {
             let resources = granted(lease)?;
             check_parts(lease, &self.nodes.sharing(lease).await?)?;
+            if lease.placement.nodes.len() > 1 {
+                self.check_counted(lease)?;
+            }
             let selection = self.nodes.select(lease).await?;
             if !selection.to_label.is_empty() {
-                self.count(lease).await?;
+                self.check_counted(lease)?;
+                self.nodes.count(lease).await?;
             }
             let grant = Grant {
                 origin_liqo_id: peer.liqo_id.clone(),

@@ -8,9 +8,9 @@ use super::canary_pod::{CanaryPod, CanaryResult, WantedCanary};
 /// Most canaries that have not finished at the same time.
 const RUNNING_AT_ONCE: usize = 16;
 /// When a canary that saw devices, or broke, is repeated.
-const RETRY: Duration = Duration::from_secs(300);
+const CANARY_RETRY: Duration = Duration::from_secs(300);
 /// When a canary that does not finish is replaced.
-const PATIENCE: Duration = Duration::from_secs(600);
+const FINISH_PATIENCE: Duration = Duration::from_secs(600);
 
 /// A node that lends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl<'a> Canaries<'a> {
         let is_waiting = |pod: &&CanaryPod| matches!(pod.result, CanaryResult::Waiting(_));
         let has_looked =
             |pod: &&CanaryPod| matches!(pod.result, CanaryResult::Clear { .. } | CanaryResult::Exposed { .. });
-        let waiting = current().find(|pod| is_waiting(pod) && age(pod.made_ms, now_ms) < PATIENCE);
+        let waiting = current().find(|pod| is_waiting(pod) && age(pod.made_ms, now_ms) < FINISH_PATIENCE);
         let last = current().filter(|pod| !is_waiting(pod)).max_by_key(|pod| (ended_ms(pod), &pod.uid));
         let verdict = current().filter(has_looked).max_by_key(|pod| (ended_ms(pod), &pod.uid));
         let counts = |pod: &&CanaryPod| [waiting, last, verdict].into_iter().flatten().any(|kept| kept.uid == pod.uid);
@@ -81,7 +81,7 @@ impl<'a> Canaries<'a> {
 
     fn is_due(&self, every: Duration, now_ms: u64) -> bool {
         let is_over = |last: &CanaryPod| {
-            let pause = if matches!(last.result, CanaryResult::Clear { .. }) { every } else { RETRY };
+            let pause = if matches!(last.result, CanaryResult::Clear { .. }) { every } else { CANARY_RETRY };
             age(ended_ms(last), now_ms) >= pause
         };
         self.waiting.is_none() && self.last.is_none_or(is_over)

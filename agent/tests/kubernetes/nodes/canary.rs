@@ -20,14 +20,14 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, refusal};
 
 /// A running task, and what it publishes.
-struct Running {
+struct RunningCanary {
     nodes: watch::Receiver<Nodes>,
     unproved: watch::Receiver<Unproved>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Running {
+impl RunningCanary {
     fn start(cluster: &Cluster, inventory: watch::Receiver<Nodes>) -> Self {
         let (offered, unproved) = (watch::Sender::default(), watch::Sender::default());
         let (nodes, reasons) = (offered.subscribe(), unproved.subscribe());
@@ -95,7 +95,7 @@ pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
     let pods = Api::<Pod>::namespaced(cluster.admin(), CANARY_NAMESPACE);
-    let running = Running::start(cluster, inventory.nodes());
+    let running = RunningCanary::start(cluster, inventory.nodes());
     running.lends(&[]).await;
     finish(&pods, "gpu-1", 0, "").await;
     running.lends(&["gpu-1"]).await;
@@ -109,7 +109,7 @@ pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
     running.stop().await;
 
     // The pods are the record.
-    let running = Running::start(cluster, inventory.nodes());
+    let running = RunningCanary::start(cluster, inventory.nodes());
     running.lends(&["gpu-1"]).await;
     assert_eq!(canaries(&pods).await, before);
 
