@@ -20,6 +20,7 @@ use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
+use comity_proto::v1;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -162,7 +163,7 @@ impl Prover {
     }
 
     /// Publishes the inventory, with nodes by name, or by id before the names are known.
-    fn publish(&mut self, inventory: &Arc<Vec<comity_proto::v1::Node>>, unproved: BTreeMap<String, String>) {
+    fn publish(&mut self, inventory: &Arc<Vec<v1::Node>>, unproved: BTreeMap<String, String>) {
         let ids: BTreeSet<String> = unproved.keys().flat_map(|node| [node.clone(), self.salt.node_id(node)]).collect();
         let offered = Some(gated(inventory, &ids));
         self.results.offered.send_if_modified(|before| {
@@ -208,16 +209,28 @@ impl Prover {
 }
 
 /// The inventory with these nodes unschedulable.
-fn gated(
-    inventory: &Arc<Vec<comity_proto::v1::Node>>,
-    unproved: &BTreeSet<String>,
-) -> Arc<Vec<comity_proto::v1::Node>> {
+fn gated(inventory: &Arc<Vec<v1::Node>>, unproved: &BTreeSet<String>) -> Arc<Vec<v1::Node>> {
     if unproved.is_empty() {
         return Arc::clone(inventory);
     }
-    let gate = |node: &comity_proto::v1::Node| comity_proto::v1::Node {
-        schedulable: node.schedulable && !unproved.contains(&node.id),
-        ..node.clone()
-    };
+    let gate =
+        |node: &v1::Node| v1::Node { schedulable: node.schedulable && !unproved.contains(&node.id), ..node.clone() };
     Arc::new(inventory.iter().map(gate).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nodes_that_are_not_proved_become_unschedulable() {
+        let node = |id: &str, schedulable| v1::Node { id: id.to_owned(), schedulable, ..v1::Node::default() };
+        let inventory = Arc::new(vec![node("a", true), node("b", true), node("c", false)]);
+        let lends = |unproved: &[&str]| {
+            let unproved = unproved.iter().map(|id| (*id).to_owned()).collect();
+            gated(&inventory, &unproved).iter().map(|node| node.schedulable).collect::<Vec<_>>()
+        };
+        assert_eq!(lends(&[]), [true, true, false]);
+        assert_eq!(lends(&["b", "c"]), [true, false, false]);
+    }
 }

@@ -209,6 +209,25 @@ mod tests {
     }
 
     #[test]
+    fn the_image_names_the_gpus_that_it_sees() {
+        let dev = tempfile::tempdir().unwrap();
+        let look = || {
+            let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/images/canary/look");
+            let output = std::process::Command::new("sh").arg(program).arg(dev.path()).output().unwrap();
+            (output.status.code().unwrap(), plain(&String::from_utf8(output.stdout).unwrap()))
+        };
+        std::fs::create_dir(dev.path().join("dri")).unwrap();
+        std::fs::write(dev.path().join("null"), "").unwrap();
+        assert_eq!(look(), (0, String::new()));
+        for device in ["dri/card0", "nvidia0"] {
+            let path = dev.path().join(device);
+            std::fs::write(&path, "").unwrap();
+            assert_eq!(look(), (SEES_DEVICES, path.display().to_string()));
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
     fn a_pod_that_does_not_run_says_why() {
         let failed = pod(json!({ "phase": "Failed", "reason": "Evicted", "message": "disk pressure" })).result;
         assert!(
