@@ -85,7 +85,7 @@ impl Platform {
                 let results = CanaryResults { offered: gated, unproved };
                 shutdown.spawn(canary::run(context, results, shutdown.token()));
             }
-            (Some(client), None) => shutdown.spawn(canary::clear(client)),
+            (Some(client), None) => drop(shutdown.spawn(canary::clear(client))),
             (None, _) => {}
         }
         offered

@@ -41,7 +41,7 @@ impl RunningCanary {
         };
         let stop = CancellationToken::new();
         let task = tokio::spawn(canary::run(context, CanaryResults { offered, unproved }, stop.clone()));
-        Self { nodes, unproved, stop, task }
+        Self { nodes, unproved: reasons, stop, task }
     }
 
     /// Waits until exactly these nodes are lent.
