@@ -155,6 +155,7 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
     serving.await.unwrap();
     webhook::remove(&cluster.agent.client(), LEASE_PODS_WEBHOOK).await;
     namespaces.delete("team-a-origin", &DeleteParams::default()).await.unwrap();
+    eventually("its pods are gone", || async { pods.list(&Default::default()).await.unwrap().items.is_empty() }).await;
     lender.remove(LeaseId(51), "lease-51", None).await.unwrap();
     assert!(!lender.list().await.unwrap().contains(&LeaseId(51)), "labels and resources are gone");
 }
