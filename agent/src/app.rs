@@ -20,7 +20,7 @@ use comity_runtime::{
 };
 use tokio::sync::{Notify, watch};
 
-use self::agent_platform::Platform;
+use self::agent_platform::{OfferedNodes, Platform};
 use self::reviewers::Reviewers;
 use crate::config::{Config, FabricModeName};
 use crate::enrollment::join::{JoinInput, Membership, join_or_load};
@@ -224,7 +224,9 @@ impl Agent {
         )
         .await?;
         let (desired_sender, desired) = watch::channel(Update::default());
-        let api = local_api::serve(&config.state_dir, parts.clone(), desired.clone(), shutdown.token())?;
+        let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &clock, &shutdown);
+        let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved };
+        let api = local_api::serve(&config.state_dir, shown, shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
@@ -258,7 +260,7 @@ impl Agent {
             metrics: metrics.clone(),
             brokers: brokers.clone(),
             tls: tls.clone(),
-            nodes: platform.inventory.nodes(),
+            nodes: offered,
             data,
             desired: desired_sender,
             outage_grace_ms: grace_sender,

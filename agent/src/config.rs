@@ -2,6 +2,7 @@
 
 mod access;
 mod address;
+mod canary_settings;
 mod data;
 mod liqo_settings;
 mod mig_section;
@@ -26,6 +27,7 @@ use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
+pub use canary_settings::CanarySettings;
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 pub use usage_settings::UsageSettings;
@@ -177,11 +179,13 @@ pub struct Config {
     pub liqo: LiqoSettings,
     /// Bursting of GPU pods to other clusters.
     pub burst: BurstSettings,
-    /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, and in leases on
-    /// several nodes tenants state each container's part themselves.
+    /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, in leases on several
+    /// nodes tenants state each container's part themselves, and a virtual node has one node.
     pub webhook: Option<WebhookSettings>,
     /// How the use of lent leases is measured, besides by their pods.
     pub usage: UsageSettings,
+    /// Pods that prove each node before it lends. Absent: nodes lend unproved.
+    pub canary: Option<CanarySettings>,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -209,6 +213,7 @@ impl Default for Config {
             burst: BurstSettings::default(),
             webhook: None,
             usage: UsageSettings::default(),
+            canary: None,
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -278,6 +283,9 @@ impl Config {
         self.liqo.check(self.kubernetes.is_some(), &mut checks);
         if let Some(class) = self.sharing.runtime_class.as_deref().filter(|class| !is_dns_label(class)) {
             checks.refuse("sharing.runtimeClass", class, "write the name of a RuntimeClass, a DNS label");
+        }
+        if let Some(canary) = &self.canary {
+            canary.check(self.kubernetes.is_some(), &mut checks);
         }
         self.burst.gather(&mut checks);
         if let Some(webhook) = &self.webhook {

@@ -1,5 +1,6 @@
 //! Tasks that run beside the reconcile loop as long as the agent does.
 
+pub mod canary;
 pub mod drift;
 pub mod local_api;
 pub(crate) mod measured;

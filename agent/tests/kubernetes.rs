@@ -9,6 +9,8 @@ use comity_testkit::{Binaries, LiqoConfig, Needs, RealClusters, RealClustersConf
 mod broker;
 #[path = "kubernetes/burst.rs"]
 mod burst;
+#[path = "kubernetes/nodes/canary.rs"]
+mod canary;
 #[path = "kubernetes/claims.rs"]
 mod claims;
 #[path = "kubernetes/cleaning.rs"]
@@ -25,7 +27,7 @@ mod hami;
 mod hold;
 #[path = "kubernetes/inventory.rs"]
 mod inventory;
-#[path = "kubernetes/lease_nodes.rs"]
+#[path = "kubernetes/nodes/lease_nodes.rs"]
 mod lease_nodes;
 #[path = "kubernetes/lease_pods.rs"]
 mod lease_pods;
@@ -72,6 +74,8 @@ async fn the_agent_works_on_a_real_api_server() {
     drift::a_drifted_pod_is_local_use_and_is_evicted(&cluster).await;
     drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
+    canary::a_node_lends_once_its_canary_saw_no_gpu(&cluster).await;
+    lease_nodes::a_virtual_node_is_counted_on_each_of_its_nodes(&cluster).await;
     hold::leased_gpus_are_held_until_pods_of_the_lease_come(&cluster).await;
     cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;
     hold::pods_that_wait_for_leased_gpus_are_local_use(&cluster).await;

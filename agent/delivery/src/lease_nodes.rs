@@ -6,8 +6,9 @@
 //! no other node for these pods. Label and resource have one name, are set on exactly these nodes, and are removed with
 //! the lease.
 //!
-//! If the lease has several nodes, a second resource counts its GPUs on each. Its pods request as much of it as of the
-//! GPUs, which an admission policy checks, so that no node runs more of them than were placed there.
+//! If the lease has several nodes, a second resource counts its GPUs on each, for both deliveries. Its pods request as
+//! much of it as of the GPUs: the agent's webhook adds it and an admission policy checks it, so that no node runs more of
+//! them than were placed there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -63,7 +64,7 @@ pub(super) fn lease_gpus(lease_id: LeaseId) -> String {
     format!("{LEASE_GPUS_PREFIX}{lease_id}")
 }
 
-/// Whether the GPUs of a lease are counted by node.
+/// Whether the GPUs of a lease by namespace are counted by node.
 ///
 /// Claims name devices, and thus nodes.
 pub(super) fn is_counted_by_node(lease: &DonorLease) -> bool {
@@ -74,17 +75,22 @@ fn lease_of_resource(name: &str) -> Option<LeaseId> {
     [LEASE_RESOURCE_PREFIX, LEASE_GPUS_PREFIX].iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok())
 }
 
-/// The resources of a lease on each of its nodes, by the node's id.
-fn marks(lease: &DonorLease) -> BTreeMap<&str, BTreeMap<String, u64>> {
-    let mut marks = BTreeMap::new();
-    for (node, gpus) in lease.placement.units_by_node() {
-        let mut amounts = BTreeMap::from([(lease_resource(lease.lease_id), LEASE_PLACES)]);
-        if is_counted_by_node(lease) {
-            amounts.insert(lease_gpus(lease.lease_id), gpus);
-        }
-        marks.insert(node.node.as_str(), amounts);
+/// Amounts by resource for each node of a lease, by the node's id.
+type MarksByNode<'a> = BTreeMap<&'a str, BTreeMap<String, u64>>;
+
+/// The resources of a lease by namespace.
+fn marks(lease: &DonorLease) -> MarksByNode<'_> {
+    let mut marks = if is_counted_by_node(lease) { gpu_counts(lease) } else { BTreeMap::new() };
+    for node in &lease.placement.nodes {
+        marks.entry(node.node.as_str()).or_default().insert(lease_resource(lease.lease_id), LEASE_PLACES);
     }
     marks
+}
+
+/// The GPUs of a lease on each of its nodes.
+fn gpu_counts(lease: &DonorLease) -> MarksByNode<'_> {
+    let count = |gpus| BTreeMap::from([(lease_gpus(lease.lease_id), gpus)]);
+    lease.placement.units_by_node().into_iter().map(|(node, gpus)| (node.node.as_str(), count(gpus))).collect()
 }
 
 /// The changes of a node's capacity that leave it with exactly these resources of the lease.
@@ -201,20 +207,26 @@ impl LeaseNodes {
         lease_sharing(lease, &nodes.filter(|(id, _)| placed(id)).collect())
     }
 
-    /// Removes a lease's label from every node.
+    /// Removes the label and the resources of a lease from every node.
     pub(super) async fn release(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
         let label = lease_resource(lease_id);
         for node in self.list(&ListParams::default().labels(&label)).await? {
             self.set(&node.name_any(), &label, None).await?;
         }
-        Ok(())
+        self.close_to(lease_id).await
     }
 
-    /// Leases whose label any node carries.
+    /// Leases whose label or resource any node has.
     pub(super) async fn leases(&self) -> Result<BTreeSet<LeaseId>, DeliveryError> {
         let nodes = self.list(&ListParams::default()).await?;
         let labels = nodes.iter().flat_map(|node| node.labels().keys());
-        Ok(labels.filter_map(|label| lease_of_resource(label)).collect())
+        let labelled: BTreeSet<LeaseId> = labels.filter_map(|label| lease_of_resource(label)).collect();
+        Ok(&labelled | &self.leases_with_resource().await?)
+    }
+
+    /// Counts the lease's GPUs on each of its nodes that are there, and nothing else of the lease on any node.
+    pub(super) async fn count(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+        self.set_marks(lease.lease_id, &self.capacities().await?, &gpu_counts(lease)).await
     }
 
     /// Gives the lease's resources to its nodes, and removes them from all others.
@@ -238,7 +250,7 @@ impl LeaseNodes {
         &self,
         lease_id: LeaseId,
         capacities: &BTreeMap<String, BTreeMap<String, Quantity>>,
-        marks: &BTreeMap<&str, BTreeMap<String, u64>>,
+        marks: &MarksByNode<'_>,
     ) -> Result<(), DeliveryError> {
         for (name, capacity) in capacities {
             let changes = changes(lease_id, capacity, marks.get(self.salt.node_id(name).as_str()));

@@ -71,7 +71,7 @@ pub trait VirtualNodeDonor: Send + Sync {
     /// [`DeliveryError`].
     fn remove_tenant<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
 
-    /// Computes the lease's grant, and labels the nodes that its pods may run on; idempotent.
+    /// Computes the lease's grant, and marks the nodes that its pods may run on, if there are several; idempotent.
     ///
     /// # Errors
     /// [`DeliveryError`].
@@ -81,7 +81,7 @@ pub trait VirtualNodeDonor: Send + Sync {
         lease: &'a DonorLease,
     ) -> BoxFuture<'a, Result<LentNode, DeliveryError>>;
 
-    /// Labels those of the lease's nodes that are there again: a Node object that was made again has no label.
+    /// Marks those of the lease's nodes that are there again: a Node object that was made again has no marks.
     ///
     /// # Errors
     /// [`DeliveryError`].

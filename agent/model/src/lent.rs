@@ -48,7 +48,7 @@ pub enum PodsOf {
 pub enum NodeMark {
     /// Nothing: its pods select the node by its host name.
     Nothing,
-    /// The lease's label.
+    /// The lease's label, and the extended resource that counts its GPUs.
     Label,
     /// The lease's extended resource.
     Resource,

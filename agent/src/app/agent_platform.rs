@@ -8,6 +8,7 @@ use comity_agent_delivery::{
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::NodeSalt;
+use comity_agent_model::nodes::Nodes;
 use comity_runtime::{Clock, Entropy, Shutdown};
 use tokio::sync::watch;
 
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::kubernetes::ObserverOptions;
 use crate::observe::{self, Inventory, InventorySettings};
+use crate::services::canary::{self, CanaryContext, CanaryResults, Unproved};
 use crate::services::drift::{self, DriftContext};
 use crate::services::placeholders::{self, PlaceholderContext};
 
@@ -32,6 +34,12 @@ pub(super) struct Platform {
     pub(super) api: Option<KubernetesApi>,
     /// Receives the leases in force, which the inventory needs.
     pub(super) lent: watch::Sender<LentLeases>,
+}
+
+/// The nodes of the offer, and those that may not lend yet.
+pub(super) struct OfferedNodes {
+    pub(super) nodes: watch::Receiver<Nodes>,
+    pub(super) unproved: watch::Receiver<Unproved>,
 }
 
 impl Platform {
@@ -71,6 +79,26 @@ impl Platform {
     pub(super) fn cleaner(&self, config: &Config, clock: &Arc<dyn Clock>) -> Option<NodeCleaner> {
         let api = self.api.as_ref().filter(|_| config.sharing.clean_nodes)?;
         Some(NodeCleaner::new(api.client(), self.salt.clone(), Arc::clone(clock)))
+    }
+
+    /// The nodes as they are offered: without `canary` the inventory, with it only proved nodes lend.
+    pub(super) fn offered_nodes(&self, config: &Config, clock: &Arc<dyn Clock>, shutdown: &Shutdown) -> OfferedNodes {
+        let unproved = watch::Sender::default();
+        let mut offered = OfferedNodes { nodes: self.inventory.nodes(), unproved: unproved.subscribe() };
+        let client = self.api.as_ref().map(KubernetesApi::client);
+        match (client, config.canary.clone()) {
+            (Some(client), Some(settings)) => {
+                let gated = watch::Sender::default();
+                let nodes = std::mem::replace(&mut offered.nodes, gated.subscribe());
+                let (runtime_class, salt) = (config.sharing.runtime_class.clone(), self.salt.clone());
+                let context = CanaryContext { client, settings, runtime_class, salt, nodes, clock: Arc::clone(clock) };
+                let results = CanaryResults { offered: gated, unproved };
+                shutdown.spawn(canary::run(context, results, shutdown.token()));
+            }
+            (Some(client), None) => drop(shutdown.spawn(canary::clear(client))),
+            (None, _) => {}
+        }
+        offered
     }
 
     /// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.

@@ -93,6 +93,22 @@ fn sharing_settings_are_checked() {
 }
 
 #[test]
+fn canaries_need_an_image_and_pods() {
+    let with = |source: &str, canary: &str| read(&format!("{source}\ncanary: {canary}\n")).unwrap();
+    let config = with("kubernetes: {}", "{image: registry.example/canary:1}");
+    config.check().unwrap();
+    assert_eq!(read(&config.dump()).unwrap(), config);
+    for (source, canary, field) in [
+        ("inventoryFile: /tmp/nodes.yaml", "{image: a}", "canary:"),
+        ("kubernetes: {}", "{}", "canary.image"),
+        ("kubernetes: {}", "{image: a, everySeconds: 5}", "canary.everySeconds"),
+    ] {
+        let error = with(source, canary).check().unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    }
+}
+
+#[test]
 fn data_settings_are_checked_and_become_a_section_of_the_offer() {
     let text = |data: &str| format!("inventoryFile: /tmp/nodes.yaml\ndata: {data}\n");
     assert_eq!(read(&text("{}")).unwrap().data.site(), None);

@@ -28,13 +28,12 @@ pub(crate) fn missing(
 
 fn is_marked(node: &NodeFacts, id: LeaseId, lease: &LentLease, amounts: &BTreeMap<String, u64>) -> bool {
     let mark = format!("{LEASE_RESOURCE_PREFIX}{id}");
+    let is_counted = || node.capacity.get(&format!("{LEASE_GPUS_PREFIX}{id}")) == amounts.get(&lease.resource);
     match lease.mark {
         NodeMark::Nothing => true,
-        NodeMark::Label => node.labels.get(&mark).is_some_and(|value| value == "true"),
+        NodeMark::Label => is_counted() && node.labels.get(&mark).is_some_and(|value| value == "true"),
         NodeMark::Resource => {
-            let gpus = node.capacity.get(&format!("{LEASE_GPUS_PREFIX}{id}"));
-            let counted = lease.nodes.len() < 2 || gpus == amounts.get(&lease.resource);
-            counted && node.capacity.get(&mark) == Some(&LEASE_PLACES)
+            (lease.nodes.len() < 2 || is_counted()) && node.capacity.get(&mark) == Some(&LEASE_PLACES)
         }
     }
 }
@@ -73,7 +72,9 @@ mod tests {
         for (mark, placed, node, is_missing) in [
             (NodeMark::Nothing, one, node("a", &[], &[]), false),
             (NodeMark::Label, two, node("a", &[], &[]), true),
-            (NodeMark::Label, two, node("a", &label, &[]), false),
+            (NodeMark::Label, two, node("a", &label, &[]), true),
+            (NodeMark::Label, two, node("a", &[], &[GPUS]), true),
+            (NodeMark::Label, two, node("a", &label, &[GPUS]), false),
             (NodeMark::Resource, one, node("a", &[], &[]), true),
             (NodeMark::Resource, one, node("a", &[], &[PLACES]), false),
             // A kubelet that starts again without its checkpoint sets foreign resources to zero.

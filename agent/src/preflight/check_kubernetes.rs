@@ -47,10 +47,13 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
             }
         });
     }
-    for (is_set, of) in [(config.sharing.hold, check_rights::HOLD), (config.sharing.clean_nodes, check_rights::CLEAN)] {
-        if is_set {
-            check_rights::check_setting(&api.client(), &of, list).await;
-        }
+    let settings_with_pods = [
+        (config.sharing.hold, check_rights::HOLD),
+        (config.sharing.clean_nodes, check_rights::CLEAN),
+        (config.canary.is_some(), check_rights::CANARY),
+    ];
+    for (_, of) in settings_with_pods.iter().filter(|(is_set, _)| *is_set) {
+        check_rights::check_setting(&api.client(), of, list).await;
     }
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());

@@ -8,6 +8,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use crate::observe::PLACEHOLDER_NAMESPACE;
+use crate::services::canary::CANARY_NAMESPACE;
 
 const RIGHTS_CHECK: &str = "rights";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
@@ -75,6 +76,16 @@ pub(super) const CLEAN: PodSetting = PodSetting {
         right("create", "", "pods", ""),
         right("delete", "", "pods", ""),
     ],
+};
+
+/// Canaries.
+pub(super) const CANARY: PodSetting = PodSetting {
+    check: "canary",
+    setting: "canary",
+    namespace: CANARY_NAMESPACE,
+    manifest: "deploy/agent/canary.yaml",
+    effect: "canaries can prove nodes",
+    needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
 
 /// Checks the rights that a setting needs.

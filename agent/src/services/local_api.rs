@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::reconcile::parts::{Access, Parts, Ranges};
+use crate::services::canary::Unproved;
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "agent.sock";
@@ -94,12 +95,20 @@ pub struct Status {
     pub lent: BTreeMap<String, String>,
     /// Usable borrowed leases, with the loopback address of the donor's API, or the name of the node.
     pub borrowed: BTreeMap<String, String>,
+    /// Nodes that lend nothing until their canary finishes or sees no GPU, with the reason.
+    #[serde(default)]
+    pub unproved: BTreeMap<String, String>,
 }
 
+/// The state that is shown.
 #[derive(Clone)]
-struct Shown {
-    parts: Parts,
-    desired: watch::Receiver<Update>,
+pub struct Shown {
+    /// Parts of the agent.
+    pub parts: Parts,
+    /// The newest desired state.
+    pub desired: watch::Receiver<Update>,
+    /// Nodes that may not lend yet.
+    pub unproved: watch::Receiver<Unproved>,
 }
 
 /// Serves until told to stop.
@@ -108,8 +117,7 @@ struct Shown {
 /// [`LocalApiError::Bind`].
 pub fn serve(
     state: &Path,
-    parts: Parts,
-    desired: watch::Receiver<Update>,
+    shown: Shown,
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, LocalApiError> {
     let path = state.join(SOCKET);
@@ -126,7 +134,7 @@ pub fn serve(
         .route("/v1/status", get(status))
         .route("/v1/leases/{id}/kubeconfig", get(kubeconfig))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
-        .with_state(Shown { parts, desired });
+        .with_state(shown);
     Ok(tokio::spawn(async move {
         tokio::select! {
             served = axum::serve(listener, router).into_future() => if let Err(error) = served {
@@ -140,7 +148,7 @@ pub fn serve(
 }
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
-    let Shown { parts, desired } = shown;
+    let Shown { parts, desired, unproved } = shown;
     let Parts { member, store, tunnels, connections, networks, remap_book, .. } = parts;
     let records = store.records();
     let (connected, revision) = {
@@ -172,6 +180,7 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         remapped: remapped(&remap_book.subscribe().borrow()),
         lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
+        unproved: BTreeMap::clone(&unproved.borrow()),
     })
 }
 

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 14] = [
+const MANIFESTS: [&str; 15] = [
     // The agent looks for slices of earlier leases; there are none.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "resourceslices.authentication.liqo.io"},
@@ -40,6 +40,7 @@ const MANIFESTS: [&str; 14] = [
     include_str!("../../../deploy/agent/admission.yaml"),
     include_str!("../../../deploy/agent/dra.yaml"),
     include_str!("../../../deploy/agent/hold.yaml"),
+    include_str!("../../../deploy/agent/canary.yaml"),
     include_str!("../../../deploy/agent/burst.yaml"),
     include_str!("../../../deploy/agent/webhook.yaml"),
     include_str!("../../../deploy/agent/liqo-donor.yaml"),

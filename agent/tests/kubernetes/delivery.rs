@@ -55,6 +55,7 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     let high = serde_json::from_value::<PriorityClass>(json!({ "metadata": { "name": "donor-high" }, "value": 1000 }));
     Api::all(cluster.admin()).create(&create, &high.unwrap()).await.unwrap();
     no_pod_gets_above_the_donors_own(&pods).await;
+    no_pod_gets_gpus_from_the_runtime(&tenant).await;
     the_agent_gives_no_more_than_a_tenants_rights(cluster).await;
     a_tenant_stays_inside(tenant).await;
     let quota = Api::<ResourceQuota>::namespaced(cluster.admin(), "comity-lease-2").get("gpus").await.unwrap();
@@ -112,6 +113,45 @@ async fn pods_stay_on_the_leases_nodes(cluster: &Cluster, pods: &Api<Pod>) {
         assert!(refused(patch.clone()).await, "{patch}");
     }
     assert!(!refused(json!({ "status": { "capacity": { "lease.comity.dev/lease-99": "1" } } })).await);
+}
+
+/// NVIDIA's runtime would hand out every GPU of the node.
+async fn no_pod_gets_gpus_from_the_runtime(tenant: &Client) {
+    const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+    let (pods, create) = (Api::<Pod>::default_namespaced(tenant.clone()), PostParams::default());
+    let with = |field: &str, value: serde_json::Value| -> Pod {
+        let mut changed = serde_json::to_value(pod("greedy", "nvidia.com/gpu", 0)).unwrap();
+        changed["spec"]["containers"][0][field] = value;
+        changed["spec"]["volumes"] = json!([{ "name": "all", "emptyDir": {} }]);
+        serde_json::from_value(changed).unwrap()
+    };
+    let mut annotated = pod("greedy", "nvidia.com/gpu", 0);
+    annotated.metadata.annotations = Some([("cdi.k8s.io/all".to_owned(), "nvidia.com/gpu=all".to_owned())].into());
+    let from_field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
+    for (greedy, reason) in [
+        (with("env", json!([{ "name": VARIABLE, "value": "all" }])), "or set them to void"),
+        (with("env", json!([{ "name": VARIABLE, "valueFrom": from_field }])), "or set them to void"),
+        (with("envFrom", json!([{ "prefix": "NVIDIA_", "configMapRef": { "name": "a" } }])), "a prefix in envFrom"),
+        (
+            with("volumeMounts", json!([{ "name": "all", "mountPath": "/var/run/nvidia-container-devices/all" }])),
+            "a mount below nvidia-container-devices",
+        ),
+        (annotated, "not an annotation"),
+    ] {
+        let (code, message) = refusal(pods.create(&create, &greedy).await);
+        assert!((code == 403 || code == 422) && message.contains(reason), "{code} {message}");
+    }
+    let map: ConfigMap =
+        serde_json::from_value(json!({ "metadata": { "name": "greedy" }, "data": { VARIABLE: "all" } })).unwrap();
+    let (_, message) = refusal(Api::<ConfigMap>::default_namespaced(tenant.clone()).create(&create, &map).await);
+    assert!(message.contains("have no key NVIDIA_VISIBLE_DEVICES"), "{message}");
+    let secret: Secret =
+        serde_json::from_value(json!({ "metadata": { "name": "greedy" }, "stringData": { VARIABLE: "all" } })).unwrap();
+    let (_, message) = refusal(Api::<Secret>::default_namespaced(tenant.clone()).create(&create, &secret).await);
+    assert!(message.contains("have no key NVIDIA_VISIBLE_DEVICES"), "{message}");
+    let honest = with("env", json!([{ "name": VARIABLE, "value": "void" }]));
+    pods.create(&create, &honest).await.unwrap();
+    pods.delete("greedy", &DeleteParams::default().grace_period(0)).await.unwrap();
 }
 
 /// Limits of the agent's own account, which somebody may have taken over.

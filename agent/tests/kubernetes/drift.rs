@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease, pod, refusal};
 
 pub(crate) const GPU: &str = "nvidia.com/gpu";
-const GPUS_OF_LEASE: &str = "gpus.lease.comity.dev/lease-51";
+pub(crate) const GPUS_OF_LEASE: &str = "gpus.lease.comity.dev/lease-51";
 
 /// An observer that knows one lease by namespace.
 pub(crate) fn observe_with(cluster: &Cluster, lease: &DonorLease) -> (watch::Sender<LentLeases>, Inventory) {
@@ -125,7 +125,7 @@ pub(crate) async fn a_drifted_pod_is_local_use_and_is_evicted(cluster: &Cluster)
 }
 
 /// Two GPUs of gpu-1 and one of gpu-2.
-fn on_two_nodes() -> DonorLease {
+pub(crate) fn on_two_nodes() -> DonorLease {
     let mut lease = lease("lease-51");
     let part = |name: &str, devices: u32| NodePlacement {
         node: SALT.node_id(name),

@@ -1,7 +1,7 @@
 //! The review that completes pods of leases, so that workloads run there unchanged.
 //!
-//! - In a lease on several nodes each container requests as many units of the lease's own resource as GPUs: each node
-//!   has as many as the lease has GPUs there, while the quota counts the whole namespace.
+//! - In a lease on several nodes, by either delivery, each container requests as many units of the lease's own resource
+//!   as GPUs: each node has as many as the lease has GPUs there, while the quota counts the whole lease.
 //! - Where a DRA driver has the GPUs, a request for a number of GPUs becomes claims of the lease's devices.
 //! - Where HAMi shares the GPUs, containers get the limits of the lease's share, and the pod its devices.
 //! - Where the donor runs guests under a RuntimeClass, pods name it.
@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::within_limit;
+use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
+use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
 use comity_agent_model::lease_id::{LEASE_LABEL, RUNTIME_CLASS_LABEL, lease_of_namespace};
 use comity_runtime::Clock;
 use futures::future::BoxFuture;
@@ -78,7 +80,10 @@ impl LeasePodsReview {
         let none = Default::default();
         let annotations = found.metadata.annotations.as_ref().unwrap_or(&none);
         let labels = found.metadata.labels.as_ref().unwrap_or(&none);
-        let terms = LeaseTerms::read(lease_of_namespace(namespace), labels, annotations);
+        let terms = match lease_of_namespace(namespace) {
+            Some(lease) => LeaseTerms::of_lease(lease, labels, annotations),
+            None => LeaseTerms::of_guest(pod, labels),
+        };
         let mut pod = pod.clone();
         if terms.has_claims && completion::requested_gpus(&pod) > 0 {
             let mut chosen = self.chosen.lock().await;
@@ -121,13 +126,14 @@ impl Review for LeasePodsReview {
     }
 
     fn webhooks(&self) -> Vec<Value> {
-        let webhook = |name: &str, selectors: Value| {
+        let webhook = |name: &str, selectors: Value, conditions: Value| {
             json!({
                 "name": name,
                 "failurePolicy": "Ignore",
                 "reinvocationPolicy": "IfNeeded",
                 "timeoutSeconds": COMPLETION_TIMEOUT_SECONDS,
                 "namespaceSelector": { "matchExpressions": selectors },
+                "matchConditions": conditions,
                 "rules": [{
                     "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
                     "scope": "Namespaced",
@@ -135,13 +141,26 @@ impl Review for LeasePodsReview {
             })
         };
         let leases = json!([{ "key": LEASE_LABEL, "operator": "Exists" }]);
-        let mut webhooks = vec![webhook("lease-pods.comity.dev", leases)];
+        let remote = json!([
+            { "key": LEASE_LABEL, "operator": "DoesNotExist" },
+            { "key": REMOTE_CLUSTER_LABEL, "operator": "Exists" },
+        ]);
+        let on_several_nodes = json!([{
+            "name": "selects-nodes-of-a-lease",
+            "expression": format!(
+                "object.spec.?nodeSelector.orValue({{}}).exists(key, key.startsWith('{LEASE_RESOURCE_PREFIX}'))"
+            ),
+        }]);
+        let mut webhooks = vec![
+            webhook("lease-pods.comity.dev", leases, json!([])),
+            webhook("virtual-node-pods.comity.dev", remote, on_several_nodes),
+        ];
         if let Some(class) = &self.runtime_class {
             let guests = json!([
                 { "key": LEASE_LABEL, "operator": "DoesNotExist" },
                 { "key": RUNTIME_CLASS_LABEL, "operator": "In", "values": [class] },
             ]);
-            webhooks.push(webhook("guest-pods.comity.dev", guests));
+            webhooks.push(webhook("guest-pods.comity.dev", guests, json!([])));
         }
         webhooks
     }

@@ -26,10 +26,13 @@ pub struct NodeLender {
     nodes: LeaseNodes,
     /// Grants that the policies admit.
     in_force: watch::Receiver<Arc<Grants>>,
+    /// Whether the agent's webhook has pods counted on each node of a lease.
+    counts_by_node: bool,
 }
 
 impl NodeLender {
-    /// Lends nodes of the cluster behind `client`; `in_force` are the grants that its admission policies admit.
+    /// Lends nodes of the cluster behind `client`, one to a lease; `in_force` are the grants that its admission policies
+    /// admit.
     #[must_use]
     pub const fn new(
         client: kube::Client,
@@ -37,7 +40,28 @@ impl NodeLender {
         salt: NodeSalt,
         in_force: watch::Receiver<Arc<Grants>>,
     ) -> Self {
-        Self { liqo, nodes: LeaseNodes::new(client, salt), in_force }
+        Self { liqo, nodes: LeaseNodes::new(client, salt), in_force, counts_by_node: false }
+    }
+
+    /// Lends several nodes to a lease, too: the agent's webhook runs, without which the policies refuse such pods.
+    #[must_use]
+    pub fn with_webhook(self) -> Self {
+        Self { counts_by_node: true, ..self }
+    }
+
+    /// Checks that pods can be counted on each node of a lease that they select by its label.
+    fn check_counted(&self, lease: &DonorLease) -> Result<(), DeliveryError> {
+        if self.counts_by_node {
+            return Ok(());
+        }
+        Err(DeliveryError::permanent(
+            "nodes-not-counted",
+            format!(
+                "{}: a virtual node on several nodes, or on one whose label kubernetes.io/hostname another node has too, \
+                 needs the section webhook in the donor's agent.yaml; ask with --same-node or with --delivery namespace",
+                lease.lease_id
+            ),
+        ))
     }
 
     async fn wait_until_in_force(&self, slice: &str, grant: &Grant) -> Result<(), DeliveryError> {
@@ -107,7 +131,14 @@ impl VirtualNodeDonor for NodeLender {
         Box::pin(async move {
             let resources = granted(lease)?;
             check_parts(lease, &self.nodes.sharing(lease).await?)?;
+            if lease.placement.nodes.len() > 1 {
+                self.check_counted(lease)?;
+            }
             let selection = self.nodes.select(lease).await?;
+            if !selection.to_label.is_empty() {
+                self.check_counted(lease)?;
+                self.nodes.count(lease).await?;
+            }
             let grant = Grant {
                 origin_liqo_id: peer.liqo_id.clone(),
                 resources,
@@ -120,7 +151,10 @@ impl VirtualNodeDonor for NodeLender {
     }
 
     fn reopen<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<(), DeliveryError>> {
-        Box::pin(self.nodes.relabel(lease))
+        Box::pin(async move {
+            self.nodes.relabel(lease).await?;
+            self.nodes.count(lease).await
+        })
     }
 
     fn in_force<'a>(&'a self, slice: &'a str, grant: &'a Grant) -> BoxFuture<'a, Result<(), DeliveryError>> {

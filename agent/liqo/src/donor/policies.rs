@@ -7,8 +7,11 @@
 //! Writers are distinguished by user name: this agent, Liqo's controllers and the control plane may write; all others
 //! count as consumers.
 
+mod cel;
 mod expressions;
+mod pods;
 mod terms;
+mod visible_devices;
 
 use comity_agent_kubernetes::call::MANAGED_BY;
 use serde_json::{Value, json};
@@ -21,12 +24,13 @@ pub(crate) use terms::CONSUMER_NAMESPACE_LABEL;
 pub(crate) const PART_LABEL: (&str, &str) = ("app.kubernetes.io/component", "liqo-donor");
 
 /// Names of the policies, and of their bindings.
-pub const POLICY_NAMES: [&str; 5] = [
+pub const POLICY_NAMES: [&str; 6] = [
     "comity-liqo-slice-status",
     "comity-liqo-slice-spec",
     "comity-liqo-namespacemap",
     "comity-liqo-shadowpod",
     "comity-liqo-objects",
+    "comity-liqo-pod",
 ];
 
 /// Name of the ConfigMap with the leases in force.
@@ -90,7 +94,7 @@ pub fn policy_objects(settings: &PolicySettings, grants: &Grants) -> Vec<Value> 
         "metadata": { "name": params_name(), "namespace": settings.agent_namespace, "labels": labels() },
         "data": terms::terms(grants),
     })];
-    for policy in expressions::all(settings) {
+    for policy in expressions::all(settings).into_iter().chain([pods::pod()]) {
         objects.push(policy.object());
         objects.push(policy.binding(settings));
     }
@@ -106,12 +110,18 @@ struct Policy {
     name: &'static str,
     /// API group and the resources in it.
     resources: Vec<(&'static str, Vec<&'static str>)>,
+    operations: &'static [&'static str],
     /// Whether it looks only into namespaces of consumers.
     consumer_namespaces_only: bool,
-    /// Exempt users.
-    exempt: String,
+    /// Which requests it judges.
+    condition: MatchCondition,
     variables: Vec<(&'static str, String)>,
     validations: Vec<Validation>,
+}
+
+struct MatchCondition {
+    name: &'static str,
+    expression: String,
 }
 
 /// A condition, and the refusal if it does not hold.
@@ -130,7 +140,7 @@ impl Policy {
             .iter()
             .map(|(group, resources)| {
                 json!({
-                    "apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+                    "apiGroups": [group], "apiVersions": ["*"], "operations": self.operations,
                     "resources": resources, "scope": "Namespaced",
                 })
             })
@@ -164,7 +174,7 @@ impl Policy {
                     "objectSelector": {},
                     "resourceRules": rules,
                 },
-                "matchConditions": [{ "name": "not-this-cluster-itself", "expression": self.exempt }],
+                "matchConditions": [{ "name": self.condition.name, "expression": self.condition.expression }],
                 "variables": variables,
                 "validations": validations,
             },

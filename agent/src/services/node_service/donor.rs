@@ -45,6 +45,7 @@ pub(super) async fn start(
     let settings = DonorSettings::new(liqo_id, api.target(), &own.network.api_server, api.ca_pem());
     let liqo = LiqoDonor::new(client.clone(), settings);
     let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force());
+    let lender = if config.webhook.is_some() { lender.with_webhook() } else { lender };
     let health = match own.installation {
         Ok(_) => keeper.health(),
         Err(reason) => watch::channel(Err(reason.clone())).1,

@@ -122,6 +122,13 @@ fn in_pod(field: &'static str, value: Value) -> Act {
     pod(move |object| object["spec"]["pod"][field] = value)
 }
 
+fn mounted_at(path: &'static str) -> Act {
+    pod(move |object| {
+        object["spec"]["pod"]["volumes"] = json!([{ "name": "all", "emptyDir": {} }]);
+        object["spec"]["pod"]["containers"][0]["volumeMounts"] = json!([{ "name": "all", "mountPath": path }]);
+    })
+}
+
 fn in_container(field: &'static str, value: Value) -> Act {
     pod(move |object| object["spec"]["pod"]["containers"][0][field] = value)
 }
@@ -368,6 +375,11 @@ fn pods() -> Vec<Attempt> {
     vec![
         open("choose a node", "nodeName may not be set", in_pod("nodeName", json!("donor-node"))),
         open("other nodes than leased", "nodeSelector must have the lease's own", in_pod("nodeSelector", json!({}))),
+        open(
+            "the GPUs of another lease's nodes",
+            "may not name another lease",
+            in_pod("nodeSelector", json!({ "kubernetes.io/os": "linux", "lease.comity.dev/lease-9": "true" })),
+        ),
         open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),
         open("the host's processes", "host namespaces", in_pod("hostPID", json!(true))),
         open("the host's IPC", "host namespaces", in_pod("hostIPC", json!(true))),
@@ -407,6 +419,21 @@ fn pods() -> Vec<Attempt> {
             "NVIDIA_VISIBLE_DEVICES",
             in_container("env", json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }])),
         ),
+        open(
+            "every GPU by a prefix of variables",
+            "a prefix in envFrom",
+            in_container("envFrom", json!([{ "prefix": "NVIDIA_", "configMapRef": { "name": "a" } }])),
+        ),
+        open(
+            "every GPU by a mount",
+            "a mount below nvidia-container-devices",
+            mounted_at("/var/run/nvidia-container-devices/all"),
+        ),
+        open(
+            "every GPU by an annotation",
+            "not an annotation",
+            pod(|object| object["metadata"]["annotations"] = json!({ "cdi.k8s.io/all": "nvidia.com/gpu=all" })),
+        ),
         open("push others away", "priorityClassName", in_pod("priorityClassName", json!("system-node-critical"))),
         open("tolerate every taint", "tolerate only", in_pod("tolerations", json!([{ "operator": "Exists" }]))),
         open("a scheduler of its own", "schedulerName", in_pod("schedulerName", json!("mine"))),
@@ -428,6 +455,11 @@ fn objects() -> Vec<Attempt> {
             "a namespace that never ends",
             "carry no finalizers",
             plain("ConfigMap", |object| object["metadata"]["finalizers"] = json!(["example.com/forever"])),
+        ),
+        open(
+            "every GPU by a ConfigMap's key",
+            "have no key NVIDIA_VISIBLE_DEVICES",
+            plain("ConfigMap", |object| object["data"] = json!({ "NVIDIA_VISIBLE_DEVICES": "all" })),
         ),
         shut(
             "read the donor's Secrets",

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::dynamic_resources::GpuClass;
-use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, counts_gpus};
+use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_RESOURCE_PREFIX, counts_gpus};
 use comity_agent_kubernetes::hami::{HamiShare, hami_additions};
 use comity_agent_kubernetes::pod_request::amounts;
+use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
 use comity_agent_model::lease_id::{GPU_RESOURCE_ANNOTATION, LEASE_NODES_LABEL, RUNTIME_CLASS_LABEL};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Container, Pod, PodResourceClaim, PodSpec, ResourceClaim};
@@ -24,21 +25,38 @@ pub(super) struct LeaseTerms {
 }
 
 impl LeaseTerms {
-    /// Reads labels and annotations of the namespace, which only its owner can write.
-    pub(super) fn read(
-        lease: Option<LeaseId>,
+    /// Reads labels and annotations of a lease's namespace, which only its owner can write.
+    pub(super) fn of_lease(
+        lease: LeaseId,
         labels: &BTreeMap<String, String>,
         annotations: &BTreeMap<String, String>,
     ) -> Self {
         let has_several = labels.get(LEASE_NODES_LABEL).is_some_and(|nodes| nodes == "several");
-        let resource = annotations.get(GPU_RESOURCE_ANNOTATION).filter(|_| lease.is_some());
+        let resource = annotations.get(GPU_RESOURCE_ANNOTATION);
         Self {
-            counted_by: lease.filter(|_| has_several).map(|lease| format!("{LEASE_GPUS_PREFIX}{lease}")),
+            counted_by: has_several.then(|| format!("{LEASE_GPUS_PREFIX}{lease}")),
             has_claims: resource.is_some_and(|resource| GpuClass::of_quota_name(resource).is_some()),
-            hami: lease.and_then(|_| HamiShare::of_namespace(annotations)),
+            hami: HamiShare::of_namespace(annotations),
             runtime_class: labels.get(RUNTIME_CLASS_LABEL).cloned(),
         }
     }
+
+    /// Terms of a pod of a virtual node. If its lease has several nodes, it selects them by the lease's label.
+    pub(super) fn of_guest(pod: &Pod, labels: &BTreeMap<String, String>) -> Self {
+        let is_remote = labels.contains_key(REMOTE_CLUSTER_LABEL);
+        let lease = selected_lease(pod).filter(|_| is_remote);
+        Self {
+            counted_by: lease.map(|lease| format!("{LEASE_GPUS_PREFIX}{lease}")),
+            runtime_class: labels.get(RUNTIME_CLASS_LABEL).cloned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The lease whose label the pod selects; a policy refuses pods that select several.
+fn selected_lease(pod: &Pod) -> Option<LeaseId> {
+    let selector = pod.spec.as_ref()?.node_selector.as_ref()?;
+    selector.keys().find_map(|key| key.strip_prefix(LEASE_RESOURCE_PREFIX)?.parse().ok())
 }
 
 /// Adds what the pod leaves out.
@@ -120,7 +138,7 @@ mod tests {
 
     fn terms(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> LeaseTerms {
         let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        LeaseTerms::read(Some(LeaseId(7)), &map(labels), &map(annotations))
+        LeaseTerms::of_lease(LeaseId(7), &map(labels), &map(annotations))
     }
 
     fn pod(spec: Value) -> Pod {
@@ -155,6 +173,19 @@ mod tests {
         assert_eq!(spec["containers"][0]["resources"]["limits"], stated, "the policy judges it");
         let spec = completed(&terms(&[], &[]), json!({ "containers": [container(json!({ "nvidia.com/gpu": "2" }))] }));
         assert_eq!(spec["containers"][0]["resources"]["limits"], json!({ "nvidia.com/gpu": "2" }));
+    }
+
+    #[test]
+    fn pods_of_a_virtual_node_on_several_nodes_are_counted_by_the_lease_that_they_select() {
+        let remote = BTreeMap::from([(REMOTE_CLUSTER_LABEL.to_owned(), "campus".to_owned())]);
+        let counted = |selector: &str, labels: &BTreeMap<String, String>| {
+            let spec = json!({ "containers": [], "nodeSelector": { selector: "true" } });
+            LeaseTerms::of_guest(&pod(spec), labels).counted_by
+        };
+        let own = "lease.comity.dev/lease-9";
+        assert_eq!(counted(own, &remote).as_deref(), Some("gpus.lease.comity.dev/lease-9"));
+        assert_eq!(counted("kubernetes.io/hostname", &remote), None);
+        assert_eq!(counted(own, &BTreeMap::new()), None, "the donor's own pods");
     }
 
     #[test]

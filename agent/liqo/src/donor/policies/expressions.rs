@@ -1,6 +1,10 @@
 //! The rules of each policy, in CEL.
 
-use super::{Policy, PolicySettings, Validation};
+use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
+
+use super::cel::{list, quoted, refuse};
+use super::visible_devices;
+use super::{MatchCondition, Policy, PolicySettings, Validation};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
 
 /// Volume types within the namespace: those that Pod Security `restricted` allows.
@@ -15,7 +19,10 @@ const PLAIN_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// Namespace names that no consumer gets, even if namespaces keep their names.
 const RESERVED_NAMES: &str = "^(default|kube-.*|liqo|liqo-.*|comity-.*|openshift-.*)$";
 
-/// All policies, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
+/// Operations of consumers that the policies judge.
+const WRITES: &[&str] = &["CREATE", "UPDATE"];
+
+/// The policies for requests of consumers, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
 pub(super) fn all(settings: &PolicySettings) -> [Policy; 5] {
     [slice_status(settings), slice_spec(settings), namespace_map(settings), shadow_pod(settings), objects(settings)]
 }
@@ -28,8 +35,9 @@ fn slice_status(settings: &PolicySettings) -> Policy {
             ("authentication.liqo.io", vec!["resourceslices/status", "renews/status"]),
             ("offloading.liqo.io", vec!["namespacemaps/status", "shadowpods/status"]),
         ],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables: Vec::new(),
         validations: vec![Validation {
             holds: "false".to_owned(),
@@ -104,8 +112,9 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[1],
         resources: vec![("authentication.liqo.io", vec!["resourceslices", "renews"])],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -162,8 +171,9 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[2],
         resources: vec![("offloading.liqo.io", vec!["namespacemaps"])],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -205,8 +215,9 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
     Policy {
         name: super::POLICY_NAMES[3],
         resources: vec![("offloading.liqo.io", vec!["shadowpods"])],
+        operations: WRITES,
         consumer_namespaces_only: false,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -246,6 +257,14 @@ fn which_node(settings: &PolicySettings) -> Vec<Validation> {
         refuse(
             "variables.selector.all(pair, variables.chosen.exists(key, key + '=' + variables.chosen[key] == pair))",
             "'spec.pod.nodeSelector must have the lease\\'s own: ' + variables.selector.join(',')",
+        ),
+        // The webhook counts a pod's GPUs by this label.
+        refuse(
+            &format!(
+                "variables.chosen.all(key, !key.startsWith('{LEASE_RESOURCE_PREFIX}') || variables.selector.exists(pair, \
+                 pair.startsWith(key + '=')))"
+            ),
+            "'spec.pod.nodeSelector may not name another lease'",
         ),
         refuse(
             &format!("!has(variables.pod.schedulerName) || variables.pod.schedulerName in {}", list(&schedulers)),
@@ -307,13 +326,6 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             "'resource claims are not offered: they are not counted against the lease'",
         ),
         refuse(
-            "variables.containers.all(container, !has(container.env) || container.env.all(variable, !(variable.name in \
-             ['NVIDIA_VISIBLE_DEVICES', 'AMD_VISIBLE_DEVICES', 'HABANA_VISIBLE_DEVICES']) || (has(variable.value) && \
-             variable.value in ['void', 'none'])))",
-            "'the variables by which container runtimes hand out GPUs belong to the device plugin: \
-             NVIDIA_VISIBLE_DEVICES and its like may not be set'",
-        ),
-        refuse(
             "!has(variables.pod.serviceAccountName) || variables.pod.serviceAccountName in ['', 'default']",
             "'service accounts of this cluster are not offered'",
         ),
@@ -325,6 +337,7 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             &format!("'terminationGracePeriodSeconds is at most {MAX_GRACE_SECONDS}'"),
         ),
     ];
+    validations.extend(visible_devices::in_pod());
     if settings.refuse_privilege_escalation {
         validations.push(refuse(
             "variables.containers.all(container, has(container.securityContext) && \
@@ -369,6 +382,7 @@ fn objects(settings: &PolicySettings) -> Policy {
             "'Services of a consumer have no external IPs'",
         ),
     ];
+    validations.push(visible_devices::in_data());
     if !settings.exposed_services {
         validations.push(refuse(
             "!variables.isConsumer || !variables.isService || !has(object.spec.type) || object.spec.type in ['', \
@@ -384,8 +398,9 @@ fn objects(settings: &PolicySettings) -> Policy {
             ("authentication.liqo.io", vec!["resourceslices", "renews"]),
             ("offloading.liqo.io", vec!["namespacemaps", "shadowpods", "shadowendpointslices"]),
         ],
+        operations: WRITES,
         consumer_namespaces_only: true,
-        exempt: exempt(settings),
+        condition: exempt(settings),
         variables,
         validations,
     }
@@ -407,7 +422,7 @@ fn replica_validations() -> [Validation; 2] {
     ]
 }
 
-fn common_variables() -> Vec<(&'static str, String)> {
+pub(super) fn common_variables() -> Vec<(&'static str, String)> {
     vec![
         ("data", "has(params.data) ? params.data : {}".to_owned()),
         (
@@ -426,7 +441,7 @@ fn common_variables() -> Vec<(&'static str, String)> {
 }
 
 /// True for everybody but this cluster's own controllers and administrators.
-fn exempt(settings: &PolicySettings) -> String {
+fn exempt(settings: &PolicySettings) -> MatchCondition {
     let liqo = &settings.liqo_namespace;
     let mut users = vec![
         settings.agent_user.clone(),
@@ -437,30 +452,10 @@ fn exempt(settings: &PolicySettings) -> String {
     ];
     users.extend(settings.trusted_users.iter().cloned());
     let users = list(&users.iter().map(String::as_str).collect::<Vec<_>>());
-    format!(
+    let expression = format!(
         "!(request.userInfo.username in {users} || \
          request.userInfo.username.startsWith('system:serviceaccount:kube-system:') || (has(request.userInfo.groups) \
          && 'system:masters' in request.userInfo.groups))"
-    )
-}
-
-fn refuse(holds: &str, message: &str) -> Validation {
-    Validation { holds: holds.to_owned(), message: message.to_owned(), reason: "Invalid" }
-}
-
-fn list(items: &[&str]) -> String {
-    format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
-}
-
-/// A CEL string; characters that could end it early are written as code points.
-pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::from("'");
-    for character in text.chars() {
-        match character {
-            ' '..='~' if character != '\'' && character != '\\' => quoted.push(character),
-            other => quoted.push_str(&format!("\\U{:08x}", u32::from(other))),
-        }
-    }
-    quoted.push('\'');
-    quoted
+    );
+    MatchCondition { name: "not-this-cluster-itself", expression }
 }

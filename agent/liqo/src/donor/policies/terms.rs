@@ -8,15 +8,20 @@
 //! | `user.<credential>` | the consumer that the credential's name belongs to |
 //! | `selector.<credential>` | the lease's node selector: `key=value`, with commas between |
 //! | `resources.<credential>` | resource names of the lease that are devices, with commas between |
+//! | `counted.<lease>` | for a lease on several nodes: the resource name of its GPUs |
 
 use std::collections::BTreeMap;
+
+use comity_agent_kubernetes::gpu_resource::{LEASE_RESOURCE_PREFIX, counts_gpus};
 
 use crate::donor::csr::{slice_csr_beginnings, slice_user, tenant_csr_beginning};
 use crate::donor::grants::{Grants, MAX_GRANTS};
 
 /// Label by which Liqo, and the policies, know the namespaces of a consumer.
 pub(crate) const CONSUMER_NAMESPACE_LABEL: &str = crate::REMOTE_CLUSTER_LABEL;
-const VERSION: &str = "2";
+const VERSION: &str = "3";
+/// Before the id of a lease whose pods select its nodes by its label.
+pub(super) const COUNTED_KEY: &str = "counted.";
 
 /// Data of the ConfigMap. Leases beyond [`MAX_GRANTS`] are left out, and thus refused.
 pub(crate) fn terms(grants: &Grants) -> BTreeMap<String, String> {
@@ -31,6 +36,9 @@ pub(crate) fn terms(grants: &Grants) -> BTreeMap<String, String> {
         data.insert(format!("selector.{user}"), selector.join(","));
         data.insert(format!("resources.{user}"), devices.join(","));
         data.insert(format!("user.{user}"), consumer.clone());
+        let lease = grant.node_selector.keys().find_map(|key| key.strip_prefix(LEASE_RESOURCE_PREFIX));
+        let gpus = grant.resources.keys().find(|name| counts_gpus(name));
+        data.extend(lease.zip(gpus).map(|(lease, gpus)| (format!("{COUNTED_KEY}{lease}"), gpus.clone())));
     }
     data
 }

@@ -41,11 +41,23 @@ fn the_objects_are_as_reviewed() {
 fn leases_change_the_config_map_only() {
     let (none, some) = (policy_objects(&settings(), &Grants::default()), policy_objects(&settings(), &grants()));
     assert_eq!(none[1..], some[1..]);
-    assert_eq!(none[0]["data"], json!({ "version": "2" }));
+    assert_eq!(none[0]["data"], json!({ "version": "3" }));
     let data = &some[0]["data"];
     assert_eq!(data["user.lease-7-181fdd46fc4a"], "origin");
     assert_eq!(data["selector.lease-7-181fdd46fc4a"], "nvidia.com/gpu.product=SIM-H100");
     assert_eq!(data["resources.lease-7-181fdd46fc4a"], "nvidia.com/gpu");
+}
+
+#[test]
+fn a_lease_on_several_nodes_is_counted_on_each() {
+    let mut grants = grants();
+    let grant = grants.0.get_mut("lease-7").unwrap();
+    grant.node_selector = [("lease.comity.dev/lease-12".to_owned(), "true".to_owned())].into();
+    grant.resources.insert("mellanox.com/vf".to_owned(), "3".to_owned());
+    // The slice is that of an earlier lease.
+    assert_eq!(terms::terms(&grants)["counted.lease-12"], "nvidia.com/gpu");
+    grants.0.get_mut("lease-7").unwrap().node_selector.clear();
+    assert!(!terms::terms(&grants).keys().any(|key| key.starts_with("counted.")));
 }
 
 #[test]

@@ -1,0 +1,236 @@
+//! Proves that containers which ask for no GPU see none (`canary`), on each node before the node lends.
+//!
+//! Where NVIDIA's container runtime is the default, and `accept-nvidia-visible-devices-envvar-when-unprivileged` is set
+//! as it is by default, `NVIDIA_VISIBLE_DEVICES=all` gives a container every GPU of the node. Admission policies refuse the
+//! variable in pods, and cannot see it in images. So a pod of an image that sets it looks for devices on each node.
+//!
+//! The finished pods are the record, so a restart of the agent proves nothing twice. A node that is not proved is offered
+//! as unschedulable: its leases go on, and no new one is placed there.
+
+mod canary_plan;
+mod canary_pod;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_kubernetes::api::{CallError, within_limit};
+use comity_agent_kubernetes::call::creating;
+use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_kubernetes::watch_cache::WatchCache;
+use comity_agent_model::node_id::NodeSalt;
+use comity_agent_model::nodes::Nodes;
+use comity_proto::v1;
+use comity_runtime::Clock;
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt as _};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::CanarySettings;
+use canary_plan::{CanaryPlan, LendingNode, plan};
+use canary_pod::{CanaryMaker, CanaryPod};
+
+/// Namespace of the pods, in `deploy/agent/canary.yaml`.
+pub const CANARY_NAMESPACE: &str = "comity-canary";
+/// How often the plan is made without a change.
+const CANARY_INTERVAL: Duration = Duration::from_secs(2);
+/// How long the offer waits at the start until nodes and canaries are read.
+const FIRST_LIST_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Nodes that may not lend, with the reason.
+pub type Unproved = Arc<BTreeMap<String, String>>;
+
+/// Dependencies of the task.
+pub struct CanaryContext {
+    /// The API server.
+    pub client: Client,
+    /// The section `canary`.
+    pub settings: CanarySettings,
+    /// RuntimeClass of guests' pods, if they have one.
+    pub runtime_class: Option<String>,
+    /// Salt of node ids.
+    pub salt: NodeSalt,
+    /// The inventory.
+    pub nodes: watch::Receiver<Nodes>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Where the results go.
+pub struct CanaryResults {
+    /// The inventory, in which nodes that are not proved are unschedulable.
+    pub offered: watch::Sender<Nodes>,
+    /// For people.
+    pub unproved: watch::Sender<Unproved>,
+}
+
+/// Runs until told to stop. Canaries stay: they are the record.
+pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: CancellationToken) {
+    let own = Api::<Pod>::namespaced(context.client.clone(), CANARY_NAMESPACE);
+    let all = watcher::Config::default;
+    let mut node_events = watcher(Api::<Node>::all(context.client.clone()), all()).default_backoff().boxed();
+    let mut pod_events = watcher(own.clone(), all()).default_backoff().boxed();
+    let (mut nodes, mut pods) = (WatchCache::<(String, LendingNode)>::default(), WatchCache::<CanaryPod>::default());
+    let mut prover = Prover::new(&context, own, results);
+    let began = context.clock.elapsed();
+    loop {
+        let is_changed = tokio::select! {
+            () = stop.cancelled() => return,
+            Some(event) = node_events.next() => match event {
+                Ok(event) => nodes.take(event, |node| node_entry(node, &context.salt)),
+                Err(error) => prover.failed("watch nodes", &error.to_string()),
+            },
+            Some(event) = pod_events.next() => match event {
+                Ok(event) => pods.take(event, |pod| Some((pod.uid()?, CanaryPod::of(pod)))),
+                Err(error) => prover.failed("watch canaries", &error.to_string()),
+            },
+            Ok(()) = context.nodes.changed() => true,
+            () = context.clock.sleep(CANARY_INTERVAL) => true,
+        };
+        let Some(inventory) = context.nodes.borrow_and_update().clone().filter(|_| is_changed) else { continue };
+        let offered: BTreeSet<&str> = inventory.iter().map(|node| node.id.as_str()).collect();
+        if nodes.is_complete() && pods.is_complete() {
+            let lending = nodes.facts().filter(|(id, _)| offered.contains(id.as_str())).map(|(_, node)| node.clone());
+            let lending: Vec<LendingNode> = lending.collect();
+            let canaries: Vec<&CanaryPod> = pods.facts().collect();
+            let plan = plan(&lending, &canaries, context.clock.unix_ms(), context.settings.every());
+            prover.carry_out(&plan).await;
+            prover.publish(&inventory, plan.unproved);
+        } else if context.clock.elapsed().saturating_sub(began) > FIRST_LIST_PATIENCE {
+            let reason = "its canary cannot be read; apply deploy/agent/canary.yaml";
+            prover.publish(&inventory, offered.into_iter().map(|id| (id.to_owned(), reason.to_owned())).collect());
+        }
+    }
+}
+
+/// Removes the canaries of an agent whose configuration had them before.
+pub async fn clear(client: Client) {
+    let own = Api::<Pod>::namespaced(client, CANARY_NAMESPACE);
+    // Without the rights of `deploy/agent/canary.yaml` there never were any.
+    let Ok(left) = within_limit(own.list_metadata(&ListParams::default())).await else { return };
+    for pod in left.items {
+        if let Err(error) = within_limit(own.delete(&pod.name_any(), &DeleteParams::default())).await {
+            tracing::warn!(pod = pod.name_any(), %error, "cannot delete a canary");
+        }
+    }
+}
+
+fn node_entry(node: &Node, salt: &NodeSalt) -> Option<(String, Option<(String, LendingNode)>)> {
+    let name = node.metadata.name.clone()?;
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    let environment =
+        info.map(|info| format!("{} {}", info.boot_id, info.container_runtime_version)).unwrap_or_default();
+    let lending = LendingNode { name: name.clone(), environment };
+    Some((name.clone(), Some((salt.node_id(&name), lending))))
+}
+
+/// Makes and deletes canaries, and publishes what they prove.
+struct Prover {
+    own: Api<Pod>,
+    maker: CanaryMaker,
+    salt: NodeSalt,
+    results: CanaryResults,
+    failures: FailureLog,
+}
+
+impl Prover {
+    fn new(context: &CanaryContext, own: Api<Pod>, results: CanaryResults) -> Self {
+        let maker = CanaryMaker { image: context.settings.image.clone(), runtime_class: context.runtime_class.clone() };
+        Self { own, maker, salt: context.salt.clone(), results, failures: FailureLog::default() }
+    }
+
+    async fn carry_out(&mut self, plan: &CanaryPlan) {
+        for pod in &plan.delete {
+            let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+            let now = DeleteParams::default().grace_period(0).preconditions(same);
+            let deleted = within_limit(self.own.delete(&pod.name, &now)).await;
+            self.note("delete a canary", deleted.map(drop));
+        }
+        for wanted in &plan.make {
+            match self.maker.pod(wanted) {
+                Ok(pod) => {
+                    let made = within_limit(self.own.create(&creating(), &pod)).await;
+                    self.note("make a canary", made.map(drop));
+                }
+                Err(error) => drop(self.failed("make a canary", &error.to_string())),
+            }
+        }
+    }
+
+    /// Publishes the inventory, with nodes by name, or by id before the names are known.
+    fn publish(&mut self, inventory: &Arc<Vec<v1::Node>>, unproved: BTreeMap<String, String>) {
+        let ids: BTreeSet<String> = unproved.keys().flat_map(|node| [node.clone(), self.salt.node_id(node)]).collect();
+        let offered = Some(gated(inventory, &ids));
+        self.results.offered.send_if_modified(|before| {
+            let differs = *before != offered;
+            if differs {
+                before.clone_from(&offered);
+            }
+            differs
+        });
+        self.results.unproved.send_if_modified(|before| {
+            for (node, reason) in &unproved {
+                if before.get(node) != Some(reason) {
+                    tracing::warn!(node, reason, "this node is not lent");
+                }
+            }
+            for node in before.keys().filter(|node| !unproved.contains_key(*node)) {
+                tracing::info!(node, "this node is lent: its containers see no GPUs that they did not ask for");
+            }
+            let differs = **before != unproved;
+            if differs {
+                *before = Arc::new(unproved);
+            }
+            differs
+        });
+    }
+
+    fn note(&mut self, what: &str, result: Result<(), CallError>) {
+        match result {
+            Ok(()) => self.failures.cleared(what),
+            // Made or deleted already.
+            Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => drop(self.failed(what, &error.to_string())),
+        }
+    }
+
+    /// Logs a failure once; false, because it changes nothing.
+    fn failed(&mut self, what: &str, error: &str) -> bool {
+        if self.failures.is_new(what, error) {
+            tracing::warn!(what, error, "nodes may not be proved; is deploy/agent/canary.yaml applied?");
+        }
+        false
+    }
+}
+
+/// The inventory with these nodes unschedulable.
+fn gated(inventory: &Arc<Vec<v1::Node>>, unproved: &BTreeSet<String>) -> Arc<Vec<v1::Node>> {
+    if unproved.is_empty() {
+        return Arc::clone(inventory);
+    }
+    let gate =
+        |node: &v1::Node| v1::Node { schedulable: node.schedulable && !unproved.contains(&node.id), ..node.clone() };
+    Arc::new(inventory.iter().map(gate).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nodes_that_are_not_proved_become_unschedulable() {
+        let node = |id: &str, schedulable| v1::Node { id: id.to_owned(), schedulable, ..v1::Node::default() };
+        let inventory = Arc::new(vec![node("a", true), node("b", true), node("c", false)]);
+        let lends = |unproved: &[&str]| {
+            let unproved = unproved.iter().map(|id| (*id).to_owned()).collect();
+            gated(&inventory, &unproved).iter().map(|node| node.schedulable).collect::<Vec<_>>()
+        };
+        assert_eq!(lends(&[]), [true, true, false]);
+        assert_eq!(lends(&["b", "c"]), [true, false, false]);
+    }
+}
