@@ -11,7 +11,7 @@
 //! | runs | etcd, kube-apiserver, kube-controller-manager, kube-scheduler | the same, and kubelet, containerd, kube-proxy, NVIDIA's device plugin and GPU Feature Discovery; on demand CoreDNS and Liqo |
 //! | nodes | simulated by kwok: pods are scheduled, accounted and "run", no container exists | real: containers run |
 //! | GPUs | any number, with the labels of GPU Feature Discovery | boards, time slices and MIG instances of a stand-in for NVIDIA's driver, to be changed while the node runs; containers see their devices, and nothing computes |
-//! | network | loopback | two nodes in namespaces of their own, a router between them |
+//! | network | loopback | two nodes in namespaces of their own, or three, a router between them |
 //! | needs | nothing but the programs | Linux, root, Debian's containerd (`scripts/system-packages`) |
 //! | ready in | 4 to 10 s | 6 to 15 s, both clusters; 20 to 30 s with Liqo |
 //!
@@ -69,6 +69,7 @@ mod mig_manager;
 mod pki;
 mod port;
 mod process;
+mod python_image;
 pub mod real_clusters;
 pub mod requirements;
 mod simulated_node;
@@ -80,6 +81,7 @@ pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use mig_manager::MigLayouts;
 pub use pki::PkiError;
+pub use python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use process::{SweepError, sweep_stale};
 pub use real_clusters::{
     Board, GpuBox, LimitsEnforcement, Line, LiqoCluster, LiqoConfig, MigStrategy, RealCluster, RealClusters,
