@@ -93,7 +93,14 @@ pub struct BurstConfig {
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self { donor_gpus: 4, second_donor_gpus: 0, nodes: 1, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
+        Self {
+            donor_gpus: 4,
+            second_donor_gpus: 0,
+            nodes: 1,
+            peering_idle: "20s",
+            donor_liqo: &[],
+            with_liqoctl: false,
+        }
     }
 }
 

@@ -21,15 +21,12 @@ pub async fn add_checkpoint_bucket(burst: &Burst) -> Result<()> {
     let origin = &burst.clusters.origin;
     let dir = tempfile::tempdir()?;
     let (archive, program) = (dir.path().join("versitygw.tar"), burst.binaries.program("versitygw"));
-    let image =
-        Image { name: SERVER_IMAGE, program: &program, path: "/versitygw", user: "65532:65532", tmp: true };
+    let image = Image { name: SERVER_IMAGE, program: &program, path: "/versitygw", user: "65532:65532", tmp: true };
     image::write(&image, &archive)?;
     origin.import_image(&archive).await?;
 
     let metadata = json!({"name": CHECKPOINT_SECRET, "namespace": NAMESPACE, "labels": {"app": CHECKPOINT_SECRET}});
-    let key = |variable: &str, key: &str| {
-        json!({"name": variable, "valueFrom": {"secretKeyRef": {"name": CHECKPOINT_SECRET, "key": key}}})
-    };
+    let key = |variable: &str, key: &str| json!({"name": variable, "valueFrom": {"secretKeyRef": {"name": CHECKPOINT_SECRET, "key": key}}});
     let items = json!([
         {
             "apiVersion": "v1", "kind": "Secret", "metadata": metadata,
@@ -45,13 +42,16 @@ pub async fn add_checkpoint_bucket(burst: &Burst) -> Result<()> {
         {
             "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
             "spec": {
-                "volumes": [{"name": "bucket", "emptyDir": {}}],
+                "volumes": [{"name": "data", "emptyDir": {}}, {"name": "bucket", "emptyDir": {}}],
                 "containers": [{
                     "name": "server", "image": SERVER_IMAGE, "imagePullPolicy": "IfNotPresent",
                     // Each folder of /data is a bucket.
                     "args": ["--port", ":9000", "posix", "--nometa", "/data"],
                     "env": [key("ROOT_ACCESS_KEY", "AWS_ACCESS_KEY_ID"), key("ROOT_SECRET_KEY", "AWS_SECRET_ACCESS_KEY")],
-                    "volumeMounts": [{"name": "bucket", "mountPath": format!("/data/{CHECKPOINT_SECRET}")}],
+                    "volumeMounts": [
+                        {"name": "data", "mountPath": "/data"},
+                        {"name": "bucket", "mountPath": format!("/data/{CHECKPOINT_SECRET}")},
+                    ],
                     "readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1},
                 }],
             },

@@ -81,8 +81,8 @@ pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use mig_manager::MigLayouts;
 pub use pki::PkiError;
-pub use python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use process::{SweepError, sweep_stale};
+pub use python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use real_clusters::{
     Board, GpuBox, LimitsEnforcement, Line, LiqoCluster, LiqoConfig, MigStrategy, RealCluster, RealClusters,
     RealClustersConfig, RealClustersError, SharedName, Where,
