@@ -1,5 +1,5 @@
-//! A Job's lease is reclaimed because its donor needs the GPU: its pod is notified on both clusters, saves its work to
-//! a bucket and ends, and the Job's next pod continues at another donor from the last step.
+//! A Job's lease is reclaimed because its donor needs the GPU: its pod is notified, saves its work to a bucket and ends,
+//! and the Job's next pod continues at another donor from the last step.
 //!
 //! The Job is the example in docs/examples/checkpoint.
 
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use comity_scenarios::burst::{
     Burst, BurstConfig, CHECKPOINT_SECRET, DONOR, NAMESPACE, SECOND_DONOR, add_checkpoint_bucket, copy_policy,
 };
-use comity_scenarios::{FederationConfig, PATIENCE, Process, until};
+use comity_scenarios::{FederationConfig, PATIENCE, Process, Seen, Watch, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
 use comity_testkit::{PYTHON_IMAGE, RealCluster, RealClusters, Where, requirements};
 use serde_json::{Value, json};
@@ -46,10 +46,11 @@ async fn a_job_whose_donor_needs_its_gpu_saves_its_work_and_goes_on_at_another()
     assert_eq!(asked["spec"]["preemptible"]["graceMs"], 120_000, "{asked}");
     let (donor, cluster) = donor_of(&burst, &first).unwrap();
 
+    let notices = Notices::start(&burst).or_logs(federation);
     let began = Instant::now();
     need_a_gpu(cluster).await.or_logs(federation);
-    it_is_told(&burst, cluster, &pod, lease).await.or_logs(federation);
-    println!("{:>7} ms  both sides' pods say that {lease} at {donor} is being reclaimed", began.elapsed().as_millis());
+    notices.given(&burst, &pod, lease).await.or_logs(federation);
+    println!("{:>7} ms  the origin's pod says that {lease} at {donor} is being reclaimed", began.elapsed().as_millis());
     log.wait_for("the end of the lease", |line| line.text == "the lease is being reclaimed").await.or_logs(federation);
     log.wait_for("a checkpoint", |line| line.saved().is_some() && line.saved() == log.last_step())
         .await
@@ -171,40 +172,39 @@ async fn running(burst: &Burst, but_not: &str) -> Result<Value> {
     .await
 }
 
-/// The origin's pod, the donor's, an event and the GpuLease all say so.
-async fn it_is_told(burst: &Burst, donor: &RealCluster, pod: &Value, lease: &str) -> Result<()> {
-    let origin = &burst.clusters.origin;
-    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-    let here = ["-n", NAMESPACE, "get", "pod", name, "-o", "json"];
-    let there = ["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "json"];
-    let at = until("the pod to be annotated", PATIENCE, async || {
-        let pod: Value = serde_json::from_str(&origin.kubectl(&here).await?)?;
-        let annotations = &pod["metadata"]["annotations"];
+/// What the origin shows of a reclaim, recorded because it is gone soon after the workload has answered.
+struct Notices {
+    pods: Watch,
+    leases: Watch,
+}
+
+impl Notices {
+    fn start(burst: &Burst) -> Result<Self> {
+        let watch = |kind: &str| burst.watch_origin(&[kind, "-n", NAMESPACE]);
+        Ok(Self { pods: watch("pods")?, leases: watch("gpuleases")? })
+    }
+
+    /// Waits until the pod, the GpuLease and an event say that the lease is being reclaimed.
+    async fn given(&self, burst: &Burst, pod: &Value, lease: &str) -> Result<()> {
+        let uid = &pod["metadata"]["uid"];
+        let at = |pod: &Value| pod["metadata"]["annotations"]["comity.dev/reclaim-at"].as_str().map(str::to_owned);
+        let is_told = |seen: &Seen| seen.object["metadata"]["uid"] == *uid && at(&seen.object).is_some();
+        let told = self.pods.first("the pod to be annotated", PATIENCE, is_told).await?.object;
+        let annotations = &told["metadata"]["annotations"];
         ensure!(annotations["comity.dev/reclaim-reason"] == "local-need", "it says {annotations}");
-        Ok(annotations["comity.dev/reclaim-at"].as_str().map(str::to_owned))
-    })
-    .await?;
-    until("Liqo to carry the annotation over", PATIENCE, async || {
-        let list: Value = serde_json::from_str(&donor.kubectl(&there).await?)?;
-        let shadow = list["items"].as_array().into_iter().flatten().find(|pod| pod["metadata"]["name"] == name);
-        let annotations = &shadow.context("the donor has no such pod")?["metadata"]["annotations"];
-        ensure!(annotations["comity.dev/reclaim-at"] == at.as_str(), "it says {annotations}");
-        Ok(Some(()))
-    })
-    .await?;
-    let reasons = ["-n", NAMESPACE, "get", "events", "-o", "jsonpath={.items[*].reason}"];
-    until("the event", PATIENCE, async || {
-        let seen = origin.kubectl(&reasons).await?;
-        Ok(seen.split(' ').any(|reason| reason == "ComityReclaim").then_some(()))
-    })
-    .await?;
-    let shown = ["-n", NAMESPACE, "get", "gpulease", lease, "-o", "jsonpath={.status.reclaimAt}"];
-    until("the GpuLease to say so", PATIENCE, async || {
-        let seen = origin.kubectl(&shown).await?;
-        ensure!(seen == at, "it says {seen}");
-        Ok(Some(()))
-    })
-    .await
+        let is_shown = |seen: &Seen| {
+            let status = &seen.object["status"];
+            let is_reclaimed = status["state"] == "Reclaiming" && status["reclaimAt"].as_str() == at(&told).as_deref();
+            seen.object["metadata"]["name"] == lease && is_reclaimed
+        };
+        self.leases.first("the GpuLease to say so", PATIENCE, is_shown).await?;
+        let reasons = ["-n", NAMESPACE, "get", "events", "-o", "jsonpath={.items[*].reason}"];
+        until("the event", PATIENCE, async || {
+            let seen = burst.clusters.origin.kubectl(&reasons).await?;
+            Ok(seen.split(' ').any(|reason| reason == "ComityReclaim").then_some(()))
+        })
+        .await
+    }
 }
 
 /// A pod's log, which `kubectl logs --follow` reads on the origin.
