@@ -26,7 +26,10 @@ pub async fn add_checkpoint_bucket(burst: &Burst) -> Result<()> {
     origin.import_image(&archive).await?;
 
     let metadata = json!({"name": CHECKPOINT_SECRET, "namespace": NAMESPACE, "labels": {"app": CHECKPOINT_SECRET}});
-    let key = |variable: &str, key: &str| json!({"name": variable, "valueFrom": {"secretKeyRef": {"name": CHECKPOINT_SECRET, "key": key}}});
+    let variable = |name: &str, key: &str| {
+        let secret = json!({"name": CHECKPOINT_SECRET, "key": key});
+        json!({"name": name, "valueFrom": {"secretKeyRef": secret}})
+    };
     let items = json!([
         {
             "apiVersion": "v1", "kind": "Secret", "metadata": metadata,
@@ -47,7 +50,10 @@ pub async fn add_checkpoint_bucket(burst: &Burst) -> Result<()> {
                     "name": "server", "image": SERVER_IMAGE, "imagePullPolicy": "IfNotPresent",
                     // Each folder of /data is a bucket.
                     "args": ["--port", ":9000", "posix", "--nometa", "/data"],
-                    "env": [key("ROOT_ACCESS_KEY", "AWS_ACCESS_KEY_ID"), key("ROOT_SECRET_KEY", "AWS_SECRET_ACCESS_KEY")],
+                    "env": [
+                        variable("ROOT_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+                        variable("ROOT_SECRET_KEY", "AWS_SECRET_ACCESS_KEY"),
+                    ],
                     "volumeMounts": [
                         {"name": "data", "mountPath": "/data"},
                         {"name": "bucket", "mountPath": format!("/data/{CHECKPOINT_SECRET}")},

@@ -84,8 +84,8 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, no second donor, neither DNS nor Liqo, 20 s of silence at the origin
-    /// and 50 s at the donor, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, no second donor, neither DNS nor Liqo, 20 s of silence
+    /// at the origin and 50 s at donors, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,

@@ -69,8 +69,8 @@ impl Review for GateReview {
     }
 }
 
-/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate, and its checkpoint store with
-/// it. None does unless `holds`.
+/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate, and with it its checkpoint
+/// store. None does unless `holds`.
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{RealClusters, RealClustersError, Where};
 
-/// The quality of the network between origin and donor; a second donor keeps its own. Processes in the router always reach the origin, and the donor
-/// unless the network is cut.
+/// The quality of the network between origin and donor; a second donor keeps its own. Processes in the router always
+/// reach the origin, and the donor unless the network is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Line {
     /// Without impairment.
@@ -58,7 +58,7 @@ impl Line {
 }
 
 impl RealClusters {
-    /// Sets the quality of the network between the clusters.
+    /// Sets the quality of the network between origin and donor.
     ///
     /// # Errors
     ///
