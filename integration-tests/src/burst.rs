@@ -1,6 +1,8 @@
-//! Runs bursts: two clusters with real kubelets and Liqo, a federation over them, and an origin without GPUs.
+//! Runs bursts: clusters with real kubelets and Liqo, a federation over them, and an origin without GPUs.
 
 mod by_hand;
+mod checkpoint_bucket;
+mod clean;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,19 +19,22 @@ use crate::wait::{PATIENCE, until};
 use crate::watch::{Seen, Watch, now_ms};
 
 pub use by_hand::ByHand;
+pub use checkpoint_bucket::{CHECKPOINT_SECRET, add_checkpoint_bucket};
 
 /// The origin, as the example policy names it.
 pub const ORIGIN: &str = "polytech-campus";
 /// The donor, as the example policy names it.
 pub const DONOR: &str = "physics-farm";
+/// The second donor, as the example policy names it.
+pub const SECOND_DONOR: &str = "ncc-main";
 /// Namespace of the workloads, which has opted in to bursting.
 pub const NAMESPACE: &str = "team-a";
 
-/// Both clusters and the federation over them.
+/// The clusters and the federation over them.
 pub struct Burst {
     /// Programs of the test clusters.
     pub binaries: Binaries,
-    /// The two clusters.
+    /// The clusters.
     pub clusters: Arc<RealClusters>,
     federation: Option<Federation>,
 }
@@ -74,7 +79,9 @@ pub fn place(clusters: &Arc<RealClusters>, at: Where, address: &str) -> Place {
 pub struct BurstConfig {
     /// GPUs of the donor.
     pub donor_gpus: u32,
-    /// Nodes of each cluster. Where there are several, Node objects name the networks of their pods.
+    /// GPUs of the second donor; 0: there is none.
+    pub second_donor_gpus: u32,
+    /// Nodes of origin and donor. Where there are several, Node objects name the networks of their pods.
     pub nodes: u32,
     /// Whether pods of both clusters have the same addresses.
     pub pods_overlap: bool,
@@ -88,7 +95,15 @@ pub struct BurstConfig {
 
 impl Default for BurstConfig {
     fn default() -> Self {
-        Self { donor_gpus: 4, nodes: 1, pods_overlap: false, peering_idle: "20s", donor_liqo: &[], with_liqoctl: false }
+        Self {
+            donor_gpus: 4,
+            second_donor_gpus: 0,
+            nodes: 1,
+            pods_overlap: false,
+            peering_idle: "20s",
+            donor_liqo: &[],
+            with_liqoctl: false,
+        }
     }
 }
 
@@ -109,7 +124,7 @@ impl Burst {
         Self { binaries, clusters, federation: Some(federation) }
     }
 
-    /// Starts the two clusters with Liqo, without Comity.
+    /// Starts the clusters with Liqo, without Comity.
     ///
     /// # Errors
     /// When a component does not start.
@@ -120,6 +135,7 @@ impl Burst {
         let config = RealClustersConfig {
             origin_gpus: 0,
             donor_gpus: config.donor_gpus,
+            second_donor_gpus: config.second_donor_gpus,
             origin_nodes: config.nodes,
             donor_nodes: config.nodes,
             names_pod_networks: config.nodes > 1,
@@ -148,7 +164,9 @@ impl Burst {
             ..FederationConfig::with_example_policy()
         })
         .await?;
-        for (cluster, real, at) in [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)] {
+        let second = clusters.second_donor.iter().map(|real| (SECOND_DONOR, real, Where::SecondDonor));
+        let first = [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)];
+        for (cluster, real, at) in first.into_iter().chain(second) {
             let inventory = InventorySource::Kubernetes(install_agent(real).await?);
             let mut spec = AgentSpec {
                 place: place(clusters, at, real.node_ip()),
@@ -174,14 +192,16 @@ impl Burst {
         self.open().await
     }
 
-    /// Waits until the donor offers virtual nodes, and creates the namespace of the workloads.
+    /// Waits until the donors offer virtual nodes, and creates the namespace of the workloads.
     ///
     /// # Errors
-    /// When the donor does not offer them in time, with its offers.
+    /// When a donor does not offer them in time, with its offer.
     pub async fn open(&self) -> Result<()> {
-        until("the donor to offer virtual nodes", PATIENCE, async || {
-            let offers = self.federation().comity_as("admin", &["offers"]).await?;
-            ensure!(offers.to_string().contains("virtual-node"), "{offers}");
+        until("the donors to offer virtual nodes", PATIENCE, async || {
+            for (cluster, _) in self.donors() {
+                let offer = self.federation().comity_as("admin", &["offers", cluster]).await?;
+                ensure!(offer.to_string().contains("virtual-node"), "{offer}");
+            }
             Ok(Some(()))
         })
         .await?;
@@ -200,6 +220,12 @@ impl Burst {
     #[must_use]
     pub fn federation(&self) -> &Federation {
         self.federation.as_ref().expect("federate() comes first")
+    }
+
+    /// The donors, with the names that the policy gives them.
+    pub fn donors(&self) -> impl Iterator<Item = (&'static str, &RealCluster)> {
+        let second = self.clusters.second_donor.iter().map(|real| (SECOND_DONOR, real));
+        std::iter::once((DONOR, &self.clusters.donor)).chain(second)
     }
 
     /// As [`federation`](Self::federation), to kill and restart its processes.
@@ -376,50 +402,6 @@ impl Burst {
             let leases = leases["items"].as_array().into_iter().flatten();
             let leases: Vec<String> = leases.map(|lease| format!("{} {}", lease["id"], lease["state"])).collect();
             bail!("Job {job}: {}; pods: {pods}; leases: {}", object["status"], leases.join(", "))
-        })
-        .await
-    }
-
-    /// Waits until no lease is active.
-    ///
-    /// # Errors
-    /// Lists the remaining ones.
-    pub async fn no_lease(&self) -> Result<()> {
-        until("the leases to be given back", PATIENCE, async || {
-            let leases = self.federation().comity(&["lease", "list"]).await?;
-            ensure!(leases["items"].as_array().is_none_or(Vec::is_empty), "still there: {leases}");
-            Ok(Some(()))
-        })
-        .await
-    }
-
-    /// Waits until neither cluster has objects of a lease or peering.
-    ///
-    /// # Errors
-    /// Lists the remaining objects.
-    pub async fn nothing_left(&self) -> Result<()> {
-        until("nothing to be left", PATIENCE, async || {
-            for (real, kinds) in [
-                (
-                    &self.clusters.origin,
-                    "resourceslices.authentication.liqo.io,virtualnodes.offloading.liqo.io,\
-                     identities.authentication.liqo.io,namespaceoffloadings.offloading.liqo.io",
-                ),
-                (
-                    &self.clusters.donor,
-                    "resourceslices.authentication.liqo.io,quotas.offloading.liqo.io,shadowpods.offloading.liqo.io",
-                ),
-            ] {
-                let left = real.kubectl(&["get", kinds, "-A", "-o", "name"]).await?;
-                ensure!(left.trim().is_empty(), "{} has {left}", real.name());
-            }
-            let nodes = self.clusters.origin.kubectl(&["get", "nodes", "-o", "name"]).await?;
-            let real = self.clusters.origin.nodes() as usize;
-            ensure!(nodes.lines().count() == real, "the origin has nodes {nodes}");
-            let shadow_pods = ["get", "pods", "-A", "-l", "liqo.io/managed-by=shadowpod", "-o", "name"];
-            let pods = self.clusters.donor.kubectl(&shadow_pods).await?;
-            ensure!(pods.trim().is_empty(), "the donor has {pods}");
-            Ok(Some(()))
         })
         .await
     }

@@ -16,6 +16,7 @@
 mod broker;
 mod burst_loop;
 mod burst_request;
+mod checkpoint_store;
 mod cluster_watch;
 pub(crate) mod facts;
 mod gate_review;
@@ -63,6 +64,8 @@ pub const PREEMPTIBLE_GRACE: &str = "comity.dev/preemptible-grace";
 pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
 /// Annotation of such a pod: "true" if what it saved fits only the type of GPUs that it ran on.
 pub const SAME_GPU_TYPE: &str = "comity.dev/preemptible-same-gpu-type";
+/// Annotation of a pod: the Secret of its namespace by which its containers reach their checkpoints.
+pub const CHECKPOINT_SECRET: &str = "comity.dev/checkpoint-secret";
 /// Annotation of a pod: "Preferred" or "Required", whether NVLink joins its GPUs.
 pub const NVLINK: &str = "comity.dev/nvlink";
 /// Annotation of a pod: "Aligned" for CPU and memory from the NUMA nodes of its GPUs.

@@ -1,6 +1,8 @@
 //! Each command of the documentation runs, and prints what the pages show. `COMITY_WRITE_DOCS=1` writes the output of
 //! this run into the pages instead; `COMITY_DOCS_PAGE=start.md` runs one page.
 
+#[path = "docs/checkpoint_example.rs"]
+mod checkpoint_example;
 #[path = "docs/odd_inputs.rs"]
 mod odd_inputs;
 

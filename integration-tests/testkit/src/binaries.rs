@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 45] = [
+const MODULES: [(&str, &str); 48] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -54,6 +54,9 @@ const MODULES: [(&str, &str); 45] = [
     ("liqo-1.0.3/go.mod", include_str!("../go/liqo-1.0.3/go.mod")),
     ("liqo-1.0.3/go.sum", include_str!("../go/liqo-1.0.3/go.sum")),
     ("liqo-1.0.3/tools.go", include_str!("../go/liqo-1.0.3/tools.go")),
+    ("versitygw/go.mod", include_str!("../go/versitygw/go.mod")),
+    ("versitygw/go.sum", include_str!("../go/versitygw/go.sum")),
+    ("versitygw/tools.go", include_str!("../go/versitygw/tools.go")),
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
@@ -69,7 +72,7 @@ pub enum Needs {
     ControlPlane,
     /// Also kubelet, kube-proxy and the programs inside real nodes.
     RealNodes,
-    /// Also CoreDNS and Liqo, for the pods of real clusters.
+    /// Also CoreDNS, Liqo and an S3 server, for the pods of real clusters.
     Liqo,
     /// Also the programs that only benchmarks use: `liqoctl` and `wireguard-go`.
     Benchmark,
@@ -264,7 +267,7 @@ const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "
 const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "dra-driver", "line"];
 /// NVIDIA's programs, and the stand-in for the library of its driver.
 const NVIDIA: [&str; 3] = ["nvidia-device-plugin", "gpu-feature-discovery", "libnvidia-ml.so.1"];
-const BESIDE_LIQO: [&str; 2] = ["coredns", "render-chart"];
+const BESIDE_LIQO: [&str; 3] = ["coredns", "render-chart", "versitygw"];
 /// Programs and chart of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
@@ -357,6 +360,7 @@ mod tests {
             "liqo",
             "liqo-1.1.2",
             "liqo-1.0.3",
+            "versitygw",
             "wireguard",
         ] {
             let sums = MODULES.iter().find(|(path, _)| *path == format!("{module}/go.sum")).unwrap().1;

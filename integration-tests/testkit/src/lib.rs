@@ -11,7 +11,7 @@
 //! | runs | etcd, kube-apiserver, kube-controller-manager, kube-scheduler | the same, and kubelet, containerd, kube-proxy, NVIDIA's device plugin and GPU Feature Discovery; on demand CoreDNS and Liqo |
 //! | nodes | simulated by kwok: pods are scheduled, accounted and "run", no container exists | real: containers run |
 //! | GPUs | any number, with the labels of GPU Feature Discovery | boards, time slices and MIG instances of a stand-in for NVIDIA's driver, to be changed while the node runs; containers see their devices, and nothing computes |
-//! | network | loopback | two nodes in namespaces of their own, a router between them |
+//! | network | loopback | two nodes in namespaces of their own, or three, a router between them |
 //! | needs | nothing but the programs | Linux, root, Debian's containerd (`scripts/system-packages`) |
 //! | ready in | 4 to 10 s | 6 to 15 s, both clusters; 20 to 30 s with Liqo |
 //!
@@ -34,8 +34,9 @@
 //! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together with the go.mod
 //! and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else the official download, else built
 //! from the Go modules. The first build takes some ten minutes on two cores, two of them for NVIDIA's programs, which also
-//! need a C compiler, and some five more for CoreDNS and Liqo; after that it is a look into the cache. Liqo's manifests are not in this crate: its Helm chart comes from the same
-//! module as its programs and is rendered at each start.
+//! need a C compiler, and some seven more for CoreDNS, Liqo and an S3 server; after that it is a look into the cache.
+//! Liqo's manifests are not in this crate: its Helm chart comes from the same module as its programs and is rendered at
+//! each start.
 //!
 //! # How nothing is left behind
 //!
@@ -69,6 +70,7 @@ mod mig_manager;
 mod pki;
 mod port;
 mod process;
+mod python_image;
 pub mod real_clusters;
 pub mod requirements;
 mod simulated_node;
@@ -81,6 +83,7 @@ pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControlle
 pub use mig_manager::MigLayouts;
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
+pub use python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use real_clusters::{
     Board, GpuBox, LimitsEnforcement, Line, LiqoCluster, LiqoConfig, MigStrategy, RealCluster, RealClusters,
     RealClustersConfig, RealClustersError, SharedName, Where,

@@ -1,7 +1,8 @@
-//! Runs two clusters with real kubelets and containers, joined by a router. Needs Linux and root.
+//! Runs two clusters with real kubelets and containers, or three, joined by a router. Needs Linux and root.
 //!
 //! ```text
 //! origin 198.51.100.10 ── [router 198.51.100.1 │ 203.0.113.1] ── 203.0.113.10 donor
+//!                                              │   192.0.2.1] ── 192.0.2.10 second donor, on demand
 //! ```
 //!
 //! Each cluster is one node, or up to three: a set of namespaces in which containerd, kubelet, kube-proxy and every
@@ -36,7 +37,7 @@ use crate::kubectl::KubectlError;
 use crate::pki::PkiError;
 use crate::port::random;
 
-use node_files::{DONOR, MAX_NODES, NodeSettings, ORIGIN};
+use node_files::{DONOR, MAX_NODES, NodeSettings, ORIGIN, SECOND_DONOR};
 use supervisor::Supervisor;
 
 pub use cluster::RealCluster;
@@ -52,13 +53,15 @@ const DNS_IMAGE: &str = "comity.local/coredns:1";
 /// The image of workloads: prints its GPUs and serves HTTP on port 8080. Runs as user 65532; every node has it.
 pub const PROBE_IMAGE: &str = "comity.local/probe:1";
 
-/// The parameters of the two clusters.
+/// The parameters of the clusters.
 #[derive(Debug, Clone)]
 pub struct RealClustersConfig {
     /// Whole L40S of each of the origin's nodes; [`RealCluster::set_gpus`] changes them.
     pub origin_gpus: u32,
     /// Whole L40S of each of the donor's nodes.
     pub donor_gpus: u32,
+    /// Whole L40S of a second donor, which has one node; 0: there is no second donor.
+    pub second_donor_gpus: u32,
     /// GPUs of each of the donor's nodes that a stand-in for NVIDIA's DRA driver publishes. The cluster has no DeviceClass
     /// of them: that comes with the driver's chart.
     pub donor_dra_gpus: u32,
@@ -70,25 +73,26 @@ pub struct RealClustersConfig {
     pub names_pod_networks: bool,
     /// Whether pods of both clusters have the same addresses, those of the origin.
     pub pods_overlap: bool,
-    /// Whether both have CoreDNS.
+    /// Whether all have CoreDNS.
     pub dns: bool,
-    /// Liqo for both. Like `dns`, it needs the programs of [`Needs::Liqo`](crate::Needs::Liqo).
+    /// Liqo for all. Like `dns`, it needs the programs of [`Needs::Liqo`](crate::Needs::Liqo).
     pub liqo: Option<LiqoConfig>,
     /// Silence after which a node of the origin is not ready. Kubernetes' default is 50 s.
     pub origin_node_grace: Duration,
-    /// Silence after which a node of the donor is not ready.
+    /// Silence after which a node of a donor is not ready.
     pub donor_node_grace: Duration,
     /// How long the start may take; 6 to 15 s is usual, 20 to 30 s with Liqo.
     pub patience: Duration,
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, neither DNS nor Liqo, 20 s of silence at the origin
-    /// and 50 s at the donor, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, no second donor, neither DNS nor Liqo, 20 s of silence
+    /// at the origin and 50 s at donors, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
             donor_gpus: 4,
+            second_donor_gpus: 0,
             donor_dra_gpus: 0,
             origin_nodes: 1,
             donor_nodes: 1,
@@ -157,24 +161,28 @@ pub enum RealClustersError {
     Pki(#[from] PkiError),
 }
 
-/// A location in the network of the two clusters.
+/// A location in the network of the clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
     /// The origin's node.
     Origin,
     /// The donor's node.
     Donor,
-    /// The router between them, which reaches both nodes.
+    /// The second donor's node.
+    SecondDonor,
+    /// The router between them, which reaches all nodes.
     Router,
 }
 
-/// Both clusters. Dropping this stops them and every process in their networks.
+/// The clusters. Dropping this stops them and every process in their networks.
 #[derive(Debug)]
 pub struct RealClusters {
     /// The cluster that borrows.
     pub origin: RealCluster,
     /// The cluster that lends.
     pub donor: RealCluster,
+    /// Another cluster that lends, if the parameters ask for one.
+    pub second_donor: Option<RealCluster>,
     router_pid: u32,
     supervisor: Supervisor,
 }
@@ -186,7 +194,7 @@ impl RealClusters {
         machine::missing()
     }
 
-    /// Removes leftovers of killed runs, starts both clusters and waits until their nodes are Ready with their GPUs. If
+    /// Removes leftovers of killed runs, starts the clusters and waits until their nodes are Ready with their GPUs. If
     /// `config` enables them, also waits until DNS answers, Liqo's Deployments are available and its webhook answers.
     ///
     /// # Errors
@@ -221,13 +229,17 @@ impl RealClusters {
             ..DONOR
         };
         let donor = settings(donor, config.donor_gpus, config.donor_nodes, config.donor_node_grace);
-        if let Err(error) = prepare(&dir, &id, binaries, &config, [&origin, &donor]) {
+        let second_donor = (config.second_donor_gpus > 0)
+            .then(|| settings(SECOND_DONOR, config.second_donor_gpus, 1, config.donor_node_grace));
+        let mut nodes = vec![(Where::Origin, origin), (Where::Donor, donor)];
+        nodes.extend(second_donor.map(|settings| (Where::SecondDonor, settings)));
+        if let Err(error) = prepare(&dir, &id, binaries, &config, &nodes) {
             drop(fs::remove_dir_all(&dir));
             return Err(error);
         }
         let began = Instant::now();
         let supervisor = Supervisor::start(&dir, config.patience).await?;
-        tracing::info!(took = ?began.elapsed(), dir = %dir.display(), "both clusters are ready");
+        tracing::info!(took = ?began.elapsed(), dir = %dir.display(), "the clusters are ready");
         let cluster = |settings: NodeSettings, place: Where| {
             let liqo_id = config.liqo.as_ref().and_then(|liqo| liqo.at(place)).map(|liqo| liqo.id.clone());
             RealCluster::open(settings, &dir, binaries, liqo_id)
@@ -235,6 +247,7 @@ impl RealClusters {
         Ok(Self {
             origin: cluster(origin, Where::Origin)?,
             donor: cluster(donor, Where::Donor)?,
+            second_donor: second_donor.map(|settings| cluster(settings, Where::SecondDonor)).transpose()?,
             router_pid: read_pid(&dir.join("router/init.pid"))?,
             supervisor,
         })
@@ -242,13 +255,12 @@ impl RealClusters {
 
     /// A command in the network of a node or of the router: its files are the host's, its sockets are there. It is
     /// killed with the clusters at the latest.
+    ///
+    /// # Panics
+    /// For the second donor, if there is none.
     #[must_use]
     pub fn command_in(&self, place: Where, program: &Path, args: &[&str]) -> tokio::process::Command {
-        let pid = match place {
-            Where::Origin => self.origin.init_pid(),
-            Where::Donor => self.donor.init_pid(),
-            Where::Router => self.router_pid,
-        };
+        let pid = self.cluster(place).map_or(self.router_pid, RealCluster::init_pid);
         let mut command = in_network(pid);
         command.arg(program).args(args);
         command
@@ -256,21 +268,32 @@ impl RealClusters {
 
     /// The router's address on the side of a cluster: brokers in the router are reached there. The origin's side for
     /// the router itself.
+    ///
+    /// # Panics
+    /// For the second donor, if there is none.
     #[must_use]
     pub fn router_address(&self, side: Where) -> &'static str {
-        match side {
-            Where::Origin | Where::Router => self.origin.gateway(),
-            Where::Donor => self.donor.gateway(),
+        self.cluster(side).unwrap_or(&self.origin).gateway()
+    }
+
+    /// The cluster at a place; `None` for the router.
+    fn cluster(&self, place: Where) -> Option<&RealCluster> {
+        match place {
+            Where::Origin => Some(&self.origin),
+            Where::Donor => Some(&self.donor),
+            Where::SecondDonor => Some(self.second_donor.as_ref().expect("the parameters ask for a second donor")),
+            Where::Router => None,
         }
     }
 
-    /// The folder with everything of the two clusters; logs are in `run.log`, `origin/log` and `donor/log`.
+    /// The folder with everything of the clusters; logs are in `run.log`, `origin/log`, `donor/log` and
+    /// `second-donor/log`.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.supervisor.dir
     }
 
-    /// Stops both clusters and removes all their files.
+    /// Stops the clusters and removes all their files.
     ///
     /// # Errors
     ///
@@ -297,7 +320,7 @@ fn prepare(
     id: &str,
     binaries: &Binaries,
     config: &RealClustersConfig,
-    nodes: [&NodeSettings; 2],
+    nodes: &[(Where, NodeSettings)],
 ) -> Result<(), RealClustersError> {
     let write =
         |path: PathBuf, text: &str| fs::write(&path, text).map_err(|source| RealClustersError::Io { path, source });
@@ -305,16 +328,16 @@ fn prepare(
     write(dir.join("real-clusters"), CLUSTERS_SCRIPT)?;
     let bin = binaries.folder().display();
     let chart = config.liqo.as_ref().map(|liqo| liqo.version.file("chart")).unwrap_or_default();
-    let first = nodes.iter().map(|cluster| cluster.folder(1));
-    let further = nodes.iter().flat_map(|cluster| (2..=cluster.nodes).map(|number| cluster.folder(number)));
+    let first = nodes.iter().map(|(_, cluster)| cluster.folder(1));
+    let further = nodes.iter().flat_map(|(_, cluster)| (2..=cluster.nodes).map(|number| cluster.folder(number)));
     let all = first.chain(further).collect::<Vec<_>>().join(" ");
     let settings = format!("BIN='{bin}'\nLIQO_CHART='{chart}'\nCGROUP=comity-{id}\nNODES='{all}'\n");
     write(dir.join("settings"), &settings)?;
-    for (node, place) in nodes.into_iter().zip([Where::Origin, Where::Donor]) {
+    for (place, node) in nodes {
         node_files::write(dir, node, cni)?;
         let dir = dir.join(node.name);
         if let Some(liqo) = &config.liqo
-            && let Some(cluster) = liqo.at(place)
+            && let Some(cluster) = liqo.at(*place)
         {
             liqo::render(&dir, binaries, liqo, cluster)?;
         }

@@ -38,8 +38,8 @@ const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 const CHANGE_ASSUMED_MS: u64 = 5_000;
 /// Pause after a failure.
 const RETRY_MS: u64 = 1_000;
-/// How long a request that lost its lease to a reclaim waits for pods: a Job makes them again after ten seconds, later
-/// if they failed before.
+/// How long a request that lost its lease to a reclaim, and its next lease, wait for pods: a Job makes them again after
+/// ten seconds, later if they failed before.
 const MOVES_FOR_MS: u64 = 60_000;
 /// Newest events of one pod that are remembered.
 const MAX_WRITTEN_NOTES: usize = 16;

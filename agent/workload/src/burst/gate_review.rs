@@ -1,4 +1,5 @@
-//! The review that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease.
+//! The review that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease, and
+//! access to their checkpoints.
 //!
 //! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
@@ -11,6 +12,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::checkpoint_store::{checkpoint_secret, checkpoint_steps};
 use super::facts::demand::shape;
 use super::facts::offload::obstacle;
 use super::{GATE, LEASE, OFFLOAD_LABEL};
@@ -67,7 +69,8 @@ impl Review for GateReview {
     }
 }
 
-/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate. None does unless `holds`.
+/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate, and with it its checkpoint
+/// store. None does unless `holds`.
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.
@@ -110,13 +113,18 @@ fn patch(pod: &Pod) -> Patch {
     } else {
         json!({ "op": "add", "path": "/spec/schedulingGates", "value": [gate] })
     };
-    serde_json::from_value(Value::Array(vec![label, gate])).expect("both steps are steps of a JSON patch")
+    let annotations = pod.metadata.annotations.as_ref();
+    let secret = annotations.and_then(|annotations| checkpoint_secret(annotations).ok().flatten());
+    let mut steps = vec![label, gate];
+    steps.extend(secret.into_iter().flat_map(|secret| checkpoint_steps(pod, secret)));
+    serde_json::from_value(Value::Array(steps)).expect("each is a step of a JSON patch")
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::burst::CHECKPOINT_SECRET;
 
     fn reviewed(pod: Value) -> (bool, Option<Value>) {
         reviewed_where(pod, true)
@@ -159,6 +167,21 @@ mod tests {
         let (_, patch) = reviewed(pod(labelled, json!({ "schedulingGates": [{ "name": "other" }] })));
         let paths: Vec<_> = patch.unwrap().as_array().unwrap().iter().map(|step| step["path"].clone()).collect();
         assert_eq!(paths, ["/metadata/labels/comity.dev~1burst", "/spec/schedulingGates/-"]);
+    }
+
+    #[test]
+    fn a_pod_that_names_a_checkpoint_store_gets_it_with_the_gate() {
+        let named = |name: &str| json!({ "name": "p", "annotations": { CHECKPOINT_SECRET: name } });
+        let paths = |metadata: Value| {
+            let (_, patch) = reviewed(pod(metadata, json!({})));
+            patch.unwrap().as_array().unwrap().iter().map(|step| step["path"].clone()).collect::<Vec<_>>()
+        };
+        let container = "/spec/containers/0";
+        assert_eq!(
+            paths(named("bucket"))[2..],
+            ["/spec/volumes".to_owned(), format!("{container}/envFrom"), format!("{container}/volumeMounts")]
+        );
+        assert_eq!(paths(named("No Name")).len(), 2);
     }
 
     #[test]

@@ -26,7 +26,7 @@ enum Kind {
         /// Also get the programs of real nodes.
         #[arg(long)]
         kubelets: bool,
-        /// Also get CoreDNS and Liqo.
+        /// Also get CoreDNS, Liqo and an S3 server.
         #[arg(long)]
         liqo: bool,
         /// Also get the programs that benchmarks compare with.
@@ -42,11 +42,14 @@ enum Kind {
         #[arg(long, default_value_t = 8)]
         gpus: u32,
     },
-    /// Run two clusters with real kubelets and containers. Needs root.
+    /// Run two clusters with real kubelets and containers, or three. Needs root.
     Real {
         /// GPUs of the donor's node.
         #[arg(long, default_value_t = 4)]
         gpus: u32,
+        /// GPUs of the second donor's node; 0: there is no second donor.
+        #[arg(long, default_value_t = 0)]
+        second_donor_gpus: u32,
         /// GPUs of the origin's node.
         #[arg(long, default_value_t = 0)]
         origin_gpus: u32,
@@ -56,17 +59,17 @@ enum Kind {
         /// Nodes of the donor, 1 to 3.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
         donor_nodes: u32,
-        /// Run CoreDNS in both clusters.
+        /// Run CoreDNS in all clusters.
         #[arg(long)]
         dns: bool,
-        /// Run CoreDNS and Liqo in both clusters.
+        /// Run CoreDNS and Liqo in all clusters.
         #[arg(long)]
         liqo: bool,
         /// Seconds of silence after which a node of the origin is not ready.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         node_grace: u64,
     },
-    /// Cut, impair or restore the network between two running clusters. Needs root.
+    /// Cut, impair or restore the network between origin and donor. Needs root.
     Line {
         /// Folder that `real` printed before `ready`.
         dir: PathBuf,
@@ -126,10 +129,11 @@ async fn main() -> anyhow::Result<()> {
             interrupted().await?;
             cluster.stop().await?;
         }
-        Kind::Real { gpus, origin_gpus, origin_nodes, donor_nodes, dns, liqo, node_grace } => {
+        Kind::Real { gpus, second_donor_gpus, origin_gpus, origin_nodes, donor_nodes, dns, liqo, node_grace } => {
             let binaries = Binaries::ensure(if dns || liqo { Needs::Liqo } else { Needs::RealNodes }).await?;
             let config = RealClustersConfig {
                 donor_gpus: gpus,
+                second_donor_gpus,
                 origin_gpus,
                 origin_nodes,
                 donor_nodes,
@@ -140,7 +144,7 @@ async fn main() -> anyhow::Result<()> {
             };
             let clusters = RealClusters::start(&binaries, config).await?;
             let kubectl = binaries.program("kubectl");
-            for cluster in [&clusters.origin, &clusters.donor] {
+            for cluster in [&clusters.origin, &clusters.donor].into_iter().chain(&clusters.second_donor) {
                 println!(
                     "# {}: node {}, pods {}, Services {}",
                     cluster.name(),

@@ -1,4 +1,4 @@
-//! One of the two running clusters.
+//! One of the running clusters.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const METRICS_IMAGE: &str = "comity.local/metrics-server:1";
 /// Timeout of an API server's restart; 2 s is usual.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 
-/// One of the two clusters.
+/// One of the clusters.
 #[derive(Debug)]
 pub struct RealCluster {
     pub(super) settings: NodeSettings,
@@ -57,7 +57,7 @@ impl RealCluster {
         Ok(cluster)
     }
 
-    /// `origin` or `donor`.
+    /// `origin`, `donor` or `second-donor`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.settings.name

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::{RealCluster, RealClusters, RealClustersError, Where};
+use super::{RealClusters, RealClustersError, Where};
 
-/// The quality of the network between the two clusters. Processes in the router always reach the origin, and the donor
-/// unless the network is cut.
+/// The quality of the network between origin and donor; a second donor keeps its own. Processes in the router always
+/// reach the origin, and the donor unless the network is cut.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Line {
     /// Without impairment.
@@ -58,7 +58,7 @@ impl Line {
 }
 
 impl RealClusters {
-    /// Sets the quality of the network between the clusters.
+    /// Sets the quality of the network between origin and donor.
     ///
     /// # Errors
     ///
@@ -88,13 +88,5 @@ impl RealClusters {
         let Some(cluster) = self.cluster(place) else { return Ok(()) };
         cluster.start_daemon("kube-apiserver").await?;
         cluster.answers().await
-    }
-
-    fn cluster(&self, place: Where) -> Option<&RealCluster> {
-        match place {
-            Where::Origin => Some(&self.origin),
-            Where::Donor => Some(&self.donor),
-            Where::Router => None,
-        }
     }
 }

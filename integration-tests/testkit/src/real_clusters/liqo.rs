@@ -1,4 +1,4 @@
-//! Renders Liqo's chart for both clusters before they start.
+//! Renders Liqo's chart for the clusters before they start.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use super::node_files::{DONOR, NodeSettings, ORIGIN};
+use super::node_files::{DONOR, NodeSettings, ORIGIN, SECOND_DONOR};
 use super::{RealClustersError, Where};
 use crate::binaries::{Binaries, LiqoVersion};
 
@@ -48,16 +48,18 @@ pub struct LiqoCluster {
     pub virtual_kubelet_args: Vec<String>,
 }
 
-/// Liqo in both clusters, without its network module: pods of different clusters communicate without Liqo.
+/// Liqo in the clusters, without its network module: pods of different clusters communicate without Liqo.
 #[derive(Debug, Clone)]
 pub struct LiqoConfig {
-    /// The version of both, whose programs must be installed.
+    /// The version of all, whose programs must be installed.
     pub version: LiqoVersion,
     /// Liqo in the origin.
     pub origin: LiqoCluster,
     /// Liqo in the donor.
     pub donor: LiqoCluster,
-    /// How both clusters count pods.
+    /// Liqo in the second donor, if there is one.
+    pub second_donor: LiqoCluster,
+    /// How the clusters count pods.
     pub limits: LimitsEnforcement,
 }
 
@@ -70,6 +72,7 @@ impl Default for LiqoConfig {
             version: LiqoVersion::default(),
             origin: LiqoCluster::of(&ORIGIN),
             donor: LiqoCluster::of(&DONOR),
+            second_donor: LiqoCluster::of(&SECOND_DONOR),
             limits: LimitsEnforcement::default(),
         }
     }
@@ -81,6 +84,7 @@ impl LiqoConfig {
         match place {
             Where::Origin => Some(&self.origin),
             Where::Donor => Some(&self.donor),
+            Where::SecondDonor => Some(&self.second_donor),
             Where::Router => None,
         }
     }

@@ -78,6 +78,24 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     node_grace: 50,
 };
 
+/// Its name is that of an interface of the router, which has at most 15 characters.
+pub(super) const SECOND_DONOR: NodeSettings = NodeSettings {
+    name: "second-donor",
+    node_ip: "192.0.2.10",
+    gateway: "192.0.2.1",
+    pod_network: "10.230.0.0/24",
+    pod_networks: "10.230.0.0/22",
+    service_network: "10.231.0.0/24",
+    service_ip: Ipv4Addr::new(10, 231, 0, 1),
+    dns_ip: "10.231.0.10",
+    gpus: 0,
+    dra_gpus: 0,
+    nodes: 1,
+    names_pod_networks: false,
+    dns: false,
+    node_grace: 50,
+};
+
 impl NodeSettings {
     /// The folder of the N-th node, from 1.
     pub(super) fn folder(&self, node: u32) -> String {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::burst::checkpoint_store::checkpoint_obstacle;
 use crate::burst::facts::demand::{Shape, shape};
 use crate::burst::facts::offload::obstacle;
 use crate::burst::facts::pod_options::PodOptions;
@@ -121,7 +122,7 @@ impl PodFacts {
             has_controller: metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true)),
             shape,
             options,
-            obstacle: obstacle(pod).or(unreadable),
+            obstacle: obstacle(pod).or(unreadable).or_else(|| checkpoint_obstacle(pod)),
             opted_out: [labels, annotations]
                 .iter()
                 .any(|map| map.get(OFFLOAD_LABEL).is_some_and(|text| text == "false")),

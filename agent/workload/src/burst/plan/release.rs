@@ -33,7 +33,9 @@ impl Planner<'_> {
                     // The namespace opted out, is gone, or is invalid: its pods will not use the lease.
                     _ => 0,
                 };
-                let Some(due) = facts.idle_since_ms.map(|since| since.saturating_add(cooldown)) else { continue };
+                let Some(idle_since) = facts.idle_since_ms else { continue };
+                // A lease that replaces a reclaimed one waits for the pods that controllers make again.
+                let due = idle_since.saturating_add(cooldown).max(slot.kept_until_ms);
                 if due <= self.snapshot.now_ms {
                     actions.push(BurstAction::ReleaseLease { lease: lease.to_owned() });
                 } else {

@@ -363,6 +363,10 @@ fn unused_requests_and_leases_are_released() {
     assert_eq!(plan(&snapshot), [BurstAction::WakeAt { at_ms: NOW + 1_000 }]);
     snapshot.now_ms += 1_000;
     assert_eq!(plan(&snapshot), [BurstAction::ReleaseLease { lease: "lease-3".to_owned() }]);
+    // It replaces a lease that was reclaimed, and its pods are made again a little later.
+    snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().kept_until_ms = NOW + 30_000;
+    assert_eq!(plan(&snapshot), [BurstAction::WakeAt { at_ms: NOW + 30_000 }]);
+    snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().kept_until_ms = 0;
     // One running pod keeps the whole lease; a finished one does not.
     snapshot.pods.push(pod("a"));
     snapshot.pods[0].facts.node = Some("lease-3".to_owned());
