@@ -72,6 +72,7 @@ mod process;
 pub mod real_clusters;
 pub mod requirements;
 mod simulated_node;
+mod tenant_attempts;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
@@ -86,6 +87,7 @@ pub use real_clusters::{
     RealClustersConfig, RealClustersError, SharedName, Where,
 };
 pub use simulated_node::SimulatedNode;
+pub use tenant_attempts::{AttackedLease, Attempt, Protection, Refusal};
 
 /// Whether `COMITY_TESTKIT_KEEP` is set, which keeps files and logs of stopped clusters.
 fn keep_files() -> bool {
