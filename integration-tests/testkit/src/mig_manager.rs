@@ -81,18 +81,28 @@ impl MigLayouts {
         resources
     }
 
-    /// The profiles of each device's instances, largest first, as mig-parted creates them.
+    /// The profiles of each device's instances, in an order in which the driver has room for all: mig-parted tries orders
+    /// until one works.
     #[must_use]
     pub(crate) fn instances(&self) -> Vec<Option<Vec<String>>> {
         let of_device = |counts: &BTreeMap<String, u32>| {
-            let repeated = |(profile, count): (&String, &u32)| vec![profile.clone(); *count as usize];
-            let mut profiles: Vec<String> = counts.iter().flat_map(repeated).collect();
-            let slices = |profile: &String| profile.split_once('g').and_then(|(slices, _)| slices.parse::<u32>().ok());
-            profiles.sort_by_key(|profile| std::cmp::Reverse(slices(profile)));
+            let mut profiles: Vec<String> = Vec::new();
+            for (profile, count) in counts {
+                profiles.extend((0..*count).map(|_| profile.clone()));
+            }
+            // 4g and 7g start at slot 0 only. A 3g goes behind all others, which need the slots before it.
+            profiles.sort_by_key(|profile| (profile.starts_with("3g"), std::cmp::Reverse(size(profile))));
             profiles
         };
         self.0.iter().map(|counts| counts.as_ref().map(of_device)).collect()
     }
+}
+
+/// Compute slices and memory of a profile, such as `1g.10gb`.
+fn size(profile: &str) -> (Option<u32>, Option<u32>) {
+    let (slices, memory) = profile.split_once("g.").unwrap_or_default();
+    let memory = memory.split("gb").next().unwrap_or_default();
+    (slices.parse().ok(), memory.parse().ok())
 }
 
 #[cfg(test)]
@@ -116,8 +126,11 @@ mig-configs:
         let off = MigLayouts::read(TEXT, "off", 2).unwrap();
         let some = MigLayouts::read(TEXT, "some", 2).unwrap();
         assert_eq!(off.instances(), [None, None]);
-        let largest_first = ["3g.40gb", "1g.10gb", "1g.10gb"].map(str::to_owned).to_vec();
-        assert_eq!(some.instances(), [Some(largest_first), None]);
+        let ordered = ["1g.10gb", "1g.10gb", "3g.40gb"].map(str::to_owned).to_vec();
+        assert_eq!(some.instances(), [Some(ordered), None]);
+        let counts = ["1g.10gb", "1g.20gb", "4g.40gb"].map(|profile| (profile.to_owned(), 1)).into();
+        let ordered = ["4g.40gb", "1g.20gb", "1g.10gb"].map(str::to_owned).to_vec();
+        assert_eq!(MigLayouts(vec![Some(counts)]).instances(), [Some(ordered)]);
         let resources = [("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-3g.40gb", 1)];
         assert_eq!(some.resources(), resources.map(|(name, count)| (name.to_owned(), count)).into());
         assert_eq!(some.cleared(&off), BTreeSet::from(["1g.10gb".to_owned(), "3g.40gb".to_owned()]));

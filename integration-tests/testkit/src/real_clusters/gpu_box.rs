@@ -155,6 +155,7 @@ mod tests {
         );
         assert_eq!(cut.configuration(), "version: v1\nflags: {migStrategy: mixed}\n");
         let layouts = MigLayouts(vec![None, Some([("1g.10gb+me".to_owned(), 1), ("3g.40gb".to_owned(), 1)].into())]);
+        let cut = GpuBox::cut(Board::H100, MigStrategy::Mixed, &[&[], &["1g.10gb+me", "3g.40gb"]]);
         assert_eq!(GpuBox::configured(Board::H100, &layouts), cut);
         assert_eq!(
             GpuBox::time_sliced(Board::A100, 1, 4, SharedName::Renamed).configuration(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_scenarios::burst::place;
-use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE};
 use comity_testkit::{Binaries, KubectlError, Needs, RealClusters, RealClustersConfig, Where, requirements};
 
 use crate::OrLogs as _;
