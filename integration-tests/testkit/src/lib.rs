@@ -29,6 +29,8 @@
 //! # }
 //! ```
 //!
+//! On either kind, [`Attempt::all`] are a tenant's attempts to get more than its lease, each with what must refuse it.
+//!
 //! # Where the programs come from
 //!
 //! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together with the go.mod

@@ -39,11 +39,12 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     assert!(log.contains("NVIDIA_VISIBLE_DEVICES"), "{log}");
     the_container_is_alone(&whole).await;
     mig_box::has_one_instance(&half.run(&federation, "half").await);
+    // The other GPU is cut and merged back beside it.
+    let before = half.started("half").await.or_logs(&federation);
+    TenantLease::of(&federation, &clusters, 1, "frontier", &["--mig", "2g.20gb"]).await.ends(&federation).await;
+    assert_eq!(half.started("half").await.or_logs(&federation), before, "the container was restarted");
 
-    let started = async || {
-        let field = "jsonpath={.status.containerStatuses[0].state.running.startedAt}";
-        whole.kubectl(&["get", "pod", "probe", "-o", field], "").await
-    };
+    let started = async || whole.started("probe").await;
     let attempts = async || {
         let donor = &clusters.donor;
         whole.gives_no_more("probe", &half, &donor.nth_node_name(mig_box::NODE)).await;
