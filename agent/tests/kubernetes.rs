@@ -45,6 +45,8 @@ mod mig_node;
 mod origin;
 #[path = "kubernetes/liqo_network/pod_addresses.rs"]
 mod pod_addresses;
+#[path = "kubernetes/guests/protections.rs"]
+mod protections;
 #[path = "kubernetes/reclaim.rs"]
 mod reclaim;
 #[path = "kubernetes/rights.rs"]
@@ -66,6 +68,7 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    protections::each_holds_and_is_needed(&cluster).await;
     hami::a_twentieth_of_a_gpu_is_a_twentieth(&cluster).await;
     hami::a_container_gets_one_share_of_mps(&cluster).await;
     lease_nodes::pods_of_a_lease_stay_on_its_nodes(&cluster).await;

@@ -1,6 +1,8 @@
 //! Scenario tests of whole federations of real processes; `comity_scenarios` runs them.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "scenarios/kubernetes/agents_account.rs"]
+mod agents_account;
 #[path = "scenarios/brokers/broker_drills.rs"]
 mod broker_drills;
 #[path = "scenarios/brokers/brokers_fail.rs"]
@@ -39,6 +41,8 @@ mod liqo_network;
 mod lost_disk;
 #[path = "scenarios/kubernetes/manifests.rs"]
 mod manifests;
+#[path = "scenarios/kubernetes/mig_box.rs"]
+mod mig_box;
 #[path = "scenarios/near.rs"]
 mod near;
 #[path = "scenarios/kubernetes/nodes.rs"]
@@ -57,6 +61,8 @@ mod restart;
 mod secrets;
 #[path = "scenarios/kubernetes/token.rs"]
 mod token;
+#[path = "scenarios/kubernetes/two_classes.rs"]
+mod two_classes;
 
 use comity_scenarios::Federation;
 

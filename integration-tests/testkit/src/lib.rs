@@ -29,6 +29,8 @@
 //! # }
 //! ```
 //!
+//! On either kind, [`Attempt::all`] are a tenant's attempts to get more than its lease, each with what must refuse it.
+//!
 //! # Where the programs come from
 //!
 //! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together with the go.mod
@@ -74,6 +76,7 @@ mod python_image;
 pub mod real_clusters;
 pub mod requirements;
 mod simulated_node;
+mod tenant_attempts;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
@@ -89,6 +92,7 @@ pub use real_clusters::{
     RealClustersConfig, RealClustersError, SharedName, Where,
 };
 pub use simulated_node::SimulatedNode;
+pub use tenant_attempts::{AttackedLease, Attempt, Protection, Refusal};
 
 /// Whether `COMITY_TESTKIT_KEEP` is set, which keeps files and logs of stopped clusters.
 fn keep_files() -> bool {

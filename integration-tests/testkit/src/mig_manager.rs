@@ -1,6 +1,6 @@
 //! A stand-in for NVIDIA's MIG manager, which the Go module proxy does not serve: it reads mig-parted's configurations
-//! as the manager does, and tells what the devices then have. It sets nothing; tests write that to a node, or to the
-//! file of the stand-in NVML library.
+//! as the manager does, and tells which instances the devices then have. It sets nothing: tests write them to a node, or
+//! to the GPUs of a real node ([`GpuBox::configured`](crate::GpuBox::configured)).
 //!
 //! Not imitated: device filters, the time that a change takes, resets and reboots.
 
@@ -81,27 +81,28 @@ impl MigLayouts {
         resources
     }
 
-    /// Lines for the file of the stand-in NVML library, which lists GPUs of this board and their instances.
+    /// The profiles of each device's instances, in an order in which the driver has room for all: mig-parted tries orders
+    /// until one works.
     #[must_use]
-    pub fn gpu_file(&self, board: &str) -> String {
-        let mut lines = String::new();
-        for layout in &self.0 {
-            lines.push_str(&format!("gpu board={board}{}\n", if layout.is_some() { " mig=on" } else { "" }));
-        }
-        for (device, counts) in self.0.iter().enumerate() {
-            // Largest first, as mig-parted creates them.
-            let mut profiles: Vec<(&String, &u32)> = counts.iter().flatten().collect();
-            profiles.sort_by_key(|(profile, _)| {
-                std::cmp::Reverse(profile.split_once('g').map(|(slices, _)| slices.to_owned()))
-            });
-            for (profile, count) in profiles {
-                for _ in 0..*count {
-                    lines.push_str(&format!("mig gpu={device} profile={profile}\n"));
-                }
+    pub(crate) fn instances(&self) -> Vec<Option<Vec<String>>> {
+        let of_device = |counts: &BTreeMap<String, u32>| {
+            let mut profiles: Vec<String> = Vec::new();
+            for (profile, count) in counts {
+                profiles.extend((0..*count).map(|_| profile.clone()));
             }
-        }
-        lines
+            // 4g and 7g start at slot 0 only. A 3g goes behind all others, which need the slots before it.
+            profiles.sort_by_key(|profile| (profile.starts_with("3g"), std::cmp::Reverse(size(profile))));
+            profiles
+        };
+        self.0.iter().map(|counts| counts.as_ref().map(of_device)).collect()
     }
+}
+
+/// Compute slices and memory of a profile, such as `1g.10gb`.
+fn size(profile: &str) -> (Option<u32>, Option<u32>) {
+    let (slices, memory) = profile.split_once("g.").unwrap_or_default();
+    let memory = memory.split("gb").next().unwrap_or_default();
+    (slices.parse().ok(), memory.parse().ok())
 }
 
 #[cfg(test)]
@@ -121,15 +122,15 @@ mig-configs:
 "#;
 
     #[test]
-    fn a_configuration_becomes_resources_and_lines() {
+    fn a_configuration_becomes_resources_and_instances() {
         let off = MigLayouts::read(TEXT, "off", 2).unwrap();
         let some = MigLayouts::read(TEXT, "some", 2).unwrap();
-        assert_eq!(off.gpu_file("h100-80"), "gpu board=h100-80\ngpu board=h100-80\n");
-        assert_eq!(
-            some.gpu_file("h100-80"),
-            "gpu board=h100-80 mig=on\ngpu board=h100-80\nmig gpu=0 profile=3g.40gb\nmig gpu=0 profile=1g.10gb\n\
-             mig gpu=0 profile=1g.10gb\n"
-        );
+        assert_eq!(off.instances(), [None, None]);
+        let ordered = ["1g.10gb", "1g.10gb", "3g.40gb"].map(str::to_owned).to_vec();
+        assert_eq!(some.instances(), [Some(ordered), None]);
+        let counts = ["1g.10gb", "1g.20gb", "4g.40gb"].map(|profile| (profile.to_owned(), 1)).into();
+        let ordered = ["4g.40gb", "1g.20gb", "1g.10gb"].map(str::to_owned).to_vec();
+        assert_eq!(MigLayouts(vec![Some(counts)]).instances(), [Some(ordered)]);
         let resources = [("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-3g.40gb", 1)];
         assert_eq!(some.resources(), resources.map(|(name, count)| (name.to_owned(), count)).into());
         assert_eq!(some.cleared(&off), BTreeSet::from(["1g.10gb".to_owned(), "3g.40gb".to_owned()]));

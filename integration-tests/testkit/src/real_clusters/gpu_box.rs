@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::RealClustersError;
+use crate::mig_manager::MigLayouts;
 
 const DRIVER: &str = "driver 550.163.01\ncuda 12.4\n";
 
@@ -58,7 +59,7 @@ pub enum SharedName {
 pub struct GpuBox {
     board: Board,
     /// The profiles of each GPU's instances; `None` for one that is not in MIG mode.
-    gpus: Vec<Option<Vec<&'static str>>>,
+    gpus: Vec<Option<Vec<String>>>,
     strategy: Option<MigStrategy>,
     slices: Option<(u32, SharedName)>,
 }
@@ -78,9 +79,16 @@ impl GpuBox {
 
     /// GPUs with instances of these profiles, such as `3g.40gb`; without any, a GPU is whole.
     #[must_use]
-    pub fn cut(board: Board, strategy: MigStrategy, gpus: &[&[&'static str]]) -> Self {
-        let gpus = gpus.iter().map(|profiles| (!profiles.is_empty()).then(|| profiles.to_vec())).collect();
+    pub fn cut(board: Board, strategy: MigStrategy, gpus: &[&[&str]]) -> Self {
+        let named = |profiles: &[&str]| profiles.iter().map(|profile| (*profile).to_owned()).collect();
+        let gpus = gpus.iter().map(|profiles| (!profiles.is_empty()).then(|| named(profiles))).collect();
         Self { board, gpus, strategy: Some(strategy), slices: None }
+    }
+
+    /// GPUs as a configuration of the MIG manager cuts them, with the mixed strategy.
+    #[must_use]
+    pub fn configured(board: Board, layouts: &MigLayouts) -> Self {
+        Self { board, gpus: layouts.instances(), strategy: Some(MigStrategy::Mixed), slices: None }
     }
 
     /// The text that the stand-in reads. The GPUs of a node are known by its address.
@@ -146,6 +154,9 @@ mod tests {
              mig gpu=1 profile=3g.40gb\nmig gpu=1 profile=1g.10gb+me\n"
         );
         assert_eq!(cut.configuration(), "version: v1\nflags: {migStrategy: mixed}\n");
+        let layouts = MigLayouts(vec![None, Some([("1g.10gb+me".to_owned(), 1), ("3g.40gb".to_owned(), 1)].into())]);
+        let cut = GpuBox::cut(Board::H100, MigStrategy::Mixed, &[&[], &["1g.10gb+me", "3g.40gb"]]);
+        assert_eq!(GpuBox::configured(Board::H100, &layouts), cut);
         assert_eq!(
             GpuBox::time_sliced(Board::A100, 1, 4, SharedName::Renamed).configuration(),
             "version: v1\nflags: {migStrategy: none}\n\

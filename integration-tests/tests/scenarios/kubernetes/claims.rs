@@ -1,16 +1,17 @@
 //! A donor with a real kubelet whose GPUs a DRA driver publishes: the tenant's container sees exactly the devices of its
 //! lease. The driver is a stand-in, because NVIDIA's needs GPUs; its attributes are those of NVIDIA's.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use comity_scenarios::burst::place;
-use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, deploy, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
 use comity_testkit::real_clusters::PROBE_IMAGE;
-use comity_testkit::{Binaries, Needs, RealCluster, RealClusters, RealClustersConfig, Where, requirements};
+use comity_testkit::{Binaries, Needs, RealClusters, RealClustersConfig, Where, requirements};
 use serde_json::{Value, json};
 
 use crate::OrLogs as _;
+use crate::agents_account::agents_account;
 
 const DONOR: &str = "ncc-main";
 const ORIGIN: &str = "polytech-campus";
@@ -55,24 +56,6 @@ fn by_name(claim: &str) -> Value {
     json!({ "name": claim, "resourceClaimName": claim })
 }
 
-/// A kubeconfig of the agent's ServiceAccount, so that only the rights of `deploy/agent` apply.
-async fn agents_account(donor: &RealCluster, dir: &Path) -> PathBuf {
-    let manifests = ["rbac.yaml", "tenant-role.yaml", "admission.yaml", "dra.yaml"];
-    for manifest in manifests.map(|name| deploy().join("agent").join(name)) {
-        donor.kubectl(&["apply", "-f", manifest.to_str().unwrap()]).await.unwrap();
-    }
-    let token = donor.kubectl(&["create", "token", "comity-agent", "-n", "comity-system"]).await.unwrap();
-    let text = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "agent",
-        "clusters": [{ "name": "c", "cluster": { "server": donor.server_url(), "certificate-authority": donor.ca_path() } }],
-        "users": [{ "name": "agent", "user": { "token": token.trim() } }],
-        "contexts": [{ "name": "agent", "context": { "cluster": "c", "user": "agent" } }],
-    });
-    let path = dir.join("agent.kubeconfig");
-    std::fs::write(&path, text.to_string()).unwrap();
-    path
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_sees_exactly_the_devices_of_its_claims() {
     if !requirements::met("a container sees exactly the devices of its claims", &RealClusters::missing()) {
@@ -83,7 +66,7 @@ async fn a_container_sees_exactly_the_devices_of_its_claims() {
     let clusters = Arc::new(RealClusters::start(&binaries, config).await.unwrap());
     let donor = &clusters.donor;
     let folder = tempfile::tempdir().unwrap();
-    let account = agents_account(donor, folder.path()).await;
+    let account = agents_account(donor, folder.path(), &["dra.yaml"]).await;
     donor.kubectl_with_input(&["apply", "-f", "-"], DEVICE_CLASSES).await.unwrap();
     // The donor's own work has the first GPU.
     donor.kubectl_with_input(&["apply", "-f", "-"], &own_claim("mine", 0).to_string()).await.unwrap();

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use comity_scenarios::burst::DONOR;
 use comity_scenarios::{Federation, PATIENCE, until};
 use comity_testkit::{Board, GpuBox, KubectlError, MigStrategy, RealCluster, SharedName};
 use serde_json::{Value, json};
@@ -60,13 +59,35 @@ fn cases() -> [Case; 5] {
     ]
 }
 
+/// The donor's first node.
+pub(crate) struct GpuNode<'a> {
+    pub(crate) federation: &'a Federation,
+    pub(crate) donor: &'a RealCluster,
+    /// The donor's name in the policy.
+    pub(crate) cluster: &'a str,
+    /// The node's id in offers.
+    pub(crate) id: &'a str,
+}
+
+impl GpuNode<'_> {
+    async fn object(&self) -> Result<Value> {
+        object(self.donor, &self.donor.node_name()).await
+    }
+
+    async fn offered(&self) -> Result<Vec<String>> {
+        let nodes = offered_nodes(self.federation, self.cluster).await?;
+        Ok(nodes.into_iter().find(|(id, _)| id == self.id).map(|(_, devices)| devices).unwrap_or_default())
+    }
+}
+
 /// Changes the running node's GPUs and their sharing again and again.
-pub(crate) async fn each_is_offered_as_it_is(federation: &Federation, donor: &RealCluster) {
+pub(crate) async fn each_is_offered_as_it_is(on: &GpuNode<'_>) {
+    let (federation, donor) = (on.federation, on.donor);
     for Case { gpus, ghosts, devices } in cases() {
         let began = Instant::now();
         donor.set_gpus(1, &gpus).await.or_logs(federation);
         until("the offer to follow the device plugin", PATIENCE, async || {
-            let (node, offered) = (node(donor).await?, offered(federation).await?);
+            let (node, offered) = (on.object().await?, on.offered().await?);
             let place = format!("{offered:?} with {}", node["status"]);
             for ghost in ghosts {
                 let count = |of: &str| node["status"][of][ghost].clone();
@@ -79,31 +100,33 @@ pub(crate) async fn each_is_offered_as_it_is(federation: &Federation, donor: &Re
         .or_logs(federation);
         println!("offered after {:.1} s: {devices:?}", began.elapsed().as_secs_f32());
     }
-    a_condition_counts(federation, donor).await;
+    a_condition_counts(on).await;
 }
 
 /// Two A100, and a condition as node-problem-detector would write it, which does not run here.
-async fn a_condition_counts(federation: &Federation, donor: &RealCluster) {
+async fn a_condition_counts(on: &GpuNode<'_>) {
+    let (federation, donor) = (on.federation, on.donor);
     for (status, expected) in [("True", 1), ("False", 0)] {
         let message = format!("NVRM: Xid (PCI:0000:11:00): {XID}, GPU has fallen off the bus.");
         let condition = json!({ "type": "GpuXid", "status": status, "reason": "XidFatal", "message": message });
         let patch = json!({ "status": { "conditions": [condition] } }).to_string();
         let args = ["patch", "node", &donor.node_name(), "--subresource=status", "--type=strategic", "-p", &patch];
         donor.kubectl(&args).await.or_logs(federation);
-        counts_unhealthy(federation, expected, 2).await;
+        counts_unhealthy(on, expected, 2).await;
     }
 }
 
-async fn node(donor: &RealCluster) -> Result<Value> {
-    Ok(serde_json::from_str(&donor.kubectl(&["get", "node", &donor.node_name(), "-o", "json"]).await?)?)
+/// A Node object.
+pub(crate) async fn object(donor: &RealCluster, name: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&donor.kubectl(&["get", "node", name, "-o", "json"]).await?)?)
 }
 
-/// The devices of the donor's offer, one text each.
-async fn offered(federation: &Federation) -> Result<Vec<String>> {
-    let offer = federation.comity_as("admin", &["offers", DONOR]).await?;
+/// The nodes of a cluster's offer by id, with a text for each device.
+pub(crate) async fn offered_nodes(federation: &Federation, cluster: &str) -> Result<Vec<(String, Vec<String>)>> {
+    let offer = federation.comity_as("admin", &["offers", cluster]).await?;
     let nodes = offer["nodeDetails"].as_array().into_iter().flatten();
-    let devices = nodes.flat_map(|node| node["devices"].as_array().into_iter().flatten());
-    Ok(devices.map(text).collect())
+    let devices = |node: &Value| node["devices"].as_array().into_iter().flatten().map(text).collect();
+    Ok(nodes.map(|node| (node["id"].as_str().unwrap_or_default().to_owned(), devices(node))).collect())
 }
 
 fn text(device: &Value) -> String {
@@ -116,12 +139,12 @@ fn text(device: &Value) -> String {
 /// A lease of two of four GPUs keeps a pod whose GPU failed as long as two others work, is reclaimed once only one
 /// does, and stays when they work again in time.
 pub(crate) async fn failures_are_counted(
-    federation: &Federation,
-    donor: &RealCluster,
+    on: &GpuNode<'_>,
     lease: &str,
     started: impl AsyncFn() -> Result<String, KubectlError>,
     visible: &str,
 ) {
+    let (federation, donor) = (on.federation, on.donor);
     let before = started().await.or_logs(federation);
     let (held, free): (Vec<u32>, Vec<u32>) =
         (0..4).partition(|gpu| visible.contains(&donor.gpu_uuid(1, usize::try_from(*gpu).unwrap_or_default())));
@@ -130,7 +153,7 @@ pub(crate) async fn failures_are_counted(
     let began = Instant::now();
     donor.report_xid(1, held[0], XID).or_logs(federation);
     until("the node to count three GPUs", COUNTED_WITHIN, async || {
-        let status = node(donor).await?["status"].clone();
+        let status = on.object().await?["status"].clone();
         let count = |of: &str| status[of]["nvidia.com/gpu"].clone();
         ensure!(count("allocatable") == "3" && count("capacity") == "4", "{status}");
         Ok(Some(()))
@@ -138,7 +161,7 @@ pub(crate) async fn failures_are_counted(
     .await
     .or_logs(federation);
     println!("XID {XID}: the node counts three GPUs after {:.1} s", began.elapsed().as_secs_f32());
-    counts_unhealthy(federation, 1, 4).await;
+    counts_unhealthy(on, 1, 4).await;
     println!("XID {XID}: the broker counts one unhealthy after {:.1} s", began.elapsed().as_secs_f32());
     let kept = federation.comity(&["lease", "show", lease]).await.or_logs(federation);
     assert!(kept["state"] == "active" && kept["reclaim"].is_null(), "{kept}");
@@ -159,7 +182,7 @@ pub(crate) async fn failures_are_counted(
 
     // The device plugin takes a GPU back only when it is restarted.
     donor.set_gpus(1, &GpuBox::whole(Board::L40s, 4)).await.or_logs(federation);
-    counts_unhealthy(federation, 0, 4).await;
+    counts_unhealthy(on, 0, 4).await;
     until("the lease to stay", PATIENCE, async || {
         let seen = federation.comity(&["lease", "show", lease]).await?;
         ensure!(seen["state"] == "active" && seen["reclaim"].is_null(), "{seen}");
@@ -172,13 +195,13 @@ pub(crate) async fn failures_are_counted(
 }
 
 /// Waits until the broker counts `expected` of all `total` devices as unhealthy.
-async fn counts_unhealthy(federation: &Federation, expected: usize, total: usize) {
+async fn counts_unhealthy(on: &GpuNode<'_>, expected: usize, total: usize) {
     until(&format!("{expected} of {total} devices to be unhealthy"), PATIENCE, async || {
-        let devices = offered(federation).await?;
+        let devices = on.offered().await?;
         let count = devices.iter().filter(|device| device.ends_with(" unhealthy")).count();
         ensure!((count, devices.len()) == (expected, total), "{devices:?}");
         Ok(Some(()))
     })
     .await
-    .or_logs(federation);
+    .or_logs(on.federation);
 }

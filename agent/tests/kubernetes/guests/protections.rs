@@ -1,0 +1,122 @@
+//! Each protection of a donor against its guests, on a real API server: with it a tenant's attempt is refused by name,
+//! without it the same attempt passes.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use comity_agent_delivery::{ApiCredential, DonorDelivery as _};
+use comity_testkit::{AttackedLease, Attempt, KubectlError, Protection};
+use comity_types::LeaseId;
+use serde_json::json;
+
+use crate::cluster::{Cluster, eventually, lease};
+
+const NAMESPACE: &str = "comity-lease-85";
+/// The node of another card; it has none of the lease's GPUs.
+const OTHER_NODE: &str = "gpu-2";
+/// How long the API server may take to notice that a protection is gone.
+const NOTICED_WITHIN: Duration = Duration::from_secs(20);
+
+pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
+    let began = Instant::now();
+    let (donor, lease) = (cluster.donor(), lease("lease-85"));
+    donor.prepare(&lease).await.unwrap();
+    let kubeconfig = tenants_kubeconfig(cluster, &donor.credential(&lease).await.unwrap());
+    let tenant = async |args: &[&str], input: &str| cluster.plane().kubectl_as(&kubeconfig, args, input).await;
+    let attacked = AttackedLease {
+        lease: "lease-85".to_owned(),
+        resource: "nvidia.com/gpu".to_owned(),
+        holder: "holder".to_owned(),
+        other_resource: "nvidia.com/mig-3g.40gb".to_owned(),
+        other_node: OTHER_NODE.to_owned(),
+        other_lease: "lease-86".to_owned(),
+        image: "example.invalid/work:1".to_owned(),
+    };
+    let holder = attacked.pod(&attacked.holder, &json!({ "nvidia.com/gpu": "3" })).to_string();
+    for pod in [holder, attacked.parked_pod()] {
+        tenant(&["create", "-f", "-"], &pod).await.unwrap();
+    }
+    tenant(&["wait", "--for=condition=Ready", "pod/holder", "--timeout=60s"], "").await.unwrap();
+
+    let attempts = Attempt::all(&attacked);
+    assert!(attempts.len() >= 15);
+    let mut other = Vec::new();
+    for attempt in &attempts {
+        if let Err(instead) = attempt.is_refused(&tenant).await {
+            other.push(format!("{}: {instead}", attempt.name));
+        }
+    }
+    assert!(other.is_empty(), "{other:#?}");
+    use Protection::{Limits, NodeResource, PodSecurity, Policy, Quota, Role};
+    for protection in [Quota, Limits, NodeResource, PodSecurity, Policy, Role] {
+        remove(cluster, protection).await;
+        let protected: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.protection == protection).collect();
+        assert!(!protected.is_empty(), "{protection:?}");
+        for attempt in &protected {
+            passes_soon(attempt, &tenant).await;
+        }
+        restore(cluster, protection).await;
+        donor.prepare(&lease).await.unwrap();
+        if protection == Policy {
+            // Other parts of this test rely on it.
+            eventually("the policy is back", || async { protected[0].passes(&tenant).await.is_err() }).await;
+        }
+    }
+    donor.remove(LeaseId(85)).await.unwrap();
+    println!("{} attempts, with and without their protections: {:.1} s", attempts.len(), began.elapsed().as_secs_f32());
+}
+
+/// A kubeconfig of the tenant for kubectl.
+fn tenants_kubeconfig(cluster: &Cluster, credential: &ApiCredential) -> PathBuf {
+    let (plane, path) = (cluster.plane(), cluster.dir.path().join("tenant.kubeconfig"));
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "tenant",
+        "clusters": [{ "name": "c", "cluster": { "server": plane.server_url(), "certificate-authority": plane.ca_path() } }],
+        "users": [{ "name": "tenant", "user": { "token": credential.token.expose() } }],
+        "contexts": [{ "name": "tenant", "context": { "cluster": "c", "user": "tenant", "namespace": credential.namespace } }],
+    });
+    std::fs::write(&path, text.to_string()).unwrap();
+    path
+}
+
+async fn passes_soon(attempt: &Attempt, tenant: &impl AsyncFn(&[&str], &str) -> Result<String, KubectlError>) {
+    let began = Instant::now();
+    while let Err(refused) = attempt.passes(tenant).await {
+        assert!(began.elapsed() < NOTICED_WITHIN, "{} without {:?}: {refused}", attempt.name, attempt.protection);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn remove(cluster: &Cluster, protection: Protection) {
+    let everywhere = json!({ "lease.comity.dev/lease-85": "64" });
+    let status = json!({ "status": { "capacity": everywhere, "allocatable": everywhere } }).to_string();
+    let account = format!("--serviceaccount={NAMESPACE}:comity-tenant");
+    let args: &[&str] = match protection {
+        Protection::Quota => &["-n", NAMESPACE, "delete", "resourcequota", "gpus"],
+        Protection::Limits => &["-n", NAMESPACE, "delete", "limitrange", "defaults"],
+        Protection::NodeResource => {
+            &["patch", "node", OTHER_NODE, "--subresource=status", "--type=merge", "-p", &status]
+        }
+        Protection::PodSecurity => {
+            &["label", "namespace", NAMESPACE, "--overwrite", "pod-security.kubernetes.io/enforce=privileged"]
+        }
+        Protection::Policy => &["delete", "validatingadmissionpolicybinding", "comity-tenant"],
+        Protection::Role => &["create", "clusterrolebinding", "by-mistake", "--clusterrole=cluster-admin", &account],
+    };
+    cluster.plane().kubectl(args).await.unwrap();
+}
+
+/// Restores the protections that are not of the namespace; the agent's step restores the others.
+async fn restore(cluster: &Cluster, protection: Protection) {
+    let none = json!({ "lease.comity.dev/lease-85": null });
+    let status = json!({ "status": { "capacity": none, "allocatable": none } }).to_string();
+    let (args, input): (&[&str], &str) = match protection {
+        Protection::Quota | Protection::Limits | Protection::PodSecurity => return,
+        Protection::NodeResource => {
+            (&["patch", "node", OTHER_NODE, "--subresource=status", "--type=merge", "-p", &status], "")
+        }
+        Protection::Policy => (&["apply", "-f", "-"], include_str!("../../../../deploy/agent/admission.yaml")),
+        Protection::Role => (&["delete", "clusterrolebinding", "by-mistake"], ""),
+    };
+    cluster.plane().kubectl_with_input(args, input).await.unwrap();
+}
