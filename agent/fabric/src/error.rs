@@ -171,8 +171,8 @@ pub enum FabricError {
     },
     /// No addresses are left for a network that must be remapped.
     #[error(
-        "peering {peering}: pod network {theirs} of the other side overlaps with {own}, and fabric.tun.remap [{pool}] has \
-         no free range of its size; add a network that neither this cluster nor its nodes use"
+        "peering {peering}: pod network {theirs} of the other side overlaps with {own}, and fabric.tun.remap [{pool}] \
+         has no free range of its size; add a network that neither this cluster nor its nodes use"
     )]
     NoFreeRange {
         /// The peering's id.

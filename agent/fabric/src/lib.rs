@@ -210,8 +210,8 @@ impl Fabric {
         removed.is_some()
     }
 
-    /// Chooses the addresses at which this cluster sees another cluster's pod networks. In mode `tun` those that conflict
-    /// with this cluster's or another one's are remapped; in mode `netstack`, which routes no pods, none.
+    /// Chooses the addresses at which this cluster sees another cluster's pod networks. In mode `tun` those that
+    /// conflict with this cluster's or another one's are remapped; in mode `netstack`, which routes no pods, none.
     ///
     /// # Errors
     /// [`FabricError::NoFreeRange`] or [`FabricError::Network`].

@@ -20,8 +20,7 @@ pub(crate) const MAX_VNI: u32 = 0x00ff_ffff;
 const DEFAULT_OVERLAY: u16 = 51_872;
 /// `IFNAMSIZ` of Linux, less its final zero.
 const MAX_NAME_BYTES: usize = 15;
-/// Networks from which ranges for remapped pod networks come by default: addresses that providers share (RFC 6598), which
-/// few institutions use.
+/// Default networks for remapping: addresses that providers share (RFC 6598), which few institutions use.
 const DEFAULT_REMAP: Ipv4Net = Ipv4Net::new_assert(std::net::Ipv4Addr::new(100, 64, 0, 0), 10);
 /// Shortest prefix of a network for remapping.
 const MIN_REMAP_PREFIX: u8 = 8;
@@ -54,8 +53,8 @@ pub struct TunSettings {
     /// Networks of this cluster that are not in the node's routing table, such
     /// as Services: other clusters' pods must not have addresses in them.
     pub own_networks: Vec<Ipv4Net>,
-    /// Where this cluster sees other clusters' pods whose addresses overlap with its own or each other's. Nothing in this
-    /// cluster may use these networks. Empty: such clusters are refused.
+    /// Where this cluster sees other clusters' pods whose addresses overlap with its own or each other's. Nothing in
+    /// this cluster may use these networks. Empty: such clusters are refused.
     pub remap: Vec<Ipv4Net>,
     /// The overlay to this cluster's other nodes.
     pub overlay: OverlaySettings,

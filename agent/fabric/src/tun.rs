@@ -2,7 +2,8 @@
 //! both clusters reach each other.
 //!
 //! `checksum`, `vnet`, `segment`, `coalesce`, `translation`, `allowed`, `placement`, `ruleset` and `layout` are pure;
-//! `tun_device`, `udp`, `netlink`, `firewall`, `sysctl` and `sockets` are thin over the kernel; `threads` moves packets.
+//! `tun_device`, `udp`, `netlink`, `firewall`, `sysctl` and `sockets` are thin over the kernel; `threads` moves
+//! packets.
 //!
 //! It never forwards a packet that no `Reach` covers, never accepts a packet whose source is not the peering's, and
 //! leaves nothing behind. A run that was killed leaves its firewall table, which the next run replaces.

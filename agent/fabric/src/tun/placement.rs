@@ -1,7 +1,7 @@
 //! Chooses the addresses at which this cluster sees another cluster's pod networks. Pure.
 //!
-//! A network keeps its addresses unless they conflict with this cluster's or another one's. Otherwise it gets a range of
-//! its own size from `fabric.tun.remap`.
+//! A network keeps its addresses unless they conflict with this cluster's or another one's. Otherwise it gets a range
+//! of its own size from `fabric.tun.remap`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

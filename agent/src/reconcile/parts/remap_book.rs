@@ -1,4 +1,5 @@
-//! The addresses at which this cluster sees remapped pod networks. They survive restarts: pods and endpoints carry them.
+//! The addresses at which this cluster sees remapped pod networks. They survive restarts, because pods and endpoints
+//! carry them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -78,8 +79,8 @@ impl RemapBook {
         self.written.send_replace(peers);
     }
 
-    /// Chooses the addresses of another cluster's pods by `place`, and returns once they are on disk and the webhook that
-    /// writes them is registered: until then objects could carry addresses of this cluster's own pods.
+    /// Chooses the addresses of another cluster's pods by `place`, and returns once they are on disk and the webhook
+    /// that writes them is registered: until then objects could carry addresses of this cluster's own pods.
     pub(crate) async fn place(
         &self,
         remote: &RemoteKeys,

@@ -1,5 +1,5 @@
-//! Pods of every node reach the other cluster's pods over their gateway: two clusters of two nodes each, with Liqo, whose
-//! pods have the same addresses.
+//! Pods of every node reach the other cluster's pods over their gateway: two clusters of two nodes each, with Liqo,
+//! whose pods have the same addresses.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;

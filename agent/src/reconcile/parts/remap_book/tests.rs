@@ -39,7 +39,8 @@ async fn place(book: &RemapBook, cluster: &str) -> String {
         chosen: &[],
         taken: &[],
     };
-    let placed = book.place(&remote(cluster), Side::Donor, request, |request| {
+    let remote = remote(cluster);
+    let placed = book.place(&remote, Side::Donor, request, |request| {
         if let [chosen] = request.chosen {
             return Ok(vec![*chosen]);
         }
