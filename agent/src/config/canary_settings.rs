@@ -34,9 +34,9 @@ impl CanarySettings {
 
     pub(super) fn check(&self, is_kubernetes: bool, checks: &mut SettingChecks) {
         if !is_kubernetes {
-            checks.refuse("canary", "", "canaries are pods and need Kubernetes; leave it out with an inventoryFile");
-        }
-        if self.image.trim().is_empty() {
+            let reason = "canaries are pods and need Kubernetes; leave the section out with an inventoryFile";
+            checks.refuse("canary.image", &self.image, reason);
+        } else if self.image.trim().is_empty() {
             checks.refuse("canary.image", "", "name the image that you built from deploy/images/canary");
         }
         if !EVERY_SECONDS.contains(&self.every_seconds) {

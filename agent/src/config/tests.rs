@@ -99,7 +99,7 @@ fn canaries_need_an_image_and_pods() {
     config.check().unwrap();
     assert_eq!(read(&config.dump()).unwrap(), config);
     for (source, canary, field) in [
-        ("inventoryFile: /tmp/nodes.yaml", "{image: a}", "canary:"),
+        ("inventoryFile: /tmp/nodes.yaml", "{image: a}", "canaries are pods"),
         ("kubernetes: {}", "{}", "canary.image"),
         ("kubernetes: {}", "{image: a, everySeconds: 5}", "canary.everySeconds"),
     ] {
