@@ -179,8 +179,8 @@ pub struct Config {
     pub liqo: LiqoSettings,
     /// Bursting of GPU pods to other clusters.
     pub burst: BurstSettings,
-    /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, in leases on several
-    /// nodes tenants state each container's part themselves, and a virtual node has one node.
+    /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, in leases on
+    /// several nodes tenants state each container's part themselves, and a virtual node has one node.
     pub webhook: Option<WebhookSettings>,
     /// How the use of lent leases is measured, besides by their pods.
     pub usage: UsageSettings,

@@ -7,8 +7,8 @@
 //! the lease.
 //!
 //! If the lease has several nodes, a second resource counts its GPUs on each, for both deliveries. Its pods request as
-//! much of it as of the GPUs: the agent's webhook adds it and an admission policy checks it, so that no node runs more of
-//! them than were placed there.
+//! much of it as of the GPUs: the agent's webhook adds it, an admission policy checks it, and no node runs more of the
+//! GPUs than were placed there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,11 +1,11 @@
 //! Proves that containers which ask for no GPU see none (`canary`), on each node before the node lends.
 //!
-//! Where NVIDIA's container runtime is the default, and `accept-nvidia-visible-devices-envvar-when-unprivileged` is set
-//! as it is by default, `NVIDIA_VISIBLE_DEVICES=all` gives a container every GPU of the node. Admission policies refuse the
+//! Where NVIDIA's container runtime is the default, `NVIDIA_VISIBLE_DEVICES=all` gives a container every GPU of the
+//! node, unless `accept-nvidia-visible-devices-envvar-when-unprivileged` is false. Admission policies refuse the
 //! variable in pods, and cannot see it in images. So a pod of an image that sets it looks for devices on each node.
 //!
-//! The finished pods are the record, so a restart of the agent proves nothing twice. A node that is not proved is offered
-//! as unschedulable: its leases go on, and no new one is placed there.
+//! The finished pods are the record, so a restart of the agent proves nothing twice. A node that is not proved is
+//! offered as unschedulable: its leases go on, and no new one is placed there.
 
 mod canary_plan;
 mod canary_pod;

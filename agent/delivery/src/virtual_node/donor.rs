@@ -31,8 +31,7 @@ pub struct NodeLender {
 }
 
 impl NodeLender {
-    /// Lends nodes of the cluster behind `client`, one to a lease; `in_force` are the grants that its admission policies
-    /// admit.
+    /// Lends nodes of the cluster behind `client`, one to a lease; `in_force` are the grants that its policies admit.
     #[must_use]
     pub const fn new(
         client: kube::Client,
@@ -57,8 +56,8 @@ impl NodeLender {
         Err(DeliveryError::permanent(
             "nodes-not-counted",
             format!(
-                "{}: a virtual node on several nodes, or on one whose label kubernetes.io/hostname another node has too, \
-                 needs the section webhook in the donor's agent.yaml; ask with --same-node or with --delivery namespace",
+                "{}: a virtual node on several nodes, or on one whose label kubernetes.io/hostname another node has, \
+                 needs the section webhook in the donor's agent.yaml; ask with --same-node, or --delivery namespace",
                 lease.lease_id
             ),
         ))

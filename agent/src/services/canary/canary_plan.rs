@@ -93,8 +93,9 @@ impl<'a> Canaries<'a> {
             Some(CanaryResult::Clear { at_ms }) if age(*at_ms, now_ms) <= every * 2 => return None,
             Some(CanaryResult::Exposed { devices, .. }) => {
                 return Some(format!(
-                    "a container that asks for no GPU sees {devices}; set accept-nvidia-visible-devices-envvar-when-unprivileged \
-                     = false in the node's /etc/nvidia-container-runtime/config.toml"
+                    "a container that asks for no GPU sees {devices}; set \
+                     accept-nvidia-visible-devices-envvar-when-unprivileged = false in the node's \
+                     /etc/nvidia-container-runtime/config.toml"
                 ));
             }
             _ => {}

@@ -230,9 +230,8 @@ mod tests {
     #[test]
     fn a_pod_that_does_not_run_says_why() {
         let failed = pod(json!({ "phase": "Failed", "reason": "Evicted", "message": "disk pressure" })).result;
-        assert!(
-            matches!(failed, CanaryResult::Broken { reason, .. } if reason == "its canary failed: Evicted: disk pressure")
-        );
+        let CanaryResult::Broken { reason, .. } = failed else { panic!("a result") };
+        assert_eq!(reason, "its canary failed: Evicted: disk pressure");
         let waiting = json!([{ "type": "PodScheduled", "status": "False", "message": "0/3 nodes" }]);
         let waiting = pod(json!({ "phase": "Pending", "conditions": waiting })).result;
         assert_eq!(waiting, CanaryResult::Waiting(Some("0/3 nodes".to_owned())));

@@ -261,8 +261,8 @@ fn which_node(settings: &PolicySettings) -> Vec<Validation> {
         // The webhook counts a pod's GPUs by this label.
         refuse(
             &format!(
-                "variables.chosen.all(key, !key.startsWith('{LEASE_RESOURCE_PREFIX}') || variables.selector.exists(pair, \
-                 pair.startsWith(key + '=')))"
+                "variables.chosen.all(key, !key.startsWith('{LEASE_RESOURCE_PREFIX}') || \
+                 variables.selector.exists(pair, pair.startsWith(key + '=')))"
             ),
             "'spec.pod.nodeSelector may not name another lease'",
         ),

@@ -1,7 +1,7 @@
 //! The policy for pods that Liqo's controllers make of a consumer's ShadowPods.
 //!
-//! A quota counts the pods of a virtual node together. If a lease has several nodes, its pods select them by the lease's
-//! label, and each node counts the lease's GPUs by an extended resource, which the agent's webhook adds to the pods.
+//! A quota counts the pods of a virtual node together. If a lease has several nodes, its pods select them by the
+//! lease's label, and each node counts the lease's GPUs by an extended resource. The agent's webhook adds it to pods.
 
 use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_RESOURCE_PREFIX};
 
@@ -41,8 +41,9 @@ pub(super) fn pod() -> Policy {
                 amount("gpus"),
                 amount("gpuResource")
             ),
-            "'the lease has several nodes, which count its GPUs: a container that requests ' + variables.gpuResource + ' \
-             requests as many ' + variables.gpus + '; the webhook comity-lease-pods of this cluster\\'s agent adds them'",
+            "'the lease has several nodes, which count its GPUs: a container that requests ' + \
+             variables.gpuResource + ' requests as many ' + variables.gpus + '; the webhook comity-lease-pods of this \
+             cluster\\'s agent adds them'",
         ),
     ];
     Policy {

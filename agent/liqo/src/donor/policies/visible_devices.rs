@@ -13,8 +13,8 @@ pub(super) fn in_pod() -> [Validation; 4] {
     [
         refuse(
             &format!(
-                "variables.containers.all(container, !has(container.env) || container.env.all(variable, !(variable.name \
-                 in {variables}) || (has(variable.value) && variable.value in ['void', 'none'])))"
+                "variables.containers.all(container, !has(container.env) || container.env.all(variable, \
+                 !(variable.name in {variables}) || (has(variable.value) && variable.value in ['void', 'none'])))"
             ),
             "'the variables by which container runtimes hand out GPUs belong to the device plugin: \
              NVIDIA_VISIBLE_DEVICES and its like may not be set'",
@@ -22,7 +22,8 @@ pub(super) fn in_pod() -> [Validation; 4] {
         refuse(
             &format!(
                 "variables.containers.all(container, !has(container.envFrom) || container.envFrom.all(source, \
-                 !has(source.prefix) || source.prefix == '' || !{variables}.exists(name, name.startsWith(source.prefix))))"
+                 !has(source.prefix) || source.prefix == '' || !{variables}.exists(name, \
+                 name.startsWith(source.prefix))))"
             ),
             "'a prefix in envFrom could make NVIDIA_VISIBLE_DEVICES or its like'",
         ),
@@ -42,10 +43,11 @@ pub(super) fn in_pod() -> [Validation; 4] {
 pub(super) fn in_data() -> Validation {
     refuse(
         &format!(
-            "!variables.isConsumer || !(request.resource.resource in ['configmaps', 'secrets']) || !has(object.data) || \
-             {}.all(name, !(name in object.data))",
+            "!variables.isConsumer || !(request.resource.resource in ['configmaps', 'secrets']) || \
+             !has(object.data) || {}.all(name, !(name in object.data))",
             list(&VARIABLES)
         ),
-        "'ConfigMaps and Secrets of a consumer have no key NVIDIA_VISIBLE_DEVICES or its like, which envFrom would set'",
+        "'ConfigMaps and Secrets of a consumer have no key NVIDIA_VISIBLE_DEVICES or its like, which envFrom would \
+         set'",
     )
 }
