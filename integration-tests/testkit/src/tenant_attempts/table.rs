@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{AttackedLease, Attempt, Protection, Refusal};
+use super::{AttackedLease, Attempt, PARKED, Protection, Refusal};
 
-/// The pod that no scheduler places.
-pub(super) const PARKED: &str = "parked";
 /// A shared GPU and the largest MIG instance of an 80 GB board.
 const LARGER: [(&str, &str); 2] = [("shared-gpu", "nvidia.com/gpu.shared"), ("larger-slice", "nvidia.com/mig-7g.80gb")];
 
