@@ -70,7 +70,8 @@ fn other_node(of: &AttackedLease) -> Vec<Attempt> {
     let (host, node_resource) = ("kubernetes.io/hostname", of.node_resource());
     let other_leases = format!("lease.comity.dev/{}", of.other_lease);
     let term = json!({ "matchExpressions": [{ "key": host, "operator": "In", "values": [of.other_node] }] });
-    let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } } });
+    let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } });
+    let affinity = json!({ "nodeAffinity": required });
     let pod = |name, fields: Value| with_spec(of, name, &fields);
     let short = || Refusal::Pending(format!("Insufficient {node_resource}"));
     let units =
