@@ -1,6 +1,6 @@
 //! A stand-in for NVIDIA's MIG manager, which the Go module proxy does not serve: it reads mig-parted's configurations
-//! as the manager does, and tells which instances the devices then have. It sets nothing: tests write them to a node, or
-//! to the GPUs of a real node ([`GpuBox::configured`](crate::GpuBox::configured)).
+//! as the manager does, and tells which instances the devices then have. It sets nothing: tests write them to a node,
+//! or to the GPUs of a real node ([`GpuBox::configured`](crate::GpuBox::configured)).
 //!
 //! Not imitated: device filters, the time that a change takes, resets and reboots.
 
@@ -81,8 +81,8 @@ impl MigLayouts {
         resources
     }
 
-    /// The profiles of each device's instances, in an order in which the driver has room for all: mig-parted tries orders
-    /// until one works.
+    /// The profiles of each device's instances, in an order in which the driver has room for all: mig-parted tries
+    /// orders until one works.
     #[must_use]
     pub(crate) fn instances(&self) -> Vec<Option<Vec<String>>> {
         let of_device = |counts: &BTreeMap<String, u32>| {

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 use crate::kubectl::KubectlError;
 
+/// The pod that no scheduler places.
+const PARKED: &str = "parked";
 /// Longest wait for a scheduler or a controller.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -93,7 +95,7 @@ impl AttackedLease {
     /// A pod that no scheduler places. The tenant makes it before the attempts, and tries to bind it itself.
     #[must_use]
     pub fn parked_pod(&self) -> String {
-        let mut parked = self.pod(table::PARKED, &json!({}));
+        let mut parked = self.pod(PARKED, &json!({}));
         parked["spec"]["schedulerName"] = json!("nobody");
         parked.to_string()
     }

@@ -71,9 +71,13 @@ fn tenants_kubeconfig(cluster: &Cluster, credential: &ApiCredential) -> PathBuf 
     let (plane, path) = (cluster.plane(), cluster.dir.path().join("tenant.kubeconfig"));
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "tenant",
-        "clusters": [{ "name": "c", "cluster": { "server": plane.server_url(), "certificate-authority": plane.ca_path() } }],
+        "clusters": [{
+            "name": "c", "cluster": { "server": plane.server_url(), "certificate-authority": plane.ca_path() },
+        }],
         "users": [{ "name": "tenant", "user": { "token": credential.token.expose() } }],
-        "contexts": [{ "name": "tenant", "context": { "cluster": "c", "user": "tenant", "namespace": credential.namespace } }],
+        "contexts": [{
+            "name": "tenant", "context": { "cluster": "c", "user": "tenant", "namespace": credential.namespace },
+        }],
     });
     std::fs::write(&path, text.to_string()).unwrap();
     path

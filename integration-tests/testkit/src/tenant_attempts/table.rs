@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{AttackedLease, Attempt, Protection, Refusal};
+use super::{AttackedLease, Attempt, PARKED, Protection, Refusal};
 
-/// The pod that no scheduler places.
-pub(super) const PARKED: &str = "parked";
 /// A shared GPU and the largest MIG instance of an 80 GB board.
 const LARGER: [(&str, &str); 2] = [("shared-gpu", "nvidia.com/gpu.shared"), ("larger-slice", "nvidia.com/mig-7g.80gb")];
 
@@ -72,7 +70,8 @@ fn other_node(of: &AttackedLease) -> Vec<Attempt> {
     let (host, node_resource) = ("kubernetes.io/hostname", of.node_resource());
     let other_leases = format!("lease.comity.dev/{}", of.other_lease);
     let term = json!({ "matchExpressions": [{ "key": host, "operator": "In", "values": [of.other_node] }] });
-    let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } } });
+    let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [term] } });
+    let affinity = json!({ "nodeAffinity": required });
     let pod = |name, fields: Value| with_spec(of, name, &fields);
     let short = || Refusal::Pending(format!("Insufficient {node_resource}"));
     let units =

@@ -1,5 +1,5 @@
-//! A node whose GPUs the agent cuts for leases. NVIDIA's device plugin and GPU Feature Discovery follow each cut; a task
-//! stands in for NVIDIA's MIG manager, which needs a driver.
+//! A node whose GPUs the agent cuts for leases. NVIDIA's device plugin and GPU Feature Discovery follow each cut; a
+//! task stands in for NVIDIA's MIG manager, which needs a driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ impl MigManager {
     }
 }
 
-/// Follows the label of the node as the manager does: all instances of a device that changes are destroyed, and none may
-/// be in use.
+/// Follows the label of the node as the manager does: all instances of a device that changes are destroyed, and none
+/// may be in use.
 async fn run(donor: &RealCluster) -> Result<()> {
     let mut applied = String::new();
     let mut layouts = MigLayouts(vec![None; GPUS]);
@@ -143,8 +143,8 @@ async fn counts(donor: &RealCluster, profile: &str) -> Result<(String, String)> 
     Ok((count("capacity"), count("allocatable")))
 }
 
-/// The GPU of the ended lease is empty for long enough: it is as its owner cut it, and the kubelet still counts the other
-/// profile, with nothing allocatable.
+/// The GPU of the ended lease is empty for long enough: it is as its owner cut it, and the kubelet still counts the
+/// other profile, with nothing allocatable.
 pub(crate) async fn is_merged_back(federation: &Federation, donor: &RealCluster, cluster: &str) {
     let began = Instant::now();
     until("the owner's configuration to return", PATIENCE, async || {

@@ -1,5 +1,5 @@
-//! Two clusters with real kubelets. The donor has two nodes of different cards: the tenants' containers really run there,
-//! with the devices of their leases and no others.
+//! Two clusters with real kubelets. The donor has two nodes of different cards: the tenants' containers really run
+//! there, with the devices of their leases and no others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
