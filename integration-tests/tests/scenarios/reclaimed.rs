@@ -87,9 +87,6 @@ async fn a_job_whose_donor_needs_its_gpu_saves_its_work_and_goes_on_at_another()
 
     let delete = ["-n", NAMESPACE, "delete", "job", JOB, "--timeout=120s"];
     burst.clusters.origin.kubectl(&delete).await.or_logs(federation);
-    // No more pods burst, so the lease is not kept for pods that a Job could make again.
-    let opt_out = ["label", "namespace", NAMESPACE, "comity.dev/offload-"];
-    burst.clusters.origin.kubectl(&opt_out).await.or_logs(federation);
     burst.no_lease().await.or_logs(federation);
     federation.no_peering(PATIENCE).await.or_logs(federation);
     burst.nothing_left().await.or_logs(federation);
