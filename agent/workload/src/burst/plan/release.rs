@@ -28,14 +28,13 @@ impl Planner<'_> {
                 }
             }
             if let Some((lease, facts)) = slot.lease.filter(|_| slot.used == 0) {
-                let cooldown = match self.snapshot.namespaces.get(slot.namespace) {
-                    Some(Ok(rules)) => rules.cooldown_ms,
-                    // The namespace opted out, is gone, or is invalid: its pods will not use the lease.
-                    _ => 0,
-                };
                 let Some(idle_since) = facts.idle_since_ms else { continue };
-                // A lease that replaces a reclaimed one waits for the pods that controllers make again.
-                let due = idle_since.saturating_add(cooldown).max(slot.kept_until_ms);
+                let due = match self.snapshot.namespaces.get(slot.namespace) {
+                    // A lease that replaces a reclaimed one waits for the pods that controllers make again.
+                    Some(Ok(rules)) => idle_since.saturating_add(rules.cooldown_ms).max(slot.kept_until_ms),
+                    // The namespace opted out, is gone, or is invalid: its pods will not use the lease.
+                    _ => idle_since,
+                };
                 if due <= self.snapshot.now_ms {
                     actions.push(BurstAction::ReleaseLease { lease: lease.to_owned() });
                 } else {

@@ -366,6 +366,9 @@ fn unused_requests_and_leases_are_released() {
     // It replaces a lease that was reclaimed, and its pods are made again a little later.
     snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().kept_until_ms = NOW + 30_000;
     assert_eq!(plan(&snapshot), [BurstAction::WakeAt { at_ms: NOW + 30_000 }]);
+    let rules = std::mem::take(&mut snapshot.namespaces);
+    assert_eq!(plan(&snapshot), [BurstAction::ReleaseLease { lease: "lease-3".to_owned() }], "opted out");
+    snapshot.namespaces = rules;
     snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().kept_until_ms = 0;
     // One running pod keeps the whole lease; a finished one does not.
     snapshot.pods.push(pod("a"));
