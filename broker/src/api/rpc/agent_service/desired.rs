@@ -94,6 +94,7 @@ mod tests {
                 cpu_milli_per_gpu: 8_000,
                 memory_mib_per_gpu: 65_536,
                 isolation: Isolation::None,
+                gpu_type: None,
             },
             topology: Topology::default(),
             delivery: Delivery::Namespace,
