@@ -29,7 +29,7 @@ pub const CLEANING_NAMESPACE: &str = "comity-clean";
 const CLEANING_TEMPLATE: &str = "comity-clean";
 /// How long one call waits for the pods; the caller retries.
 const CLEANING_WAIT: Duration = Duration::from_secs(90);
-const POLL: Duration = Duration::from_millis(500);
+const CLEANING_POLL: Duration = Duration::from_millis(500);
 
 /// Runs the donor's cleaning pod on nodes.
 pub struct NodeCleaner {
@@ -139,7 +139,7 @@ impl NodeCleaner {
                 Cleaning::Runs(waits) if self.clock.elapsed().saturating_sub(began) > CLEANING_WAIT => {
                     return Err(DeliveryError::temporary(operation, waits));
                 }
-                Cleaning::Runs(_) => self.clock.sleep(POLL).await,
+                Cleaning::Runs(_) => self.clock.sleep(CLEANING_POLL).await,
             }
         }
     }

@@ -19,7 +19,7 @@ pub(crate) struct ClusterFacts<'a> {
 }
 
 /// A node with GPUs.
-pub(super) struct Place<'a> {
+pub(super) struct CountedNode<'a> {
     node: &'a NodeFacts,
     /// Amounts in use by all pods.
     used: Amounts,
@@ -27,7 +27,7 @@ pub(super) struct Place<'a> {
     local: Amounts,
 }
 
-impl Place<'_> {
+impl CountedNode<'_> {
     /// Whether the pod fits beside all other pods.
     pub(super) fn fits_now(&self, pod: &PendingPod) -> bool {
         self.fits_beside(&self.used, pod)
@@ -57,7 +57,7 @@ fn left(allocatable: &Amounts, used: &Amounts, name: &str) -> u64 {
 }
 
 /// Nodes with GPUs that a device plugin counts, by name. HAMi's nodes are left out: their resource counts no devices.
-pub(super) struct Places<'a>(BTreeMap<&'a str, Place<'a>>);
+pub(super) struct Places<'a>(BTreeMap<&'a str, CountedNode<'a>>);
 
 impl<'a> Places<'a> {
     pub(super) fn of(cluster: &ClusterFacts<'a>, pods: impl Iterator<Item = &'a PodFacts> + Clone) -> Self {
@@ -65,9 +65,9 @@ impl<'a> Places<'a> {
         let with_gpus = cluster.nodes.iter().filter(|node| node.has_counted_gpus() && !node.is_virtual);
         let place = |node: &&'a NodeFacts| {
             let local = local.remove(node.name.as_str()).unwrap_or_default();
-            (node.name.as_str(), Place { node, used: Amounts::new(), local })
+            (node.name.as_str(), CountedNode { node, used: Amounts::new(), local })
         };
-        let mut places: BTreeMap<&str, Place<'_>> = with_gpus.map(place).collect();
+        let mut places: BTreeMap<&str, CountedNode<'_>> = with_gpus.map(place).collect();
         for pod in pods {
             let Some(place) = places.get_mut(&*pod.node) else { continue };
             for (name, amount) in &pod.requests {
@@ -78,14 +78,14 @@ impl<'a> Places<'a> {
     }
 
     /// A node, if the pod may use it and fits there without the pods of leases.
-    pub(super) fn suitable(&self, node: &str, pod: &PendingPod) -> Option<&Place<'a>> {
+    pub(super) fn suitable(&self, node: &str, pod: &PendingPod) -> Option<&CountedNode<'a>> {
         self.0.get(node).filter(|place| place.suits(pod))
     }
 
     /// The node on which the fewest leased GPUs are in the pod's way; `None` if the pod fits on a node now, or on none
     /// even without leases.
     pub(super) fn best(&self, pod: &PendingPod) -> Option<&'a str> {
-        let suitable: Vec<&Place<'a>> = self.0.values().filter(|place| place.suits(pod)).collect();
+        let suitable: Vec<&CountedNode<'a>> = self.0.values().filter(|place| place.suits(pod)).collect();
         if suitable.iter().any(|place| place.fits_now(pod)) {
             return None;
         }
