@@ -149,7 +149,7 @@ impl<'s, 'a> RoomSearch<'s, 'a> {
         let budget = ReclaimBudget::beside(self.snapshot.state, self.planned);
         candidates.retain(|victim| budget.reached(victim.lease).is_none());
         let found = self.cheapest_victims(donor, departing, candidates.clone())?;
-        if budget.clone().take_all(found.victims.iter().map(|victim| victim.lease)) {
+        if budget.clone().take_all(found.victims.iter().map(|victim| victim.lease)).is_ok() {
             return Some(found);
         }
         let mut within = budget;

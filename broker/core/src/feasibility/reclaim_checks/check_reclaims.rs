@@ -66,8 +66,9 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
         if !holds {
             return Err(not_needed(proposed));
         }
-        if reclaim_budget::is_limited(&proposed.reason) && beyond_limits.contains(&proposed.lease) {
-            return Err(reclaim_budget::limited(state, proposed.lease, lease));
+        let limit = beyond_limits.get(&proposed.lease).filter(|_| reclaim_budget::is_limited(&proposed.reason));
+        if let Some(limit) = limit {
+            return Err(reclaim_budget::limited(proposed.lease, limit));
         }
         Ok(())
     };

@@ -2,7 +2,7 @@
 //!
 //! A reclaim that policy, a failure or a migration causes is never limited: it yields to nobody else's demand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{Bundle, ReclaimRule, ReclaimScope, ReclaimedLease};
 use comity_types::LeaseId;
@@ -115,21 +115,24 @@ impl<'a> ReclaimBudget<'a> {
         allowed
     }
 
-    /// Counts the reclaims of all these leases, or of none.
-    pub(crate) fn take_all(&mut self, leases: impl IntoIterator<Item = &'a Lease>) -> bool {
+    /// Counts the reclaims of all these leases, or of none and returns the limit that forbids one of them.
+    pub(crate) fn take_all(&mut self, leases: impl IntoIterator<Item = &'a Lease>) -> Result<(), ReachedLimit> {
         let before = self.taken.len();
-        let allowed = leases.into_iter().all(|lease| self.take(lease));
-        if !allowed {
-            self.taken.truncate(before);
+        for lease in leases {
+            if let Some(limit) = self.reached(lease) {
+                self.taken.truncate(before);
+                return Err(limit);
+            }
+            self.taken.push(facts(lease));
         }
-        allowed
+        Ok(())
     }
 }
 
-/// The proposed leases whose reclaim limits do not allow. Of a preemption all or none are allowed.
-pub(crate) fn beyond_limits(state: &State, proposals: &[ProposedReclaim]) -> BTreeSet<LeaseId> {
+/// The proposed leases whose reclaim a limit does not allow, with that limit. Of a preemption all or none are allowed.
+pub(crate) fn beyond_limits(state: &State, proposals: &[ProposedReclaim]) -> BTreeMap<LeaseId, ReachedLimit> {
     let mut budget = ReclaimBudget::new(state, state.log_time);
-    let mut beyond = BTreeSet::new();
+    let mut beyond = BTreeMap::new();
     let mut preemptions = BTreeSet::new();
     for proposed in proposals.iter().filter(|proposed| is_limited(&proposed.reason)) {
         let mut together: Vec<&ProposedReclaim> = vec![proposed];
@@ -139,16 +142,15 @@ pub(crate) fn beyond_limits(state: &State, proposals: &[ProposedReclaim]) -> BTr
             }
             together = proposals.iter().filter(|other| other.reason == proposed.reason).collect();
         }
-        if !budget.take_all(together.iter().filter_map(|proposed| state.leases.get(&proposed.lease))) {
-            beyond.extend(together.iter().map(|proposed| proposed.lease));
+        let leases = together.iter().filter_map(|proposed| state.leases.get(&proposed.lease));
+        if let Err(limit) = budget.take_all(leases) {
+            beyond.extend(together.iter().map(|proposed| (proposed.lease, limit.clone())));
         }
     }
     beyond
 }
 
 /// The refusal of a reclaim beyond a limit.
-pub(crate) fn limited(state: &State, id: LeaseId, lease: &Lease) -> Refusal {
-    let reached = ReclaimBudget::new(state, state.log_time).reached(lease);
-    let why = reached.map_or_else(|| "reclaim-limited".to_owned(), |limit| limit.text());
-    Refusal::new(Code::LimitReached, format!("{id} runs on: {why}"), "wait until then").at("lease", id)
+pub(crate) fn limited(id: LeaseId, limit: &ReachedLimit) -> Refusal {
+    Refusal::new(Code::LimitReached, format!("{id} runs on: {}", limit.text()), "wait until then").at("lease", id)
 }
