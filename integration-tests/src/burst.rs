@@ -267,6 +267,20 @@ impl Burst {
         Ok(())
     }
 
+    /// A Job's pods, the namespace's other pods and all nodes, for people.
+    async fn described(&self, job: &str) -> String {
+        let selector = format!("job-name={job}");
+        let mut text = String::new();
+        for args in [
+            &["-n", NAMESPACE, "describe", "pods", "-l", &selector][..],
+            &["-n", NAMESPACE, "get", "pods", "-o", "wide"],
+            &["describe", "nodes"],
+        ] {
+            text += &self.clusters.origin.kubectl(args).await.unwrap_or_else(|error| error.to_string());
+        }
+        text
+    }
+
     /// Creates a Job and waits until its container runs; returns the time of each phase.
     ///
     /// # Errors
@@ -276,8 +290,11 @@ impl Burst {
         let nodes = self.watch_origin(&["nodes"])?;
         self.submit_job(name, gpus, args).await?;
         let created = pods.first("the Job's pod", PATIENCE, |_| true).await?.at_ms;
-        let bound =
-            pods.first("the pod to be bound", PATIENCE, |seen| seen.object["spec"]["nodeName"].is_string()).await?;
+        let has_node = |seen: &Seen| seen.object["spec"]["nodeName"].is_string();
+        let bound = match pods.first("the pod to be bound", PATIENCE, has_node).await {
+            Ok(bound) => bound,
+            Err(error) => return Err(error.context(self.described(name).await)),
+        };
         let node = bound.object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         let ready = nodes
             .first("the virtual node to be ready", PATIENCE, |seen| {
