@@ -52,7 +52,7 @@ fn pending(pod: &Value) -> Option<PendingPod> {
     PendingPod::of(&pod)
 }
 
-/// Two nodes with eight and four GPUs, of which lease-1 has three of `big` and two of `small`.
+/// Node `big` has eight GPUs and `small` has four. Lease-1 has three GPUs of `big` and two of `small`.
 struct Donor {
     nodes: Vec<NodeFacts>,
     guests: Guests,

@@ -94,7 +94,7 @@ pub(crate) async fn pods_of_a_lease_stay_on_its_nodes(cluster: &Cluster) {
     assert!(refused(json!({ "metadata": { "finalizers": ["example.com/stuck"] } })).await);
 }
 
-/// Nodes with eight GPUs each, of which the lease has two and one.
+/// Two nodes with eight GPUs each. The lease has two GPUs of one node and one of the other.
 pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Cluster) {
     let lease = on_two_nodes();
     let refused = lender(cluster).prepare(&peer(), &lease).await.unwrap_err();

@@ -70,12 +70,7 @@ pub(super) const DONOR: NodeSettings = NodeSettings {
     service_network: "10.221.0.0/24",
     service_ip: Ipv4Addr::new(10, 221, 0, 1),
     dns_ip: "10.221.0.10",
-    gpus: 0,
-    dra_gpus: 0,
-    nodes: 1,
-    names_pod_networks: false,
-    dns: false,
-    node_grace: 50,
+    ..ORIGIN
 };
 
 /// Its name is that of an interface of the router, which has at most 15 characters.
@@ -88,12 +83,7 @@ pub(super) const SECOND_DONOR: NodeSettings = NodeSettings {
     service_network: "10.231.0.0/24",
     service_ip: Ipv4Addr::new(10, 231, 0, 1),
     dns_ip: "10.231.0.10",
-    gpus: 0,
-    dra_gpus: 0,
-    nodes: 1,
-    names_pod_networks: false,
-    dns: false,
-    node_grace: 50,
+    ..ORIGIN
 };
 
 impl NodeSettings {

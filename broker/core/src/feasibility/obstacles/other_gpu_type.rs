@@ -9,7 +9,7 @@ use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::GpuDemand;
 
 /// The obstacle, if the donor could serve the request now with GPUs of any type, or never with those of its type.
-/// `least` shares are needed, of which `ever` fit when the donor is idle.
+/// The request needs `least` shares; `ever` of them fit when the donor is idle.
 pub(crate) fn other_gpu_type(
     snapshot: &Snapshot<'_>,
     donor: &ClusterId,
