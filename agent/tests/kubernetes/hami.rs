@@ -154,7 +154,7 @@ async fn no_pod_gets_more_than_its_part(pods: &Api<Pod>, fitting: &impl Fn(&str)
         (one("/spec/schedulerName", json!("mine")), "spec.schedulerName"),
         (env("CUDA_DISABLE_CONTROL", "true"), "env may not have"),
         (env("CUDA_DEVICE_MEMORY_LIMIT_0", "81559m"), "env may not have"),
-        (env("NVIDIA_VISIBLE_DEVICES", "all"), "env may not have"),
+        (env("NVIDIA_VISIBLE_DEVICES", "all"), "leave NVIDIA_VISIBLE_DEVICES"),
         (env("LD_PRELOAD", "/tmp/own.so"), "env may not have"),
         (env("GPU_CORE_UTILIZATION_POLICY", "disable"), "env may not have"),
         (one(&format!("{WORK}/envFrom"), json!([{ "configMapRef": { "name": "c" } }])), "envFrom is not offered"),
