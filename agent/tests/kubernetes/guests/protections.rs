@@ -9,13 +9,11 @@ use comity_testkit::{AttackedLease, Attempt, KubectlError, Protection};
 use comity_types::LeaseId;
 use serde_json::json;
 
-use crate::cluster::{Cluster, eventually, lease};
+use crate::cluster::{Cluster, PATIENCE, eventually, lease};
 
 const NAMESPACE: &str = "comity-lease-85";
 /// The node of another card; it has none of the lease's GPUs.
 const OTHER_NODE: &str = "gpu-2";
-/// How long the API server may take to notice that a protection is gone.
-const NOTICED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
     let began = Instant::now();
@@ -86,7 +84,7 @@ fn tenants_kubeconfig(cluster: &Cluster, credential: &ApiCredential) -> PathBuf 
 async fn passes_soon(attempt: &Attempt, tenant: &impl AsyncFn(&[&str], &str) -> Result<String, KubectlError>) {
     let began = Instant::now();
     while let Err(refused) = attempt.passes(tenant).await {
-        assert!(began.elapsed() < NOTICED_WITHIN, "{} without {:?}: {refused}", attempt.name, attempt.protection);
+        assert!(began.elapsed() < PATIENCE, "{} without {:?}: {refused}", attempt.name, attempt.protection);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
