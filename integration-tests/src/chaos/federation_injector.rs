@@ -1,6 +1,8 @@
 //! Injects faults and measures the recovery.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -9,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -40,12 +43,22 @@ pub(super) struct FederationInjector<'a> {
     recoveries: JoinSet<Recovery>,
     /// Target of the current fault of the group; such faults never overlap.
     hit: u64,
+    /// Per donor, held while one of its nodes is used by hand: a kubelet would refuse a second pod without free GPUs.
+    used_by_hand: BTreeMap<usize, Arc<Mutex<()>>>,
 }
 
 impl<'a> FederationInjector<'a> {
     pub(super) fn new(world: &'a mut World, ledger: SharedLedger) -> Self {
         let comity = world.federation.command();
-        Self { world, ledger, comity, figures: Faults::default(), recoveries: JoinSet::new(), hit: 0 }
+        Self {
+            world,
+            ledger,
+            comity,
+            figures: Faults::default(),
+            recoveries: JoinSet::new(),
+            hit: 0,
+            used_by_hand: BTreeMap::new(),
+        }
     }
 
     /// Carries out all faults, each at its time after now, and waits for `length` to pass and for all recoveries.
@@ -235,13 +248,18 @@ impl<'a> FederationInjector<'a> {
             name: format!("misplaced-{}", fault.at.as_millis()),
             ledger: self.ledger.clone(),
         };
-        self.recoveries.spawn(async move {
-            let corrected = match fault.kind {
-                FederationFaultKind::PodDrifted => misplaced.drift().await,
-                _ => misplaced.use_leased_node().await,
-            };
-            (fault.kind, corrected)
-        });
+        if fault.kind == FederationFaultKind::PodDrifted {
+            self.recoveries.spawn(async move { (fault.kind, misplaced.drift().await) });
+            return Ok(());
+        }
+        let by_hand = Arc::clone(self.used_by_hand.entry(fault.target).or_default());
+        if let Ok(alone) = by_hand.try_lock_owned() {
+            self.recoveries.spawn(async move {
+                let corrected = misplaced.use_leased_node().await;
+                drop(alone);
+                (fault.kind, corrected)
+            });
+        }
         Ok(())
     }
 
