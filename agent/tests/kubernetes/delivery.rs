@@ -7,6 +7,7 @@ use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -38,8 +39,17 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     pods.create(&create, &pod("three", "nvidia.com/gpu", 3)).await.unwrap();
     let (code, message) = refusal(pods.create(&create, &pod("a-fourth", "nvidia.com/gpu", 1)).await);
     assert!(code == 403 && message.contains("exceeded quota"), "{message}");
-    let (code, message) = refusal(pods.create(&create, &pod("another-kind", "nvidia.com/mig-1g.10gb", 1)).await);
-    assert!(code == 403 && message.contains("exceeded quota"), "{message}");
+    // The second is of a device plugin that starts while the lease runs.
+    for other in ["nvidia.com/mig-1g.10gb", "example.com/fpga"] {
+        let (code, message) = refusal(pods.create(&create, &pod("another-kind", other, 1)).await);
+        assert!((code == 403 || code == 422) && message.contains("its own devices (nvidia.com/gpu)"), "{message}");
+    }
+    let mut huge = serde_json::to_value(pod("huge", "nvidia.com/gpu", 0)).unwrap();
+    for kind in ["limits", "requests"] {
+        huge["spec"]["containers"][0]["resources"][kind]["hugepages-2Mi"] = json!("64Mi");
+    }
+    let (code, message) = refusal(pods.create(&create, &serde_json::from_value(huge).unwrap()).await);
+    assert!((code == 403 || code == 422) && message.contains("and no other resource"), "{message}");
     eventually("the pod runs", || async {
         pods.get("three").await.unwrap().status.and_then(|status| status.phase).as_deref() == Some("Running")
     })
@@ -52,8 +62,11 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     assert!(code == 403 && message.contains("PodSecurity"), "{message}");
 
     pods_stay_on_the_leases_nodes(cluster, &pods).await;
-    let high = serde_json::from_value::<PriorityClass>(json!({ "metadata": { "name": "donor-high" }, "value": 1000 }));
-    Api::all(cluster.admin()).create(&create, &high.unwrap()).await.unwrap();
+    for (name, preempts) in [("donor-high", "PreemptLowerPriority"), ("donor-never", "Never")] {
+        let class = json!({ "metadata": { "name": name }, "value": 1000, "preemptionPolicy": preempts });
+        let class = serde_json::from_value::<PriorityClass>(class).unwrap();
+        Api::all(cluster.admin()).create(&create, &class).await.unwrap();
+    }
     no_pod_gets_above_the_donors_own(&pods).await;
     no_pod_gets_gpus_from_the_runtime(&tenant).await;
     the_agent_gives_no_more_than_a_tenants_rights(cluster).await;
@@ -186,8 +199,16 @@ async fn the_agent_gives_no_more_than_a_tenants_rights(cluster: &Cluster) {
 async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
     for (name, change, part) in [
         ("finalizer", json!({ "metadata": { "finalizers": ["example.com/forever"] } }), "no finalizers"),
-        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "preempt"),
-        ("donors-priority", json!({ "spec": { "priorityClassName": "donor-high" } }), "preempt"),
+        ("priority", json!({ "spec": { "priorityClassName": "system-node-critical" } }), "no priority"),
+        ("donors-priority", json!({ "spec": { "priorityClassName": "donor-high" } }), "no priority"),
+        ("first-in-queue", json!({ "spec": { "priorityClassName": "donor-never" } }), "no priority"),
+        (
+            "job-finalizer",
+            json!({ "metadata": { "finalizers": ["batch.kubernetes.io/job-tracking"] } }),
+            "no finalizers",
+        ),
+        ("hami", json!({ "metadata": { "annotations": { "hami.io/vgpu-node": "gpu-2" } } }), "belong to HAMi"),
+        ("cdi", json!({ "metadata": { "annotations": { "nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all" } } }), "CDI"),
         ("toleration", json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } }), "tolerate only"),
         ("node", json!({ "spec": { "nodeName": "cpu-1" } }), "the scheduler chooses"),
     ] {
@@ -239,6 +260,21 @@ async fn a_tenant_stays_inside(tenant: Client) {
     .unwrap();
     let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &foreign).await);
     assert!((code == 403 || code == 422) && message.contains("external addresses"), "{code} {message}");
+    let endless = serde_json::from_value::<Secret>(json!({
+        "metadata": { "name": "endless", "annotations": { "kubernetes.io/service-account.name": "comity-tenant" } },
+        "type": "kubernetes.io/service-account-token",
+    }))
+    .unwrap();
+    let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &endless).await);
+    assert!((code == 403 || code == 422) && message.contains("no tokens of ServiceAccounts"), "{code} {message}");
+    let unowned = serde_json::from_value::<Job>(json!({
+        "metadata": { "name": "unowned" },
+        "spec": { "managedBy": "example.com/nobody", "suspend": true,
+            "template": { "spec": pod("unowned", "nvidia.com/gpu", 0).spec } },
+    }))
+    .unwrap();
+    let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &unowned).await);
+    assert!((code == 403 || code == 422) && message.contains("leave spec.managedBy out"), "{code} {message}");
     // The intended uses work.
     let map =
         serde_json::from_value::<ConfigMap>(json!({ "metadata": { "name": "settings" }, "data": { "epochs": "3" } }))

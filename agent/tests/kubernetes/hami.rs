@@ -137,8 +137,11 @@ async fn no_pod_gets_more_than_its_part(pods: &Api<Pod>, fitting: &impl Fn(&str)
         (limit("gpumem", json!("0")), "nvidia.com/gpumem, 1 to 4077 MiB"),
         (limit("gpucores", json!("6")), "nvidia.com/gpucores, 1 to 5 percent"),
         (limit("gpucores", json!("0")), "nvidia.com/gpucores, 1 to 5 percent"),
-        (limit("gpumem-percentage", json!("100")), "gpumem-percentage is not offered"),
-        (limit("priority", json!("1")), "no other resource of HAMi"),
+        (
+            limit("gpumem-percentage", json!("100")),
+            "its own devices (nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem)",
+        ),
+        (limit("priority", json!("1")), "and no other resource"),
         (one("/metadata/annotations/nvidia.com~1use-gpuuuid", json!("GPU-1")), "names devices of the lease: GPU-0"),
         (
             one("/metadata/annotations/nvidia.com~1use-gpuuuid", json!("GPU-0,GPU-1")),

@@ -26,7 +26,7 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     }
     let name = "comity-lease-80";
     let labels = json!({ "comity.dev/lease": "lease-80", LEASE_NODES_LABEL: "several" });
-    let annotations = json!({ "comity.dev/gpu-resource": "nvidia.com/gpu" });
+    let annotations = json!({ "comity.dev/gpu-resource": "nvidia.com/gpu", "comity.dev/devices": "nvidia.com/gpu" });
     let object = json!({ "metadata": { "name": name, "labels": labels, "annotations": annotations } });
     let namespaces = Api::<Namespace>::all(cluster.admin());
     namespaces.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();

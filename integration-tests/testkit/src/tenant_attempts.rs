@@ -49,6 +49,8 @@ pub enum Protection {
     PodSecurity,
     /// The admission policy `comity-tenant`.
     Policy,
+    /// Both that policy and the ResourceQuota.
+    QuotaAndPolicy,
     /// The narrow role of the tenant.
     Role,
 }

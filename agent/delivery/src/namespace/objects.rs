@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_kubernetes::hami::HamiShare;
 use comity_agent_model::lease_id::{
-    GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, RUNTIME_CLASS_LABEL, namespace_name,
+    DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, RUNTIME_CLASS_LABEL, namespace_name,
 };
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -14,6 +14,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
+use super::quota;
 use crate::lease_nodes::is_counted_by_node;
 use crate::lease_sharing::LeaseSharing;
 use crate::{DonorLease, TENANT_LABEL};
@@ -62,7 +63,8 @@ pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing, runtime_clas
     }
     let resource = (GPU_RESOURCE_ANNOTATION.to_owned(), lease.placement.resource_name.clone());
     let mut annotations = sharing.hami().map(HamiShare::annotations).unwrap_or_default();
-    annotations.extend([resource]);
+    let devices: Vec<String> = quota::lent_resources(lease, sharing).into_iter().collect();
+    annotations.extend([resource, (DEVICES_ANNOTATION.to_owned(), devices.join(","))]);
     let metadata = ObjectMeta {
         name: Some(namespace_name(lease.lease_id)),
         labels: Some(labels),

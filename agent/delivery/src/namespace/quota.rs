@@ -115,6 +115,15 @@ pub(crate) fn resource_quota(
     })
 }
 
+/// The extended resources that pods of a lease may request. Claims are no resource.
+pub(crate) fn lent_resources(lease: &DonorLease, sharing: &LeaseSharing) -> BTreeSet<String> {
+    let leased = &lease.placement.resource_name;
+    let counted = GpuClass::of_quota_name(leased).is_none().then(|| leased.clone());
+    let of_hami = sharing.hami().map(|_| [MEMORY_RESOURCE, CORES_RESOURCE].map(str::to_owned));
+    let functions = lease.functions().into_iter().map(|(resource, _)| resource.to_owned());
+    counted.into_iter().chain(of_hami.into_iter().flatten()).chain(functions).collect()
+}
+
 /// The LimitRange: a container without requests gets half of one share, so that a pod with a sidecar fits; a minimum
 /// prevents a limit of zero, which would mean no limit. Each container has exactly one unit of the lease's own
 /// resource, which only the lease's nodes have, and at most one share of MPS: the kubelet would refuse the pod after it
@@ -325,6 +334,22 @@ mod tests {
         assert_eq!(limits.default.unwrap()["nvidia.com/gpu.shared"], number(0));
         assert_eq!(limits.default_request.unwrap()["nvidia.com/gpu.shared"], number(0));
         assert!(!limits.min.unwrap().contains_key("nvidia.com/gpu.shared"));
+    }
+
+    #[test]
+    fn devices_of_a_lease_are_its_gpus_its_functions_and_the_parts_of_hami() {
+        let lent = |lease: &DonorLease, sharing: &LeaseSharing| lent_resources(lease, sharing).into_iter().collect();
+        let mut counted = lease("nvidia.com/gpu", 4, 0);
+        counted.placement.nodes[0].functions =
+            vec![VirtualFunctions { resource: "nvidia.com/ib_vf".to_owned(), count: 1 }];
+        let names: Vec<String> = lent(&counted, &LeaseSharing::Counted);
+        assert_eq!(names, ["nvidia.com/gpu", "nvidia.com/ib_vf"]);
+        let claimed: Vec<String> =
+            lent(&lease("gpu.nvidia.com.deviceclass.resource.k8s.io/devices", 2, 0), &LeaseSharing::Counted);
+        assert!(claimed.is_empty(), "{claimed:?}");
+        let share = HamiShare { memory_mib: 4_077, cores: 5, devices: ["GPU-0".to_owned()].into() };
+        let parts: Vec<String> = lent(&lease("nvidia.com/gpu", 4, 0), &LeaseSharing::Hami(share));
+        assert_eq!(parts, ["nvidia.com/gpu", "nvidia.com/gpucores", "nvidia.com/gpumem"]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use comity_agent_model::lease_id::namespace_name;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::{Api, ResourceExt as _};
 
 use super::{NamespaceDelivery, check_owner, objects};
 
@@ -17,6 +17,8 @@ use super::{NamespaceDelivery, check_owner, objects};
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Grace period of a tenant's pods, which replaces their own: the lease is over.
 const POD_GRACE_SECONDS: u32 = 30;
+/// Most pods that an error names.
+const MAX_NAMED: u32 = 8;
 const POLL: Duration = Duration::from_millis(250);
 
 impl NamespaceDelivery {
@@ -81,23 +83,37 @@ impl NamespaceDelivery {
                 None => return Ok(()),
                 Some(now) if now.uid() != namespace.uid() => return Ok(()),
                 Some(now) if self.clock.elapsed().saturating_sub(began) > REMOVAL_TIMEOUT => {
-                    return Err(DeliveryError::temporary(operation, remaining_objects(&now)));
+                    let pods = self.pods_with_finalizers(&name).await?;
+                    return Err(DeliveryError::temporary(operation, remaining_objects(&now, &pods)));
                 }
                 Some(_) => self.clock.sleep(POLL).await,
             }
         }
     }
+
+    async fn pods_with_finalizers(&self, namespace: &str) -> Result<Vec<String>, DeliveryError> {
+        let pods = Api::<Pod>::namespaced(self.api.client(), namespace);
+        let left =
+            call(&format!("list the pods of {namespace}"), pods.list(&ListParams::default().limit(MAX_NAMED))).await?;
+        let named = |pod: &Pod| {
+            (!pod.finalizers().is_empty()).then(|| {
+                format!(
+                    "pod {} has the finalizer {}, which nobody removed",
+                    pod.name_any(),
+                    pod.finalizers().join(", ")
+                )
+            })
+        };
+        Ok(left.items.iter().filter_map(named).collect())
+    }
 }
 
-/// The remaining objects that the namespace controller reports.
-fn remaining_objects(namespace: &Namespace) -> String {
+/// The remaining objects that the namespace controller reports, or the pods whose finalizers nobody removed.
+fn remaining_objects(namespace: &Namespace, pods: &[String]) -> String {
     let conditions = namespace.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let left: Vec<&str> = conditions
-        .into_iter()
-        .flatten()
-        .filter(|condition| condition.status == "True")
-        .filter_map(|condition| condition.message.as_deref())
-        .collect();
+    let reported = conditions.into_iter().flatten().filter(|condition| condition.status == "True");
+    let left: Vec<&str> =
+        reported.filter_map(|condition| condition.message.as_deref()).chain(pods.iter().map(String::as_str)).collect();
     if left.is_empty() {
         return format!("still there after {} s; is kube-controller-manager running?", REMOVAL_TIMEOUT.as_secs());
     }

@@ -45,8 +45,8 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
         }
     }
     assert!(other.is_empty(), "{other:#?}");
-    use Protection::{Limits, NodeResource, PodSecurity, Policy, Quota, Role};
-    for protection in [Quota, Limits, NodeResource, PodSecurity, Policy, Role] {
+    use Protection::{Limits, NodeResource, PodSecurity, Policy, Quota, QuotaAndPolicy, Role};
+    for protection in [Quota, Limits, NodeResource, PodSecurity, QuotaAndPolicy, Policy, Role] {
         remove(cluster, protection).await;
         let protected: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.protection == protection).collect();
         assert!(!protected.is_empty(), "{protection:?}");
@@ -93,7 +93,12 @@ async fn remove(cluster: &Cluster, protection: Protection) {
     let everywhere = json!({ "lease.comity.dev/lease-85": "64" });
     let status = json!({ "status": { "capacity": everywhere, "allocatable": everywhere } }).to_string();
     let account = format!("--serviceaccount={NAMESPACE}:comity-tenant");
+    let policy: &[&str] = &["delete", "validatingadmissionpolicybinding", "comity-tenant"];
     let args: &[&str] = match protection {
+        Protection::QuotaAndPolicy => {
+            cluster.plane().kubectl(policy).await.unwrap();
+            &["-n", NAMESPACE, "delete", "resourcequota", "gpus"]
+        }
         Protection::Quota => &["-n", NAMESPACE, "delete", "resourcequota", "gpus"],
         Protection::Limits => &["-n", NAMESPACE, "delete", "limitrange", "defaults"],
         Protection::NodeResource => {
@@ -102,7 +107,7 @@ async fn remove(cluster: &Cluster, protection: Protection) {
         Protection::PodSecurity => {
             &["label", "namespace", NAMESPACE, "--overwrite", "pod-security.kubernetes.io/enforce=privileged"]
         }
-        Protection::Policy => &["delete", "validatingadmissionpolicybinding", "comity-tenant"],
+        Protection::Policy => policy,
         Protection::Role => &["create", "clusterrolebinding", "by-mistake", "--clusterrole=cluster-admin", &account],
     };
     cluster.plane().kubectl(args).await.unwrap();
@@ -117,7 +122,9 @@ async fn restore(cluster: &Cluster, protection: Protection) {
         Protection::NodeResource => {
             (&["patch", "node", OTHER_NODE, "--subresource=status", "--type=merge", "-p", &status], "")
         }
-        Protection::Policy => (&["apply", "-f", "-"], include_str!("../../../../deploy/agent/admission.yaml")),
+        Protection::Policy | Protection::QuotaAndPolicy => {
+            (&["apply", "-f", "-"], include_str!("../../../../deploy/agent/admission.yaml"))
+        }
         Protection::Role => (&["delete", "clusterrolebinding", "by-mistake"], ""),
     };
     cluster.plane().kubectl_with_input(args, input).await.unwrap();

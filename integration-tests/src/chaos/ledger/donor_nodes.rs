@@ -2,7 +2,8 @@
 //!
 //! A node is over-committed if its GPUs are fewer than those in local use and those lent there together. Pods of a
 //! lease are local use as far as they exceed the lease's part of their node. A lease that is called back or ends is no
-//! longer promised. A donor's own pods may always take a GPU; then the agents and brokers must call a lease back.
+//! longer promised, and one that is set up is not yet. A donor's own pods may always take a GPU; then the agents and
+//! brokers must call a lease back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

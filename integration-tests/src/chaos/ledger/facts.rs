@@ -80,10 +80,11 @@ impl LeaseFacts {
         !matches!(self.state.as_str(), "ending" | "ended")
     }
 
-    /// Whether it is in force and not called back.
+    /// Whether its pods may run and it is not called back. While it is set up, nobody has a credential for it; brokers
+    /// call it back when it becomes active.
     #[must_use]
     pub fn is_promised(&self) -> bool {
-        self.is_held() && self.reclaim_reason.is_none()
+        matches!(self.state.as_str(), "active" | "suspect") && self.reclaim_reason.is_none()
     }
 
     /// Progress of its state, which never decreases; `None` for an unknown state.

@@ -160,6 +160,21 @@ fn a_lease_that_is_called_back_is_no_longer_promised() {
 }
 
 #[test]
+fn a_lease_that_is_set_up_is_not_promised_yet() {
+    let two = |state: &str| LeaseFacts { state: state.into(), ..lease(1, &[(0, 1_000), (1, 1_000)]) };
+    let mut ledger = Ledger::default();
+    ledger.donor_has("donor-1", 2);
+    ledger.leases_are(1, vec![two("connecting")]);
+    ledger.quotas_are("donor-1", [("lease-1".to_owned(), 2)].into());
+    let node = DonorNode { gpus: 2, leases: [("lease-1".to_owned(), None)].into() };
+    ledger.nodes_are("donor-1", [("a".to_owned(), node)].into(), SECOND);
+    ledger.pods_are("donor-1", pods(&[("x", None, 1)]), SECOND);
+    assert!(!ledger.is_overcommitted("donor-1", "a"));
+    ledger.leases_are(2, vec![two("active")]);
+    assert!(ledger.is_overcommitted("donor-1", "a"));
+}
+
+#[test]
 fn a_reclaimed_lease_has_a_reason_and_may_stay() {
     let reclaimed = |reason: Option<&str>| LeaseFacts {
         state: "reclaiming".into(),

@@ -44,10 +44,10 @@ fn exceeded(resource: &str) -> String {
     format!("exceeded quota: gpus, requested: requests.{resource}=1")
 }
 
-/// A pod of one unit of a resource that the lease does not have, or has in use.
-fn one_of(of: &AttackedLease, name: &'static str, resource: &str) -> Attempt {
+/// A pod of one unit of a resource that the lease does not have.
+fn one_of_another(of: &AttackedLease, name: &'static str, resource: &str) -> Attempt {
     let pod = of.pod(name, &json!({ resource: "1" }));
-    Attempt::create(name, Protection::Quota, answer(exceeded(resource)), &pod)
+    Attempt::create(name, Protection::QuotaAndPolicy, answer("its own devices"), &pod)
 }
 
 /// A pod without GPUs, with further fields of its spec.
@@ -60,8 +60,8 @@ fn with_spec(of: &AttackedLease, name: &str, fields: &Value) -> Value {
 }
 
 fn other_card(of: &AttackedLease) -> Vec<Attempt> {
-    let larger = LARGER.iter().map(|(name, resource)| one_of(of, name, resource));
-    larger.chain([one_of(of, "other-card", &of.other_resource)]).collect()
+    let larger = LARGER.iter().map(|(name, resource)| one_of_another(of, name, resource));
+    larger.chain([one_of_another(of, "other-card", &of.other_resource)]).collect()
 }
 
 /// Each would run on a node that is not the lease's.
@@ -179,7 +179,7 @@ fn more_of_one(of: &AttackedLease) -> Vec<Attempt> {
     let capacity = json!({ "status": { "capacity": { of.node_resource(): "64" } } }).to_string();
     let patch_node = ["patch", "node", &of.other_node, "--subresource=status", "--type=merge", "-p", &capacity];
     vec![
-        one_of(of, "one-more", &of.resource),
+        Attempt::create("one-more", Quota, answer(exceeded(&of.resource)), &of.pod("one-more", &limits)),
         Attempt::create("by-job", Quota, no_pod(), &job),
         Attempt::create("by-deployment", Quota, no_pod(), &deployment),
         Attempt::new(
@@ -234,7 +234,7 @@ fn other_rights(of: &AttackedLease) -> Vec<Attempt> {
         Attempt::create(
             "before-all",
             Policy,
-            answer("do not preempt the donor's own"),
+            answer("no priority over the donor's own"),
             &with_spec(of, "before-all", &before_all),
         ),
         Attempt::create("outside-address", Policy, answer("have no external addresses"), &service),
