@@ -17,6 +17,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::creating;
 use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_kubernetes::object_events::{node_reference, publish_event};
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
@@ -26,6 +27,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::events::{Event, EventType};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
@@ -100,6 +102,7 @@ pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: Cance
             let canaries: Vec<&CanaryPod> = pods.facts().collect();
             let plan = plan(&lending, &canaries, context.clock.unix_ms(), context.settings.every());
             prover.carry_out(&plan).await;
+            prover.tell(&plan).await;
             prover.publish(&inventory, plan.unproved);
         } else if context.clock.elapsed().saturating_sub(began) > FIRST_LIST_PATIENCE {
             let reason = "its canary cannot be read; apply deploy/agent/canary.yaml";
@@ -131,17 +134,40 @@ fn node_entry(node: &Node, salt: &NodeSalt) -> Option<(String, Option<(String, L
 
 /// Makes and deletes canaries, and publishes what they prove.
 struct Prover {
+    client: Client,
     own: Api<Pod>,
     maker: CanaryMaker,
     salt: NodeSalt,
     results: CanaryResults,
     failures: FailureLog,
+    /// Exposed nodes with the reason in their event.
+    told: BTreeMap<String, String>,
 }
 
 impl Prover {
     fn new(context: &CanaryContext, own: Api<Pod>, results: CanaryResults) -> Self {
         let maker = CanaryMaker { image: context.settings.image.clone(), runtime_class: context.runtime_class.clone() };
-        Self { own, maker, salt: context.salt.clone(), results, failures: FailureLog::default() }
+        let (client, salt) = (context.client.clone(), context.salt.clone());
+        Self { client, own, maker, salt, results, failures: FailureLog::default(), told: BTreeMap::new() }
+    }
+
+    /// Writes an event on each node where a canary saw GPUs, once for each reason.
+    async fn tell(&mut self, plan: &CanaryPlan) {
+        self.told.retain(|node, _| plan.exposed.contains(node));
+        for (node, reason) in plan.unproved.iter().filter(|(node, _)| plan.exposed.contains(*node)) {
+            if self.told.insert(node.clone(), reason.clone()).as_ref() == Some(reason) {
+                continue;
+            }
+            let event = Event {
+                type_: EventType::Warning,
+                reason: "ComityGpusExposed".to_owned(),
+                note: Some(format!("this node is not lent: {reason}")),
+                action: "Prove".to_owned(),
+                secondary: None,
+            };
+            let published = within_limit(publish_event(self.client.clone(), &node_reference(node), event)).await;
+            self.note("write an event on a node", published);
+        }
     }
 
     async fn carry_out(&mut self, plan: &CanaryPlan) {
