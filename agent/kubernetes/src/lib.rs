@@ -13,4 +13,5 @@ pub mod https_server;
 pub mod object_events;
 pub mod pod_request;
 pub mod service_name;
+pub mod void_devices;
 pub mod watch_cache;

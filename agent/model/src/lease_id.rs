@@ -8,8 +8,6 @@ pub const LEASE_LABEL: &str = "comity.dev/lease";
 pub const LEASE_NODES_LABEL: &str = "comity.dev/lease-nodes";
 /// Annotation of a lease's namespace: the resource that counts its GPUs.
 pub const GPU_RESOURCE_ANNOTATION: &str = "comity.dev/gpu-resource";
-/// Label of namespaces on the donor whose pods run under this RuntimeClass.
-pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
 
 /// The namespace of a lease on the donor, and the name of its Secret on the origin.
 #[must_use]

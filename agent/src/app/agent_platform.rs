@@ -70,7 +70,7 @@ impl Platform {
         let options = ObserverOptions { mig: view, pending: Some(config.sharing.reclaim_for_pending.clone()) };
         let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), options);
         let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
-            .with_runtime_class(config.sharing.runtime_class.clone());
+            .with_guest_labels(config.guest_labels());
         let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
         Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
     }
