@@ -2,6 +2,7 @@
 
 use comity_agent_delivery::CLEANING_NAMESPACE;
 use comity_agent_kubernetes::api::within_limit;
+use comity_agent_kubernetes::dynamic_resources::{DRA_GROUP, DRA_VERSION};
 use comity_runtime::checks::{Check, CheckList};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use kube::api::PostParams;
@@ -11,6 +12,7 @@ use crate::observe::PLACEHOLDER_NAMESPACE;
 use crate::services::canary::CANARY_NAMESPACE;
 
 const RIGHTS_CHECK: &str = "rights";
+const CLAIMS_CHECK: &str = "claims";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
 const ORIGIN_NAMESPACE: &str = "comity-leases";
 
@@ -101,6 +103,30 @@ pub(super) async fn check_setting(client: &Client, of: &PodSetting, list: &mut C
     } else {
         let detail = format!("{} is set, and rights are missing: {}", of.setting, missing.join(", "));
         Check::failed(of.check, detail, format!("kubectl apply -f {}", of.manifest))
+    });
+}
+
+/// Checks the rights to devices of DRA drivers, if the cluster has dynamic resource allocation.
+pub(super) async fn check_claims(client: &Client, list: &mut CheckList) {
+    let group = within_limit(client.list_api_group_resources(&format!("{DRA_GROUP}/{DRA_VERSION}"))).await;
+    if !group.is_ok_and(|group| group.resources.iter().any(|resource| resource.name == "resourceslices")) {
+        return;
+    }
+    let mut missing = Vec::new();
+    for (verb, resource) in [("list", "resourceslices"), ("watch", "resourceclaims"), ("create", "resourceclaims")] {
+        if !matches!(is_granted(client, &right(verb, DRA_GROUP, resource, ""), None).await, Ok(true)) {
+            missing.push(format!("{verb} {resource}"));
+        }
+    }
+    list.push(if missing.is_empty() {
+        Check::ok(CLAIMS_CHECK, "devices of DRA drivers can be offered")
+    } else {
+        let detail = format!("devices of DRA drivers are not offered; missing: {}", missing.join(", "));
+        Check::warning(
+            CLAIMS_CHECK,
+            detail,
+            "if a DRA driver publishes GPUs here, kubectl apply -f deploy/agent/dra.yaml",
+        )
     });
 }
 
