@@ -3,6 +3,7 @@
 use comity_agent_delivery::CLEANING_NAMESPACE;
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::dynamic_resources::{DRA_GROUP, DRA_VERSION};
+use comity_agent_kubernetes::own_pods::PodNamespace;
 use comity_runtime::checks::{Check, CheckList};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use kube::api::PostParams;
@@ -50,8 +51,7 @@ const NEEDED: [NeededRight; 13] = [
 pub(super) struct PodSetting {
     check: &'static str,
     setting: &'static str,
-    namespace: &'static str,
-    manifest: &'static str,
+    place: PodNamespace,
     effect: &'static str,
     needed: &'static [NeededRight],
 }
@@ -60,8 +60,7 @@ pub(super) struct PodSetting {
 pub(super) const HOLD: PodSetting = PodSetting {
     check: "hold",
     setting: "sharing.hold",
-    namespace: PLACEHOLDER_NAMESPACE,
-    manifest: "deploy/agent/hold.yaml",
+    place: PLACEHOLDER_NAMESPACE,
     effect: "placeholders can hold leased GPUs",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
@@ -70,8 +69,7 @@ pub(super) const HOLD: PodSetting = PodSetting {
 pub(super) const CLEAN: PodSetting = PodSetting {
     check: "clean",
     setting: "sharing.cleanNodes",
-    namespace: CLEANING_NAMESPACE,
-    manifest: "deploy/agent/clean.yaml",
+    place: CLEANING_NAMESPACE,
     effect: "pods can clean nodes after leases",
     needed: &[
         right("get", "", "podtemplates", "comity-clean"),
@@ -84,8 +82,7 @@ pub(super) const CLEAN: PodSetting = PodSetting {
 pub(super) const CANARY: PodSetting = PodSetting {
     check: "canary",
     setting: "canary",
-    namespace: CANARY_NAMESPACE,
-    manifest: "deploy/agent/canary.yaml",
+    place: CANARY_NAMESPACE,
     effect: "canaries can prove nodes",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
@@ -94,15 +91,15 @@ pub(super) const CANARY: PodSetting = PodSetting {
 pub(super) async fn check_setting(client: &Client, of: &PodSetting, list: &mut CheckList) {
     let mut missing = Vec::new();
     for right in of.needed {
-        if !matches!(is_granted(client, right, Some(of.namespace)).await, Ok(true)) {
-            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.namespace));
+        if !matches!(is_granted(client, right, Some(of.place.name)).await, Ok(true)) {
+            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.place.name));
         }
     }
     list.push(if missing.is_empty() {
-        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.namespace))
+        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.place.name))
     } else {
         let detail = format!("{} is set, and rights are missing: {}", of.setting, missing.join(", "));
-        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.manifest))
+        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.place.manifest))
     });
 }
 
