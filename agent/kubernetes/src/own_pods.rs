@@ -1,6 +1,7 @@
 //! Pods that the agent runs in a namespace of its own: placeholders, canaries, and cleaning pods.
 //!
-//! A manifest of `deploy/agent/` makes each namespace, with the agent's rights there and a policy that restricts the pods.
+//! A manifest of `deploy/agent/` makes each namespace, with the agent's rights there and a policy that restricts the
+//! pods.
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -38,7 +39,8 @@ impl PodNamespace {
         let Ok(left) = within_limit(pods.list_metadata(&ListParams::default())).await else { return };
         for pod in left.items {
             if let Err(error) = within_limit(pods.delete(&pod.name_any(), &at_once(pod.uid()))).await {
-                tracing::warn!(namespace = self.name, pod = pod.name_any(), %error, "cannot delete a pod of an earlier setting");
+                let (namespace, pod) = (self.name, pod.name_any());
+                tracing::warn!(namespace, pod, %error, "cannot delete a pod of an earlier setting");
             }
         }
     }
@@ -109,8 +111,7 @@ impl OwnPods {
     }
 }
 
-/// The spec of a pod on one node, as far as those of the agent agree: no token, no privileges, no grace, and one container,
-/// to which the same applies.
+/// The common part of the specs of pods on one node: one container, without a token, privileges or grace.
 #[must_use]
 pub fn restricted_spec(node: &str, mut container: Value) -> Value {
     container["securityContext"] = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });

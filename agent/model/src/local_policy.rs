@@ -25,8 +25,8 @@ pub struct LocalPolicy {
     pub max_lease_seconds: Option<u64>,
     /// RuntimeClass under which pods of other clusters run here, as in "gvisor"; absent: the container runtime's own.
     pub runtime_class: Option<String>,
-    /// Whether containers of other clusters' pods that request no NVIDIA GPU must have `NVIDIA_VISIBLE_DEVICES=void`. The
-    /// agent's webhook sets it; without the section `webhook` nothing demands it.
+    /// Whether containers of other clusters' pods that request no NVIDIA GPU must have `NVIDIA_VISIBLE_DEVICES=void`.
+    /// The agent's webhook sets it; without the section `webhook` nothing demands it.
     pub void_devices: bool,
     /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
     pub hold: bool,

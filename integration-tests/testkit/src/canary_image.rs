@@ -1,5 +1,5 @@
-//! The image of canaries, as `deploy/images/canary` describes it, without podman. Debian's busybox stands in for the base
-//! image, which has no other files that canaries use.
+//! The image of canaries, as `deploy/images/canary` describes it, without podman. Debian's busybox stands in for the
+//! base image, which has no other files that canaries use.
 
 use std::fs;
 use std::io;

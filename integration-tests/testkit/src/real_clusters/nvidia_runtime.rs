@@ -1,7 +1,7 @@
 //! NVIDIA's container runtime on a running node.
 //!
-//! The program is NVIDIA's own, in its mode `cdi`. The CDI specification that it reads is written here: the program that
-//! writes it elsewhere, `nvidia-ctk cdi generate`, needs a driver.
+//! The program is NVIDIA's own, in its mode `cdi`. The CDI specification that it reads is written here: the program
+//! that writes it elsewhere, `nvidia-ctk cdi generate`, needs a driver.
 
 use std::fs;
 use std::path::Path;
@@ -69,7 +69,8 @@ impl RealCluster {
 fn runtime_configuration(visible_devices: VisibleDevices) -> String {
     let is_obeyed = visible_devices == VisibleDevices::Obeyed;
     format!(
-        "accept-nvidia-visible-devices-envvar-when-unprivileged = {is_obeyed}\n[nvidia-container-runtime]\nmode = \"cdi\"\n"
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = {is_obeyed}\n\
+         [nvidia-container-runtime]\nmode = \"cdi\"\n"
     )
 }
 

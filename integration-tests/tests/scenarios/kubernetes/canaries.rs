@@ -1,5 +1,5 @@
-//! Canaries on real kubelets: a node lends once one saw no GPU there, and not while NVIDIA's container runtime hands every
-//! GPU to a container that asks for all by its image.
+//! Canaries on real kubelets: a node lends once one saw no GPU there, and not while NVIDIA's container runtime hands
+//! every GPU to a container that asks for all by its image.
 
 use std::path::Path;
 use std::time::Instant;
