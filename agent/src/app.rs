@@ -211,7 +211,7 @@ impl Agent {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
-        let runtime_class = config.sharing.runtime_class.clone();
+        let guests = config.guest_labels();
         let registry = prometheus::Registry::new();
         let metrics = Metrics::new(&registry)?;
         let readiness = Readiness::new();
@@ -274,7 +274,7 @@ impl Agent {
             let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
             let remaps = parts.deliveries.node_service.borrow().remaps.is_ok();
             let reviewers = Reviewers {
-                lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), runtime_class),
+                lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), guests),
                 gate: review,
                 addresses: remaps.then(|| RemappedAddressesReview::new(Arc::clone(&parts.remap_book))),
             };

@@ -17,6 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
@@ -301,6 +302,13 @@ impl Config {
             checks.refuse("log.filter", &self.log.filter, error.to_string());
         }
         Ok(checks.finish()?)
+    }
+
+    /// Labels of guests' namespaces. Policies demand `void` devices only where the webhook adds them.
+    #[must_use]
+    pub fn guest_labels(&self) -> GuestLabels {
+        let void_devices = self.sharing.void_devices && self.webhook.is_some();
+        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices }
     }
 
     /// Checks where the inventory comes from.

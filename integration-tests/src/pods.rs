@@ -388,7 +388,7 @@ pub async fn image_of(name: &str, dir: &Path) -> Result<PathBuf> {
     ensure!(made.status.success(), "images/tree {name}: {}", String::from_utf8_lossy(&made.stderr));
     let (image, path) = (image_name(name), format!("/usr/bin/comity-{name}"));
     let archive = dir.join(format!("{name}.tar"));
-    let image = FolderImage { name: &image, folder: &folder, path: &path, user: USER };
+    let image = FolderImage { name: &image, folder: &folder, path: &path, user: USER, env: &[] };
     image::write_folder(&image, &archive)?;
     std::fs::remove_dir_all(&folder)?;
     Ok(archive)

@@ -9,6 +9,8 @@ mod broker_drills;
 mod brokers_fail;
 #[path = "scenarios/kubernetes/burst.rs"]
 mod burst;
+#[path = "scenarios/kubernetes/canaries.rs"]
+mod canaries;
 #[path = "scenarios/brokers/chaos.rs"]
 mod chaos;
 #[path = "scenarios/kubernetes/claims.rs"]

@@ -26,9 +26,9 @@ pub use propagation::{
 
 /// The environment variable with the OTLP endpoint, if the configuration has none.
 pub const OTLP_ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// The default log filter. Hides openraft's warning for each unanswered message: the broker itself reports an
-/// unreachable peer once.
-pub const DEFAULT_FILTER: &str = "info,openraft=error";
+/// The default log filter. Hides warnings that libraries repeat with each attempt: openraft's for an unanswered
+/// message, and kube's for a watch without the right to it. Broker and agent report each once.
+pub const DEFAULT_FILTER: &str = "info,openraft=error,kube_runtime::watcher=error";
 
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 

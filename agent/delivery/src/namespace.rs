@@ -22,6 +22,7 @@ use comity_agent_kubernetes::gpu_resource;
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::clock::Clock;
@@ -62,7 +63,7 @@ pub struct NamespaceDelivery {
     clock: Arc<dyn Clock>,
     salt: NodeSalt,
     nodes: LeaseNodes,
-    runtime_class: Option<String>,
+    guests: GuestLabels,
     /// Device names of the cluster and when they were read.
     devices: Mutex<Option<(Duration, Arc<BTreeSet<String>>)>>,
 }
@@ -72,13 +73,13 @@ impl NamespaceDelivery {
     #[must_use]
     pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>, salt: NodeSalt) -> Self {
         let nodes = LeaseNodes::new(api.client(), salt.clone());
-        Self { api, clock, salt, nodes, runtime_class: None, devices: Mutex::new(None) }
+        Self { api, clock, salt, nodes, guests: GuestLabels::default(), devices: Mutex::new(None) }
     }
 
-    /// Runs tenants' pods under this RuntimeClass.
+    /// Sets these labels on namespaces of leases.
     #[must_use]
-    pub fn with_runtime_class(self, runtime_class: Option<String>) -> Self {
-        Self { runtime_class, ..self }
+    pub fn with_guest_labels(self, guests: GuestLabels) -> Self {
+        Self { guests, ..self }
     }
 
     fn namespaces(&self) -> Api<Namespace> {
@@ -123,7 +124,7 @@ impl NamespaceDelivery {
     /// Creates the namespace, or resets its labels if it is ours.
     async fn make_namespace(&self, lease: &DonorLease, sharing: &LeaseSharing) -> Result<(), DeliveryError> {
         let namespaces = self.namespaces();
-        let wanted = objects::namespace(lease, sharing, self.runtime_class.as_deref());
+        let wanted = objects::namespace(lease, sharing, &self.guests);
         let name = wanted.name_any();
         let operation = format!("create namespace {name}");
         if self.owned_namespace(lease.lease_id).await?.is_none() {

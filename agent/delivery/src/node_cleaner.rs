@@ -12,19 +12,20 @@ use std::time::Duration;
 use comity_agent_kubernetes::call::{Pager, call, call_opt, creating, own_labels};
 use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::object_events::{node_reference, publish_event};
+use comity_agent_kubernetes::own_pods::{PodNamespace, at_once};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::Clock;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Node, Pod, PodTemplate, Toleration};
-use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
+use kube::api::{ListParams, ObjectMeta};
 use kube::core::PartialObjectMeta;
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client, ResourceExt as _};
 
 /// Namespace of cleaning pods and of their template.
-pub const CLEANING_NAMESPACE: &str = "comity-clean";
+pub const CLEANING_NAMESPACE: PodNamespace = PodNamespace { name: "comity-clean", manifest: "deploy/agent/clean.yaml" };
 /// Name of the template.
 const CLEANING_TEMPLATE: &str = "comity-clean";
 /// How long one call waits for the pods; the caller retries.
@@ -62,7 +63,7 @@ impl NodeCleaner {
     }
 
     fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), CLEANING_NAMESPACE)
+        CLEANING_NAMESPACE.pods(self.client.clone())
     }
 
     /// The donor's template.
@@ -70,7 +71,7 @@ impl NodeCleaner {
     /// # Errors
     /// A permanent [`DeliveryError`] `cannot-clean` if there is none: nodes that nobody can clean are not lent.
     pub async fn template(&self) -> Result<PodTemplate, DeliveryError> {
-        let templates = Api::<PodTemplate>::namespaced(self.client.clone(), CLEANING_NAMESPACE);
+        let templates = Api::<PodTemplate>::namespaced(self.client.clone(), CLEANING_NAMESPACE.name);
         let read = call_opt("read the cleaning pod's template", templates.get(CLEANING_TEMPLATE)).await;
         // Without deploy/agent/clean.yaml there is neither a template nor the right to read it.
         let why = match read {
@@ -82,9 +83,10 @@ impl NodeCleaner {
             Err(temporary @ DeliveryError::Temporary { .. }) => return Err(temporary),
             Err(refused) => refused.to_string(),
         };
+        let PodNamespace { name, manifest } = CLEANING_NAMESPACE;
         let message = format!(
-            "sharing.cleanNodes needs the PodTemplate {CLEANING_NAMESPACE}/{CLEANING_TEMPLATE}: {why}; apply \
-             deploy/agent/clean.yaml with your own cleaning program"
+            "sharing.cleanNodes needs the PodTemplate {name}/{CLEANING_TEMPLATE}: {why}; apply {manifest} with your own \
+             cleaning program"
         );
         Err(DeliveryError::permanent("cannot-clean", message))
     }
@@ -103,7 +105,7 @@ impl NodeCleaner {
         for node in &present {
             let pod = self.cleaning_pod(lease, node, &template);
             let name = pod.name_any();
-            let operation = format!("make cleaning pod {CLEANING_NAMESPACE}/{name}");
+            let operation = format!("make cleaning pod {}/{name}", CLEANING_NAMESPACE.name);
             if call_opt(&format!("read pod {name}"), self.pods().get(&name)).await?.is_none() {
                 // Whatever is refused here may be allowed after a change of the template or of the policy.
                 let made = call(&operation, self.pods().create(&creating(), &pod)).await;
@@ -166,9 +168,8 @@ impl NodeCleaner {
     }
 
     async fn delete(&self, pod: &Pod) -> Result<(), DeliveryError> {
-        let (name, now) = (pod.name_any(), DeleteParams::default().grace_period(0));
-        let same = Preconditions { uid: pod.uid(), resource_version: None };
-        call_opt(&format!("delete pod {name}"), self.pods().delete(&name, &now.preconditions(same))).await.map(drop)
+        let name = pod.name_any();
+        call_opt(&format!("delete pod {name}"), self.pods().delete(&name, &at_once(pod.uid()))).await.map(drop)
     }
 
     /// Names of the cluster's nodes with one of the ids.
@@ -217,7 +218,7 @@ fn state(pod: &Pod) -> Cleaning {
             let whole = status.message.or(status.reason).unwrap_or_else(|| "no reason given".to_owned());
             Cleaning::Failed(format!("the cleaning pod failed: {}", first.unwrap_or(whole)))
         }
-        _ => Cleaning::Runs(format!("the cleaning pod {CLEANING_NAMESPACE}/{} is {phase}", pod.name_any())),
+        _ => Cleaning::Runs(format!("the cleaning pod {}/{} is {phase}", CLEANING_NAMESPACE.name, pod.name_any())),
     }
 }
 

@@ -11,6 +11,8 @@ pub mod gpu_resource;
 pub mod hami;
 pub mod https_server;
 pub mod object_events;
+pub mod own_pods;
 pub mod pod_request;
 pub mod service_name;
+pub mod void_devices;
 pub mod watch_cache;

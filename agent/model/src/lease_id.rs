@@ -10,8 +10,6 @@ pub const LEASE_NODES_LABEL: &str = "comity.dev/lease-nodes";
 pub const GPU_RESOURCE_ANNOTATION: &str = "comity.dev/gpu-resource";
 /// Annotation of a lease's namespace: the resources of its devices, separated by commas. Its pods request no others.
 pub const DEVICES_ANNOTATION: &str = "comity.dev/devices";
-/// Label of namespaces on the donor whose pods run under this RuntimeClass.
-pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
 
 /// The namespace of a lease on the donor, and the name of its Secret on the origin.
 #[must_use]

@@ -10,6 +10,7 @@ pub mod desired_state;
 pub mod envelope;
 pub mod forward_target;
 pub mod gpu_demand;
+pub mod guest_labels;
 pub mod lease;
 pub mod lease_id;
 pub mod lent;

@@ -25,6 +25,9 @@ pub struct LocalPolicy {
     pub max_lease_seconds: Option<u64>,
     /// RuntimeClass under which pods of other clusters run here, as in "gvisor"; absent: the container runtime's own.
     pub runtime_class: Option<String>,
+    /// Whether containers of other clusters' pods that request no NVIDIA GPU must have `NVIDIA_VISIBLE_DEVICES=void`.
+    /// The agent's webhook sets it; without the section `webhook` nothing demands it.
+    pub void_devices: bool,
     /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
     pub hold: bool,
     /// Image of placeholder pods, as in "registry.k8s.io/pause:3.10".
@@ -77,6 +80,7 @@ impl Default for LocalPolicy {
             denied_institutions: BTreeSet::new(),
             max_lease_seconds: None,
             runtime_class: None,
+            void_devices: true,
             hold: false,
             placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
             clean_nodes: false,

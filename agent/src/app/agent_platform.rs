@@ -17,8 +17,8 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::kubernetes::ObserverOptions;
-use crate::observe::{self, Inventory, InventorySettings};
-use crate::services::canary::{self, CanaryContext, CanaryResults, Unproved};
+use crate::observe::{self, Inventory, InventorySettings, PLACEHOLDER_NAMESPACE};
+use crate::services::canary::{self, CANARY_NAMESPACE, CanaryContext, CanaryResults, Unproved};
 use crate::services::drift::{self, DriftContext};
 use crate::services::placeholders::{self, PlaceholderContext};
 
@@ -70,7 +70,7 @@ impl Platform {
         let options = ObserverOptions { mig: view, pending: Some(config.sharing.reclaim_for_pending.clone()) };
         let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), options);
         let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
-            .with_runtime_class(config.sharing.runtime_class.clone());
+            .with_guest_labels(config.guest_labels());
         let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
         Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
     }
@@ -95,7 +95,7 @@ impl Platform {
                 let results = CanaryResults { offered: gated, unproved };
                 shutdown.spawn(canary::run(context, results, shutdown.token()));
             }
-            (Some(client), None) => drop(shutdown.spawn(canary::clear(client))),
+            (Some(client), None) => drop(shutdown.spawn(CANARY_NAMESPACE.clear(client))),
             (None, _) => {}
         }
         offered
@@ -123,7 +123,7 @@ impl Platform {
             let context = PlaceholderContext { client, image, lent, differences, clock };
             shutdown.spawn(placeholders::run(context, shutdown.token()));
         } else {
-            shutdown.spawn(placeholders::clear(client));
+            shutdown.spawn(PLACEHOLDER_NAMESPACE.clear(client));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::dynamic_resources::{ClaimFacts, DRA_GROUP, DRA_VERSION, SliceFacts};
+use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use futures::StreamExt as _;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
@@ -23,12 +24,13 @@ pub(crate) type Published = Option<Arc<DraDevices>>;
 
 /// Publishes all devices and claims whenever one changes. Ends with the receiver.
 pub(crate) async fn follow(client: Client, publish: watch::Sender<Published>) {
-    let mut logged = false;
+    let mut failures = FailureLog::default();
     while !publish.is_closed() {
         match client.list_api_group_resources(&format!("{DRA_GROUP}/{DRA_VERSION}")).await {
             Ok(list) if list.resources.iter().any(|resource| resource.name == "resourceslices") => {
                 let Some(error) = watch_all(&client, &publish).await else { return };
-                if !std::mem::replace(&mut logged, true) {
+                // By its text: the resources are refused one at a time.
+                if failures.is_new(&error.to_string(), "") {
                     tracing::info!(%error, "ResourceSlices and ResourceClaims cannot be read; if a DRA driver \
                         publishes GPUs here, apply deploy/agent/dra.yaml");
                 }

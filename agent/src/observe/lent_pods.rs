@@ -170,7 +170,7 @@ impl Guests {
 
     /// Whether a pod only holds a GPU for a lease in force, which accounts for it.
     fn is_placeholder(&self, pod: &PodFacts) -> bool {
-        let guest = pod.guest.as_ref().filter(|_| *pod.namespace == *PLACEHOLDER_NAMESPACE);
+        let guest = pod.guest.as_ref().filter(|_| *pod.namespace == *PLACEHOLDER_NAMESPACE.name);
         guest.and_then(|guest| guest.lease).is_some_and(|lease| self.leases.contains_key(&lease))
     }
 

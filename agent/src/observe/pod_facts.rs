@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
+use comity_agent_kubernetes::own_pods::PodNamespace;
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_liqo::CREATOR_LABEL;
 use comity_agent_model::lease_id::LEASE_LABEL;
@@ -11,13 +12,14 @@ use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 
 /// Namespace of the pods that hold leased GPUs, in `deploy/agent/hold.yaml`.
-pub const PLACEHOLDER_NAMESPACE: &str = "comity-hold";
+pub const PLACEHOLDER_NAMESPACE: PodNamespace =
+    PodNamespace { name: "comity-hold", manifest: "deploy/agent/hold.yaml" };
 /// How names of leases' namespaces begin.
 const LEASE_NAMESPACE_PREFIX: &str = "comity-lease-";
 
 /// Whether pods of this namespace may belong to leases.
 pub(crate) fn is_namespace_of_guests(name: &str) -> bool {
-    name == PLACEHOLDER_NAMESPACE || name.starts_with(LEASE_NAMESPACE_PREFIX)
+    name == PLACEHOLDER_NAMESPACE.name || name.starts_with(LEASE_NAMESPACE_PREFIX)
 }
 
 /// A pod that uses resources of a node.

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use futures::StreamExt as _;
 use kube::api::DynamicObject;
@@ -27,12 +28,12 @@ pub(crate) type Topologies = Option<Arc<BTreeMap<String, NodeTopology>>>;
 
 /// Publishes all objects whenever one changes. Ends with the receiver.
 pub(crate) async fn follow(client: Client, publish: watch::Sender<Topologies>) {
-    let mut logged = false;
+    let mut failures = FailureLog::default();
     while !publish.is_closed() {
         match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
             Ok(list) if list.resources.iter().any(|resource| resource.name == PLURAL) => {
                 let Some(error) = watch_all(&client, &publish).await else { return };
-                if !std::mem::replace(&mut logged, true) {
+                if failures.is_new("watch", &error.to_string()) {
                     tracing::warn!(%error, "NodeResourceTopology objects cannot be read and are left out; apply \
                         deploy/agent/node-topology.yaml");
                 }

@@ -55,6 +55,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     for (_, of) in settings_with_pods.iter().filter(|(is_set, _)| *is_set) {
         check_rights::check_setting(&api.client(), of, list).await;
     }
+    check_rights::check_claims(&api.client(), list).await;
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());
     let mut nodes = inventory.nodes();

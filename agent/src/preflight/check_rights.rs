@@ -2,6 +2,8 @@
 
 use comity_agent_delivery::CLEANING_NAMESPACE;
 use comity_agent_kubernetes::api::within_limit;
+use comity_agent_kubernetes::dynamic_resources::{DRA_GROUP, DRA_VERSION};
+use comity_agent_kubernetes::own_pods::PodNamespace;
 use comity_runtime::checks::{Check, CheckList};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use kube::api::PostParams;
@@ -11,6 +13,7 @@ use crate::observe::PLACEHOLDER_NAMESPACE;
 use crate::services::canary::CANARY_NAMESPACE;
 
 const RIGHTS_CHECK: &str = "rights";
+const CLAIMS_CHECK: &str = "claims";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
 const ORIGIN_NAMESPACE: &str = "comity-leases";
 
@@ -48,8 +51,7 @@ const NEEDED: [NeededRight; 13] = [
 pub(super) struct PodSetting {
     check: &'static str,
     setting: &'static str,
-    namespace: &'static str,
-    manifest: &'static str,
+    place: PodNamespace,
     effect: &'static str,
     needed: &'static [NeededRight],
 }
@@ -58,8 +60,7 @@ pub(super) struct PodSetting {
 pub(super) const HOLD: PodSetting = PodSetting {
     check: "hold",
     setting: "sharing.hold",
-    namespace: PLACEHOLDER_NAMESPACE,
-    manifest: "deploy/agent/hold.yaml",
+    place: PLACEHOLDER_NAMESPACE,
     effect: "placeholders can hold leased GPUs",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
@@ -68,8 +69,7 @@ pub(super) const HOLD: PodSetting = PodSetting {
 pub(super) const CLEAN: PodSetting = PodSetting {
     check: "clean",
     setting: "sharing.cleanNodes",
-    namespace: CLEANING_NAMESPACE,
-    manifest: "deploy/agent/clean.yaml",
+    place: CLEANING_NAMESPACE,
     effect: "pods can clean nodes after leases",
     needed: &[
         right("get", "", "podtemplates", "comity-clean"),
@@ -82,8 +82,7 @@ pub(super) const CLEAN: PodSetting = PodSetting {
 pub(super) const CANARY: PodSetting = PodSetting {
     check: "canary",
     setting: "canary",
-    namespace: CANARY_NAMESPACE,
-    manifest: "deploy/agent/canary.yaml",
+    place: CANARY_NAMESPACE,
     effect: "canaries can prove nodes",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
@@ -92,15 +91,39 @@ pub(super) const CANARY: PodSetting = PodSetting {
 pub(super) async fn check_setting(client: &Client, of: &PodSetting, list: &mut CheckList) {
     let mut missing = Vec::new();
     for right in of.needed {
-        if !matches!(is_granted(client, right, Some(of.namespace)).await, Ok(true)) {
-            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.namespace));
+        if !matches!(is_granted(client, right, Some(of.place.name)).await, Ok(true)) {
+            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.place.name));
         }
     }
     list.push(if missing.is_empty() {
-        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.namespace))
+        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.place.name))
     } else {
         let detail = format!("{} is set, and rights are missing: {}", of.setting, missing.join(", "));
-        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.manifest))
+        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.place.manifest))
+    });
+}
+
+/// Checks the rights to devices of DRA drivers, if the cluster has dynamic resource allocation.
+pub(super) async fn check_claims(client: &Client, list: &mut CheckList) {
+    let group = within_limit(client.list_api_group_resources(&format!("{DRA_GROUP}/{DRA_VERSION}"))).await;
+    if !group.is_ok_and(|group| group.resources.iter().any(|resource| resource.name == "resourceslices")) {
+        return;
+    }
+    let mut missing = Vec::new();
+    for (verb, resource) in [("list", "resourceslices"), ("watch", "resourceclaims"), ("create", "resourceclaims")] {
+        if !matches!(is_granted(client, &right(verb, DRA_GROUP, resource, ""), None).await, Ok(true)) {
+            missing.push(format!("{verb} {resource}"));
+        }
+    }
+    list.push(if missing.is_empty() {
+        Check::ok(CLAIMS_CHECK, "devices of DRA drivers can be offered")
+    } else {
+        let detail = format!("devices of DRA drivers are not offered; missing: {}", missing.join(", "));
+        Check::warning(
+            CLAIMS_CHECK,
+            detail,
+            "if a DRA driver publishes GPUs here, kubectl apply -f deploy/agent/dra.yaml",
+        )
     });
 }
 

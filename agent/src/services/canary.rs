@@ -14,18 +14,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_kubernetes::api::{CallError, within_limit};
-use comity_agent_kubernetes::call::creating;
-use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_kubernetes::api::within_limit;
+use comity_agent_kubernetes::object_events::{node_reference, publish_event};
+use comity_agent_kubernetes::own_pods::{OwnPods, PodNamespace};
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
 use comity_proto::v1;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{DeleteParams, ListParams, Preconditions};
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::events::{Event, EventType};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
@@ -35,8 +35,8 @@ use crate::config::CanarySettings;
 use canary_plan::{CanaryPlan, LendingNode, plan};
 use canary_pod::{CanaryMaker, CanaryPod};
 
-/// Namespace of the pods, in `deploy/agent/canary.yaml`.
-pub const CANARY_NAMESPACE: &str = "comity-canary";
+/// Namespace of the pods.
+pub const CANARY_NAMESPACE: PodNamespace = PodNamespace { name: "comity-canary", manifest: "deploy/agent/canary.yaml" };
 /// How often the plan is made without a change.
 const CANARY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long the offer waits at the start until nodes and canaries are read.
@@ -71,23 +71,28 @@ pub struct CanaryResults {
 
 /// Runs until told to stop. Canaries stay: they are the record.
 pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: CancellationToken) {
-    let own = Api::<Pod>::namespaced(context.client.clone(), CANARY_NAMESPACE);
-    let all = watcher::Config::default;
-    let mut node_events = watcher(Api::<Node>::all(context.client.clone()), all()).default_backoff().boxed();
-    let mut pod_events = watcher(own.clone(), all()).default_backoff().boxed();
+    let nodes = Api::<Node>::all(context.client.clone());
+    let mut node_events = watcher(nodes, watcher::Config::default()).default_backoff().boxed();
+    let mut prover = Prover::new(&context, results);
+    let mut pod_events = prover.own.events();
     let (mut nodes, mut pods) = (WatchCache::<(String, LendingNode)>::default(), WatchCache::<CanaryPod>::default());
-    let mut prover = Prover::new(&context, own, results);
     let began = context.clock.elapsed();
     loop {
         let is_changed = tokio::select! {
             () = stop.cancelled() => return,
             Some(event) = node_events.next() => match event {
                 Ok(event) => nodes.take(event, |node| node_entry(node, &context.salt)),
-                Err(error) => prover.failed("watch nodes", &error.to_string()),
+                Err(error) => {
+                    prover.own.failed("watch nodes", &error.to_string());
+                    false
+                }
             },
             Some(event) = pod_events.next() => match event {
                 Ok(event) => pods.take(event, |pod| Some((pod.uid()?, CanaryPod::of(pod)))),
-                Err(error) => prover.failed("watch canaries", &error.to_string()),
+                Err(error) => {
+                    prover.own.failed("watch canaries", &error.to_string());
+                    false
+                }
             },
             Ok(()) = context.nodes.changed() => true,
             () = context.clock.sleep(CANARY_INTERVAL) => true,
@@ -100,22 +105,11 @@ pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: Cance
             let canaries: Vec<&CanaryPod> = pods.facts().collect();
             let plan = plan(&lending, &canaries, context.clock.unix_ms(), context.settings.every());
             prover.carry_out(&plan).await;
-            prover.publish(&inventory, plan.unproved);
+            prover.publish(&inventory, plan.unproved.clone());
+            prover.tell(&plan).await;
         } else if context.clock.elapsed().saturating_sub(began) > FIRST_LIST_PATIENCE {
             let reason = "its canary cannot be read; apply deploy/agent/canary.yaml";
             prover.publish(&inventory, offered.into_iter().map(|id| (id.to_owned(), reason.to_owned())).collect());
-        }
-    }
-}
-
-/// Removes the canaries of an agent whose configuration had them before.
-pub async fn clear(client: Client) {
-    let own = Api::<Pod>::namespaced(client, CANARY_NAMESPACE);
-    // Without the rights of `deploy/agent/canary.yaml` there never were any.
-    let Ok(left) = within_limit(own.list_metadata(&ListParams::default())).await else { return };
-    for pod in left.items {
-        if let Err(error) = within_limit(own.delete(&pod.name_any(), &DeleteParams::default())).await {
-            tracing::warn!(pod = pod.name_any(), %error, "cannot delete a canary");
         }
     }
 }
@@ -131,34 +125,48 @@ fn node_entry(node: &Node, salt: &NodeSalt) -> Option<(String, Option<(String, L
 
 /// Makes and deletes canaries, and publishes what they prove.
 struct Prover {
-    own: Api<Pod>,
+    client: Client,
+    own: OwnPods,
     maker: CanaryMaker,
     salt: NodeSalt,
     results: CanaryResults,
-    failures: FailureLog,
+    /// Exposed nodes with the reason in their event.
+    told: BTreeMap<String, String>,
 }
 
 impl Prover {
-    fn new(context: &CanaryContext, own: Api<Pod>, results: CanaryResults) -> Self {
+    fn new(context: &CanaryContext, results: CanaryResults) -> Self {
         let maker = CanaryMaker { image: context.settings.image.clone(), runtime_class: context.runtime_class.clone() };
-        Self { own, maker, salt: context.salt.clone(), results, failures: FailureLog::default() }
+        let (client, salt) = (context.client.clone(), context.salt.clone());
+        let own = OwnPods::new(client.clone(), CANARY_NAMESPACE, "nodes may not be proved");
+        Self { client, own, maker, salt, results, told: BTreeMap::new() }
+    }
+
+    /// Writes an event on each node where a canary saw GPUs, once for each reason.
+    async fn tell(&mut self, plan: &CanaryPlan) {
+        self.told.retain(|node, _| plan.exposed.contains(node));
+        for (node, reason) in plan.unproved.iter().filter(|(node, _)| plan.exposed.contains(*node)) {
+            if self.told.insert(node.clone(), reason.clone()).as_ref() == Some(reason) {
+                continue;
+            }
+            let event = Event {
+                type_: EventType::Warning,
+                reason: "ComityGpusExposed".to_owned(),
+                note: Some(format!("this node is not lent: {reason}")),
+                action: "Prove".to_owned(),
+                secondary: None,
+            };
+            let published = within_limit(publish_event(self.client.clone(), &node_reference(node), event)).await;
+            self.own.note("write an event on a node", published);
+        }
     }
 
     async fn carry_out(&mut self, plan: &CanaryPlan) {
         for pod in &plan.delete {
-            let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-            let now = DeleteParams::default().grace_period(0).preconditions(same);
-            let deleted = within_limit(self.own.delete(&pod.name, &now)).await;
-            self.note("delete a canary", deleted.map(drop));
+            self.own.delete(&pod.name, &pod.uid).await;
         }
         for wanted in &plan.make {
-            match self.maker.pod(wanted) {
-                Ok(pod) => {
-                    let made = within_limit(self.own.create(&creating(), &pod)).await;
-                    self.note("make a canary", made.map(drop));
-                }
-                Err(error) => drop(self.failed("make a canary", &error.to_string())),
-            }
+            self.own.make(self.maker.pod(wanted)).await;
         }
     }
 
@@ -188,23 +196,6 @@ impl Prover {
             }
             differs
         });
-    }
-
-    fn note(&mut self, what: &str, result: Result<(), CallError>) {
-        match result {
-            Ok(()) => self.failures.cleared(what),
-            // Made or deleted already.
-            Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => drop(self.failed(what, &error.to_string())),
-        }
-    }
-
-    /// Logs a failure once; false, because it changes nothing.
-    fn failed(&mut self, what: &str, error: &str) -> bool {
-        if self.failures.is_new(what, error) {
-            tracing::warn!(what, error, "nodes may not be proved; is deploy/agent/canary.yaml applied?");
-        }
-        false
     }
 }
 

@@ -14,9 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::own_labels;
-use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_kubernetes::own_pods::{OwnPods, restricted_spec};
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::CREATOR_LABEL;
@@ -26,7 +25,6 @@ use comity_runtime::Clock;
 use comity_types::LeaseId;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
@@ -60,23 +58,28 @@ pub struct PlaceholderContext {
 
 /// Runs until told to stop. Placeholders stay, as leases do.
 pub async fn run(mut context: PlaceholderContext, stop: CancellationToken) {
-    let own = Api::<Pod>::namespaced(context.client.clone(), PLACEHOLDER_NAMESPACE);
+    let mut own = OwnPods::new(context.client.clone(), PLACEHOLDER_NAMESPACE, "leased GPUs may not be held");
     let unscheduled = watcher::Config::default().fields("spec.nodeName=,status.phase=Pending");
-    let mut own_events = watcher(own.clone(), watcher::Config::default()).default_backoff().boxed();
+    let mut own_events = own.events();
     let mut waiting_events = watcher(Api::<Pod>::all(context.client.clone()), unscheduled).default_backoff().boxed();
     let (mut placeholders, mut waiting) = (WatchCache::<Placeholder>::default(), WatchCache::<WaitingPod>::default());
     let mut plan = PlaceholderPlan::default();
-    let mut failures = FailureLog::default();
     loop {
         let is_changed = tokio::select! {
             () = stop.cancelled() => return,
             Some(event) = own_events.next() => match event {
                 Ok(event) => placeholders.take(event, |pod| Some((pod.uid()?, placeholder(pod)))),
-                Err(error) => say(&mut failures, "watch", &error.to_string()),
+                Err(error) => {
+                    own.failed("watch placeholders", &error.to_string());
+                    false
+                }
             },
             Some(event) = waiting_events.next() => match event {
                 Ok(event) => waiting.take(event, |pod| Some((pod.uid()?, waiting_pod(pod)))),
-                Err(error) => say(&mut failures, "watch", &error.to_string()),
+                Err(error) => {
+                    own.failed("watch waiting pods", &error.to_string());
+                    false
+                }
             },
             Ok(()) = context.differences.changed() => true,
             Ok(()) = context.lent.changed() => true,
@@ -91,51 +94,13 @@ pub async fn run(mut context: PlaceholderContext, stop: CancellationToken) {
         let existing: Vec<&Placeholder> = placeholders.facts().collect();
         let changes = plan.changes(&unused.unused, &wanted, &existing, context.clock.elapsed());
         for surplus in changes.delete {
-            let same = Preconditions { uid: Some(surplus.uid), resource_version: None };
-            let now = DeleteParams::default().grace_period(0).preconditions(same);
-            let deleted = within_limit(own.delete(&surplus.name, &now)).await;
-            note(&mut failures, "delete a placeholder", deleted.map(drop));
+            own.delete(&surplus.name, &surplus.uid).await;
         }
         for (lease, node) in changes.create {
             let Some(terms) = leases.get(&lease) else { continue };
-            match placeholder_pod(lease, &node, terms, &context.image) {
-                Ok(pod) => {
-                    let made = within_limit(own.create(&PostParams::default(), &pod)).await;
-                    note(&mut failures, "make a placeholder", made.map(drop));
-                }
-                Err(error) => drop(say(&mut failures, "make a placeholder", &error.to_string())),
-            }
+            own.make(placeholder_pod(lease, &node, terms, &context.image)).await;
         }
     }
-}
-
-/// Removes placeholders of an agent that held GPUs before its configuration changed.
-pub async fn clear(client: Client) {
-    let own = Api::<Pod>::namespaced(client, PLACEHOLDER_NAMESPACE);
-    // Without the rights of `deploy/agent/hold.yaml` there never were any.
-    let Ok(left) = within_limit(own.list_metadata(&ListParams::default().labels(LEASE_LABEL))).await else { return };
-    for pod in left.items {
-        let deleted = within_limit(own.delete(&pod.name_any(), &DeleteParams::default().grace_period(0))).await;
-        note(&mut FailureLog::default(), "delete a placeholder", deleted.map(drop));
-    }
-}
-
-fn note(failures: &mut FailureLog, what: &str, result: Result<(), CallError>) {
-    match result {
-        Ok(()) => failures.cleared(what),
-        Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => {}
-        Err(error) => {
-            say(failures, what, &error.to_string());
-        }
-    }
-}
-
-/// Logs a failure once; false, because it changes nothing.
-fn say(failures: &mut FailureLog, what: &str, error: &str) -> bool {
-    if failures.is_new(what, error) {
-        tracing::warn!(what, error, "leased GPUs may not be held; is deploy/agent/hold.yaml applied?");
-    }
-    false
 }
 
 /// GPUs that waiting pods need, by lease.
@@ -183,32 +148,18 @@ fn placeholder(pod: &Pod) -> Option<Placeholder> {
 
 fn placeholder_pod(lease: LeaseId, node: &str, terms: &LentLease, image: &str) -> Result<Pod, serde_json::Error> {
     let id = lease.to_string();
-    let here = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node] }] }]);
+    let limits = json!({ terms.resource.clone(): "1" });
+    let mut spec =
+        restricted_spec(node, json!({ "name": "placeholder", "image": image, "resources": { "limits": limits } }));
+    spec["priorityClassName"] = json!(PLACEHOLDER_PRIORITY);
+    // Nodes with GPUs may be reserved for pods that ask for them.
+    spec["tolerations"] = json!([{ "operator": "Exists", "effect": "NoSchedule" }]);
     serde_json::from_value(json!({
         "metadata": {
             "generateName": format!("{id}-"),
             "labels": own_labels([(LEASE_LABEL, id.as_str())]),
             "annotations": { HELD_NODE: node },
         },
-        "spec": {
-            "priorityClassName": PLACEHOLDER_PRIORITY,
-            "automountServiceAccountToken": false,
-            "enableServiceLinks": false,
-            "terminationGracePeriodSeconds": 0,
-            "affinity": { "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": here },
-            } },
-            // Nodes with GPUs may be reserved for pods that ask for them.
-            "tolerations": [{ "operator": "Exists", "effect": "NoSchedule" }],
-            "securityContext": {
-                "runAsNonRoot": true, "runAsUser": 65535, "seccompProfile": { "type": "RuntimeDefault" },
-            },
-            "containers": [{
-                "name": "placeholder",
-                "image": image,
-                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-                "resources": { "limits": { terms.resource.clone(): "1" } },
-            }],
-        },
+        "spec": spec,
     }))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_delivery::{DonorDelivery as _, DonorLease};
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
@@ -128,7 +129,7 @@ pub(crate) async fn devices_of_a_driver_are_lent_by_claims(cluster: &Cluster) {
 
 /// The agent's webhook turns a number of GPUs into claims, and refuses what the lease does not have.
 async fn an_unchanged_pod_gets_the_claim(cluster: &Cluster, tenant: &kube::Client) {
-    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), None);
+    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), GuestLabels::default());
     let stop = CancellationToken::new();
     let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
     let pods = Api::<Pod>::default_namespaced(tenant.clone());

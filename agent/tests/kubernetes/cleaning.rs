@@ -24,8 +24,8 @@ pub(crate) async fn nodes_are_cleaned_after_a_lease(cluster: &Cluster) {
     assert!(missing.contains("deploy/agent/clean.yaml"), "{missing}");
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], TEMPLATE).await.unwrap();
     eventually("the template can be read", || async { cleaner.template().await.is_ok() }).await;
-    cluster.plane().kubectl(&["-n", CLEANING_NAMESPACE, "create", "serviceaccount", "other"]).await.unwrap();
-    let pods = Api::<Pod>::namespaced(cluster.admin(), CLEANING_NAMESPACE);
+    cluster.plane().kubectl(&["-n", CLEANING_NAMESPACE.name, "create", "serviceaccount", "other"]).await.unwrap();
+    let pods = Api::<Pod>::namespaced(cluster.admin(), CLEANING_NAMESPACE.name);
     let nobody_else_chooses = {
         let (first, agent) = (SALT.node_id("gpu-1"), cluster.agent.client());
         let template = cleaner.template().await.unwrap().template.unwrap();
@@ -78,13 +78,13 @@ pub(crate) async fn nodes_are_cleaned_after_a_lease(cluster: &Cluster) {
     second.await.unwrap().unwrap();
     assert!(bound().await.is_empty(), "nothing is left");
     cleaner.clean(LeaseId(72), &BTreeSet::new()).await.unwrap();
-    let templates = Api::<PodTemplate>::namespaced(cluster.admin(), CLEANING_NAMESPACE);
+    let templates = Api::<PodTemplate>::namespaced(cluster.admin(), CLEANING_NAMESPACE.name);
     templates.delete("comity-clean", &DeleteParams::default()).await.unwrap();
 }
 
 /// Somebody who controls the agent gets no privileged pod of his choice.
 async fn another_pod_is_refused(agent: kube::Client, spec: k8s_openapi::api::core::v1::PodSpec) {
-    let own = Api::<Pod>::namespaced(agent, CLEANING_NAMESPACE);
+    let own = Api::<Pod>::namespaced(agent, CLEANING_NAMESPACE.name);
     let mut pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "chosen" }, "spec": spec })).unwrap();
     let mut changes: Vec<(&str, Pod)> = Vec::new();
     let mut changed = |what, change: &dyn Fn(&mut k8s_openapi::api::core::v1::PodSpec)| {

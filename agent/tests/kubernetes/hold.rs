@@ -31,7 +31,7 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
         clock: Arc::new(SystemClock::new()),
     };
     let task = tokio::spawn(placeholders::run(context, stop.clone()));
-    let held = Api::<Pod>::namespaced(cluster.admin(), PLACEHOLDER_NAMESPACE);
+    let held = Api::<Pod>::namespaced(cluster.admin(), PLACEHOLDER_NAMESPACE.name);
     let bound = async || {
         let pods = held.list(&ListParams::default()).await.unwrap();
         let nodes = pods.items.into_iter().filter_map(|pod| pod.spec?.node_name);
@@ -73,7 +73,7 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
     research.delete("five", &DeleteParams::default().grace_period(0)).await.unwrap();
 
     // Somebody who controls the agent gets no pods of his choice.
-    let own = Api::<Pod>::namespaced(cluster.agent.client(), PLACEHOLDER_NAMESPACE);
+    let own = Api::<Pod>::namespaced(cluster.agent.client(), PLACEHOLDER_NAMESPACE.name);
     let mut chosen = serde_json::to_value(held.list(&ListParams::default()).await.unwrap().items[0].clone()).unwrap();
     chosen["metadata"] = json!({ "name": "chosen", "labels": { "comity.dev/lease": "lease-52" } });
     chosen["spec"]["nodeName"] = json!(null);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease_id::LEASE_NODES_LABEL;
 use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
 use comity_runtime::SystemClock;
@@ -17,6 +18,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::burst::{free_port, served};
 use crate::cluster::{Cluster, eventually, lease, pod, refusal};
+
+/// Rules for guests' pods of a donor with a RuntimeClass and a webhook.
+fn guests() -> GuestLabels {
+    GuestLabels { runtime_class: Some("sandbox".to_owned()), void_devices: true }
+}
 
 pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     for name in ["sandbox", "other"] {
@@ -33,7 +39,7 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     let pods = Api::<Pod>::namespaced(cluster.admin(), name);
     let stop = CancellationToken::new();
     let clock = Arc::new(SystemClock::new());
-    let review = LeasePodsReview::new(cluster.agent.client(), clock, Some("sandbox".to_owned()));
+    let review = LeasePodsReview::new(cluster.agent.client(), clock, guests());
     let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
 
     let units = async |name: &str| {
@@ -53,7 +59,7 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     })
     .await;
 
-    guests_run_under_the_donors_runtime_class(cluster).await;
+    let tenants = guests_run_under_the_donors_runtime_class(cluster).await;
 
     stop.cancel();
     task.await.unwrap();
@@ -72,13 +78,15 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
         }
     })
     .await;
+    containers_that_could_see_every_gpu_are_refused(&tenants).await;
+    cluster.donor().remove("lease-81".parse().unwrap()).await.unwrap();
     webhooks.delete(LEASE_PODS_WEBHOOK, &DeleteParams::default()).await.unwrap();
     namespaces.delete(name, &DeleteParams::default()).await.unwrap();
 }
 
-async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) {
-    let donor = cluster.donor().with_runtime_class(Some("sandbox".to_owned()));
-    let id = "lease-81".parse().unwrap();
+/// Returns the pods of lease-81, as its tenant sees them.
+async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) -> Api<Pod> {
+    let donor = cluster.donor().with_guest_labels(guests());
     donor.prepare(&lease("lease-81")).await.unwrap();
     let credential = donor.credential(&lease("lease-81")).await.unwrap();
     let tenants = Api::<Pod>::default_namespaced(cluster.tenant(&credential));
@@ -96,5 +104,31 @@ async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) {
     escapes.spec.as_mut().unwrap().runtime_class_name = Some("other".to_owned());
     let (code, reason) = refusal(tenants.create(&PostParams::default(), &escapes).await);
     assert!(code == 422 && reason.contains("run under RuntimeClass sandbox"), "{code} {reason}");
-    donor.remove(id).await.unwrap();
+
+    // An image may ask for all GPUs.
+    let env = async |name: &str, gpus: u32| {
+        let made = tenants.create(&PostParams::default(), &pod(name, "nvidia.com/gpu", gpus)).await.unwrap();
+        made.spec.unwrap().containers.remove(0).env.unwrap_or_default()
+    };
+    assert_eq!(env("works", 1).await, []);
+    let variables = env("watches", 0).await;
+    let [void] = &variables[..] else { panic!("{variables:?}") };
+    assert_eq!((void.name.as_str(), void.value.as_deref()), ("NVIDIA_VISIBLE_DEVICES", Some("void")));
+    tenants
+}
+
+/// Without the webhook, a container without GPUs states the variable itself.
+async fn containers_that_could_see_every_gpu_are_refused(tenants: &Api<Pod>) {
+    let complete = |name: &str, gpus: u32| {
+        let mut pod = pod(name, "nvidia.com/gpu", gpus);
+        pod.spec.as_mut().unwrap().runtime_class_name = Some("sandbox".to_owned());
+        pod
+    };
+    let (code, reason) = refusal(tenants.create(&PostParams::default(), &complete("sees-all", 0)).await);
+    assert!(code == 422 && reason.contains("NVIDIA_VISIBLE_DEVICES with value void"), "{code} {reason}");
+    tenants.create(&PostParams::default(), &complete("works-too", 1)).await.unwrap();
+    let mut stated = complete("states", 0);
+    let void = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }]);
+    stated.spec.as_mut().unwrap().containers[0].env = Some(serde_json::from_value(void).unwrap());
+    tenants.create(&PostParams::default(), &stated).await.unwrap();
 }

@@ -5,6 +5,8 @@
 //! - Where a DRA driver has the GPUs, a request for a number of GPUs becomes claims of the lease's devices.
 //! - Where HAMi shares the GPUs, containers get the limits of the lease's share, and the pod its devices.
 //! - Where the donor runs guests under a RuntimeClass, pods name it.
+//! - Unless the donor's configuration says otherwise, containers that request no NVIDIA GPU get
+//!   `NVIDIA_VISIBLE_DEVICES=void`, because their image may ask for all.
 //!
 //! It only adds what a pod leaves out. Quotas and the policies in `deploy/agent/` refuse every other value, so its
 //! failure policy is `Ignore`: without the agent an incomplete pod is refused, and a complete one is not.
@@ -18,7 +20,8 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
-use comity_agent_model::lease_id::{LEASE_LABEL, RUNTIME_CLASS_LABEL, lease_of_namespace};
+use comity_agent_model::guest_labels::GuestLabels;
+use comity_agent_model::lease_id::{LEASE_LABEL, lease_of_namespace};
 use comity_runtime::Clock;
 use futures::future::BoxFuture;
 use http::StatusCode;
@@ -44,15 +47,15 @@ const CHOSEN_FOR: Duration = Duration::from_secs(10);
 pub struct LeasePodsReview {
     client: Client,
     clock: Arc<dyn Clock>,
-    runtime_class: Option<String>,
+    guests: GuestLabels,
     chosen: Mutex<ChosenClaims>,
 }
 
 impl LeasePodsReview {
-    /// A review for the cluster of `client`; `runtime_class` is that of guests, if the donor has one for them.
+    /// A review for the cluster of `client`, whose namespaces of guests have the labels `guests`.
     #[must_use]
-    pub fn new(client: Client, clock: Arc<dyn Clock>, runtime_class: Option<String>) -> Self {
-        Self { client, clock, runtime_class, chosen: Mutex::default() }
+    pub fn new(client: Client, clock: Arc<dyn Clock>, guests: GuestLabels) -> Self {
+        Self { client, clock, guests, chosen: Mutex::default() }
     }
 
     async fn reviewed(&self, body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {
@@ -155,10 +158,11 @@ impl Review for LeasePodsReview {
             webhook("lease-pods.comity.dev", leases, json!([])),
             webhook("virtual-node-pods.comity.dev", remote, on_several_nodes),
         ];
-        if let Some(class) = &self.runtime_class {
+        // A remote namespace has all labels or none: its keeper writes them at once.
+        if let Some((label, value)) = self.guests.labels().into_iter().next() {
             let guests = json!([
                 { "key": LEASE_LABEL, "operator": "DoesNotExist" },
-                { "key": RUNTIME_CLASS_LABEL, "operator": "In", "values": [class] },
+                { "key": label, "operator": "In", "values": [value] },
             ]);
             webhooks.push(webhook("guest-pods.comity.dev", guests, json!([])));
         }

@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 48] = [
+const MODULES: [(&str, &str); 51] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -35,6 +35,9 @@ const MODULES: [(&str, &str); 48] = [
     ("nvidia/go.mod", include_str!("../go/nvidia/go.mod")),
     ("nvidia/go.sum", include_str!("../go/nvidia/go.sum")),
     ("nvidia/tools.go", include_str!("../go/nvidia/tools.go")),
+    ("container-toolkit/go.mod", include_str!("../go/container-toolkit/go.mod")),
+    ("container-toolkit/go.sum", include_str!("../go/container-toolkit/go.sum")),
+    ("container-toolkit/tools.go", include_str!("../go/container-toolkit/tools.go")),
     ("nvidia/nvml/gpu_box.h", include_str!("../go/nvidia/nvml/gpu_box.h")),
     ("nvidia/nvml/gpu_box.c", include_str!("../go/nvidia/nvml/gpu_box.c")),
     ("nvidia/nvml/boards.c", include_str!("../go/nvidia/nvml/boards.c")),
@@ -266,7 +269,8 @@ const ETCD: [&str; 1] = ["etcd"];
 const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"];
 const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "dra-driver", "line"];
 /// NVIDIA's programs, and the stand-in for the library of its driver.
-const NVIDIA: [&str; 3] = ["nvidia-device-plugin", "gpu-feature-discovery", "libnvidia-ml.so.1"];
+const NVIDIA: [&str; 4] =
+    ["nvidia-device-plugin", "gpu-feature-discovery", "nvidia-container-runtime", "libnvidia-ml.so.1"];
 const BESIDE_LIQO: [&str; 3] = ["coredns", "render-chart", "versitygw"];
 /// Programs and chart of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];

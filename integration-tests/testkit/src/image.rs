@@ -9,6 +9,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 const BLOCK: usize = 512;
+/// Where programs of images are.
+const SEARCH_PATH: &str = "PATH=/:/usr/sbin:/usr/bin:/bin";
 
 /// An image with one static program in it and no other file.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +38,8 @@ pub struct FolderImage<'a> {
     pub path: &'a str,
     /// User and group, as in [`Image`].
     pub user: &'a str,
+    /// Variables of its environment, such as `A=b`.
+    pub env: &'a [String],
 }
 
 /// Writes the image as the file `archive`. The same image gives the same bytes.
@@ -53,7 +57,7 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
     if image.tmp {
         append(&mut layer, "tmp/", 0o1777, Entry::Folder)?;
     }
-    archive_of(&ArchiveConfig { name: image.name, path: image.path, user: image.user }, layer, archive)
+    archive_of(&ArchiveConfig { name: image.name, path: image.path, user: image.user, env: &[] }, layer, archive)
 }
 
 /// Writes the image as the file `archive`. The same folder gives the same bytes.
@@ -64,7 +68,8 @@ pub fn write(image: &Image<'_>, archive: &Path) -> io::Result<()> {
 pub fn write_folder(image: &FolderImage<'_>, archive: &Path) -> io::Result<()> {
     let mut layer = Vec::new();
     append_folder(&mut layer, image.folder, "")?;
-    archive_of(&ArchiveConfig { name: image.name, path: image.path, user: image.user }, layer, archive)
+    let config = ArchiveConfig { name: image.name, path: image.path, user: image.user, env: image.env };
+    archive_of(&config, layer, archive)
 }
 
 fn append_folder(layer: &mut Vec<u8>, folder: &Path, prefix: &str) -> io::Result<()> {
@@ -84,16 +89,18 @@ fn append_folder(layer: &mut Vec<u8>, folder: &Path, prefix: &str) -> io::Result
     Ok(())
 }
 
-/// The configuration in an archive; the fields are those of [`Image`].
+/// The configuration in an archive; the fields are those of [`FolderImage`].
 struct ArchiveConfig<'a> {
     name: &'a str,
     path: &'a str,
     user: &'a str,
+    env: &'a [String],
 }
 
 /// Writes an image of one layer.
 fn archive_of(config: &ArchiveConfig<'_>, mut layer: Vec<u8>, archive: &Path) -> io::Result<()> {
-    let ArchiveConfig { name, path, user } = config;
+    let ArchiveConfig { name, path, user, env } = config;
+    let env: Vec<&str> = [SEARCH_PATH].into_iter().chain(env.iter().map(String::as_str)).collect();
     finish(&mut layer);
     let diff = hex::encode(Sha256::digest(&layer));
 
@@ -102,7 +109,7 @@ fn archive_of(config: &ArchiveConfig<'_>, mut layer: Vec<u8>, archive: &Path) ->
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         "config": {
-            "Env": ["PATH=/:/usr/sbin:/usr/bin"],
+            "Env": env,
             "Entrypoint": [path],
             "User": user,
             "WorkingDir": "/",
@@ -211,9 +218,17 @@ mod tests {
         let folder = dir.path().join("folder");
         fs::create_dir_all(folder.join("usr/bin")).unwrap();
         fs::copy(&program, folder.join("usr/bin/probe")).unwrap();
-        let of_folder = FolderImage { name: image.name, folder: &folder, path: image.path, user: image.user };
+        let of_folder = FolderImage {
+            name: image.name,
+            folder: &folder,
+            path: image.path,
+            user: image.user,
+            env: &["NVIDIA_VISIBLE_DEVICES=all".to_owned()],
+        };
         write_folder(&of_folder, &two).unwrap();
         let names = tar(&["-tf", "two.tar"]);
+        let config = names.lines().find(|name| name.ends_with(".json") && *name != "manifest.json").unwrap();
+        assert!(tar(&["-xOf", "two.tar", config]).contains(r#","NVIDIA_VISIBLE_DEVICES=all"]"#));
         let layer = names.lines().find(|name| name.ends_with("layer.tar")).unwrap();
         tar(&["-xf", "two.tar"]);
         assert_eq!(tar(&["-tf", layer]).lines().collect::<Vec<_>>(), ["usr/", "usr/bin/", "usr/bin/probe"]);

@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | runs | etcd, kube-apiserver, kube-controller-manager, kube-scheduler | the same, and kubelet, containerd, kube-proxy, NVIDIA's device plugin and GPU Feature Discovery; on demand CoreDNS and Liqo |
 //! | nodes | simulated by kwok: pods are scheduled, accounted and "run", no container exists | real: containers run |
-//! | GPUs | any number, with the labels of GPU Feature Discovery | boards, time slices and MIG instances of a stand-in for NVIDIA's driver, to be changed while the node runs; containers see their devices, and nothing computes |
+//! | GPUs | any number, with the labels of GPU Feature Discovery | boards, time slices and MIG instances of a stand-in for NVIDIA's driver, to be changed while the node runs; containers see their devices, and nothing computes; on demand NVIDIA's container runtime |
 //! | network | loopback | two nodes in namespaces of their own, or three, a router between them |
 //! | needs | nothing but the programs | Linux, root, Debian's containerd (`scripts/system-packages`) |
 //! | ready in | 4 to 10 s | 6 to 15 s, both clusters; 20 to 30 s with Liqo |
@@ -61,6 +61,7 @@
 //! | `CI=true` | a test that cannot run here fails instead of saying so (see [`requirements`]) |
 
 pub mod binaries;
+mod canary_image;
 pub mod control_plane;
 mod daemon;
 pub mod etcd_group;
@@ -79,6 +80,7 @@ mod simulated_node;
 mod tenant_attempts;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
+pub use canary_image::{CANARY_IMAGE, missing_for_canary_image, write_canary_image};
 pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
 pub use etcd_group::{ClientPem, EtcdGroup, EtcdGroupError};
 pub use kubectl::KubectlError;
@@ -89,7 +91,7 @@ pub use process::{SweepError, sweep_stale};
 pub use python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use real_clusters::{
     Board, GpuBox, LimitsEnforcement, Line, LiqoCluster, LiqoConfig, MigStrategy, RealCluster, RealClusters,
-    RealClustersConfig, RealClustersError, SharedName, Where,
+    RealClustersConfig, RealClustersError, SharedName, VisibleDevices, Where,
 };
 pub use simulated_node::SimulatedNode;
 pub use tenant_attempts::{AttackedLease, Attempt, Protection, Refusal};

@@ -58,7 +58,7 @@ pub fn write_python_image(scratch: &Path, archive: &Path) -> io::Result<()> {
     for shared in shared_libraries(&binaries)? {
         copy(&shared, &inside(scratch, &shared))?;
     }
-    let image = FolderImage { name: PYTHON_IMAGE, folder: scratch, path: PYTHON, user: "65532:65532" };
+    let image = FolderImage { name: PYTHON_IMAGE, folder: scratch, path: PYTHON, user: "65532:65532", env: &[] };
     image::write_folder(&image, archive)
 }
 

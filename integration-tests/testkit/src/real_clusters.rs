@@ -24,6 +24,7 @@ mod images;
 mod liqo;
 mod machine;
 mod node_files;
+mod nvidia_runtime;
 mod supervisor;
 
 use std::fs;
@@ -44,6 +45,7 @@ pub use cluster::RealCluster;
 pub use faults::Line;
 pub use gpu_box::{Board, GpuBox, MigStrategy, SharedName};
 pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
+pub use nvidia_runtime::VisibleDevices;
 
 const CLUSTERS_SCRIPT: &str = include_str!("../kubernetes/real-clusters");
 /// The image of pod sandboxes.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_kubernetes::hami::HamiShare;
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease_id::{
-    DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, RUNTIME_CLASS_LABEL, namespace_name,
+    DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, namespace_name,
 };
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
@@ -52,12 +53,12 @@ pub(crate) fn metadata(lease: &DonorLease, name: &str) -> ObjectMeta {
 }
 
 /// The namespace, under Pod Security `restricted`, with the limits of a share if HAMi enforces them.
-pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing, runtime_class: Option<&str>) -> Namespace {
+pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing, guests: &GuestLabels) -> Namespace {
     let mut labels = labels(lease);
     for mode in ["enforce", "audit", "warn"] {
         labels.insert(format!("pod-security.kubernetes.io/{mode}"), "restricted".to_owned());
     }
-    labels.extend(runtime_class.map(|class| (RUNTIME_CLASS_LABEL.to_owned(), class.to_owned())));
+    labels.extend(guests.labels().into_iter().map(|(label, value)| (label.to_owned(), value.to_owned())));
     if is_counted_by_node(lease) {
         labels.insert(LEASE_NODES_LABEL.to_owned(), "several".to_owned());
     }

@@ -1,13 +1,11 @@
 //! Fields that a pod needs in a namespace with HAMi's shares, where its author left them out.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{CORES_RESOURCE, HamiShare, MEMORY_RESOURCE, USE_UUIDS_ANNOTATION};
 use crate::gpu_resource::NVIDIA_GPU;
-
-/// Variable by which NVIDIA's container runtime hands out GPUs.
-const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+use crate::void_devices::void_devices;
 
 /// Adds the share's limits to containers that request a GPU, no GPU to the others, and the devices to the pod. It changes
 /// nothing that the author wrote: the admission policy `comity-hami` refuses the rest.
@@ -19,7 +17,7 @@ pub fn hami_additions(share: &HamiShare, pod: &mut Pod) {
             wants_gpus = true;
             limit(share, container);
         } else {
-            hide_gpus(container);
+            void_devices(container);
         }
     }
     if wants_gpus {
@@ -41,13 +39,6 @@ fn limit(share: &HamiShare, container: &mut Container) {
         let limit = limits.entry(name.to_owned()).or_insert(Quantity(amount)).clone();
         // The API server sets requests from limits before it calls webhooks.
         resources.requests.get_or_insert_default().entry(name.to_owned()).or_insert(limit);
-    }
-}
-
-fn hide_gpus(container: &mut Container) {
-    let env = container.env.get_or_insert_default();
-    if !env.iter().any(|variable| variable.name == VISIBLE_DEVICES) {
-        env.push(EnvVar { name: VISIBLE_DEVICES.to_owned(), value: Some("void".to_owned()), value_from: None });
     }
 }
 
@@ -85,7 +76,7 @@ mod tests {
             "spec": {
                 "containers": [{ "name": "work", "resources": {
                     "limits": { "nvidia.com/gpu": "1", "nvidia.com/gpumem": "9" } } }],
-                "initContainers": [{ "name": "i", "env": [{ "name": VISIBLE_DEVICES, "value": "all" }] }],
+                "initContainers": [{ "name": "i", "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }] }],
             },
         }));
         assert_eq!(pod["metadata"]["annotations"][USE_UUIDS_ANNOTATION], "GPU-z");

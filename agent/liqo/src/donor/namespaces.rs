@@ -8,7 +8,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::patching;
 use comity_agent_kubernetes::failure_log::FailureLog;
-use comity_agent_model::lease_id::RUNTIME_CLASS_LABEL;
+use comity_agent_model::guest_labels::{GuestLabels, VOID_DEVICES_LABEL};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::Patch;
@@ -37,8 +37,8 @@ pub struct NamespaceKeeper;
 impl NamespaceKeeper {
     /// Runs forever. A namespace without a label admits no pods, so nothing else depends on this task.
     ///
-    /// `runtime_class` is that of guests' pods, if the donor has one for them.
-    pub async fn run(client: Client, runtime_class: Option<String>) {
+    /// Besides the Pod Security level, it sets the labels `guests`.
+    pub async fn run(client: Client, guests: GuestLabels) {
         let seen = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
         let selector = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
         let mut results = Controller::new(seen, selector)
@@ -46,7 +46,7 @@ impl NamespaceKeeper {
             .run(
                 label,
                 |_, _, _| Action::requeue(LABEL_RETRY_INTERVAL),
-                Arc::new(Labeller { namespaces: Api::all(client), runtime_class }),
+                Arc::new(Labeller { namespaces: Api::all(client), guests }),
             )
             .boxed();
         let mut failures = FailureLog::default();
@@ -76,12 +76,12 @@ impl NamespaceKeeper {
 
 struct Labeller {
     namespaces: Api<Namespace>,
-    runtime_class: Option<String>,
+    guests: GuestLabels,
 }
 
 impl Labeller {
     /// The labels that a remote namespace lacks, in one change: the level admits pods, so no pod starts without the
-    /// RuntimeClass.
+    /// others.
     fn missing(&self, namespace: &PartialObjectMeta<Namespace>) -> BTreeMap<&'static str, &str> {
         let labels = namespace.labels();
         if labels.contains_key(TENANT_NAMESPACE_LABEL) || namespace.metadata.deletion_timestamp.is_some() {
@@ -89,8 +89,10 @@ impl Labeller {
         }
         let value = |key: &str| labels.get(key).map(String::as_str);
         let level = (!value(ENFORCE).is_some_and(|level| LEVELS.contains(&level))).then_some((ENFORCE, LEVELS[0]));
-        let class = self.runtime_class.as_deref().filter(|class| value(RUNTIME_CLASS_LABEL) != Some(class));
-        level.into_iter().chain(class.map(|class| (RUNTIME_CLASS_LABEL, class))).collect()
+        let others = self.guests.labels().into_iter().filter(|(label, wanted)| value(label) != Some(wanted));
+        let is_void = value(VOID_DEVICES_LABEL) == Some("true");
+        let outdated = (is_void && !self.guests.void_devices).then_some((VOID_DEVICES_LABEL, "false"));
+        level.into_iter().chain(others).chain(outdated).collect()
     }
 }
 
@@ -111,6 +113,7 @@ async fn label(namespace: Arc<PartialObjectMeta<Namespace>>, labeller: Arc<Label
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_agent_model::guest_labels::RUNTIME_CLASS_LABEL;
     use http::{Method, Request, Response};
     use http_body_util::BodyExt as _;
     use kube::client::Body;
@@ -161,7 +164,7 @@ mod tests {
     #[tokio::test]
     async fn a_namespace_without_a_level_is_labelled_and_a_failure_repeated() {
         let (sender, mut patches) = mpsc::unbounded_channel();
-        let keeper = tokio::spawn(NamespaceKeeper::run(client(sender), None));
+        let keeper = tokio::spawn(NamespaceKeeper::run(client(sender), GuestLabels::default()));
         for _ in 0..2 {
             let (name, patch) = tokio::time::timeout(Duration::from_secs(20), patches.recv()).await.unwrap().unwrap();
             assert_eq!((name.as_str(), &patch["metadata"]["labels"][ENFORCE]), ("bare", &json!("baseline")));
@@ -177,7 +180,7 @@ mod tests {
     async fn the_runtime_class_is_set_wherever_it_differs() {
         let labeller = |class: Option<&str>| Labeller {
             namespaces: Api::all(client(mpsc::unbounded_channel().0)),
-            runtime_class: class.map(str::to_owned),
+            guests: GuestLabels { runtime_class: class.map(str::to_owned), void_devices: false },
         };
         let namespace = |labels: Value| -> PartialObjectMeta<Namespace> {
             serde_json::from_value(json!({ "metadata": { "name": "guest", "labels": labels } })).unwrap()
@@ -185,6 +188,8 @@ mod tests {
         let labelled = namespace(json!({ ENFORCE: "baseline", RUNTIME_CLASS_LABEL: "runc" }));
         assert_eq!(labeller(Some("gvisor")).missing(&labelled), BTreeMap::from([(RUNTIME_CLASS_LABEL, "gvisor")]));
         assert!(labeller(Some("runc")).missing(&labelled).is_empty() && labeller(None).missing(&labelled).is_empty());
+        let void = namespace(json!({ ENFORCE: "baseline", VOID_DEVICES_LABEL: "true" }));
+        assert_eq!(labeller(None).missing(&void), BTreeMap::from([(VOID_DEVICES_LABEL, "false")]));
         let bare = namespace(json!({}));
         assert_eq!(labeller(Some("gvisor")).missing(&bare).len(), 2);
         let tenant = namespace(json!({ TENANT_NAMESPACE_LABEL: "true" }));

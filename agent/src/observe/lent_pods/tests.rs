@@ -116,7 +116,7 @@ fn pods_count_as_lent_only_on_their_nodes_and_up_to_their_amounts() {
 #[test]
 fn placeholders_of_leases_in_force_are_no_local_use() {
     let placeholder = |lease: u64| {
-        let mut pod = pod(PLACEHOLDER_NAMESPACE, "x", "a", 1, 1);
+        let mut pod = pod(PLACEHOLDER_NAMESPACE.name, "x", "a", 1, 1);
         pod.guest.as_mut().expect("a guest").lease = Some(LeaseId(lease));
         pod
     };

@@ -1,6 +1,6 @@
 //! Which canaries to make and delete, and which nodes are not proved. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::canary_pod::{CanaryPod, CanaryResult, WantedCanary};
@@ -27,6 +27,8 @@ pub(super) struct CanaryPlan {
     pub(super) delete: Vec<CanaryPod>,
     /// Nodes that may not lend, with the reason.
     pub(super) unproved: BTreeMap<String, String>,
+    /// Those of them whose last verdict is that a container sees GPUs.
+    pub(super) exposed: BTreeSet<String>,
 }
 
 /// The plan at a time in milliseconds since 1970; a proof is renewed after `every`, and counts twice as long.
@@ -42,6 +44,9 @@ pub(super) fn plan(nodes: &[LendingNode], pods: &[&CanaryPod], now_ms: u64, ever
         let canaries = Canaries::of(node, of_node.remove(node.name.as_str()).unwrap_or_default(), now_ms);
         plan.delete.extend(canaries.surplus.iter().map(|pod| (*pod).clone()));
         plan.unproved.extend(canaries.objection(every, now_ms).map(|reason| (node.name.clone(), reason)));
+        if canaries.verdict.is_some_and(|pod| matches!(pod.result, CanaryResult::Exposed { .. })) {
+            plan.exposed.insert(node.name.clone());
+        }
         if room > 0 && canaries.is_due(every, now_ms) {
             room -= 1;
             plan.make.push(WantedCanary {
@@ -158,7 +163,7 @@ mod tests {
         assert_eq!((none.make.len(), none.unproved["a"].as_str()), (1, "its canary has not finished yet"));
         let waiting = pod("x", CanaryResult::Waiting(Some("ErrImagePull".to_owned())));
         let waits = at("boot-1", &[&waiting], MINUTE);
-        assert!(waits.make.is_empty() && waits.unproved["a"].ends_with("ErrImagePull"));
+        assert!(waits.make.is_empty() && waits.unproved["a"].ends_with("ErrImagePull") && waits.exposed.is_empty());
         let clear = pod("x", CanaryResult::Clear { at_ms: MINUTE });
         assert_eq!(at("boot-1", &[&clear], 2 * MINUTE), CanaryPlan::default());
     }
@@ -168,6 +173,7 @@ mod tests {
         let exposed = pod("x", CanaryResult::Exposed { at_ms: 0, devices: "/dev/nvidia0".to_owned() });
         let soon = at("boot-1", &[&exposed], MINUTE);
         assert!(soon.make.is_empty() && soon.unproved["a"].contains("/dev/nvidia0"), "{soon:?}");
+        assert!(soon.exposed.contains("a"));
         assert_eq!(at("boot-1", &[&exposed], 5 * MINUTE).make[0].after.as_deref(), Some("x"));
         let earlier = pod("w", CanaryResult::Clear { at_ms: 0 });
         let exposed = pod("x", CanaryResult::Exposed { at_ms: 1, devices: String::new() });

@@ -1,6 +1,7 @@
 //! The pod that looks for GPUs: how it is made, and its result.
 
 use comity_agent_kubernetes::call::own_labels;
+use comity_agent_kubernetes::own_pods::restricted_spec;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -132,36 +133,25 @@ impl CanaryMaker {
     /// The pod, which asks for no device.
     pub(super) fn pod(&self, wanted: &WantedCanary) -> Result<Pod, serde_json::Error> {
         let WantedCanary { node, environment, .. } = wanted;
-        let here = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node] }] }]);
+        let container = json!({
+            "name": "canary",
+            "image": self.image,
+            // The log is its result.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "resources": { "requests": { "cpu": "10m", "memory": "16Mi" }, "limits": { "memory": "64Mi" } },
+        });
+        let mut spec = restricted_spec(node, container);
+        spec["restartPolicy"] = json!("Never");
+        spec["activeDeadlineSeconds"] = json!(DEADLINE_SECONDS);
+        spec["runtimeClassName"] = json!(self.runtime_class);
+        spec["tolerations"] = json!([{ "operator": "Exists" }]);
         serde_json::from_value(json!({
             "metadata": {
                 "name": pod_name(wanted),
                 "labels": own_labels([]),
                 "annotations": { NODE_ANNOTATION: node, ENVIRONMENT_ANNOTATION: environment },
             },
-            "spec": {
-                "restartPolicy": "Never",
-                "activeDeadlineSeconds": DEADLINE_SECONDS,
-                "terminationGracePeriodSeconds": 0,
-                "automountServiceAccountToken": false,
-                "enableServiceLinks": false,
-                "runtimeClassName": self.runtime_class,
-                "affinity": { "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": here },
-                } },
-                "tolerations": [{ "operator": "Exists" }],
-                "securityContext": {
-                    "runAsNonRoot": true, "runAsUser": 65535, "seccompProfile": { "type": "RuntimeDefault" },
-                },
-                "containers": [{
-                    "name": "canary",
-                    "image": self.image,
-                    // The log is its result.
-                    "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-                    "resources": { "requests": { "cpu": "10m", "memory": "16Mi" }, "limits": { "memory": "64Mi" } },
-                }],
-            },
+            "spec": spec,
         }))
     }
 }

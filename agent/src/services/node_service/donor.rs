@@ -58,14 +58,14 @@ pub(super) async fn start(
         }
         None => pod_metrics::remove_registration(&client).await,
     }
-    let (stop, runtime_class) = (shutdown.token(), config.sharing.runtime_class.clone());
+    let (stop, guests) = (shutdown.token(), config.guest_labels());
     shutdown.spawn(async move {
         // The policies stay in the cluster when this task ends: existing grants remain under them.
         let _keeper = keeper;
         tokio::select! {
             () = stop.cancelled() => {}
             () = ClassController::run(client.clone(), grants) => tracing::warn!("the class controller ended"),
-            () = NamespaceKeeper::run(client, runtime_class) => tracing::warn!("the keeper of namespaces ended"),
+            () = NamespaceKeeper::run(client, guests) => tracing::warn!("the keeper of namespaces ended"),
         }
     });
     let side: Arc<dyn VirtualNodeDonor> = Arc::new(lender);

@@ -10,6 +10,7 @@ use comity_agent_liqo::donor::{
 };
 use comity_agent_liqo::{LiqoPeer, PeerCredential, own_user_name, quota, resource_slice};
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig};
 use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -102,7 +103,7 @@ impl Lab {
         let (grants, watched) = watch::channel(Arc::new(grants));
         let tasks = vec![
             tokio::spawn(ClassController::run(agent.clone(), watched)),
-            tokio::spawn(NamespaceKeeper::run(agent.clone(), None)),
+            tokio::spawn(NamespaceKeeper::run(agent.clone(), GuestLabels::default())),
         ];
         Self {
             clusters,

@@ -94,7 +94,7 @@ async fn finish(pods: &Api<Pod>, node: &str, exit_code: i32, message: &str) {
 pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
-    let pods = Api::<Pod>::namespaced(cluster.admin(), CANARY_NAMESPACE);
+    let pods = Api::<Pod>::namespaced(cluster.admin(), CANARY_NAMESPACE.name);
     let running = RunningCanary::start(cluster, inventory.nodes());
     running.lends(&[]).await;
     finish(&pods, "gpu-1", 0, "").await;
@@ -125,14 +125,14 @@ pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
     running.lends(&["gpu-1"]).await;
     running.stop().await;
     only_canaries_are_admitted(cluster, &pods.get(&canaries(&pods).await["gpu-1"].1).await.unwrap()).await;
-    canary::clear(cluster.agent.client()).await;
+    CANARY_NAMESPACE.clear(cluster.agent.client()).await;
     eventually("no canary is left", || async { pods.list(&ListParams::default()).await.unwrap().items.is_empty() })
         .await;
 }
 
 /// Somebody who controls the agent gets no pods of his choice.
 async fn only_canaries_are_admitted(cluster: &Cluster, canary: &Pod) {
-    let own = Api::<Pod>::namespaced(cluster.agent.client(), CANARY_NAMESPACE);
+    let own = Api::<Pod>::namespaced(cluster.agent.client(), CANARY_NAMESPACE.name);
     let changed = |pointer: &str, value: serde_json::Value| -> Pod {
         let mut pod = serde_json::to_value(canary).unwrap();
         let annotations = pod["metadata"]["annotations"].clone();

@@ -7,6 +7,7 @@ use comity_agent_delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{DonorSettings, Grants, LiqoDonor, PolicyKeeper, PolicySettings};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::placement::{NodePlacement, Placement};
 use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
 use comity_agent_workload::webhook;
@@ -132,7 +133,7 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
     assert!(message.contains("no lease in force counts its GPUs on each node as lease-52"), "{message}");
 
     let stop = CancellationToken::new();
-    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), None);
+    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), GuestLabels::default());
     let serving = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
     eventually("the webhook completes pods", || async { create(of_lease("one", "lease-51")).await.is_ok() }).await;
     for name in ["two", "three", "four"] {

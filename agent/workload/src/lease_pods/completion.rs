@@ -6,8 +6,10 @@ use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_RESOURCE_PREFIX, counts_gpus};
 use comity_agent_kubernetes::hami::{HamiShare, hami_additions};
 use comity_agent_kubernetes::pod_request::amounts;
+use comity_agent_kubernetes::void_devices::void_devices;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
-use comity_agent_model::lease_id::{GPU_RESOURCE_ANNOTATION, LEASE_NODES_LABEL, RUNTIME_CLASS_LABEL};
+use comity_agent_model::guest_labels::{RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
+use comity_agent_model::lease_id::{GPU_RESOURCE_ANNOTATION, LEASE_NODES_LABEL};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Container, Pod, PodResourceClaim, PodSpec, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -22,6 +24,8 @@ pub(super) struct LeaseTerms {
     /// Limits of a share, if HAMi enforces them.
     hami: Option<HamiShare>,
     runtime_class: Option<String>,
+    /// Whether containers that request no GPU get none from an image that asks for all.
+    void_devices: bool,
 }
 
 impl LeaseTerms {
@@ -37,7 +41,7 @@ impl LeaseTerms {
             counted_by: has_several.then(|| format!("{LEASE_GPUS_PREFIX}{lease}")),
             has_claims: resource.is_some_and(|resource| GpuClass::of_quota_name(resource).is_some()),
             hami: HamiShare::of_namespace(annotations),
-            runtime_class: labels.get(RUNTIME_CLASS_LABEL).cloned(),
+            ..Self::of_guests(labels)
         }
     }
 
@@ -45,9 +49,14 @@ impl LeaseTerms {
     pub(super) fn of_guest(pod: &Pod, labels: &BTreeMap<String, String>) -> Self {
         let is_remote = labels.contains_key(REMOTE_CLUSTER_LABEL);
         let lease = selected_lease(pod).filter(|_| is_remote);
+        Self { counted_by: lease.map(|lease| format!("{LEASE_GPUS_PREFIX}{lease}")), ..Self::of_guests(labels) }
+    }
+
+    /// Terms of all guests' pods.
+    fn of_guests(labels: &BTreeMap<String, String>) -> Self {
         Self {
-            counted_by: lease.map(|lease| format!("{LEASE_GPUS_PREFIX}{lease}")),
             runtime_class: labels.get(RUNTIME_CLASS_LABEL).cloned(),
+            void_devices: labels.get(VOID_DEVICES_LABEL).is_some_and(|value| value == "true"),
             ..Self::default()
         }
     }
@@ -67,6 +76,9 @@ pub(super) fn complete(pod: &mut Pod, terms: &LeaseTerms) {
     let Some(spec) = pod.spec.as_mut() else { return };
     if let Some(resource) = &terms.counted_by {
         containers(spec).for_each(|container| count(container, resource));
+    }
+    if terms.void_devices {
+        containers(spec).for_each(void_devices);
     }
     if spec.runtime_class_name.is_none() {
         spec.runtime_class_name.clone_from(&terms.runtime_class);
@@ -194,6 +206,18 @@ mod tests {
         assert_eq!(completed(&guests, json!({ "containers": [] }))["runtimeClassName"], "gvisor");
         let named = json!({ "containers": [], "runtimeClassName": "runc" });
         assert_eq!(completed(&guests, named)["runtimeClassName"], "runc", "the policy judges it");
+    }
+
+    #[test]
+    fn containers_without_gpus_get_none() {
+        let spec = json!({ "containers": [container(json!({ "nvidia.com/gpu": "1" })), { "name": "d" }],
+            "initContainers": [{ "name": "i" }] });
+        let void = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }]);
+        let guests = completed(&terms(&[(VOID_DEVICES_LABEL, "true")], &[]), spec.clone());
+        assert!(guests["containers"][0]["env"].is_null());
+        assert_eq!((&guests["containers"][1]["env"], &guests["initContainers"][0]["env"]), (&void, &void));
+        let others = completed(&terms(&[], &[]), spec);
+        assert!(others["containers"][1]["env"].is_null());
     }
 
     #[test]

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use comity_scenarios::burst::place;
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE};
-use comity_testkit::{Binaries, KubectlError, Needs, RealClusters, RealClustersConfig, Where, requirements};
+use comity_testkit::{
+    Binaries, KubectlError, Needs, RealClusters, RealClustersConfig, Where, missing_for_canary_image, requirements,
+};
 
 use crate::OrLogs as _;
 use crate::agents_account::agents_account;
+use crate::canaries;
 use crate::gpu_boxes::{self, GpuNode};
 use crate::mig_box::{self, MigManager};
 use crate::two_classes::TenantLease;
@@ -19,7 +22,10 @@ const DONOR: &str = "ncc-main";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
-    if !requirements::met("a tenant's container runs on the donor", &RealClusters::missing()) {
+    if !requirements::met(
+        "a tenant's container runs on the donor",
+        &[RealClusters::missing(), missing_for_canary_image()].concat(),
+    ) {
         return;
     }
     let binaries = Binaries::ensure(Needs::RealNodes).await.unwrap();
@@ -28,6 +34,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let manager = MigManager::start(&clusters).await;
     let mut federation = federation_of(&clusters).await;
     mig_box::is_offered_cut(&federation, DONOR).await;
+    canaries::prove_all(&federation, &clusters.donor, DONOR).await;
 
     // One lease of each card: two L40S, and a half of an H100, for which a GPU is cut.
     let whole = TenantLease::of(&federation, &clusters, 2, "midrange", &[]).await;
@@ -63,6 +70,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     gpu_boxes::failures_are_counted(&node, &whole.id, started, &log).await;
     whole.ends(&federation).await;
     gpu_boxes::each_is_offered_as_it_is(&node).await;
+    canaries::an_exposed_node_does_not_lend(&node, &binaries).await;
     drop((federation, whole, half));
     if let Some(clusters) = Arc::into_inner(clusters) {
         clusters.stop().await.unwrap();
@@ -79,11 +87,13 @@ async fn federation_of(clusters: &Arc<RealClusters>) -> Federation {
     })
     .await
     .unwrap();
-    let account = agents_account(&clusters.donor, federation.dir(), &["mig.yaml"]).await;
+    let account = agents_account(&clusters.donor, federation.dir(), &["mig.yaml", "canary.yaml"]).await;
+    canaries::import_image(&clusters.donor, federation.dir()).await;
+    let donors_sections = format!("{}{}", mig_box::AGENT_SECTION, canaries::agent_section());
     let (origin, donor) = (&clusters.origin, &clusters.donor);
     for (cluster, real, at, kubeconfig, more) in [
         (ORIGIN, origin, Where::Origin, origin.admin_kubeconfig_path(), ""),
-        (DONOR, donor, Where::Donor, account, mig_box::AGENT_SECTION),
+        (DONOR, donor, Where::Donor, account, donors_sections.as_str()),
     ] {
         let place = place(clusters, at, real.node_ip());
         let inventory = InventorySource::Kubernetes(kubeconfig);

@@ -1,0 +1,27 @@
+//! Labels by which a donor marks namespaces of guests.
+
+use std::collections::BTreeMap;
+
+/// Label of namespaces on the donor whose pods run under this RuntimeClass.
+pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
+/// Label of namespaces on the donor, with the value "true": containers that request no NVIDIA GPU have
+/// `NVIDIA_VISIBLE_DEVICES=void`.
+pub const VOID_DEVICES_LABEL: &str = "comity.dev/void-devices";
+
+/// Rules for pods of guests, of leases and of virtual nodes, that admission policies read from labels of the namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuestLabels {
+    /// RuntimeClass of the pods; `None`: the container runtime's own.
+    pub runtime_class: Option<String>,
+    /// Whether containers that request no NVIDIA GPU have `NVIDIA_VISIBLE_DEVICES=void`.
+    pub void_devices: bool,
+}
+
+impl GuestLabels {
+    /// The labels.
+    #[must_use]
+    pub fn labels(&self) -> BTreeMap<&'static str, &str> {
+        let class = self.runtime_class.as_deref().map(|class| (RUNTIME_CLASS_LABEL, class));
+        class.into_iter().chain(self.void_devices.then_some((VOID_DEVICES_LABEL, "true"))).collect()
+    }
+}
