@@ -184,7 +184,8 @@ fn version(lease: &Lease) -> Option<&str> {
 /// Whether a candidate may take a Lease that has been unchanged for `unchanged`.
 fn is_free(lease: &Lease, me: &str, unchanged: Duration, own_term: Duration) -> bool {
     let holder = holder(lease);
-    let term = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).and_then(|term| u64::try_from(term).ok());
+    let term =
+        lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).and_then(|term| u64::try_from(term).ok());
     let term = term.map_or(own_term, Duration::from_secs);
     holder.is_empty() || holder == me || unchanged >= term
 }

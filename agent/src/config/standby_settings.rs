@@ -33,7 +33,8 @@ impl StandbySettings {
 
     pub(super) fn check(&self, is_kubernetes: bool, checks: &mut SettingChecks) {
         if !is_kubernetes {
-            let reason = "the replicas share their state through Kubernetes; leave the section out with an inventoryFile";
+            let reason =
+                "the replicas share their state through Kubernetes; leave the section out with an inventoryFile";
             checks.refuse("standby", "", reason);
         }
         if !LEASE_SECONDS.contains(&self.lease_seconds) {

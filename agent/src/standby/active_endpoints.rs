@@ -67,7 +67,11 @@ impl ActiveEndpoints {
                     due = RETRY_INTERVAL;
                     let text = error.to_string();
                     if logged.as_deref() != Some(text.as_str()) {
-                        tracing::warn!(error = text, service = service.name, "a Service does not lead to this replica yet");
+                        tracing::warn!(
+                            error = text,
+                            service = service.name,
+                            "a Service does not lead to this replica yet"
+                        );
                         logged = Some(text);
                     }
                 }

@@ -11,9 +11,9 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, Kubernetes
 use comity_runtime::{AdminServer, BuildInfo, Readiness, ReadinessGuard, Shutdown};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
+use kube::{Api, Client};
 use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 

@@ -119,7 +119,8 @@ impl StateImage {
         records.liqo = read.liqo.into_iter().map(|record| (record.peering, Arc::new(record))).collect();
         records.closed = read.closed.into_iter().map(|row| (row.peering, row.epoch)).collect();
         for OutboxRow { id, key, message } in read.outbox {
-            let message = v1::AgentMessage::decode(message.expose()).map_err(|error| format!("message {id}: {error}"))?;
+            let message =
+                v1::AgentMessage::decode(message.expose()).map_err(|error| format!("message {id}: {error}"))?;
             records.outbox.insert(id, Arc::new(Outgoing { key, message }));
         }
         let (next_message_id, blobs, files) = (read.next_message_id, read.blobs, read.files);

@@ -84,7 +84,8 @@ pub(super) fn fill(database: &Database, image: &StateImage) -> Result<(), redb::
     transaction.commit()?;
     let records = &image.records;
     let peerings = records.peerings.keys().map(|(peering, epoch)| Dirty::Peering(*peering, *epoch));
-    let leases = records.donors.keys().copied().map(Dirty::Donor).chain(records.origins.keys().copied().map(Dirty::Origin));
+    let leases =
+        records.donors.keys().copied().map(Dirty::Donor).chain(records.origins.keys().copied().map(Dirty::Origin));
     let liqo = records.liqo.keys().copied().map(Dirty::Liqo).chain(records.closed.keys().copied().map(Dirty::Closed));
     let outbox = records.outbox.keys().copied().map(Dirty::Outbox);
     let all = peerings.chain(leases).chain(liqo).chain(outbox).chain([Dirty::Fence]).collect();
