@@ -32,6 +32,8 @@ use crate::services::nodes::follower;
 use active_endpoints::ActiveEndpoints;
 use state_secret::StateSecret;
 
+pub use state_secret::SECRET as STATE_SECRET;
+
 /// Name of the Lease.
 pub const LEASE: &str = "comity-agent";
 /// How often files of the state directory are compared with the replica; records are written at once.

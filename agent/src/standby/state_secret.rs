@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::runtime::Handle;
 
 /// Name of the Secret.
-pub(super) const SECRET: &str = "comity-agent-state";
+pub const SECRET: &str = "comity-agent-state";
 /// Its key.
 const KEY: &str = "state";
 /// When a replica took it over: this changes the version that all earlier writes name.
