@@ -17,7 +17,7 @@ use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateRevie
 use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, Shutdown, SystemClock, SystemEntropy, private_files,
+    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, private_files,
 };
 use tokio::sync::{Notify, watch};
 
@@ -92,6 +92,8 @@ struct Shell {
     observability: Observability,
     role: ActiveRole,
     shutdown: Shutdown,
+    /// Not ready until the uplink is connected.
+    uplink: ReadinessGuard,
     crash_points: Vec<CrashPoint>,
 }
 
@@ -127,13 +129,12 @@ impl Agent {
         let unfinished = shutdown.token().drop_guard();
         let observability = Observability::start(&config, &shutdown).await?;
         let mut role = match &config.standby {
-            Some(settings) => {
-                let metrics = &observability.metrics;
-                ActiveRole::wait(&config, settings, metrics, entropy.as_ref(), &shutdown).await?
-            }
+            Some(settings) => ActiveRole::wait(&config, settings, entropy.as_ref(), &shutdown).await?,
             None => ActiveRole::alone(),
         };
         observability.metrics.active.set(1);
+        // A standby is ready, an agent that joins is not.
+        let uplink = observability.readiness.guard("uplink");
         let (store, key) = open_state(&state, role.replica.clone(), entropy.as_ref())?;
         // Before joining: what is wrong here must not cost the single-use token.
         let platform = Platform::connect(&config, &clock, &entropy).await?;
@@ -143,7 +144,7 @@ impl Agent {
         role.run(&joined.store, &shutdown);
         let fence = role.fence.clone();
         let parts = Self::prepare(&config, joined, &platform, fence, &clock, &entropy, &shutdown).await?;
-        let shell = Shell { observability, role, shutdown, crash_points };
+        let shell = Shell { observability, role, shutdown, uplink, crash_points };
         let agent = Self::run(config, access, shell, parts, platform).await?;
         unfinished.disarm();
         Ok(agent)
@@ -257,7 +258,8 @@ impl Agent {
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
         let runtime_class = config.sharing.runtime_class.clone();
-        let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, crash_points } = shell;
+        let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
+            shell;
         let (desired_sender, desired) = watch::channel(Update::default());
         let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &clock, &shutdown);
         let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved };
@@ -300,7 +302,7 @@ impl Agent {
             desired: desired_sender,
             outage_grace_ms: grace_sender,
             resync,
-            readiness: readiness.guard("uplink"),
+            readiness: uplink,
         };
         // Before the uplink, so that no change is missed.
         shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));

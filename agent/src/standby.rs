@@ -27,7 +27,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, FabricModeName, StandbySettings};
-use crate::metrics::Metrics;
 use crate::services::nodes::follower;
 use active_endpoints::ActiveEndpoints;
 use state_secret::StateSecret;
@@ -93,7 +92,6 @@ impl ActiveRole {
     pub async fn wait(
         config: &Config,
         settings: &StandbySettings,
-        metrics: &Metrics,
         entropy: &dyn Entropy,
         shutdown: &Shutdown,
     ) -> Result<Self, StandbyError> {
@@ -125,7 +123,6 @@ impl ActiveRole {
             let restored = tokio::task::spawn_blocking(move || Store::restore(&directory, &image));
             restored.await.map_err(|error| StoreError::Task(error.to_string()))??;
         }
-        metrics.active.set(1);
         let address = own_address(config).filter(|_| source == KubernetesSource::InCluster);
         let endpoints = address.map(|address| ActiveEndpoints::of(config, address, client, shutdown.token()));
         let replica: Arc<dyn Replica> = Arc::new(secret);
