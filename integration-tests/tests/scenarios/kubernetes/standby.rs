@@ -65,7 +65,8 @@ async fn answers(origin: &ControlPlane, leased: &Path, federation: &Federation) 
     let start = Instant::now();
     until("the donor's API through the tunnel", PATIENCE, async || {
         let get = ["get", "resourcequota", "gpus", "--request-timeout=1s"];
-        origin.kubectl_as(leased, &get, "").await.map(|_| Some(()))
+        origin.kubectl_as(leased, &get, "").await?;
+        Ok(Some(()))
     })
     .await
     .or_logs(federation);
