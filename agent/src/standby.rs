@@ -34,7 +34,7 @@ use state_secret::StateSecret;
 pub use state_secret::SECRET as STATE_SECRET;
 
 /// Name of the Lease.
-pub const LEASE: &str = "comity-agent";
+pub const ACTIVE_LEASE: &str = "comity-agent";
 /// How often files of the state directory are compared with the replica; records are written at once.
 const FILES_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the Lease's return may take.
@@ -103,7 +103,7 @@ impl ActiveRole {
         let client = KubernetesApi::connect(&source).await?.client();
         let namespace = config.liqo.agent_namespace.as_str();
         let me = format!("{}-{:08x}", host_name(), entropy.next_u64() >> 32);
-        let mut lease = LeaderLease::new(client.clone(), namespace, LEASE, me, settings.term());
+        let mut lease = LeaderLease::new(client.clone(), namespace, ACTIVE_LEASE, me, settings.term());
         let route = StandbyRoute::start(config, client.clone());
         let until = win(&mut lease, shutdown).await;
         let Some(until) = until else {
@@ -154,7 +154,7 @@ impl ActiveRole {
         self.fence.close();
         let Some(release) = self.release else { return };
         if release.send(()).is_ok() && tokio::time::timeout(RELEASE_TIMEOUT, self.renewing.closed()).await.is_err() {
-            tracing::warn!("the Lease {LEASE} could not be given back in time; it ends by itself");
+            tracing::warn!("the Lease {ACTIVE_LEASE} could not be given back in time; it ends by itself");
         }
     }
 }

@@ -26,7 +26,6 @@
 mod address;
 mod demux;
 mod error;
-mod fence;
 mod forward;
 mod key;
 mod limiter;
@@ -55,11 +54,11 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub use address::{FabricAddresses, fabric_addresses};
 pub use error::FabricError;
-pub use fence::Fence;
 pub use forward::{Exposure, LocalForward, expose, forward_api, forward_local};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
 pub use peer::config::{PeerConfig, Role};
+pub use peer::fence::Fence;
 pub use peer::handle::{PeerHandle, PeerStatus};
 pub use peer::pod_network::PodNetwork;
 pub use stream::{TunnelListener, TunnelStream};

@@ -1,6 +1,7 @@
 //! One peering of the fabric: its tunnel, and the task that drives it.
 
 pub(crate) mod config;
+pub(crate) mod fence;
 pub(crate) mod handle;
 pub(crate) mod pod_network;
 
@@ -12,13 +13,13 @@ use tokio::sync::{Notify, watch};
 
 use super::demux::Message;
 use super::error::FabricError;
-use super::fence::Fence;
 use super::netstack::Netstack;
 use super::path::Path;
 use super::tun::kernel_side::KernelSide;
 use super::tunnel::{Handshake, NextService, Tunnel, TunnelKeys};
 use super::wire::Wire;
 use config::{PeerConfig, Role};
+use fence::Fence;
 
 /// The donor delays its first initiation by this time, so that the two initiations do not cross. It still initiates,
 /// because it may be the only side that can reach the other.

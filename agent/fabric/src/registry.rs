@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use super::demux::{Demux, Message};
 use super::error::FabricError;
-use super::fence::Fence;
 use super::peer::Peer;
 use super::peer::config::PeerConfig;
+use super::peer::fence::Fence;
 
 /// Peerings of one agent: a cluster peers with clusters, not with nodes.
 pub(super) const MAX_PEERINGS: usize = 1024;

@@ -9,7 +9,7 @@ use kube::{Api, Client};
 
 use crate::observe::PLACEHOLDER_NAMESPACE;
 use crate::services::canary::CANARY_NAMESPACE;
-use crate::standby::{LEASE, STATE_SECRET};
+use crate::standby::{ACTIVE_LEASE, STATE_SECRET};
 
 const RIGHTS_CHECK: &str = "rights";
 /// Namespace of kubeconfig Secrets that `deploy/agent/rbac.yaml` makes.
@@ -97,7 +97,7 @@ pub(super) const STANDBY: SettingRights = SettingRights {
     manifest: "deploy/agent/standby/rbac.yaml",
     effect: "replicas can take over from each other",
     needed: &[
-        right("update", "coordination.k8s.io", "leases", LEASE),
+        right("update", "coordination.k8s.io", "leases", ACTIVE_LEASE),
         right("get", "", "secrets", STATE_SECRET),
         right("update", "", "secrets", STATE_SECRET),
         right("patch", "discovery.k8s.io", "endpointslices", "comity-agent"),

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 /// Name of the Secret.
 pub const SECRET: &str = "comity-agent-state";
 /// Its key.
-const KEY: &str = "state";
+const STATE_KEY: &str = "state";
 /// When a replica took it over: this changes the version that all earlier writes name.
 const TAKEN_ANNOTATION: &str = "comity.dev/taken-at";
 /// Most tries of a write that somebody else's metadata delayed.
@@ -40,7 +40,7 @@ pub(super) struct StateSecret {
 }
 
 fn image(secret: &Secret) -> Option<&[u8]> {
-    secret.data.as_ref()?.get(KEY).map(|bytes| bytes.0.as_slice()).filter(|image| !image.is_empty())
+    secret.data.as_ref()?.get(STATE_KEY).map(|bytes| bytes.0.as_slice()).filter(|image| !image.is_empty())
 }
 
 impl StateSecret {
@@ -70,7 +70,7 @@ impl StateSecret {
         let failed = |error: CallError| ReplicaError::Failed { place: self.place.clone(), reason: error.to_string() };
         for _ in 0..MAX_TRIES {
             let mut secret = known.secret.clone();
-            secret.data.get_or_insert_default().insert(KEY.to_owned(), ByteString(wanted.to_vec()));
+            secret.data.get_or_insert_default().insert(STATE_KEY.to_owned(), ByteString(wanted.to_vec()));
             let earlier = std::mem::replace(&mut known.sent, wanted.to_vec());
             match within_limit(self.api.replace(SECRET, &creating(), &secret)).await {
                 Ok(written) => {

@@ -14,7 +14,7 @@ use super::StateFiles;
 use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey, SecretBlob};
 
 /// Version of the image's layout.
-const FORMAT: u64 = 1;
+const IMAGE_FORMAT: u64 = 1;
 /// Bound of the decompressed image.
 const MAX_RAW_BYTES: u64 = 64 << 20;
 /// Fast: it is made for each change.
@@ -84,7 +84,7 @@ impl StateImage {
             message: SecretBlob::new(outgoing.message.encode_to_vec()),
         });
         let written = WrittenImage {
-            format: FORMAT,
+            format: IMAGE_FORMAT,
             fence: records.fence,
             next_message_id: self.next_message_id,
             peerings: records.peerings.values().map(|record| &**record).collect(),
@@ -107,8 +107,8 @@ impl StateImage {
         // The JSON error may quote content, so only its position is reported.
         let read: ReadImage =
             serde_json::from_slice(&raw).map_err(|error| format!("not readable at column {}", error.column()))?;
-        if read.format != FORMAT {
-            return Err(format!("it has format {}, this agent reads format {FORMAT}", read.format));
+        if read.format != IMAGE_FORMAT {
+            return Err(format!("it has format {}, this agent reads format {IMAGE_FORMAT}", read.format));
         }
         let mut records = Records { fence: read.fence, ..Records::default() };
         for record in read.peerings {
