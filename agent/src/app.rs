@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_fabric::{Fabric, FabricConfig};
+use comity_agent_fabric::{Fabric, FabricConfig, Fence};
 use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_state::replica::Replica;
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateReview};
 use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, Shutdown, SystemClock, SystemEntropy, private_files,
+    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, private_files,
 };
 use tokio::sync::{Notify, watch};
 
@@ -37,6 +38,7 @@ use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::services::remapped_addresses::RemappedAddressesReview;
+use crate::standby::ActiveRole;
 use crate::uplink::Uplink;
 use crate::usage::{self, UseContext};
 
@@ -55,6 +57,7 @@ pub struct Agent {
     desired: watch::Receiver<Update>,
     readiness: Readiness,
     admin: AdminServer,
+    role: ActiveRole,
     socket: PathBuf,
     shutdown: Shutdown,
     /// Kept, because it observes only until it is dropped.
@@ -69,12 +72,42 @@ struct JoinedCluster {
     store: Store,
 }
 
+/// What people and monitoring see of this process.
+struct Observability {
+    metrics: Metrics,
+    readiness: Readiness,
+    admin: AdminServer,
+}
+
 /// Access to the brokers, with the identity that it needs.
 struct BrokerAccess {
     directory: IdentityDir,
     source: IdentitySource,
     brokers: KnownBrokers,
     tls: ClientTls,
+}
+
+/// What surrounds the parts of an agent.
+struct Shell {
+    observability: Observability,
+    role: ActiveRole,
+    shutdown: Shutdown,
+    /// Not ready until the uplink is connected.
+    uplink: ReadinessGuard,
+    crash_points: Vec<CrashPoint>,
+}
+
+impl Observability {
+    /// Serves metrics and probes; a standby answers them too.
+    async fn start(config: &Config, shutdown: &Shutdown) -> Result<Self, AgentError> {
+        let registry = prometheus::Registry::new();
+        let metrics = Metrics::new(&registry)?;
+        let readiness = Readiness::new();
+        let build = BuildInfo::of("comity-agent");
+        let admin =
+            AdminServer::start(config.admin_listen, registry, readiness.clone(), build, shutdown.token()).await?;
+        Ok(Self { metrics, readiness, admin })
+    }
 }
 
 impl Agent {
@@ -91,15 +124,28 @@ impl Agent {
         // Before anything that may wait: for a broker, a disk or an API server.
         tracing::info!(state = %state.display(), "comity-agent {} starts", env!("CARGO_PKG_VERSION"));
         let crash_points = CrashPoint::from_environment(&state)?;
-        let (store, key) = open_state(&state, entropy.as_ref())?;
-        // Before joining: what is wrong here must not cost the single-use token.
-        let platform = Platform::connect(&config, &clock, &entropy).await?;
-        let (joined, access) = Self::join(&config, store, key, &clock, &entropy).await?;
         let shutdown = Shutdown::new();
         // From here on a failure ends the started tasks.
         let unfinished = shutdown.token().drop_guard();
-        let parts = Self::prepare(&config, joined, &platform, &clock, &entropy, &shutdown).await?;
-        let agent = Self::run(config, access, crash_points, parts, platform, shutdown).await?;
+        let observability = Observability::start(&config, &shutdown).await?;
+        let mut role = match &config.standby {
+            Some(settings) => ActiveRole::wait(&config, settings, entropy.as_ref(), &shutdown).await?,
+            None => ActiveRole::alone(),
+        };
+        observability.metrics.active.set(1);
+        // A standby is ready, an agent that joins is not.
+        let uplink = observability.readiness.guard("uplink");
+        let (store, key) = open_state(&state, role.replica.clone(), entropy.as_ref())?;
+        // Before joining: what is wrong here must not cost the single-use token.
+        let platform = Platform::connect(&config, &clock, &entropy).await?;
+        let (joined, access) = Self::join(&config, store, key, &clock, &entropy).await?;
+        // The single-use token is spent: a standby needs the identity from now on.
+        joined.store.replicate().await?;
+        role.run(&joined.store, &shutdown);
+        let fence = role.fence.clone();
+        let parts = Self::prepare(&config, joined, &platform, fence, &clock, &entropy, &shutdown).await?;
+        let shell = Shell { observability, role, shutdown, uplink, crash_points };
+        let agent = Self::run(config, access, shell, parts, platform).await?;
         unfinished.disarm();
         Ok(agent)
     }
@@ -139,13 +185,14 @@ impl Agent {
         config: &Config,
         joined: JoinedCluster,
         platform: &Platform,
+        fence: Fence,
         clock: &Arc<dyn Clock>,
         entropy: &Arc<dyn Entropy>,
         shutdown: &Shutdown,
     ) -> Result<Parts, AgentError> {
         let JoinedCluster { federation, cluster, key, store } = joined;
-        let fabric =
-            Fabric::bind(FabricConfig { listen: config.fabric.listen, mode: config.fabric.fabric_mode() }).await?;
+        let fabric = FabricConfig { listen: config.fabric.listen, mode: config.fabric.fabric_mode() };
+        let fabric = Fabric::bind_fenced(fabric, fence).await?;
         let endpoints = config.fabric_endpoints(fabric.local_addr());
         if endpoints.is_empty() {
             tracing::warn!(
@@ -203,26 +250,16 @@ impl Agent {
     async fn run(
         config: Config,
         access: BrokerAccess,
-        crash_points: Vec<CrashPoint>,
+        shell: Shell,
         parts: Parts,
         platform: Platform,
-        shutdown: Shutdown,
     ) -> Result<Self, AgentError> {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
         let guests = config.guest_labels();
-        let registry = prometheus::Registry::new();
-        let metrics = Metrics::new(&registry)?;
-        let readiness = Readiness::new();
-        let admin = AdminServer::start(
-            config.admin_listen,
-            registry,
-            readiness.clone(),
-            BuildInfo::of("comity-agent"),
-            shutdown.token(),
-        )
-        .await?;
+        let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
+            shell;
         let (desired_sender, desired) = watch::channel(Update::default());
         let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &clock, &shutdown);
         let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved };
@@ -265,7 +302,7 @@ impl Agent {
             desired: desired_sender,
             outage_grace_ms: grace_sender,
             resync,
-            readiness: readiness.guard("uplink"),
+            readiness: uplink,
         };
         // Before the uplink, so that no change is missed.
         shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
@@ -310,7 +347,7 @@ impl Agent {
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
         let (socket, _inventory) = (config.state_dir.join(local_api::SOCKET), platform.inventory);
-        Ok(Self { parts, desired, readiness, admin, socket, shutdown, _inventory })
+        Ok(Self { parts, desired, readiness, admin, role, socket, shutdown, _inventory })
     }
 
     /// This cluster's id.
@@ -358,6 +395,11 @@ impl Agent {
         &self.socket
     }
 
+    /// Waits until another replica is the active agent, and returns its name. Never returns without a standby.
+    pub async fn replaced(&self) -> String {
+        self.role.replaced().await
+    }
+
     /// Stops, and returns when all tasks have ended. Objects of leases stay: stopping an agent ends no work.
     pub async fn shutdown(self) {
         if let comity_runtime::shutdown::Drained::TimedOut { remaining } = self.shutdown.drain(DRAIN).await {
@@ -371,6 +413,8 @@ impl Agent {
             Ok(tunnels) => tunnels.into_fabric().shutdown().await,
             Err(_) => tracing::debug!("a task still holds the fabric, which ends with that task"),
         }
+        // Last: until here this replica may have forwarded packets.
+        self.role.release().await;
     }
 }
 
@@ -381,11 +425,15 @@ pub fn secret_files(state: &Path) -> [PathBuf; 3] {
 }
 
 /// Opens the store, and loads or makes the identity key.
-fn open_state(state: &Path, entropy: &dyn Entropy) -> Result<(Store, IdentityKey), AgentError> {
+fn open_state(
+    state: &Path,
+    replica: Option<Arc<dyn Replica>>,
+    entropy: &dyn Entropy,
+) -> Result<(Store, IdentityKey), AgentError> {
     for secret in secret_files(state) {
         private_files::check(&secret)?;
     }
-    let store = Store::open(state)?;
+    let store = Store::open_with(state, replica)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
 }
 

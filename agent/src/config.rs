@@ -8,6 +8,7 @@ mod liqo_settings;
 mod mig_section;
 mod pending_section;
 mod rdma;
+mod standby_settings;
 #[cfg(test)]
 mod tests;
 mod usage_settings;
@@ -31,6 +32,7 @@ pub use access::AccessSettings;
 pub use canary_settings::CanarySettings;
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
+pub use standby_settings::StandbySettings;
 pub use usage_settings::UsageSettings;
 
 use address::is_host_port;
@@ -187,6 +189,8 @@ pub struct Config {
     pub usage: UsageSettings,
     /// Pods that prove each node before it lends. Absent: nodes lend unproved.
     pub canary: Option<CanarySettings>,
+    /// Several replicas, of which one is active. Absent: this process is the only one of its cluster.
+    pub standby: Option<StandbySettings>,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,
     /// Logs and traces.
@@ -215,6 +219,7 @@ impl Default for Config {
             webhook: None,
             usage: UsageSettings::default(),
             canary: None,
+            standby: None,
             admin_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT)),
             log: LogSettings::default(),
         }
@@ -287,6 +292,9 @@ impl Config {
         }
         if let Some(canary) = &self.canary {
             canary.check(self.kubernetes.is_some(), &mut checks);
+        }
+        if let Some(standby) = &self.standby {
+            standby.check(self.kubernetes.is_some(), &mut checks);
         }
         self.burst.gather(&mut checks);
         if let Some(webhook) = &self.webhook {

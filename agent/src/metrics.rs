@@ -5,6 +5,8 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaug
 /// The agent's metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
+    /// 1 if this replica is the active one.
+    pub active: IntGauge,
     /// 1 while a stream to a broker is connected.
     pub connected: IntGauge,
     /// Streams opened.
@@ -74,6 +76,7 @@ impl Metrics {
         registry.register(Box::new(measured_mbits.clone()))?;
         Ok(Self {
             measured_mbits,
+            active: gauge("active", "1 if this replica is the active agent, 0 if it is a standby.")?,
             connected: gauge("uplink_connected", "1 while a stream to a broker is connected.")?,
             streams: counter("uplink_streams_total", "Streams to brokers that were opened.")?,
             desired_revision: gauge("desired_revision", "Revision of the desired state in force.")?,

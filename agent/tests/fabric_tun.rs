@@ -7,6 +7,8 @@
 mod overlay;
 #[path = "fabric_tun/remapped.rs"]
 mod remapped;
+#[path = "fabric_tun/takeover.rs"]
+mod takeover;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

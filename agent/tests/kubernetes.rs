@@ -53,6 +53,8 @@ mod reclaim;
 mod rights;
 #[path = "kubernetes/rotation.rs"]
 mod rotation;
+#[path = "kubernetes/nodes/standby.rs"]
+mod standby;
 
 /// Only one pair of clusters with real kubelets at a time: two cores are not fast enough for more.
 static REAL_CLUSTERS: Mutex<()> = Mutex::new(());
@@ -83,6 +85,8 @@ async fn the_agent_works_on_a_real_api_server() {
     cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;
     hold::pods_that_wait_for_leased_gpus_are_local_use(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
+    standby::one_candidate_at_a_time_holds_the_lease(&cluster).await;
+    standby::a_replica_has_one_lease_and_one_secret(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
     lease_pods::pods_are_completed_or_refused(&cluster).await;

@@ -61,6 +61,8 @@ mod reclaimed;
 mod restart;
 #[path = "scenarios/secrets.rs"]
 mod secrets;
+#[path = "scenarios/kubernetes/standby.rs"]
+mod standby;
 #[path = "scenarios/kubernetes/token.rs"]
 mod token;
 #[path = "scenarios/kubernetes/two_classes.rs"]

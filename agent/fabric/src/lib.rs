@@ -58,6 +58,7 @@ pub use forward::{Exposure, LocalForward, expose, forward_api, forward_local};
 pub use key::{KEY_BYTES, PresharedKey, WireguardKey, WireguardPublicKey};
 pub use mode::{FabricMode, OverlaySettings, Reach, TunSettings};
 pub use peer::config::{PeerConfig, Role};
+pub use peer::fence::Fence;
 pub use peer::handle::{PeerHandle, PeerStatus};
 pub use peer::pod_network::PodNetwork;
 pub use stream::{TunnelListener, TunnelStream};
@@ -117,6 +118,14 @@ impl Fabric {
     /// `tun` also [`FabricError::Setting`], [`FabricError::Device`],
     /// [`FabricError::Network`] or [`FabricError::Firewall`].
     pub async fn bind(config: FabricConfig) -> Result<Self, FabricError> {
+        Self::bind_fenced(config, Fence::always_open()).await
+    }
+
+    /// As [`bind`](Self::bind); sends and accepts packets only while the fence is open.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind).
+    pub async fn bind_fenced(config: FabricConfig, fence: Fence) -> Result<Self, FabricError> {
         let failed = |source| FabricError::Bind { listen: config.listen, source };
         let socket = std::net::UdpSocket::bind(config.listen).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
@@ -125,7 +134,7 @@ impl Fabric {
         options.set_send_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
         let drivers = Mutex::new(JoinSet::new());
         if let FabricMode::Tun(settings) = config.mode {
-            let registry = SharedRegistry::new(TcpStack::Kernel);
+            let registry = SharedRegistry::new(TcpStack::Kernel, fence);
             let engine = Engine::Tun(Box::new(TunEngine::start(socket, settings, registry.clone())?));
             return Ok(Self { registry, engine, drivers });
         }
@@ -134,7 +143,7 @@ impl Fabric {
         // this the first handshake would be lost.
         socket.writable().await.map_err(failed)?;
         let wire = Arc::new(UdpWire::new(socket).map_err(failed)?);
-        let registry = SharedRegistry::new(TcpStack::Netstack);
+        let registry = SharedRegistry::new(TcpStack::Netstack, fence);
         let receiver = tokio::spawn(receive::receive(Arc::clone(&wire), registry.clone()));
         Ok(Self { registry, engine: Engine::Netstack { wire, receiver }, drivers })
     }

@@ -1,6 +1,7 @@
 //! One peering of the fabric: its tunnel, and the task that drives it.
 
 pub(crate) mod config;
+pub(crate) mod fence;
 pub(crate) mod handle;
 pub(crate) mod pod_network;
 
@@ -18,12 +19,15 @@ use super::tun::kernel_side::KernelSide;
 use super::tunnel::{Handshake, NextService, Tunnel, TunnelKeys};
 use super::wire::Wire;
 use config::{PeerConfig, Role};
+use fence::Fence;
 
 /// The donor delays its first initiation by this time, so that the two initiations do not cross. It still initiates,
 /// because it may be the only side that can reach the other.
 const DONOR_PATIENCE: Duration = Duration::from_secs(1);
 /// Shortest sleep of the driver: rounded timers must not make it spin.
 const MIN_SLEEP: Duration = Duration::from_millis(1);
+/// How often the driver looks at a closed fence.
+const FENCED_INTERVAL: Duration = Duration::from_millis(100);
 
 struct Driven {
     tunnel: Tunnel,
@@ -37,13 +41,15 @@ pub(super) struct Peer {
     driven: Mutex<Driven>,
     /// Present only in mode `tun`, with the kernel's stack.
     kernel: Option<KernelSide>,
+    /// Closed: this process may not be the gateway any more.
+    fence: Fence,
     kick: Notify,
     handshake: watch::Sender<Option<Handshake>>,
 }
 
 impl Peer {
     /// The seed is for the peering's own stack; without one it uses the kernel's.
-    pub(super) fn new(config: PeerConfig, number: u32, seed: Option<u64>, now: Instant) -> Self {
+    pub(super) fn new(config: PeerConfig, number: u32, seed: Option<u64>, fence: Fence, now: Instant) -> Self {
         let first_attempt = match config.role {
             Role::Donor => now + DONOR_PATIENCE,
             Role::Origin => now,
@@ -58,6 +64,7 @@ impl Peer {
             config,
             driven: Mutex::new(Driven { tunnel, wakes_at: now }),
             kernel,
+            fence,
             kick: Notify::new(),
             handshake: watch::Sender::new(None),
         }
@@ -91,6 +98,9 @@ impl Peer {
     }
 
     pub(super) fn receive(&self, message: Message, datagram: &[u8], from: SocketAddr, wire: &impl Wire) -> bool {
+        if !self.fence.is_open() {
+            return false;
+        }
         let now = Instant::now();
         let mut driven = self.lock();
         let authentic = driven.tunnel.receive(message, datagram, from, now, wire, |stack, packet| {
@@ -112,6 +122,9 @@ impl Peer {
         wire: &impl Wire,
         mut deliver: impl FnMut(&[u8]) -> bool,
     ) {
+        if !self.fence.is_open() {
+            return;
+        }
         let now = Instant::now();
         let mut driven = self.lock();
         for datagram in datagrams {
@@ -123,6 +136,9 @@ impl Peer {
     /// Seals packets of the kernel, if there is a session: `work` gets the tunnel and the destination of sealed
     /// packets.
     pub(super) fn seal(&self, work: impl FnOnce(&mut Tunnel, SocketAddr)) {
+        if !self.fence.is_open() {
+            return;
+        }
         let mut driven = self.lock();
         if let Some(to) = driven.tunnel.outlet() {
             work(&mut driven.tunnel, to);
@@ -140,6 +156,9 @@ impl Peer {
     }
 
     fn service(&self, driven: &mut Driven, wire: &impl Wire) -> NextService {
+        if !self.fence.is_open() {
+            return NextService { at: Instant::now() + FENCED_INTERVAL, blocked: false };
+        }
         let next = driven.tunnel.service(Instant::now(), wire);
         self.publish(&driven.tunnel);
         next

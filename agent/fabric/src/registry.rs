@@ -8,6 +8,7 @@ use super::demux::{Demux, Message};
 use super::error::FabricError;
 use super::peer::Peer;
 use super::peer::config::PeerConfig;
+use super::peer::fence::Fence;
 
 /// Peerings of one agent: a cluster peers with clusters, not with nodes.
 pub(super) const MAX_PEERINGS: usize = 1024;
@@ -29,6 +30,7 @@ struct Registry {
     demux: Demux<Arc<Peer>>,
     numbers: BTreeMap<String, u32>,
     stack: TcpStack,
+    fence: Fence,
 }
 
 /// The peerings, shared by the receive loop and the fabric's owner.
@@ -44,8 +46,8 @@ pub(super) enum Added {
 }
 
 impl SharedRegistry {
-    pub(super) fn new(stack: TcpStack) -> Self {
-        Self(Arc::new(RwLock::new(Registry { demux: Demux::new(), numbers: BTreeMap::new(), stack })))
+    pub(super) fn new(stack: TcpStack, fence: Fence) -> Self {
+        Self(Arc::new(RwLock::new(Registry { demux: Demux::new(), numbers: BTreeMap::new(), stack, fence })))
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Registry> {
@@ -83,7 +85,7 @@ impl SharedRegistry {
         let replaced = known.and_then(|number| registry.demux.remove(number));
         let (name, public) = (config.peering.clone(), config.local_secret.public());
         let seed = (registry.stack == TcpStack::Netstack).then_some(seed);
-        let peer = Arc::new(Peer::new(config, number, seed, now));
+        let peer = Arc::new(Peer::new(config, number, seed, registry.fence.clone(), now));
         registry.demux.insert(number, public, Arc::clone(&peer));
         registry.numbers.insert(name, number);
         Ok(Added::New { peer, replaced })

@@ -10,6 +10,7 @@ pub mod failure_log;
 pub mod gpu_resource;
 pub mod hami;
 pub mod https_server;
+pub mod leader_lease;
 pub mod object_events;
 pub mod own_pods;
 pub mod pod_request;

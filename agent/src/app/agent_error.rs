@@ -14,6 +14,7 @@ use crate::enrollment::join_error::JoinError;
 use crate::observe;
 use crate::reconcile::fault::CrashPointError;
 use crate::services::local_api::LocalApiError;
+use crate::standby::StandbyError;
 
 /// Why an agent does not start.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,9 @@ pub enum AgentError {
     /// The local API.
     #[error(transparent)]
     LocalApi(#[from] LocalApiError),
+    /// This replica cannot become the active one.
+    #[error(transparent)]
+    Standby(#[from] StandbyError),
     /// The crash point for tests is invalid.
     #[error(transparent)]
     CrashPoint(#[from] CrashPointError),

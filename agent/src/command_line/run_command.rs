@@ -33,9 +33,14 @@ pub(super) async fn run_agent(config: Config) -> Result<(), Failure> {
         agent = Agent::start(config) => agent?,
         () = shutdown.triggered() => return Ok(()),
     };
-    shutdown.triggered().await;
+    let successor = tokio::select! {
+        () = shutdown.triggered() => None,
+        successor = agent.replaced() => Some(successor),
+    };
     agent.shutdown().await;
-    Ok(())
+    successor.map_or(Ok(()), |successor| {
+        Err(Failure::System(format!("{successor} is the active agent now; started again, this replica is its standby")))
+    })
 }
 
 pub(super) fn print_identity_key(settings: Settings) -> Result<(), Failure> {

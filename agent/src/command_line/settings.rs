@@ -8,7 +8,7 @@ use comity_agent_model::settings::{InvalidSetting, InvalidSettings};
 use comity_runtime::LogFormat;
 use comity_runtime::telemetry::{OTLP_ENDPOINT_VARIABLE, TelemetryError};
 
-use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig};
+use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig, StandbySettings};
 use crate::enrollment::token_source::JoinTokenSource;
 
 /// Name of the configuration file that `comity-agent join` writes into the state directory.
@@ -71,6 +71,9 @@ pub(super) struct Settings {
     /// As in info,comity_agent=debug.
     #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG", value_name = "FILTER")]
     log: Option<String>,
+    /// Term of the Lease of an agent with several replicas, in seconds; absent: this process is the only one.
+    #[arg(long, hide_short_help = true, env = "COMITY_AGENT_STANDBY_LEASE_SECONDS", value_name = "SECONDS")]
+    standby_lease_seconds: Option<u64>,
     /// Checks and prints the configuration in force as YAML, and exits.
     #[arg(long, hide_short_help = true)]
     pub(super) dump_config: bool,
@@ -123,6 +126,9 @@ impl Settings {
         }
         if let Some(listen) = self.admin_listen {
             config.admin_listen = listen;
+        }
+        if let Some(lease_seconds) = self.standby_lease_seconds {
+            config.standby = Some(StandbySettings { lease_seconds });
         }
         if let Some(format) = self.log_format {
             let refused = |error: TelemetryError| {

@@ -47,12 +47,13 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
             }
         });
     }
-    let settings_with_pods = [
+    let settings_with_rights = [
         (config.sharing.hold, check_rights::HOLD),
         (config.sharing.clean_nodes, check_rights::CLEAN),
         (config.canary.is_some(), check_rights::CANARY),
+        (config.standby.is_some(), check_rights::STANDBY),
     ];
-    for (_, of) in settings_with_pods.iter().filter(|(is_set, _)| *is_set) {
+    for (_, of) in settings_with_rights.iter().filter(|(is_set, _)| *is_set) {
         check_rights::check_setting(&api.client(), of, list).await;
     }
     check_rights::check_claims(&api.client(), list).await;

@@ -11,6 +11,7 @@ use kube::{Api, Client};
 
 use crate::observe::PLACEHOLDER_NAMESPACE;
 use crate::services::canary::CANARY_NAMESPACE;
+use crate::standby::{ACTIVE_LEASE, STATE_SECRET};
 
 const RIGHTS_CHECK: &str = "rights";
 const CLAIMS_CHECK: &str = "claims";
@@ -47,8 +48,8 @@ const NEEDED: [NeededRight; 13] = [
     right("bind", "rbac.authorization.k8s.io", "clusterroles", "comity-tenant"),
 ];
 
-/// A setting for which the agent makes pods in a namespace of its own.
-pub(super) struct PodSetting {
+/// A setting that needs rights in one namespace.
+pub(super) struct SettingRights {
     check: &'static str,
     setting: &'static str,
     place: PodNamespace,
@@ -57,7 +58,7 @@ pub(super) struct PodSetting {
 }
 
 /// Placeholders.
-pub(super) const HOLD: PodSetting = PodSetting {
+pub(super) const HOLD: SettingRights = SettingRights {
     check: "hold",
     setting: "sharing.hold",
     place: PLACEHOLDER_NAMESPACE,
@@ -66,7 +67,7 @@ pub(super) const HOLD: PodSetting = PodSetting {
 };
 
 /// Cleaning pods.
-pub(super) const CLEAN: PodSetting = PodSetting {
+pub(super) const CLEAN: SettingRights = SettingRights {
     check: "clean",
     setting: "sharing.cleanNodes",
     place: CLEANING_NAMESPACE,
@@ -79,7 +80,7 @@ pub(super) const CLEAN: PodSetting = PodSetting {
 };
 
 /// Canaries.
-pub(super) const CANARY: PodSetting = PodSetting {
+pub(super) const CANARY: SettingRights = SettingRights {
     check: "canary",
     setting: "canary",
     place: CANARY_NAMESPACE,
@@ -87,8 +88,23 @@ pub(super) const CANARY: PodSetting = PodSetting {
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
 
+/// Replicas.
+pub(super) const STANDBY: SettingRights = SettingRights {
+    check: "standby",
+    setting: "standby",
+    namespace: "comity-system",
+    manifest: "deploy/agent/standby/rbac.yaml",
+    effect: "replicas can take over from each other",
+    needed: &[
+        right("update", "coordination.k8s.io", "leases", ACTIVE_LEASE),
+        right("get", "", "secrets", STATE_SECRET),
+        right("update", "", "secrets", STATE_SECRET),
+        right("patch", "discovery.k8s.io", "endpointslices", "comity-agent"),
+    ],
+};
+
 /// Checks the rights that a setting needs.
-pub(super) async fn check_setting(client: &Client, of: &PodSetting, list: &mut CheckList) {
+pub(super) async fn check_setting(client: &Client, of: &SettingRights, list: &mut CheckList) {
     let mut missing = Vec::new();
     for right in of.needed {
         if !matches!(is_granted(client, right, Some(of.place.name)).await, Ok(true)) {

@@ -1,7 +1,8 @@
-//! The agent's records on disk: one redb file in the state directory, readable by its owner only.
+//! The agent's records on disk: one redb file in the state directory, readable by its owner only. With a replica,
+//! another process can continue with them elsewhere.
 //!
 //! Readers see a snapshot in memory. Writers change a copy, which is published once it is on disk, so that plans are
-//! made from exactly what a restart would read.
+//! made from exactly what a restart would read. A replica is written before the disk and before the publication.
 
 mod change;
 mod tables;
@@ -18,11 +19,14 @@ use tokio::sync::watch;
 
 pub use change::Change;
 
-use crate::record::Records;
+use crate::record::{Records, SecretBlob};
+use crate::replica::{Replica, ReplicaError, StateFiles, StateImage};
 use tables::{BLOBS, META};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
+/// The file's name.
+const FILE: &str = "agent.redb";
 /// Version of the file's layout.
 const FORMAT: u64 = 1;
 /// Message ids reserved on disk at once.
@@ -66,6 +70,15 @@ pub enum StoreError {
         /// Its format.
         found: u64,
     },
+    /// The replica.
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    /// An image cannot be read.
+    #[error("the replica of the state cannot be read ({reason}); restore it, or empty it and join again")]
+    Image {
+        /// The problem, without content.
+        reason: String,
+    },
     /// Too many messages wait.
     #[error("{MAX_OUTBOX} messages wait for the broker group; no more are accepted until some are acknowledged")]
     OutboxFull,
@@ -81,11 +94,13 @@ struct MessageIds {
 }
 
 struct Inner {
+    directory: PathBuf,
     path: PathBuf,
     database: Database,
     /// Held while writing: one writer at a time.
     ids: Mutex<MessageIds>,
     records: watch::Sender<Arc<Records>>,
+    replica: Option<Arc<dyn Replica>>,
 }
 
 /// The agent's store. Cheap to clone.
@@ -98,8 +113,16 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; a damaged file is an error and not replaced.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
+        Self::open_with(directory, None)
+    }
+
+    /// As [`open`](Self::open); every change is written to the replica first, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_with(directory: &Path, replica: Option<Arc<dyn Replica>>) -> Result<Self, StoreError> {
         atomic_file::create_private_dir(directory)?;
-        let path = directory.join("agent.redb");
+        let path = directory.join(FILE);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(atomic_file::PRIVATE);
         let file = options.open(&path).map_err(|error| database("open", &path, redb::Error::Io(error)))?;
@@ -107,12 +130,47 @@ impl Store {
         let (records, next) = tables::load(&path, &database)?;
         let records = watch::Sender::new(Arc::new(records));
         let store = Self(Arc::new(Inner {
+            directory: directory.to_owned(),
             path,
             database,
             ids: Mutex::new(MessageIds { next, reserved_until: next }),
             records,
+            replica,
         }));
         Ok(store)
+    }
+
+    /// Makes a state directory equal to a replica's image, in place of its own files and records.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn restore(directory: &Path, image: &[u8]) -> Result<(), StoreError> {
+        let image = StateImage::decode(image).map_err(|reason| StoreError::Image { reason })?;
+        atomic_file::create_private_dir(directory)?;
+        image.files.write(directory)?;
+        let path = directory.join(FILE);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(database("remove", &path, redb::Error::Io(error)));
+            }
+            _ => {}
+        }
+        let store = Self::open(directory)?;
+        tables::fill(&store.0.database, &image).map_err(|error| database("write", &path, error))
+    }
+
+    /// Writes the replica now, if there is one: files of the state directory changed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn replicate(&self) -> Result<(), StoreError> {
+        let inner = Arc::clone(&self.0);
+        let task = tokio::task::spawn_blocking(move || {
+            let ids = inner.ids.lock().unwrap_or_else(PoisonError::into_inner);
+            let records = Records::clone(&inner.records.borrow());
+            inner.replicate(&records, ids.reserved_until, None)
+        });
+        task.await.map_err(|error| StoreError::Task(error.to_string()))?
     }
 
     /// All records, as they are on disk.
@@ -212,6 +270,7 @@ impl Inner {
         if next_id > ids.reserved_until {
             self.reserve(&mut ids)?;
         }
+        self.replicate(&records, ids.reserved_until, None)?;
         tables::write(&self.database, &records, &dirty).map_err(|error| database("write", &self.path, error))?;
         ids.next = next_id;
         self.records.send_replace(Arc::new(records));
@@ -220,6 +279,8 @@ impl Inner {
 
     fn reserve(&self, ids: &mut MessageIds) -> Result<(), StoreError> {
         let reserved = ids.reserved_until + ID_BLOCK;
+        let records = Records::clone(&self.records.borrow());
+        self.replicate(&records, reserved, None)?;
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
             transaction.open_table(META)?.insert("next-message-id", reserved)?;
@@ -231,8 +292,22 @@ impl Inner {
         Ok(())
     }
 
+    /// Writes the replica as it is with these records, and with one more blob.
+    fn replicate(&self, records: &Records, reserved: u64, blob: Option<(&str, &[u8])>) -> Result<(), StoreError> {
+        let Some(replica) = &self.replica else { return Ok(()) };
+        let mut blobs = tables::blobs(&self.database).map_err(|error| database("read", &self.path, error))?;
+        blobs.extend(blob.map(|(name, blob)| (name.to_owned(), SecretBlob::new(blob.to_vec()))));
+        let files = StateFiles::read(&self.directory)?;
+        let image = StateImage { records: records.clone(), next_message_id: reserved, blobs, files };
+        Ok(replica.put(&image.encode())?)
+    }
+
     fn keep(&self, name: &str, blob: &[u8], durability: Durability) -> Result<(), StoreError> {
-        let _writer = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(durability, Durability::Immediate) {
+            let records = Records::clone(&self.records.borrow());
+            self.replicate(&records, ids.reserved_until, Some((name, blob)))?;
+        }
         let write = || -> Result<(), redb::Error> {
             let mut transaction = self.database.begin_write()?;
             transaction.set_durability(durability)?;

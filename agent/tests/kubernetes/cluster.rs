@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 15] = [
+const MANIFESTS: [&str; 16] = [
     // The agent looks for slices of earlier leases; there are none.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "resourceslices.authentication.liqo.io"},
@@ -36,6 +36,7 @@ const MANIFESTS: [&str; 15] = [
     include_str!("../../../deploy/crds/gpurequests.yaml"),
     include_str!("../../../deploy/crds/gpuleases.yaml"),
     include_str!("../../../deploy/agent/rbac.yaml"),
+    include_str!("../../../deploy/agent/standby/rbac.yaml"),
     include_str!("../../../deploy/agent/tenant-role.yaml"),
     include_str!("../../../deploy/agent/admission.yaml"),
     include_str!("../../../deploy/agent/dra.yaml"),

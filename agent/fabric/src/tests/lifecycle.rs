@@ -95,3 +95,31 @@ async fn a_port_in_use_is_an_error_that_names_it() {
     let error = Fabric::bind(listening(fabric.local_addr())).await.unwrap_err();
     assert!(error.to_string().contains(&fabric.local_addr().to_string()), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_gateway_takes_over_and_a_fenced_one_is_mute() {
+    let peering = Peering::new("p");
+    let origin_fabric = fabric().await;
+    let fence = Fence::closed();
+    fence.extend_until(Instant::now() + Duration::from_secs(60));
+    let first = Fabric::bind_fenced(listening(loopback(0)), fence.clone()).await.unwrap();
+    let second = fabric().await;
+    let both = [first.local_addr(), second.local_addr()];
+    let origin = origin_fabric.add_peer(peering.side(Role::Origin, &both)).unwrap();
+    let forward = forward_local(&origin, loopback(0), API_PORT).await.unwrap();
+    let echo = echo_server().await;
+    let donor = peering.donor(&first, &origin_fabric);
+    let _exposure = expose(&donor, API_PORT, echo.into()).unwrap();
+    assert_eq!(echo_once(forward.local_addr(), b"first").await.unwrap(), b"first");
+    let received = donor.status().rx_bytes;
+
+    fence.close();
+    // The standby knows no endpoint of the origin: the origin must find it.
+    let donor_again = second.add_peer(peering.side(Role::Donor, &[])).unwrap();
+    let _exposure_again = expose(&donor_again, API_PORT, echo.into()).unwrap();
+    let start = Instant::now();
+    assert_eq!(echo_once(forward.local_addr(), b"second").await.unwrap(), b"second");
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert_eq!(origin.status().endpoint, Some(second.local_addr()));
+    assert_eq!(donor.status().rx_bytes, received, "a fenced gateway reads nothing");
+}

@@ -11,10 +11,11 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, Kubernetes
 use comity_runtime::{AdminServer, BuildInfo, Readiness, ReadinessGuard, Shutdown};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
+use kube::{Api, Client};
 use prometheus::IntGauge;
+use tokio_util::sync::CancellationToken;
 
 use super::{CONFIG_MAP, KEY};
 
@@ -99,25 +100,54 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
     };
     let build = BuildInfo::of("comity-agent");
     let admin = AdminServer::start(config.admin_listen, registry, readiness, build, shutdown.token()).await?;
-    let maps = Api::<ConfigMap>::namespaced(api.client(), &config.namespace);
-    let mut maps = watch_object(maps, CONFIG_MAP).default_backoff().boxed();
-    loop {
-        tokio::select! {
-            () = shutdown.triggered() => break,
-            Some(seen) = maps.next() => match seen {
-                Ok(map) => follower.hear(map),
-                Err(error) => follower.say(&format!("ConfigMap {}/{CONFIG_MAP} cannot be watched: \
-                    {error}", config.namespace)),
-            },
-            () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => follower.check_device(),
-        }
-    }
-    follower.overlay.clear();
+    follower.run(api.client(), &config.namespace, shutdown.token()).await;
     admin.stopped().await;
     Ok(())
 }
 
+/// Follows the gateway from within another process, until stopped; then removes everything that it made.
+///
+/// # Errors
+/// [`FollowerError`] when it cannot start.
+pub async fn follow(
+    client: Client,
+    namespace: &str,
+    device: &str,
+    node_ip: Option<Ipv4Addr>,
+    stop: CancellationToken,
+) -> Result<(), FollowerError> {
+    let mut follower = Follower {
+        overlay: NodeOverlay::open(device, node_ip)?,
+        wanted: Wanted::Unread,
+        done: true,
+        readiness: Readiness::new().guard("overlay"),
+        generation: IntGauge::new("generation", "Not exported.")?,
+        networks: IntGauge::new("networks", "Not exported.")?,
+        logged: None,
+    };
+    follower.run(client, namespace, stop).await;
+    Ok(())
+}
+
 impl Follower {
+    async fn run(&mut self, client: Client, namespace: &str, stop: CancellationToken) {
+        let maps = Api::<ConfigMap>::namespaced(client, namespace);
+        let mut maps = watch_object(maps, CONFIG_MAP).default_backoff().boxed();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(seen) = maps.next() => match seen {
+                    Ok(map) => self.hear(map),
+                    Err(error) => {
+                        self.say(&format!("ConfigMap {namespace}/{CONFIG_MAP} cannot be watched: {error}"));
+                    }
+                },
+                () = tokio::time::sleep(DEVICE_CHECK_INTERVAL) => self.check_device(),
+            }
+        }
+        self.overlay.clear();
+    }
+
     fn hear(&mut self, map: Option<ConfigMap>) {
         let text = map.and_then(|map| map.data?.remove(KEY)).filter(|text| !text.trim().is_empty());
         self.wanted = match text.as_deref().map(Published::read) {

@@ -1,6 +1,6 @@
 //! Records as rows: one table for each kind, JSON in most.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use zeroize::Zeroizing;
 
 use super::change::Dirty;
 use super::{FORMAT, StoreError};
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey};
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey, SecretBlob};
+use crate::replica::StateImage;
 
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 pub(super) const BLOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("blobs");
@@ -71,6 +72,35 @@ pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dir
     }
     transaction.commit()?;
     Ok(())
+}
+
+/// Writes a whole image into an empty file.
+pub(super) fn fill(database: &Database, image: &StateImage) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    transaction.open_table(META)?.insert("next-message-id", image.next_message_id)?;
+    for (name, blob) in &image.blobs {
+        transaction.open_table(BLOBS)?.insert(name.as_str(), blob.expose())?;
+    }
+    transaction.commit()?;
+    let records = &image.records;
+    let peerings = records.peerings.keys().map(|(peering, epoch)| Dirty::Peering(*peering, *epoch));
+    let leases =
+        records.donors.keys().copied().map(Dirty::Donor).chain(records.origins.keys().copied().map(Dirty::Origin));
+    let liqo = records.liqo.keys().copied().map(Dirty::Liqo).chain(records.closed.keys().copied().map(Dirty::Closed));
+    let outbox = records.outbox.keys().copied().map(Dirty::Outbox);
+    let all = peerings.chain(leases).chain(liqo).chain(outbox).chain([Dirty::Fence]).collect();
+    write(database, records, &all)
+}
+
+/// All blobs.
+pub(super) fn blobs(database: &Database) -> Result<BTreeMap<String, SecretBlob>, redb::Error> {
+    let transaction = database.begin_read()?;
+    let mut blobs = BTreeMap::new();
+    for entry in transaction.open_table(BLOBS)?.iter()? {
+        let (name, blob) = entry?;
+        blobs.insert(name.value().to_owned(), SecretBlob::new(blob.value().to_vec()));
+    }
+    Ok(blobs)
 }
 
 fn put(

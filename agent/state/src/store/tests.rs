@@ -184,3 +184,70 @@ async fn a_store_of_another_format_is_not_read() {
     let error = Store::open(home.path()).err().unwrap().to_string();
     assert!(error.contains("has format 2, this agent reads format 1"), "{error}");
 }
+
+/// Keeps images in memory; refuses them once another process writes.
+#[derive(Default)]
+struct Images {
+    newest: Mutex<Vec<u8>>,
+    is_replaced: std::sync::atomic::AtomicBool,
+}
+
+impl Replica for Images {
+    fn put(&self, image: &[u8]) -> Result<(), ReplicaError> {
+        if self.is_replaced.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(ReplicaError::Replaced { place: "memory".to_owned() });
+        }
+        *self.newest.lock().unwrap() = image.to_vec();
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn another_directory_continues_with_the_replica() {
+    let home = tempfile::tempdir().unwrap();
+    let (first, second) = (home.path().join("first"), home.path().join("second"));
+    let images = Arc::new(Images::default());
+    let store = Store::open_with(&first, Some(Arc::<Images>::clone(&images))).unwrap();
+    std::fs::write(first.join("identity-key.pem"), "key").unwrap();
+    store.keep("brokers", b"a:1".to_vec()).await.unwrap();
+    store
+        .update(|change| {
+            change.put_donor(donor(1, 7));
+            change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
+            change.put_liqo(exchange());
+            change.put_closed(PeeringId(1), 2);
+            change.send(ReportKey::Clean(LeaseId(1)), clean(7));
+        })
+        .await
+        .unwrap();
+    let used = store.take_message_id().await.unwrap();
+    let before = store.records();
+
+    // The successor had a state of its own, which is void.
+    let stale = Store::open(&second).unwrap();
+    stale.update(|change| change.put_donor(donor(9, 9))).await.unwrap();
+    drop(stale);
+    Store::restore(&second, &images.newest.lock().unwrap()).unwrap();
+    let successor = Store::open(&second).unwrap();
+    let after = successor.records();
+    assert_eq!((after.fence, &after.donors, &after.origins), (7, &before.donors, &before.origins));
+    assert_eq!((&after.liqo, &after.closed, &after.outbox), (&before.liqo, &before.closed, &before.outbox));
+    assert_eq!(successor.kept("brokers").unwrap().as_deref(), Some(&b"a:1"[..]));
+    assert!(successor.take_message_id().await.unwrap() > used, "no id is used twice");
+    assert_eq!(std::fs::read(second.join("identity-key.pem")).unwrap(), b"key");
+
+    // The first process learns at its next change that it was replaced, and publishes nothing.
+    images.is_replaced.store(true, std::sync::atomic::Ordering::SeqCst);
+    let refused = store.update(|change| change.put_donor(donor(3, 8))).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Replica(ReplicaError::Replaced { .. })), "{refused}");
+    assert!(!store.records().donors.contains_key(&LeaseId(3)));
+}
+
+#[test]
+fn a_damaged_image_is_refused_and_nothing_is_removed() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("identity-key.pem"), "key").unwrap();
+    let refused = Store::restore(home.path(), b"no image").unwrap_err().to_string();
+    assert!(refused.contains("cannot be read"), "{refused}");
+    assert!(home.path().join("identity-key.pem").exists());
+}

@@ -23,7 +23,7 @@ pub(crate) fn pod(name: &str, gpus: u32, image: &str) -> String {
     )
 }
 
-async fn control_plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> ControlPlane {
+pub(crate) async fn control_plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> ControlPlane {
     let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
     let mut config = ControlPlaneConfig::new(name, dir.join(name));
     config.nodes = nodes;

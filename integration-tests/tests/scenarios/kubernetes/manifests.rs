@@ -214,6 +214,28 @@ fn the_agent_of_a_node_has_one_capability_and_sees_one_config_map() {
     assert_eq!(kinds.len(), 6, "no rights beside these: {kinds:?}");
 }
 
+/// A standby's rights are to objects that the manifest makes, by name; none lets it create another.
+#[test]
+fn replicas_share_one_lease_and_one_secret() {
+    let file = "agent/standby/rbac.yaml";
+    let role = object(file, "Role", "comity-agent-standby");
+    let rights: Vec<_> =
+        role["rules"].as_array().unwrap().iter().map(|rule| (&rule["resourceNames"], &rule["verbs"])).collect();
+    assert_eq!(rights[0], (&json!(["comity-agent"]), &json!(["get", "update"])));
+    assert_eq!(rights[1], (&json!(["comity-agent-state"]), &json!(["get", "update"])));
+    assert_eq!(rights[2].0, &json!(["comity-agent", "comity-agent-webhook", "comity-agent-fabric"]));
+    assert_eq!(rights.len(), 3);
+    object(file, "Lease", "comity-agent");
+    object(file, "Secret", "comity-agent-state");
+    let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent").to_string();
+    assert!(policy.contains("request.name in ['comity-agent-webhook', 'comity-agent-state']"), "{policy}");
+    let patch = object("agent/standby/replicas.yaml", "Deployment", "comity-agent");
+    assert_eq!(patch["spec"]["replicas"], 2);
+    let spread = &patch["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"];
+    let term = &spread["requiredDuringSchedulingIgnoredDuringExecution"][0];
+    assert_eq!(term["topologyKey"], "kubernetes.io/hostname");
+}
+
 /// The agent binds the role with rights on gateways and keys itself, in namespaces that an admission policy allows.
 #[test]
 fn the_agent_holds_no_right_on_gateways_but_in_tenant_namespaces() {

@@ -1,0 +1,119 @@
+//! The replica of the state: a Secret in the agent's own namespace.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use comity_agent_kubernetes::api::{CallError, within_limit};
+use comity_agent_kubernetes::call::{call, creating};
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_state::replica::{MAX_IMAGE_BYTES, Replica, ReplicaError};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use tokio::runtime::Handle;
+
+/// Name of the Secret.
+pub const SECRET: &str = "comity-agent-state";
+/// Its key.
+const STATE_KEY: &str = "state";
+/// When a replica took it over: this changes the version that all earlier writes name.
+const TAKEN_ANNOTATION: &str = "comity.dev/taken-at";
+/// Most tries of a write that somebody else's metadata delayed.
+const MAX_TRIES: usize = 5;
+/// Bytes written in a second, over time: the API server keeps all versions of some minutes.
+const BYTES_A_SECOND: usize = 2_000_000;
+
+/// The Secret as this process last wrote or read it.
+struct Known {
+    secret: Secret,
+    /// The last image that was sent: its write may have succeeded without an answer.
+    sent: Vec<u8>,
+    next_write: Instant,
+}
+
+/// Writes the Secret as its only writer.
+pub(super) struct StateSecret {
+    api: Api<Secret>,
+    place: String,
+    known: Mutex<Known>,
+    runtime: Handle,
+}
+
+fn image(secret: &Secret) -> Option<&[u8]> {
+    secret.data.as_ref()?.get(STATE_KEY).map(|bytes| bytes.0.as_slice()).filter(|image| !image.is_empty())
+}
+
+impl StateSecret {
+    /// Takes the Secret over, so that earlier writers fail, and returns its image if it has one.
+    pub(super) async fn take(client: Client, namespace: &str) -> Result<(Self, Option<Vec<u8>>), DeliveryError> {
+        let api: Api<Secret> = Api::namespaced(client, namespace);
+        let place = format!("Secret {namespace}/{SECRET}");
+        let mut tries = 0;
+        let secret = loop {
+            tries += 1;
+            let mut secret = call(&format!("read {place}"), api.get(SECRET)).await?;
+            let now = k8s_openapi::jiff::Timestamp::now().to_string();
+            secret.metadata.annotations.get_or_insert_default().insert(TAKEN_ANNOTATION.to_owned(), now);
+            match call(&format!("take {place} over"), api.replace(SECRET, &creating(), &secret)).await {
+                Ok(taken) => break taken,
+                // An earlier writer was faster: what it wrote counts.
+                Err(error) if tries >= MAX_TRIES => return Err(error),
+                Err(error) => tracing::debug!(%error, "the state's Secret is read again"),
+            }
+        };
+        let found = image(&secret).map(<[u8]>::to_vec);
+        let known = Mutex::new(Known { secret, sent: Vec::new(), next_write: Instant::now() });
+        Ok((Self { api, place, known, runtime: Handle::current() }, found))
+    }
+
+    async fn write(&self, known: &mut Known, wanted: &[u8]) -> Result<(), ReplicaError> {
+        let failed = |error: CallError| ReplicaError::Failed { place: self.place.clone(), reason: error.to_string() };
+        for _ in 0..MAX_TRIES {
+            let mut secret = known.secret.clone();
+            secret.data.get_or_insert_default().insert(STATE_KEY.to_owned(), ByteString(wanted.to_vec()));
+            let earlier = std::mem::replace(&mut known.sent, wanted.to_vec());
+            match within_limit(self.api.replace(SECRET, &creating(), &secret)).await {
+                Ok(written) => {
+                    known.secret = written;
+                    return Ok(());
+                }
+                Err(CallError::Status(status)) if status.code == 409 => {
+                    let found = within_limit(self.api.get(SECRET)).await.map_err(failed)?;
+                    let is_own = [image(&known.secret).unwrap_or_default(), &earlier, wanted]
+                        .contains(&image(&found).unwrap_or_default());
+                    let is_taken = taken_at(&found) != taken_at(&known.secret);
+                    if is_taken || !is_own {
+                        return Err(ReplicaError::Replaced { place: self.place.clone() });
+                    }
+                    // Somebody changed its metadata, or an own write had no answer.
+                    known.secret = found;
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(ReplicaError::Failed { place: self.place.clone(), reason: "others change it all the time".to_owned() })
+    }
+}
+
+fn taken_at(secret: &Secret) -> Option<&String> {
+    secret.metadata.annotations.as_ref()?.get(TAKEN_ANNOTATION)
+}
+
+impl Replica for StateSecret {
+    fn put(&self, wanted: &[u8]) -> Result<(), ReplicaError> {
+        if wanted.len() > MAX_IMAGE_BYTES {
+            return Err(ReplicaError::TooLarge { place: self.place.clone(), bytes: wanted.len() });
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // A write without an answer may have succeeded after all.
+        let is_settled = known.sent.is_empty() || known.sent == wanted;
+        if is_settled && image(&known.secret) == Some(wanted) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        std::thread::sleep(known.next_write.saturating_duration_since(now));
+        let micros = wanted.len() * 1_000_000 / BYTES_A_SECOND;
+        known.next_write = Instant::now() + Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
+        self.runtime.block_on(self.write(&mut known, wanted))
+    }
+}
