@@ -398,3 +398,26 @@ fn has_unknown_request(snapshot: &BurstSnapshot) -> bool {
     let mut leases = snapshot.leases.iter().flatten();
     leases.any(|(_, lease)| lease.stage != LeaseStage::Ending && !requests.contains_key(&lease.request))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::fixtures::{lease, request};
+
+    #[test]
+    fn a_lease_whose_request_no_list_had_is_noticed() {
+        let of = |requests: Option<&[&str]>, stage| {
+            let facts = |ids: &[&str]| ids.iter().map(|id| ((*id).to_owned(), request(1, ""))).collect();
+            let leases = BTreeMap::from([("lease-1".to_owned(), lease("req-1", 1, stage))]);
+            has_unknown_request(&BurstSnapshot {
+                requests: requests.map(facts),
+                leases: Some(leases),
+                ..BurstSnapshot::default()
+            })
+        };
+        assert!(of(Some(&["req-2"]), LeaseStage::Coming) && of(Some(&[]), LeaseStage::Active));
+        assert!(!of(Some(&["req-1"]), LeaseStage::Active), "it is known");
+        assert!(!of(Some(&[]), LeaseStage::Ending), "requests that ended are in no list");
+        assert!(!of(None, LeaseStage::Active), "the first list comes anyway");
+    }
+}
