@@ -307,8 +307,12 @@ impl Agent {
         // Before the uplink, so that no change is missed.
         shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
         shutdown.spawn(uplink.run(shutdown.token()));
+        let stores = watch::Sender::default();
         if let Some(api) = &platform.api {
-            let review = config.burst.enabled.then(|| GateReview::new(parts.deliveries.node_service.clone()));
+            let review = config
+                .burst
+                .enabled
+                .then(|| GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()));
             let remaps = parts.deliveries.node_service.borrow().remaps.is_ok();
             let reviewers = Reviewers {
                 lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), guests),
@@ -336,6 +340,7 @@ impl Agent {
                 records: parts.store.subscribe(),
                 nodes: platform.inventory.nodes(),
                 service: parts.deliveries.node_service.clone(),
+                stores,
                 saved: parts.saved.clone(),
                 clock: Arc::clone(&clock),
             };

@@ -71,6 +71,7 @@ const FIELD_NAMES: &[FieldName] = &[
     name("spec.allow_donors", "--donor", "donors"),
     name("spec.deny_donors", "--not-donor", "notDonors"),
     name("spec.delivery", "--delivery", "delivery"),
+    name("spec.checkpoint_secret", "--checkpoint-secret", "checkpointSecret"),
     name("spec.priority", "--priority", "priority"),
     name("spec.purpose", "--purpose", "purpose"),
     name("spec.tenant", "--tenant", "tenant"),

@@ -89,6 +89,8 @@ pub struct BurstConfig {
     pub peering_idle: &'static str,
     /// Further settings of the donor's section `liqo`, each a line of YAML.
     pub donor_liqo: &'static [&'static str],
+    /// Further sections of the donors' configuration, in YAML.
+    pub donor_sections: &'static str,
     /// Whether [`Burst::by_hand`] will be called.
     pub with_liqoctl: bool,
 }
@@ -102,6 +104,7 @@ impl Default for BurstConfig {
             pods_overlap: false,
             peering_idle: "20s",
             donor_liqo: &[],
+            donor_sections: "",
             with_liqoctl: false,
         }
     }
@@ -178,9 +181,7 @@ impl Burst {
             if cluster == DONOR {
                 spec.more.extend(config.donor_liqo.iter().map(|line| format!("  {line}\n")));
             }
-            if cluster == ORIGIN {
-                spec.more.push_str(BURST_SECTION);
-            }
+            spec.more.push_str(if cluster == ORIGIN { BURST_SECTION } else { config.donor_sections });
             // Addresses of remapped pods are written by the webhook of both sides.
             if cluster == ORIGIN || config.pods_overlap {
                 spec.more.push_str(&webhook_section(real.node_ip()));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use comity_agent_model::node_service::NodeService;
 use comity_agent_model::nodes::Nodes;
-use comity_agent_workload::burst::{self, BurstContext, BurstSettings, GATE, GATE_WEBHOOK, GateReview, LEASE, REQUEST};
+use comity_agent_workload::burst::{
+    self, BurstContext, BurstSettings, CHECKPOINT_SECRET, GATE, GATE_WEBHOOK, GateReview, LEASE, REQUEST,
+};
 use comity_agent_workload::crd::{GpuLease, GpuRequest};
 use comity_agent_workload::reclaim::Saved;
 use comity_agent_workload::webhook::{self, Review, WebhookSettings};
@@ -36,7 +38,8 @@ impl Running {
         let settings = BurstSettings { enabled: true, ..BurstSettings::default() };
         settings.check().unwrap();
         let service = watch::channel(NodeService { borrows: Ok(()), ..NodeService::none("") }).1;
-        let saved = watch::Sender::default();
+        let (stores, saved) = (watch::Sender::default(), watch::Sender::default());
+        let named = stores.subscribe();
         let context = BurstContext {
             cluster: "polytechnic".to_owned(),
             kubernetes: cluster.agent.clone(),
@@ -46,11 +49,12 @@ impl Running {
             records: watch::channel(Arc::default()).1,
             nodes: nodes.subscribe(),
             service: service.clone(),
+            stores,
             saved: saved.clone(),
             clock: Arc::new(SystemClock::new()),
         };
         let stop = CancellationToken::new();
-        let gated = port.map(|port| served(cluster, port, Box::new(GateReview::new(service)), stop.clone()));
+        let gated = port.map(|port| served(cluster, port, Box::new(GateReview::new(service, named)), stop.clone()));
         let client = cluster.agent.client();
         let burst = burst::run(context, stop.clone());
         let task = tokio::spawn(async move {
@@ -152,6 +156,7 @@ pub(crate) async fn pods_run_on_leases(cluster: &Cluster) {
 
     let running = a_job_is_gated_requested_once_and_pinned(cluster, &broker, &nodes, port, running).await;
     changes_of_the_webhook_by_others_are_reverted(cluster).await;
+    a_pod_gets_the_store_of_the_request_whose_lease_it_uses(cluster, &broker).await;
     local_gpus_come_first_and_limits_hold(cluster, &broker, &nodes).await;
     running.stop().await;
 
@@ -239,6 +244,50 @@ async fn changes_of_the_webhook_by_others_are_reverted(cluster: &Cluster) {
         policy.as_deref() == Some("Ignore") && bundle(found) == right
     })
     .await;
+}
+
+async fn a_pod_gets_the_store_of_the_request_whose_lease_it_uses(cluster: &Cluster, broker: &Broker) {
+    namespace(cluster, "team-f", json!({})).await;
+    let request = json!({
+        "apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest",
+        "metadata": { "name": "nightly", "namespace": "team-f" },
+        "spec": { "gpus": 1, "cpuMilliPerGpu": 64_000, "memoryMibPerGpu": 262_144, "checkpointSecret": "checkpoints" },
+    });
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &request.to_string()).await.unwrap();
+    eventually("the request names the store", || async {
+        let named = |one: &v1::Request| one.spec.as_ref().is_some_and(|spec| spec.checkpoint_secret == "checkpoints");
+        broker.live("team-f").iter().any(named)
+    })
+    .await;
+    let lease = broker.grant(&broker.live("team-f")[0].id);
+    virtual_node(cluster, &lease, 1).await;
+    let (pods, submissions) = (pods(cluster, "team-f"), broker.submissions());
+    let store_of = |pod: &Pod| {
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        container.env_from.iter().flatten().find_map(|from| from.secret_ref.as_ref()).map(|secret| secret.name.clone())
+    };
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("pods get the store", || async {
+        let made = pods.create(&dry, &pod("try", "nvidia.com/gpu", 1)).await.unwrap();
+        store_of(&made).as_deref() == Some("checkpoints")
+    })
+    .await;
+    let part = pods.create(&dry, &pod("try", "nvidia.com/gpu.shared", 1)).await.unwrap();
+    assert!(is_gated(&part) && store_of(&part).is_some(), "a part of a GPU is a GPU too");
+    let made = pods.create(&PostParams::default(), &pod("work", "nvidia.com/gpu", 1)).await.unwrap();
+    assert_eq!(
+        (store_of(&made).as_deref(), annotation(&made, CHECKPOINT_SECRET)),
+        (Some("checkpoints"), Some("checkpoints"))
+    );
+    eventually("it runs on the request's lease", || async {
+        node_of(&pods.get("work").await.unwrap()) == Some(&lease)
+    })
+    .await;
+    assert_eq!(broker.submissions(), submissions, "it needed no request of its own");
+    pods.delete("work", &DeleteParams::default().grace_period(0)).await.unwrap();
+    cluster.plane().kubectl(&["delete", "gpurequest", "nightly", "-n", "team-f"]).await.unwrap();
+    eventually("its request is cancelled", || async { broker.live("team-f").is_empty() }).await;
+    cluster.plane().kubectl(&["delete", "node", &lease]).await.unwrap();
 }
 
 async fn local_gpus_come_first_and_limits_hold(cluster: &Cluster, broker: &Broker, nodes: &watch::Sender<Nodes>) {
@@ -388,6 +437,8 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
         (json!({ "gpus": 2, "priorityClass": "Very High" }), "priorityClass must be a DNS label"),
         (json!({ "gpus": 2, "preemptible": { "graceSeconds": 90_000 } }), "a day"),
         (json!({ "gpus": 2, "window": { "startBy": "tonight" } }), "date-time"),
+        (json!({ "gpus": 2, "checkpointSecret": "My Bucket" }), "checkpointSecret must be the name of a Secret"),
+        (json!({ "gpus": 2, "checkpointSecret": "a", "delivery": "Namespace" }), "only pods on a virtual node"),
         (
             json!({ "gpus": 2, "window": { "notBefore": "2026-03-02T00:00:00Z", "startBy": "2026-03-01T00:00:00Z" } }),
             "startBy must be after",
@@ -400,6 +451,7 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
         "gpus": 2, "cpuMilliPerGpu": 4_000, "isolation": "Hardware", "members": { "min": 1, "desired": 2 },
         "topology": { "nvlink": "Required", "numa": "Aligned", "rdmaGbits": 400, "sameNode": false, "wholeNode": true },
         "priorityClass": "urgent", "preemptible": { "graceSeconds": 600, "checkpoint": true },
+        "checkpointSecret": "checkpoints.team-a",
         "window": { "notBefore": "2026-03-01T00:00:00Z", "startBy": "2026-03-02T00:00:00+01:00" },
     });
     apply(all).await.unwrap();

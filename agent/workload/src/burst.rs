@@ -43,6 +43,7 @@ pub use burst_request::BurstRequest;
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};
+pub use facts::requested_stores::RequestedStores;
 pub use gate_review::{GATE_WEBHOOK, GateReview};
 pub use note::Note;
 pub use plan::{BurstAction, Submission, plan};
@@ -64,7 +65,8 @@ pub const PREEMPTIBLE_GRACE: &str = "comity.dev/preemptible-grace";
 pub const CHECKPOINTS: &str = "comity.dev/preemptible-checkpoint";
 /// Annotation of such a pod: "true" if what it saved fits only the type of GPUs that it ran on.
 pub const SAME_GPU_TYPE: &str = "comity.dev/preemptible-same-gpu-type";
-/// Annotation of a pod: the Secret of its namespace by which its containers reach their checkpoints.
+/// Annotation of a pod: the Secret of its namespace by which its containers reach their checkpoints. Absent: the one that
+/// requests of the namespace name.
 pub const CHECKPOINT_SECRET: &str = "comity.dev/checkpoint-secret";
 /// Annotation of a pod: "Preferred" or "Required", whether NVLink joins its GPUs.
 pub const NVLINK: &str = "comity.dev/nvlink";

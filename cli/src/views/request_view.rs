@@ -226,6 +226,7 @@ impl Answer for Request {
             ("Start by", start_text(spec.start_by_ms, now_ms)),
             ("Release idle", release_idle_text(spec.release_idle_ms)),
             ("Preemptible", spec.preemptible.map(Preemptible::summary).unwrap_or_default()),
+            ("Checkpoints", spec.checkpoint_secret.as_ref().map(|name| format!("Secret {name}")).unwrap_or_default()),
             ("Donors", spec.allow_donors.join(", ")),
             ("Not donors", spec.deny_donors.join(", ")),
             ("Delivery", self.delivery_text()),

@@ -207,6 +207,9 @@ pub struct RequestSpec {
     pub release_idle_ms: u64,
     /// Conditions of preemption; none if it must not be preempted.
     pub preemptible: Option<Preemptible>,
+    /// Secret of the target namespace by which pods on the virtual node reach their checkpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_secret: Option<String>,
 }
 
 /// Conditions of preemption.
@@ -279,6 +282,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
                 checkpoint: it.checkpoint,
                 same_gpu_type: it.same_gpu_type,
             }),
+            checkpoint_secret: non_empty(spec.checkpoint_secret),
         }
     }
 }

@@ -14,6 +14,12 @@ pub fn is_dns_label(text: &str) -> bool {
     }
 }
 
+/// Whether `text` is a DNS subdomain as Kubernetes names most objects: labels joined by dots, at most 253 characters.
+#[must_use]
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_label)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -26,5 +32,17 @@ mod tests {
         for bad in ["", "-a", "a-", "A", "a_b", "a.b", "ä", &"a".repeat(64)] {
             assert!(!is_dns_label(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn subdomains_are_labels_with_dots() {
+        let longest = format!("{}.b", "a.".repeat(125) + "a");
+        for good in ["a", "bucket.team-a", &longest] {
+            assert!(is_dns_subdomain(good), "{good}");
+        }
+        for bad in ["", "a.", ".a", "a..b", "a.-b", "A.b", &"a.".repeat(127)] {
+            assert!(!is_dns_subdomain(bad), "{bad}");
+        }
+        assert!(!is_dns_subdomain(&format!("{longest}.c")));
     }
 }

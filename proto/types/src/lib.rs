@@ -17,7 +17,7 @@ mod request_state;
 mod side;
 
 pub use delivery::Delivery;
-pub use dns_label::is_dns_label;
+pub use dns_label::{is_dns_label, is_dns_subdomain};
 pub use end_reason::EndReason;
 pub use invalid_id::{InvalidId, shorten};
 pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, TenantId};

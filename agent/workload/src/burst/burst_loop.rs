@@ -17,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster_watch::ClusterWatch;
 use super::facts::pod::PodFacts;
+use super::facts::requested_stores::RequestedStores;
 use super::plan::{BurstAction, REPEAT_NOTE_MS, plan};
 use super::pod_client::{Outcome, PodClient, pod_of};
 use super::requests::Requests;
 use super::settings::BurstSettings;
 use super::slots;
-use super::snapshot::{BurstSnapshot, EndedRequest, PodView, RequestFacts, WrittenNote};
+use super::snapshot::{BurstSnapshot, EndedRequest, LeaseStage, PodView, RequestFacts, WrittenNote};
 use super::wait_reasons::WaitReasons;
 use super::worker::Worker;
 use crate::reclaim::{self, ReclaimContext, Saved};
@@ -34,6 +35,8 @@ mod broker_facts;
 const CONCURRENT_POD_CALLS: usize = 16;
 /// How often own requests are listed: while pods wait, and while none does.
 const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+/// How soon they are listed again while a lease has a request that no list had.
+const LIST_UNKNOWN_AFTER: Duration = Duration::from_millis(250);
 /// How long an own change counts before a watch shows it.
 const CHANGE_ASSUMED_MS: u64 = 5_000;
 /// Pause after a failure.
@@ -62,6 +65,8 @@ pub struct BurstContext {
     pub nodes: watch::Receiver<Nodes>,
     /// Whether this cluster can borrow virtual nodes.
     pub service: watch::Receiver<NodeService>,
+    /// Receives the checkpoint stores that requests name, for the admission webhook.
+    pub stores: watch::Sender<RequestedStores>,
     /// Receives leases under reclaim whose work is saved.
     pub saved: watch::Sender<Saved>,
     /// Time.
@@ -112,6 +117,7 @@ struct BurstLoop {
     records: watch::Receiver<Arc<Records>>,
     nodes: watch::Receiver<Nodes>,
     service: watch::Receiver<NodeService>,
+    stores: watch::Sender<RequestedStores>,
     cluster: ClusterWatch,
     pod_client: PodClient,
     worker: Worker,
@@ -146,6 +152,7 @@ impl BurstLoop {
             records: context.records.clone(),
             nodes: context.nodes.clone(),
             service: context.service.clone(),
+            stores: context.stores.clone(),
             cluster: ClusterWatch::start(client.clone(), context.settings.clone()),
             pod_client: PodClient::new(client),
             worker: Worker::new(Arc::clone(&context.requests), Arc::clone(&context.clock)),
@@ -190,11 +197,18 @@ impl BurstLoop {
     /// One round; returns when the next is due at the latest, in milliseconds since 1970.
     async fn turn(&mut self, now: u64) -> u64 {
         let snapshot = self.take_snapshot(now);
+        self.publish_stores();
         self.ask_broker(&snapshot);
         let actions = plan(&snapshot);
         let waits = snapshot.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable)
             || !self.moving.is_empty();
-        let every = if waits { LIST_EVERY.0 } else { LIST_EVERY.1 };
+        let every = if has_unknown_request(&snapshot) {
+            LIST_UNKNOWN_AFTER
+        } else if waits {
+            LIST_EVERY.0
+        } else {
+            LIST_EVERY.1
+        };
         let mut wake = self.listed_ms.saturating_add(u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
         if wake <= now {
             self.worker.list(now);
@@ -273,6 +287,20 @@ impl BurstLoop {
             .apply_to(snapshot.requests.iter_mut().flatten().filter(|(_, request)| request.is_queued), now);
         self.note_unused(&mut snapshot);
         snapshot
+    }
+
+    /// Tells the admission webhook which stores pods get. Pods of a burst name theirs themselves.
+    fn publish_stores(&self) {
+        let Some(requests) = &self.requests else { return };
+        let by_people = requests.values().filter(|request| request.purpose.is_none());
+        let stores: RequestedStores = by_people
+            .filter_map(|request| Some((request.namespace.as_str(), request.options.checkpoint_secret.as_deref()?)))
+            .collect();
+        self.stores.send_if_modified(|held| {
+            let is_new = *held != stores;
+            *held = stores;
+            is_new
+        });
     }
 
     /// Sets since when requests and leases have unused capacity.
@@ -361,5 +389,35 @@ impl BurstLoop {
         // The watch still shows the state from before the first assumption.
         let before = self.assumed.remove(&uid).map_or(before, |earlier| earlier.before);
         self.assumed.insert(uid, AssumedPod { before, after, until_ms });
+    }
+}
+
+/// Whether people have requested a lease since the last list: its options are not known.
+fn has_unknown_request(snapshot: &BurstSnapshot) -> bool {
+    let Some(requests) = &snapshot.requests else { return false };
+    let mut leases = snapshot.leases.iter().flatten();
+    leases.any(|(_, lease)| lease.stage != LeaseStage::Ending && !requests.contains_key(&lease.request))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::fixtures::{lease, request};
+
+    #[test]
+    fn a_lease_whose_request_no_list_had_is_noticed() {
+        let of = |requests: Option<&[&str]>, stage| {
+            let facts = |ids: &[&str]| ids.iter().map(|id| ((*id).to_owned(), request(1, ""))).collect();
+            let leases = BTreeMap::from([("lease-1".to_owned(), lease("req-1", 1, stage))]);
+            has_unknown_request(&BurstSnapshot {
+                requests: requests.map(facts),
+                leases: Some(leases),
+                ..BurstSnapshot::default()
+            })
+        };
+        assert!(of(Some(&["req-2"]), LeaseStage::Coming) && of(Some(&[]), LeaseStage::Active));
+        assert!(!of(Some(&["req-1"]), LeaseStage::Active), "it is known");
+        assert!(!of(Some(&[]), LeaseStage::Ending), "requests that ended are in no list");
+        assert!(!of(None, LeaseStage::Active), "the first list comes anyway");
     }
 }

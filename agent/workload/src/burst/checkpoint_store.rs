@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::is_dns_subdomain;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Value, json};
 
@@ -15,8 +16,6 @@ use crate::reclaim::RECLAIM_AT;
 const NOTICE_VOLUME: &str = "comity-notice";
 /// Where containers find it, in the file `reclaim-at`.
 const NOTICE_FOLDER: &str = "/run/comity";
-/// Longest name of a Secret.
-const MAX_NAME: usize = 253;
 
 /// The Secret that a pod's annotation names.
 ///
@@ -24,13 +23,7 @@ const MAX_NAME: usize = 253;
 /// The invalid annotation, and what to write.
 pub(super) fn checkpoint_secret(annotations: &BTreeMap<String, String>) -> Result<Option<&str>, String> {
     let Some(name) = annotations.get(CHECKPOINT_SECRET) else { return Ok(None) };
-    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    let ends_well = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    let is_name = name.len() <= MAX_NAME
-        && name.chars().all(is_allowed)
-        && ends_well(name.chars().next())
-        && ends_well(name.chars().next_back());
-    if is_name {
+    if is_dns_subdomain(name) {
         return Ok(Some(name));
     }
     Err(format!("its annotation {CHECKPOINT_SECRET} is {name:?}; write the name of a Secret of its namespace"))

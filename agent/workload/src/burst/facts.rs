@@ -5,3 +5,4 @@ pub(super) mod namespace;
 pub(super) mod offload;
 pub(crate) mod pod;
 pub(super) mod pod_options;
+pub(crate) mod requested_stores;

@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use super::checkpoint_store::{checkpoint_secret, checkpoint_steps};
 use super::facts::demand::shape;
 use super::facts::offload::obstacle;
-use super::{GATE, LEASE, OFFLOAD_LABEL};
+use super::facts::requested_stores::{RequestedStores, StoreOfPod};
+use super::{CHECKPOINT_SECRET, GATE, LEASE, OFFLOAD_LABEL};
 use crate::webhook::Review;
 
 /// Name of the registration.
@@ -25,18 +26,19 @@ const TIMEOUT_SECONDS: u32 = 2;
 /// Only pods that ask for GPUs are sent, so that all others do not depend on the agent at all.
 const ASKS_FOR_GPUS: &str = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, \
 has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(name, \
-name == 'nvidia.com/gpu' || name == 'amd.com/gpu' || name.startsWith('nvidia.com/mig-')))";
+name in ['nvidia.com/gpu', 'nvidia.com/gpu.shared', 'amd.com/gpu'] || name.startsWith('nvidia.com/mig-')))";
 
 /// Gives pods the gate while this cluster can have virtual nodes.
 pub struct GateReview {
     service: watch::Receiver<NodeService>,
+    stores: watch::Receiver<RequestedStores>,
 }
 
 impl GateReview {
-    /// A review for a cluster with this service.
+    /// A review for a cluster with this service, whose requests name these checkpoint stores.
     #[must_use]
-    pub fn new(service: watch::Receiver<NodeService>) -> Self {
-        Self { service }
+    pub fn new(service: watch::Receiver<NodeService>, stores: watch::Receiver<RequestedStores>) -> Self {
+        Self { service, stores }
     }
 }
 
@@ -64,7 +66,7 @@ impl Review for GateReview {
     }
 
     fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>> {
-        let answer = answer(body, self.service.borrow().borrows.is_ok());
+        let answer = answer(body, self.service.borrow().borrows.is_ok(), &self.stores.borrow());
         Box::pin(async { answer })
     }
 }
@@ -74,15 +76,39 @@ impl Review for GateReview {
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.
-fn answer(body: &[u8], holds: bool) -> Result<AdmissionReview<DynamicObject>, String> {
+fn answer(body: &[u8], holds: bool, stores: &RequestedStores) -> Result<AdmissionReview<DynamicObject>, String> {
     let review: AdmissionReview<Pod> =
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
     let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
     let mut response = AdmissionResponse::from(&request);
     if let Some(pod) = request.object.as_ref().filter(|pod| holds && wants_gate(pod)) {
-        response = response.with_patch(patch(pod)).map_err(|error| error.to_string())?;
+        let requested = stores.of_pod_in(request.namespace.as_deref().unwrap_or_default());
+        let annotations = pod.metadata.annotations.as_ref();
+        let own = annotations.filter(|annotations| annotations.contains_key(CHECKPOINT_SECRET));
+        if let (None, StoreOfPod::Several(secrets)) = (own, requested) {
+            response.warnings = Some(vec![format!(
+                "requests of this namespace name the checkpoint Secrets {}; name one by the annotation \
+                 {CHECKPOINT_SECRET}, or the pod runs on none of their leases",
+                secrets.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+            )]);
+        }
+        let store = match (own, requested) {
+            (Some(annotations), _) => checkpoint_secret(annotations).ok().flatten().map(GivenStore::Own),
+            (None, StoreOfPod::One(secret)) => Some(GivenStore::Requested(secret)),
+            (None, StoreOfPod::None | StoreOfPod::Several(_)) => None,
+        };
+        response = response.with_patch(patch(pod, store)).map_err(|error| error.to_string())?;
     }
     Ok(response.into_review())
+}
+
+/// The checkpoint store that a pod gets.
+#[derive(Clone, Copy)]
+enum GivenStore<'a> {
+    /// Its annotation names it.
+    Own(&'a str),
+    /// Requests of its namespace name it.
+    Requested(&'a str),
 }
 
 /// Whether a pod can burst and is not placed yet.
@@ -99,13 +125,8 @@ fn wants_gate(pod: &Pod) -> bool {
     asks && !kept_here && !is_placed && !is_gated && obstacle(pod).is_none()
 }
 
-fn patch(pod: &Pod) -> Patch {
-    let label = if pod.metadata.labels.is_some() {
-        let key = GATE.replace('/', "~1");
-        json!({ "op": "add", "path": format!("/metadata/labels/{key}"), "value": "true" })
-    } else {
-        json!({ "op": "add", "path": "/metadata/labels", "value": { GATE: "true" } })
-    };
+fn patch(pod: &Pod, store: Option<GivenStore<'_>>) -> Patch {
+    let label = entry("/metadata/labels", pod.metadata.labels.is_some(), GATE, "true");
     let has_gates = pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_some());
     let gate = json!({ "name": GATE });
     let gate = if has_gates {
@@ -113,24 +134,41 @@ fn patch(pod: &Pod) -> Patch {
     } else {
         json!({ "op": "add", "path": "/spec/schedulingGates", "value": [gate] })
     };
-    let annotations = pod.metadata.annotations.as_ref();
-    let secret = annotations.and_then(|annotations| checkpoint_secret(annotations).ok().flatten());
     let mut steps = vec![label, gate];
-    steps.extend(secret.into_iter().flat_map(|secret| checkpoint_steps(pod, secret)));
+    if let Some(GivenStore::Requested(secret)) = store {
+        let annotations = pod.metadata.annotations.is_some();
+        steps.push(entry("/metadata/annotations", annotations, CHECKPOINT_SECRET, secret));
+    }
+    if let Some(GivenStore::Own(secret) | GivenStore::Requested(secret)) = store {
+        steps.extend(checkpoint_steps(pod, secret));
+    }
     serde_json::from_value(Value::Array(steps)).expect("each is a step of a JSON patch")
+}
+
+/// A step that sets an entry of a map, which may be absent.
+fn entry(map: &str, is_present: bool, key: &str, value: &str) -> Value {
+    if is_present {
+        json!({ "op": "add", "path": format!("{map}/{}", key.replace('/', "~1")), "value": value })
+    } else {
+        json!({ "op": "add", "path": map, "value": { key: value } })
+    }
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::burst::CHECKPOINT_SECRET;
 
     fn reviewed(pod: Value) -> (bool, Option<Value>) {
         reviewed_where(pod, true)
     }
 
     fn reviewed_where(pod: Value, holds: bool) -> (bool, Option<Value>) {
+        let response = response(pod, holds, &RequestedStores::default());
+        (response.allowed, response.patch.map(|patch| serde_json::from_slice(&patch).unwrap()))
+    }
+
+    fn response(pod: Value, holds: bool, stores: &RequestedStores) -> AdmissionResponse {
         let review = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
             "request": {
@@ -140,8 +178,7 @@ mod tests {
                 "userInfo": {}, "object": pod,
             },
         });
-        let response = answer(review.to_string().as_bytes(), holds).unwrap().response.unwrap();
-        (response.allowed, response.patch.map(|patch| serde_json::from_slice(&patch).unwrap()))
+        answer(review.to_string().as_bytes(), holds, stores).unwrap().response.unwrap()
     }
 
     fn pod(metadata: Value, extra: Value) -> Value {
@@ -185,6 +222,33 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_gets_the_store_that_requests_of_its_namespace_name() {
+        let bucket = RequestedStores::from_iter([("team-a", "bucket"), ("team-a", "bucket"), ("team-b", "other")]);
+        let changed = |annotations: Value, stores: &RequestedStores| {
+            let metadata = json!({ "name": "p", "annotations": annotations });
+            let mut object = pod(metadata, json!({}));
+            let response = response(object.clone(), true, stores);
+            let patch: Patch = serde_json::from_slice(&response.patch.unwrap()).unwrap();
+            json_patch::patch(&mut object, &patch).unwrap();
+            let store = object["metadata"]["annotations"][CHECKPOINT_SECRET].as_str().map(str::to_owned);
+            let from = object["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"].as_str().map(str::to_owned);
+            assert!(response.warnings.is_none() || from.is_none());
+            (store, from, response.warnings.unwrap_or_default().concat())
+        };
+        let of = |name: &str| (Some(name.to_owned()), Some(name.to_owned()), String::new());
+        assert_eq!(changed(Value::Null, &bucket), of("bucket"));
+        assert_eq!(changed(json!({ "a": "b" }), &bucket), of("bucket"));
+        assert_eq!(changed(json!({ CHECKPOINT_SECRET: "own" }), &bucket), of("own"));
+        let elsewhere = RequestedStores::from_iter([("team-b", "bucket")]);
+        assert_eq!(changed(json!({ "a": "b" }), &elsewhere), (None, None, String::new()));
+        let two = RequestedStores::from_iter([("team-a", "bucket"), ("team-a", "second")]);
+        let (store, from, warning) = changed(json!({ "a": "b" }), &two);
+        assert_eq!((store, from), (None, None));
+        assert!(warning.contains("bucket, second") && warning.contains(CHECKPOINT_SECRET), "{warning}");
+        assert_eq!(changed(json!({ CHECKPOINT_SECRET: "second" }), &two), of("second"));
+    }
+
+    #[test]
     fn pods_that_cannot_or_must_not_burst_are_admitted_unchanged() {
         for (metadata, extra) in [
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "false" } }), json!({})),
@@ -198,6 +262,7 @@ mod tests {
             assert_eq!(reviewed(pod(metadata, extra)), (true, None));
         }
         assert_eq!(reviewed_where(pod(json!({ "name": "p" }), json!({})), false), (true, None));
-        assert!(answer(b"{}", true).is_err() && answer(b"nonsense", true).is_err());
+        let stores = RequestedStores::default();
+        assert!(answer(b"{}", true, &stores).is_err() && answer(b"nonsense", true, &stores).is_err());
     }
 }

@@ -75,8 +75,9 @@ impl Slot<'_> {
         };
         // Pods without options may use any lease that people requested.
         let options_met = self.options.is_some_and(|requested| options.are_met_by(requested))
-            || (self.purpose.is_none() && *options == PodOptions::default());
-        enough && together && same_kind && theirs && options_met
+            || (self.purpose.is_none() && options.are_unset());
+        let reaches_store = self.options.is_none_or(|requested| options.reach_store_of(requested));
+        enough && together && same_kind && theirs && options_met && reaches_store
     }
 }
 
@@ -177,9 +178,11 @@ pub(crate) fn unused(snapshot: &BurstSnapshot) -> (BTreeSet<String>, BTreeSet<St
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::burst::fixtures::lease;
+    use crate::burst::fixtures::{lease, pod, request};
+    use crate::burst::snapshot::RequestFacts;
 
     #[test]
     fn pods_of_a_request_that_moves_wait_for_its_next_lease() {
@@ -198,6 +201,23 @@ mod tests {
                 "nothing new goes to lease-9"
             );
         }
+    }
+
+    #[test]
+    fn a_lease_with_a_checkpoint_store_takes_only_pods_that_reach_it() {
+        let of = |secret: &str| PodOptions { checkpoint_secret: Some(secret.to_owned()), ..PodOptions::default() };
+        let shape = pod("p").facts.shape.unwrap();
+        let takes = |requested: PodOptions, options: &PodOptions| {
+            let requested = RequestFacts { is_queued: false, purpose: None, options: requested, ..request(1, "") };
+            let snapshot = BurstSnapshot {
+                requests: Some(BTreeMap::from([("req-1".to_owned(), requested)])),
+                leases: Some(BTreeMap::from([("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Active))])),
+                ..BurstSnapshot::default()
+            };
+            slots(&snapshot).get("req-1").unwrap().suits(&shape, options, "group")
+        };
+        assert!(takes(of("bucket"), &of("bucket")) && takes(PodOptions::default(), &of("bucket")));
+        assert!(!takes(of("bucket"), &PodOptions::default()) && !takes(of("bucket"), &of("other")));
     }
 
     #[test]

@@ -40,6 +40,7 @@ use super::{Condition, DataNeed, Isolation, Members, Preemptible, Topology, Wind
     validation = Rule::new("!(has(self.spreadDonors) && self.spreadDonors) || has(self.members)").message("spreadDonors is about members of a gang: say of how many with members, or leave it out"),
     validation = Rule::new("!has(self.members) || self.members.desired * self.gpus <= 4096").message("members.desired times gpus must be at most 4096: each member has that many GPUs"),
     validation = Rule::new("!(has(self.migProfile) && has(self.topology) && has(self.topology.nvlink) && self.topology.nvlink == 'Required')").message("NVLink does not join MIG instances: leave topology.nvlink out, or ask for whole GPUs"),
+    validation = Rule::new("!(has(self.checkpointSecret) && has(self.delivery) && self.delivery == 'Namespace')").message("checkpointSecret reaches only pods on a virtual node: leave it out and create the Secret in the lease's namespace, or use delivery VirtualNode"),
     validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
 )]
 pub struct GpuRequestSpec {
@@ -119,6 +120,12 @@ pub struct GpuRequestSpec {
     /// It may be preempted by requests of higher priority. Absent: it may not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemptible: Option<Preemptible>,
+    /// Secret of this namespace by which pods on its virtual node reach their checkpoints: GPU pods that are created here
+    /// while the request lives, and name no other, get it as variables. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message("checkpointSecret must be the name of a Secret: lower-case letters, digits, '-' and '.'"))]
+    #[schemars(length(max = 253))]
+    pub checkpoint_secret: Option<String>,
     /// When it may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,

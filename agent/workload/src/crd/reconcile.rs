@@ -100,6 +100,7 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
             checkpoint: it.checkpoint.unwrap_or(false),
             same_gpu_type: it.same_gpu_type.unwrap_or(false),
         }),
+        checkpoint_secret: spec.checkpoint_secret.clone().unwrap_or_default(),
         not_before_ms: unix_ms("spec.window.notBefore", window.not_before.as_deref())?,
         start_by_ms: unix_ms("spec.window.startBy", window.start_by.as_deref())?,
         duration_ms,
@@ -259,6 +260,7 @@ mod tests {
             }),
             window: Some(Window { not_before: None, start_by: Some("2026-03-01T20:00:00Z".to_owned()) }),
             release_idle: Some("30m".to_owned()),
+            checkpoint_secret: Some("checkpoints".to_owned()),
             ..Default::default()
         };
         let asked = spec(&object(given.clone()), &defaults()).unwrap();
@@ -275,6 +277,7 @@ mod tests {
         );
         assert_eq!((asked.priority.as_str(), asked.not_before_ms), ("urgent", 0));
         assert_eq!((asked.start_by_ms, asked.release_idle_ms), (1_772_395_200_000, 1_800_000));
+        assert_eq!(asked.checkpoint_secret, "checkpoints");
         let odd = GpuRequestSpec { release_idle: Some("soon".to_owned()), ..given.clone() };
         let error = spec(&object(odd), &defaults()).unwrap_err();
         assert!(error.contains("spec.releaseIdle") && error.contains("soon"), "{error}");

@@ -102,13 +102,14 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::burst::GateReview;
+    use crate::burst::{GateReview, RequestedStores};
 
     #[test]
     fn only_those_who_know_the_registration_are_answered() {
         let certificates = || make_certificates("10.0.0.1", "", SystemTime::now()).unwrap();
         let service = watch::channel(NodeService::none("")).1;
-        let reviews: Reviews = Arc::new([Box::new(GateReview::new(service)) as Box<dyn Review>]);
+        let review = GateReview::new(service, watch::channel(RequestedStores::default()).1);
+        let reviews: Reviews = Arc::new([Box::new(review) as Box<dyn Review>]);
         let (own, others) = (certificates(), certificates());
         let webhook = Webhook::new(&own, Arc::clone(&reviews)).unwrap();
         assert!(webhook.review_at(&path_of(reviews[0].as_ref(), &own)).is_some());

@@ -75,7 +75,7 @@ pub(crate) fn ask_donor(
         return Err(Box::new(no_offer(donor)));
     }
     match &spec.gpus.devices {
-        DeviceChoice::Class(class) => ask_class(snapshot, spec, donor, class, None, fitter),
+        DeviceChoice::Class(class) => ClassQuery { snapshot, spec, donor, class, selector: None }.ask(fitter),
         DeviceChoice::Selector(source) => {
             let selector = compile_selector(source).map_err(|problem| {
                 Box::new(obstacle(
@@ -103,7 +103,7 @@ fn ask_selector(
         facts.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class).collect();
     let mut first: Option<Box<Obstacle>> = None;
     for class in classes {
-        match ask_class(snapshot, spec, donor, class, Some(selector), fitter) {
+        match (ClassQuery { snapshot, spec, donor, class, selector: Some(selector) }).ask(fitter) {
             Ok(candidate) => return Ok(candidate),
             // One class whose obstacle passes is enough.
             Err(obstacle) => {
@@ -122,68 +122,72 @@ fn ask_selector(
     }))
 }
 
-fn ask_class(
-    snapshot: &Snapshot<'_>,
-    spec: &RequestSpec,
-    donor: &ClusterId,
-    class: &ClassName,
-    selector: Option<&Selector>,
-    fitter: Fitter<'_>,
-) -> Result<FeasiblePlacement, Box<Obstacle>> {
-    let types =
-        if spec.seeks_one_gpu_type() { gpu_types(snapshot, donor, class, &spec.gpus.share) } else { BTreeSet::new() };
-    let mut first: Option<Box<Obstacle>> = None;
-    for gpu_type in types {
-        match ask_any_type(snapshot, &spec.of_gpu_type(gpu_type), donor, class, selector, fitter) {
-            Ok(candidate) => return Ok(candidate),
-            Err(obstacle) => first = first.filter(|first| first.cure <= obstacle.cure).or(Some(obstacle)),
-        }
-    }
-    match first {
-        Some(obstacle) => Err(obstacle),
-        None => ask_any_type(snapshot, spec, donor, class, selector, fitter),
-    }
-}
-
-fn ask_any_type(
-    snapshot: &Snapshot<'_>,
-    spec: &RequestSpec,
-    donor: &ClusterId,
-    class: &ClassName,
-    selector: Option<&Selector>,
-    fitter: Fitter<'_>,
-) -> Result<FeasiblePlacement, Box<Obstacle>> {
-    // Policy comes first, with the nominal amount: its reasons hold whatever is free.
-    let nominal = permitted(snapshot.may_borrow(donor, PolicyQuery::of(spec, class, spec.least_milli())))?;
-    // Deliveries come back as agents and Liqo do.
-    if !snapshot.when_idle {
-        delivery_offered(snapshot, spec.delivery, donor)?;
-    }
-    let wanted = Wanted {
-        class,
-        gpus: &spec.gpus,
-        topology: spec.topology,
-        members: spec.members,
-        selector,
-        most_milli: None,
-        unenforced_nvlink: false,
-    };
-    let query = ClassQuery { snapshot, spec, donor, wanted, nominal };
-    let found = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
-        (Fit::Fits { placement, waste_milli }, pools) => FoundRoom { placement, waste_milli, pools },
-        (Fit::Lacks { now, ever }, _) => return Err(Box::new(query.lack(now, ever))),
-    };
-    let units = found.placement.units();
-    match (query.grant(found), spec.members) {
-        (Err(denied), Some(members)) if units > spec.least_shares() => {
-            query.grant_most_members(members, units, denied, fitter)
-        }
-        (granted, _) => granted,
-    }
-}
-
 /// A request to one donor for devices of one class.
+#[derive(Clone, Copy)]
 struct ClassQuery<'q, 'a> {
+    snapshot: &'q Snapshot<'a>,
+    spec: &'q RequestSpec,
+    donor: &'q ClusterId,
+    class: &'q ClassName,
+    selector: Option<&'q Selector>,
+}
+
+impl ClassQuery<'_, '_> {
+    fn ask(&self, fitter: Fitter<'_>) -> Result<FeasiblePlacement, Box<Obstacle>> {
+        let Self { snapshot, spec, donor, class, .. } = self;
+        let types = if spec.seeks_one_gpu_type() {
+            gpu_types(snapshot, donor, class, &spec.gpus.share)
+        } else {
+            BTreeSet::new()
+        };
+        let mut first: Option<Box<Obstacle>> = None;
+        for gpu_type in types {
+            let spec = &spec.of_gpu_type(gpu_type);
+            match (ClassQuery { spec, ..*self }).ask_any_type(fitter) {
+                Ok(candidate) => return Ok(candidate),
+                Err(obstacle) => first = first.filter(|first| first.cure <= obstacle.cure).or(Some(obstacle)),
+            }
+        }
+        match first {
+            Some(obstacle) => Err(obstacle),
+            None => self.ask_any_type(fitter),
+        }
+    }
+
+    fn ask_any_type(&self, fitter: Fitter<'_>) -> Result<FeasiblePlacement, Box<Obstacle>> {
+        let Self { snapshot, spec, donor, class, selector } = *self;
+        // Policy comes first, with the nominal amount: its reasons hold whatever is free.
+        let nominal = permitted(snapshot.may_borrow(donor, PolicyQuery::of(spec, class, spec.least_milli())))?;
+        // Deliveries come back as agents and Liqo do.
+        if !snapshot.when_idle {
+            delivery_offered(snapshot, spec.delivery, donor)?;
+        }
+        let wanted = Wanted {
+            class,
+            gpus: &spec.gpus,
+            topology: spec.topology,
+            members: spec.members,
+            selector,
+            most_milli: None,
+            unenforced_nvlink: false,
+        };
+        let query = PermittedQuery { snapshot, spec, donor, wanted, nominal };
+        let found = match fit_checking_pools(snapshot, donor, &wanted, fitter) {
+            (Fit::Fits { placement, waste_milli }, pools) => FoundRoom { placement, waste_milli, pools },
+            (Fit::Lacks { now, ever }, _) => return Err(Box::new(query.lack(now, ever))),
+        };
+        let units = found.placement.units();
+        match (query.grant(found), spec.members) {
+            (Err(denied), Some(members)) if units > spec.least_shares() => {
+                query.grant_most_members(members, units, denied, fitter)
+            }
+            (granted, _) => granted,
+        }
+    }
+}
+
+/// The same, after policy allowed the nominal amount.
+struct PermittedQuery<'q, 'a> {
     snapshot: &'q Snapshot<'a>,
     spec: &'q RequestSpec,
     donor: &'q ClusterId,
@@ -199,7 +203,7 @@ struct FoundRoom {
     pools: Pools,
 }
 
-impl ClassQuery<'_, '_> {
+impl PermittedQuery<'_, '_> {
     /// Policy again, with the actual amount: devices may give more than the nominal one, because slices are rounded up.
     fn grant(&self, found: FoundRoom) -> Result<FeasiblePlacement, Box<Obstacle>> {
         let FoundRoom { placement, waste_milli, pools } = found;

@@ -172,6 +172,21 @@ fn a_selector_is_served_by_one_class_at_a_time() {
     assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, "spec.gpus.selector"));
 }
 
+#[test]
+fn a_checkpoint_secret_needs_a_name_and_a_virtual_node() {
+    let named = |name: &str, spec| RequestSpec { checkpoint_secret: Some(name.to_owned()), ..spec };
+    assert!(named("checkpoints.team-a", by_virtual_node(1)).check().is_ok());
+    for (spec, problem, remedy) in [
+        (named("My Bucket", by_virtual_node(1)), "is not the name of a Secret", "lower-case letters"),
+        (named("bucket", spec(1, Share::Whole, "big")), "only pods on a virtual node", "in the lease's namespace"),
+    ] {
+        let refusal = spec.check().unwrap_err();
+        assert_eq!(refusal.field, "spec.checkpoint_secret");
+        assert_eq!(Some(&refusal.value), spec.checkpoint_secret.as_ref());
+        assert!(refusal.reason.contains(problem) && refusal.remedy.contains(remedy), "{refusal}");
+    }
+}
+
 fn by_virtual_node(count: u32) -> RequestSpec {
     RequestSpec { delivery: Delivery::VirtualNode, target_namespace: "lab".into(), ..spec(count, Share::Whole, "big") }
 }

@@ -213,6 +213,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         start_by: None,
         preemptible: None,
         release_idle: None,
+        checkpoint_secret: None,
     }
 }
 

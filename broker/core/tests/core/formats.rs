@@ -15,6 +15,7 @@ use comity_core::inventory::{Enforcement, Sharing};
 use comity_core::log::LOG_FORMAT;
 use comity_core::{Command, LogEnvelope, Millis, State, snapshot};
 use comity_policy::BundleSource;
+use comity_types::Delivery;
 
 use super::determinism::{Event, happen};
 use super::federation::{cluster, device, node, offer, spec};
@@ -121,6 +122,8 @@ fn story() -> Vec<LogEnvelope> {
     let mut isolated = spec(1, Share::Whole, "big");
     isolated.gpus.isolation = Isolation::Hardware;
     isolated.preemptible = Some(Preemptible { grace: Millis(0), checkpoint: true, same_gpu_type: true });
+    (isolated.delivery, isolated.target_namespace) = (Delivery::VirtualNode, "team-a".to_owned());
+    isolated.checkpoint_secret = Some("checkpoints".to_owned());
     federation.submit(isolated);
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
     let record = federation.state.policy.as_ref().unwrap();

@@ -48,6 +48,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
             same_gpu_type: it.same_gpu_type,
         }),
         release_idle: Some(Millis(spec.release_idle_ms)).filter(|idle| idle.0 > 0),
+        checkpoint_secret: Some(spec.checkpoint_secret).filter(|secret| !secret.is_empty()),
     };
     parsed.check()?;
     check_donors(&parsed)?;
@@ -203,6 +204,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
             same_gpu_type: it.same_gpu_type,
         }),
         release_idle_ms: spec.release_idle.map_or(0, |idle| idle.0),
+        checkpoint_secret: spec.checkpoint_secret.clone().unwrap_or_default(),
     }
 }
 

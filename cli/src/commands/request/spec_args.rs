@@ -56,7 +56,7 @@ pub struct SpecArgs {
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "isolation", "cpu_per_gpu",
         "memory_per_gpu", "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
         "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
-        "start_by", "release_idle", "preemptible", "grace", "checkpoint", "same_gpu_type",
+        "start_by", "release_idle", "preemptible", "grace", "checkpoint", "same_gpu_type", "checkpoint_secret",
     ])]
     pub file: Option<PathBuf>,
     /// Tenant that is accounted for the lease
@@ -178,6 +178,10 @@ pub struct SpecArgs {
     #[arg(long, requires = "checkpoint", conflicts_with = "spread_donors", help_heading = FAILURES,
         hide_short_help = true)]
     pub same_gpu_type: bool,
+    /// With --delivery virtual-node: Secret in --namespace by which pods on the node reach their checkpoints
+    #[arg(long, value_name = "SECRET", value_parser = NonEmptyStringValueParser::new(), help_heading = FAILURES,
+        hide_short_help = true)]
+    pub checkpoint_secret: Option<String>,
 }
 
 impl SpecArgs {
@@ -229,6 +233,7 @@ impl SpecArgs {
                 checkpoint: self.checkpoint,
                 same_gpu_type: self.same_gpu_type,
             }),
+            checkpoint_secret: self.checkpoint_secret.clone().unwrap_or_default(),
         })
     }
 

@@ -52,6 +52,7 @@ preemptible:             # requests of higher priority may preempt it
   grace: 10m             # notice that the work needs
   checkpoint: true       # the work reports when it is saved
   sameGpuType: true      # and continues only on GPUs of the same type
+# checkpointSecret: bucket   # delivery virtual-node only: Secret by which its pods reach their checkpoints
 ";
 
 /// The fields of the file.
@@ -87,6 +88,7 @@ struct SpecFile {
     #[serde(default, deserialize_with = "idle_time")]
     release_idle: Option<u64>,
     preemptible: Option<FilePreemptible>,
+    checkpoint_secret: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -264,6 +266,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         grace: file.preemptible.as_ref().and_then(|it| it.grace),
         checkpoint: file.preemptible.as_ref().is_some_and(|it| it.checkpoint),
         same_gpu_type: file.preemptible.is_some_and(|it| it.same_gpu_type),
+        checkpoint_secret: file.checkpoint_secret,
     })
 }
 
@@ -288,9 +291,12 @@ mod tests {
         assert_eq!((args.preemptible, args.grace), (true, Some(600_000)));
         assert!(args.checkpoint && args.same_gpu_type);
         assert!(args.start_by.is_some_and(|start_by| args.start_after.is_some_and(|after| after < start_by)));
-        let by_node = FILE_EXAMPLE.replace("delivery: namespace ", "delivery: virtual-node ");
+        let by_node = FILE_EXAMPLE
+            .replace("delivery: namespace ", "delivery: virtual-node ")
+            .replace("# checkpointSecret", "checkpointSecret");
         let spec = parse("request.yaml", &by_node).and_then(|args| args.to_message()).expect("good");
         assert_eq!(spec.delivery(), comity_proto::v1::Delivery::VirtualNode);
+        assert_eq!(spec.checkpoint_secret, "bucket");
     }
 
     #[test]

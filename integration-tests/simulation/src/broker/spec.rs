@@ -25,6 +25,7 @@ pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand,
         start_by: None,
         preemptible: None,
         release_idle: None,
+        checkpoint_secret: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comity_proto::v1;
 use comity_types::is_dns_label;
 
+use crate::burst::checkpoint_store::checkpoint_secret;
 use crate::burst::facts::namespace::duration_ms;
 use crate::burst::{CHECKPOINTS, NUMA, NVLINK, PREEMPTIBLE_GRACE, PRIORITY_CLASS, SAME_GPU_TYPE};
 use crate::crd::{Numa, NvLink};
@@ -27,6 +28,8 @@ pub(crate) struct PodOptions {
     pub(crate) nvlink: Option<NvLink>,
     /// Where its CPU and memory come from; `None`: anywhere on the node.
     pub(crate) numa: Option<Numa>,
+    /// Secret by which its containers reach their checkpoints.
+    pub(crate) checkpoint_secret: Option<String>,
 }
 
 impl PodOptions {
@@ -82,6 +85,7 @@ impl PodOptions {
             same_gpu_type,
             nvlink,
             numa,
+            checkpoint_secret: checkpoint_secret(annotations)?.map(str::to_owned),
         })
     }
 
@@ -95,7 +99,18 @@ impl PodOptions {
             same_gpu_type: spec.preemptible.is_some_and(|preemptible| preemptible.same_gpu_type),
             nvlink: NvLink::from_message(topology.nvlink()),
             numa: Numa::from_message(topology.numa()),
+            checkpoint_secret: Some(spec.checkpoint_secret.clone()).filter(|secret| !secret.is_empty()),
         }
+    }
+
+    /// Whether the pod left all options to the request, apart from its checkpoint store.
+    pub(crate) fn are_unset(&self) -> bool {
+        Self { checkpoint_secret: None, ..self.clone() } == Self::default()
+    }
+
+    /// Whether a pod with these options reaches the checkpoint store of a request, if that names one.
+    pub(crate) fn reach_store_of(&self, requested: &Self) -> bool {
+        requested.checkpoint_secret.is_none() || self.checkpoint_secret == requested.checkpoint_secret
     }
 
     /// Whether a request with the options `requested` suits a pod with these. An unset priority matches any, because
@@ -119,6 +134,7 @@ impl PodOptions {
         let topology = spec.topology.get_or_insert_default();
         topology.set_nvlink(NvLink::to_message(self.nvlink));
         topology.set_numa(Numa::to_message(self.numa));
+        spec.checkpoint_secret = self.checkpoint_secret.clone().unwrap_or_default();
     }
 
     /// Unambiguous text for group ids, which requests carry: the same in all versions. Empty for the default.
@@ -126,8 +142,8 @@ impl PodOptions {
         if *self == Self::default() {
             return String::new();
         }
-        let Self { priority, preemptible_grace_ms, checkpoints, same_gpu_type, nvlink, numa } = self;
-        format!("{:?}", (priority, preemptible_grace_ms, checkpoints, same_gpu_type, nvlink, numa))
+        let Self { priority, preemptible_grace_ms, checkpoints, same_gpu_type, nvlink, numa, checkpoint_secret } = self;
+        format!("{:?}", (priority, preemptible_grace_ms, checkpoints, same_gpu_type, nvlink, numa, checkpoint_secret))
     }
 }
 
@@ -135,6 +151,7 @@ impl PodOptions {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::burst::CHECKPOINT_SECRET;
 
     fn of(list: &[(&str, &str)]) -> Result<PodOptions, String> {
         PodOptions::from_annotations(&list.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect())
@@ -149,6 +166,7 @@ mod tests {
             (SAME_GPU_TYPE, "true"),
             (NVLINK, "Preferred"),
             (NUMA, "Aligned"),
+            (CHECKPOINT_SECRET, "bucket"),
         ];
         let options = of(&annotations).unwrap();
         let mut spec = v1::RequestSpec {
@@ -162,7 +180,9 @@ mod tests {
         );
         assert_eq!((spec.priority.as_str(), spec.topology.unwrap().same_node), ("batch", true));
         assert_eq!(PodOptions::from_message(&spec), options);
-        assert_eq!(options.text(), r#"("batch", Some(600000), true, true, Some(Preferred), Some(Aligned))"#);
+        assert_eq!(spec.checkpoint_secret, "bucket");
+        let text = r#"("batch", Some(600000), true, true, Some(Preferred), Some(Aligned), Some("bucket"))"#;
+        assert_eq!(options.text(), text);
         assert_eq!(of(&[]).unwrap().text(), "");
     }
 
@@ -177,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_fits_a_request_whose_checkpoint_store_it_reaches() {
+        let of = |secret: &str| of(&[(CHECKPOINT_SECRET, secret)]).unwrap();
+        let (none, bucket, other) = (PodOptions::default(), of("bucket"), of("other"));
+        assert!(bucket.reach_store_of(&bucket) && bucket.reach_store_of(&none));
+        assert!(!none.reach_store_of(&bucket) && !other.reach_store_of(&bucket));
+        assert!(bucket.are_unset() && !PodOptions { checkpoints: true, ..bucket }.are_unset());
+    }
+
+    #[test]
     fn an_invalid_annotation_is_named() {
         for (key, text) in [
             (PRIORITY_CLASS, "Very High"),
@@ -186,6 +215,7 @@ mod tests {
             (SAME_GPU_TYPE, "true"),
             (NVLINK, "required"),
             (NUMA, "true"),
+            (CHECKPOINT_SECRET, "My Bucket"),
         ] {
             let error = of(&[(key, text)]).unwrap_err();
             assert!(error.contains(key) && error.contains(text), "{error}");

@@ -102,6 +102,9 @@ pub struct RequestSpec {
     pub preemptible: Option<Preemptible>,
     /// Idle time after which its leases are released; `None` leaves that to policy.
     pub release_idle: Option<Millis>,
+    /// Secret of the target namespace by which pods on the virtual node reach their checkpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_secret: Option<String>,
 }
 
 impl GpuDemand {

@@ -1,6 +1,6 @@
 //! The bounds of a request's demand. A refusal names field, value and remedy.
 
-use comity_types::is_dns_label;
+use comity_types::{Delivery, is_dns_label, is_dns_subdomain};
 
 use crate::model::data;
 use crate::model::demand::{DeviceChoice, GpuDemand, RequestSpec, Share};
@@ -27,6 +27,7 @@ impl RequestSpec {
         }
         self.check_donor_lists()?;
         self.check_target_namespace()?;
+        self.check_checkpoint_secret()?;
         self.check_purpose()
     }
 
@@ -95,6 +96,22 @@ impl RequestSpec {
         }
         if !is_dns_label(&self.target_namespace) {
             return refused("is not a namespace name", "use a DNS label, or leave it empty for comity-leases");
+        }
+        Ok(())
+    }
+
+    fn check_checkpoint_secret(&self) -> Result<(), Refusal> {
+        let Some(secret) = &self.checkpoint_secret else { return Ok(()) };
+        let refused =
+            |problem, remedy| Err(Refusal::invalid("spec.checkpoint_secret", secret.escape_debug(), problem, remedy));
+        if !is_dns_subdomain(secret) {
+            let remedy = "name a Secret of spec.target_namespace: lower-case letters, digits, '-' and '.'";
+            return refused("is not the name of a Secret", remedy);
+        }
+        if self.delivery != Delivery::VirtualNode {
+            let remedy =
+                "leave it out and create the Secret in the lease's namespace, or use the delivery virtual-node";
+            return refused("reaches only pods on a virtual node", remedy);
         }
         Ok(())
     }
