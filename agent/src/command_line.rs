@@ -6,6 +6,7 @@ mod first_setup;
 mod join_command;
 mod node_command;
 mod output_format;
+mod read_devices_command;
 mod run_command;
 mod settings;
 
@@ -21,6 +22,7 @@ use doctor_command::DoctorArgs;
 use failure::{Failure, USAGE};
 use join_command::JoinArgs;
 use node_command::NodeSettings;
+use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
 
 /// Hint for a join token that stands where a file is expected.
@@ -52,6 +54,8 @@ enum Action {
     IdentityKey(Box<Settings>),
     /// On a node other than the gateway of fabric mode tun: leads the node's pods to the gateway.
     Node(NodeSettings),
+    /// On a node with GPUs: tells the agent which pods hold which device, as the kubelet says.
+    ReadDevices(ReadDevicesSettings),
 }
 
 /// The whole of `main`.
@@ -114,6 +118,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
+        Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
     }
 }
 

@@ -12,5 +12,6 @@ pub mod hami;
 pub mod https_server;
 pub mod object_events;
 pub mod pod_request;
+pub mod pod_resources;
 pub mod service_name;
 pub mod watch_cache;
