@@ -1,5 +1,6 @@
 //! `comity-agent`: flags, environment, exit codes.
 
+mod devices_command;
 mod doctor_command;
 mod failure;
 mod first_setup;
@@ -18,6 +19,7 @@ use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::join_token::redact_tokens;
 
 use crate::observe::file::SAMPLE_INVENTORY;
+use devices_command::DevicesArgs;
 use doctor_command::DoctorArgs;
 use failure::{Failure, USAGE};
 use join_command::JoinArgs;
@@ -48,6 +50,8 @@ enum Action {
     Join(Box<JoinArgs>),
     /// Checks configuration, inventory, rights, certificate, clock and brokers, with a remedy for each problem.
     Doctor(Box<DoctorArgs>),
+    /// Prints which pods hold which device, as the running agent knows it.
+    Devices(Box<DevicesArgs>),
     /// Prints an inventory file with every field, for a host without Kubernetes.
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
@@ -112,6 +116,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         Action::Run(settings) => run_command::run(*settings).await,
         Action::Join(args) => join_command::join(*args).await,
         Action::Doctor(args) => doctor_command::doctor(*args).await,
+        Action::Devices(args) => devices_command::devices(*args).await,
         Action::SampleInventory => {
             print!("{SAMPLE_INVENTORY}");
             Ok(())

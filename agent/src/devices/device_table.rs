@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::device_use::{DeviceHolder, DeviceUse, HolderOwner};
 
 /// Devices by name of the node and of the device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTable {
     readers: ReaderCounts,
     nodes: BTreeMap<String, BTreeMap<String, DeviceUse>>,
@@ -81,6 +81,34 @@ impl DeviceTable {
         self.nodes.entry(node.to_owned()).or_default().entry(device.to_owned()).or_default()
     }
 
+    /// The table as text: a line for each device, with its holders.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut rows = vec![["NODE", "DEVICE", "UNITS", "HELD BY"].map(str::to_owned)];
+        for (node, devices) in &self.nodes {
+            for (device, DeviceUse { offered, holders }) in devices {
+                let holders: Vec<String> = holders.iter().map(ToString::to_string).collect();
+                let holders = if holders.is_empty() { "-".to_owned() } else { holders.join(", ") };
+                rows.push([node.clone(), device.clone(), offered.to_string(), holders]);
+            }
+        }
+        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+        let widths = [width(0), width(1), width(2)];
+        let line = |[node, device, units, holders]: &[String; 4]| {
+            format!(
+                "{node:w0$}  {device:w1$}  {units:w2$}  {holders}\n",
+                w0 = widths[0],
+                w1 = widths[1],
+                w2 = widths[2]
+            )
+        };
+        let mut text: String = rows.iter().map(line).collect();
+        for DeviceConflict { node, reason, .. } in self.conflicts() {
+            text.push_str(&format!("held twice on {node}: {reason}\n"));
+        }
+        text
+    }
+
     /// Devices of a node, by name.
     pub fn of_node(&self, node: &str) -> impl Iterator<Item = (&String, &DeviceUse)> {
         self.nodes.get(node).into_iter().flatten()
@@ -120,6 +148,7 @@ impl DeviceTable {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use comity_types::LeaseId;
 
@@ -210,6 +239,14 @@ mod tests {
             conflicts.iter().map(|one| (one.node.as_str(), one.lent.len(), one.reason.as_str())).collect();
         let reason = "GPU-1 is held whole, and by 2 at once: ns/own (local, r), ns/x (lease-7, r)";
         assert_eq!(found, [("a", 1, reason)]);
+        assert_eq!(
+            table.text(),
+            format!(
+                "NODE  DEVICE  UNITS  HELD BY\na     GPU-1   1      local ns/own, lease-7 ns/x\nheld twice on a: {reason}\n"
+            )
+        );
+        let told: DeviceTable = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
+        assert_eq!(told, table, "as the local API tells it");
         let counts = DeviceCounts { local: 1, lent: 1, overcommitted: 1, ..DeviceCounts::default() };
         assert_eq!(table.counts(), counts);
     }

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
 use comity_types::LeaseId;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// To whom a holder belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum HolderOwner {
     /// The donor itself.
     Local,
@@ -28,14 +30,26 @@ impl fmt::Display for HolderOwner {
     }
 }
 
-impl Serialize for HolderOwner {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl From<HolderOwner> for String {
+    fn from(owner: HolderOwner) -> Self {
+        owner.to_string()
+    }
+}
+
+impl TryFrom<String> for HolderOwner {
+    type Error = <LeaseId as FromStr>::Err;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "local" => Ok(Self::Local),
+            "gone" => Ok(Self::Gone),
+            lease => lease.parse().map(Self::Lease),
+        }
     }
 }
 
 /// A pod, or a resource claim, that holds a device or a part of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceHolder {
     /// To whom it belongs.
     pub owner: HolderOwner,
@@ -52,8 +66,19 @@ pub struct DeviceHolder {
     pub uid: Option<String>,
 }
 
+impl fmt::Display for DeviceHolder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}/{}", self.owner, self.namespace, self.name)?;
+        // A replica's number.
+        match self.unit.split_once("::") {
+            Some((_, replica)) => write!(formatter, " (replica {replica})"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The use of one device: a GPU, or a MIG instance.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceUse {
     /// Units that are offered of it: 1, or the replicas of a shared device; 0 of one that is not healthy.
     pub offered: u64,

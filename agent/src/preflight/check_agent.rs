@@ -54,8 +54,7 @@ fn device_readers(config: &Config, status: &Status) -> Option<Check> {
         return Some(Check::warning(
             DEVICES_CHECK,
             format!("device readers that answer: {read}, that do not: {failed}"),
-            "see the agent's log for the reasons, and kubectl -n comity-system get pods -l \
-             app.kubernetes.io/name=comity-agent-devices (deploy/agent/devices.yaml)",
+            "see the agent's log for the reasons, and kubectl -n comity-devices get pods (deploy/agent/devices.yaml)",
         ));
     }
     Some(Check::ok(DEVICES_CHECK, format!("device readers that answer: {read}")))
@@ -75,7 +74,7 @@ mod tests {
         let mut status = Status::default();
         let absent = device_readers(&config, &status).unwrap();
         assert!(absent.result == Outcome::Ok && absent.detail.contains("no device reader"), "{absent:?}");
-        config.usage.devices = Some("http://comity-agent-devices.comity-system:7484".parse().unwrap());
+        config.usage.devices = Some("http://device-readers.comity-devices:7484".parse().unwrap());
         for (read, failed, expected) in [(0, 0, Outcome::Warning), (2, 1, Outcome::Warning), (2, 0, Outcome::Ok)] {
             status.device_readers = ReaderCounts { read, failed };
             assert_eq!(device_readers(&config, &status).unwrap().result, expected, "{read} {failed}");

@@ -33,8 +33,8 @@ use crate::services::canary::Unproved;
 pub const SOCKET: &str = "agent.sock";
 /// Most concurrent requests.
 const CONCURRENT_REQUESTS: usize = 32;
-/// Largest answer that a client accepts.
-const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Largest answer that a client accepts: the devices of some thousand nodes.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Listening or calling failed.
@@ -241,6 +241,16 @@ pub async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<SecretString
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
 pub async fn fetch_status(socket: &Path) -> Result<Status, LocalApiError> {
     let bytes = fetch(socket, "/v1/status").await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
+}
+
+/// Reads the devices and their holders from the agent behind a socket.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn fetch_devices(socket: &Path) -> Result<DeviceTable, LocalApiError> {
+    let bytes = fetch(socket, "/v1/devices").await?;
     serde_json::from_slice(&bytes)
         .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
 }

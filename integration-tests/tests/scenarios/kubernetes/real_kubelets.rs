@@ -11,6 +11,7 @@ use comity_testkit::{Binaries, KubectlError, Needs, RealClusters, RealClustersCo
 use crate::OrLogs as _;
 use crate::agents_account::agents_account;
 use crate::gpu_boxes::{self, GpuNode};
+use crate::held_devices;
 use crate::mig_box::{self, MigManager};
 use crate::two_classes::TenantLease;
 
@@ -29,6 +30,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let mut federation = federation_of(&clusters).await;
     mig_box::is_offered_cut(&federation, DONOR).await;
 
+    let reader = held_devices::start_reader(&federation, &clusters.donor);
     // One lease of each card: two L40S, and a half of an H100, for which a GPU is cut.
     let whole = TenantLease::of(&federation, &clusters, 2, "midrange", &[]).await;
     let half = TenantLease::of(&federation, &clusters, 1, "frontier", &["--mig", "3g.40gb"]).await;
@@ -37,6 +39,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     // It sees exactly its devices, and its log is read through the tunnel.
     assert_eq!(devices.len(), 2, "{devices:?}");
     assert!(log.contains("NVIDIA_VISIBLE_DEVICES"), "{log}");
+    held_devices::are_as_containers_have_them(&federation, &clusters.donor, DONOR, &whole, &log).await;
     the_container_is_alone(&whole).await;
     mig_box::has_one_instance(&half.run(&federation, "half").await);
     // The other GPU is cut and merged back beside it.
@@ -63,7 +66,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     gpu_boxes::failures_are_counted(&node, &whole.id, started, &log).await;
     whole.ends(&federation).await;
     gpu_boxes::each_is_offered_as_it_is(&node).await;
-    drop((federation, whole, half));
+    drop((reader, federation, whole, half));
     if let Some(clusters) = Arc::into_inner(clusters) {
         clusters.stop().await.unwrap();
     }
@@ -81,9 +84,10 @@ async fn federation_of(clusters: &Arc<RealClusters>) -> Federation {
     .unwrap();
     let account = agents_account(&clusters.donor, federation.dir(), &["mig.yaml"]).await;
     let (origin, donor) = (&clusters.origin, &clusters.donor);
+    let sections = format!("{}{}", mig_box::AGENT_SECTION, held_devices::agent_section(donor));
     for (cluster, real, at, kubeconfig, more) in [
         (ORIGIN, origin, Where::Origin, origin.admin_kubeconfig_path(), ""),
-        (DONOR, donor, Where::Donor, account, mig_box::AGENT_SECTION),
+        (DONOR, donor, Where::Donor, account, sections.as_str()),
     ] {
         let place = place(clusters, at, real.node_ip());
         let inventory = InventorySource::Kubernetes(kubeconfig);
