@@ -17,7 +17,7 @@ const MAX_UNITS: usize = 2 * 128 * 48;
 
 /// The devices of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DevicePage {
+pub(crate) struct DevicePage {
     pub(crate) node: String,
     pub(crate) devices: NodeDevices,
 }

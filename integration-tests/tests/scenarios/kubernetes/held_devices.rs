@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 use comity_agent::devices::{DeviceTable, HolderOwner};
 use comity_agent::services::local_api::{SOCKET, fetch_devices};
 use comity_scenarios::{Federation, PATIENCE, Process, program, until};
