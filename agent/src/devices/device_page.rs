@@ -7,11 +7,11 @@ use comity_agent_kubernetes::pod_resources::{DeviceUnit, NodeDevices, PodName};
 use crate::exporters::metrics_text::{Sample, escaped, samples};
 
 /// 1 for the node that the page is of.
-const NODE: &str = "comity_node_devices";
+const NODE_METRIC: &str = "comity_node_devices";
 /// 1 for each healthy unit.
-const OFFERED: &str = "comity_node_device_offered";
+const OFFERED_METRIC: &str = "comity_node_device_offered";
 /// 1 for each unit and the pod that holds it.
-const HELD: &str = "comity_node_device_held";
+const HELD_METRIC: &str = "comity_node_device_held";
 /// Units on a page: 128 devices with 48 replicas each, offered and held.
 const MAX_UNITS: usize = 2 * 128 * 48;
 
@@ -38,20 +38,21 @@ impl DevicePage {
             return Err(PageTooLarge { units });
         }
         let node = escaped(&self.node);
-        let mut text = format!("# TYPE {NODE} gauge\n{NODE}{{node=\"{node}\"}} 1\n# TYPE {OFFERED} gauge\n");
+        let mut text =
+            format!("# TYPE {NODE_METRIC} gauge\n{NODE_METRIC}{{node=\"{node}\"}} 1\n# TYPE {OFFERED_METRIC} gauge\n");
         // Writing to a string cannot fail.
         for DeviceUnit { resource, id } in offered {
             let (resource, id) = (escaped(resource), escaped(id));
-            let _ = writeln!(text, "{OFFERED}{{node=\"{node}\",resource=\"{resource}\",device=\"{id}\"}} 1");
+            let _ = writeln!(text, "{OFFERED_METRIC}{{node=\"{node}\",resource=\"{resource}\",device=\"{id}\"}} 1");
         }
-        let _ = writeln!(text, "# TYPE {HELD} gauge");
+        let _ = writeln!(text, "# TYPE {HELD_METRIC} gauge");
         for (PodName { namespace, name }, units) in held {
             let (namespace, name) = (escaped(namespace), escaped(name));
             for DeviceUnit { resource, id } in units {
                 let (resource, id) = (escaped(resource), escaped(id));
                 let _ = writeln!(
                     text,
-                    "{HELD}{{node=\"{node}\",resource=\"{resource}\",device=\"{id}\",namespace=\"{namespace}\",\
+                    "{HELD_METRIC}{{node=\"{node}\",resource=\"{resource}\",device=\"{id}\",namespace=\"{namespace}\",\
                      pod=\"{name}\"}} 1"
                 );
             }
@@ -66,14 +67,14 @@ impl DevicePage {
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut page = Self::default();
         let (mut units, mut nodes) = (0_usize, 0_usize);
-        for sample in samples(text, &[NODE, OFFERED, HELD]) {
+        for sample in samples(text, &[NODE_METRIC, OFFERED_METRIC, HELD_METRIC]) {
             let node = sample.label("node");
             match sample.name {
-                NODE => {
+                NODE_METRIC => {
                     nodes += 1;
                     node.clone_into(&mut page.node);
                 }
-                OFFERED => drop(page.devices.offered.insert(unit(&sample))),
+                OFFERED_METRIC => drop(page.devices.offered.insert(unit(&sample))),
                 _ => drop(page.devices.held.entry(pod(&sample)).or_default().insert(unit(&sample))),
             }
             units += 1;
@@ -82,7 +83,7 @@ impl DevicePage {
             }
         }
         if nodes != 1 || page.node.is_empty() {
-            return Err(format!("its page is not that of a device reader: {NODE} names {nodes} nodes"));
+            return Err(format!("its page is not that of a device reader: {NODE_METRIC} names {nodes} nodes"));
         }
         Ok(page)
     }
@@ -128,9 +129,9 @@ mod tests {
         let largest = page(MAX_UNITS).text().unwrap();
         assert_eq!(DevicePage::read(&largest).unwrap(), page(MAX_UNITS));
         assert_eq!(page(MAX_UNITS + 1).text(), Err(PageTooLarge { units: MAX_UNITS + 1 }));
-        let more = format!("{largest}{OFFERED}{{node=\"gpu-1\",resource=\"r\",device=\"d\"}} 1\n");
+        let more = format!("{largest}{OFFERED_METRIC}{{node=\"gpu-1\",resource=\"r\",device=\"d\"}} 1\n");
         assert!(DevicePage::read(&more).unwrap_err().contains("more than"));
-        for other in ["", "up 1\n", &format!("{NODE}{{node=\"\"}} 1\n")] {
+        for other in ["", "up 1\n", &format!("{NODE_METRIC}{{node=\"\"}} 1\n")] {
             assert!(DevicePage::read(other).unwrap_err().contains("not that of a device reader"), "{other}");
         }
     }
