@@ -261,8 +261,9 @@ impl Agent {
         let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
             shell;
         let (desired_sender, desired) = watch::channel(Update::default());
+        let devices = platform.inventory.devices();
         let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &clock, &shutdown);
-        let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved };
+        let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved, devices };
         let api = local_api::serve(&config.state_dir, shown, shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);

@@ -1,11 +1,13 @@
 //! `comity-agent`: flags, environment, exit codes.
 
+mod devices_command;
 mod doctor_command;
 mod failure;
 mod first_setup;
 mod join_command;
 mod node_command;
 mod output_format;
+mod read_devices_command;
 mod run_command;
 mod settings;
 
@@ -17,10 +19,12 @@ use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::join_token::redact_tokens;
 
 use crate::observe::file::SAMPLE_INVENTORY;
+use devices_command::DevicesArgs;
 use doctor_command::DoctorArgs;
 use failure::{Failure, USAGE};
 use join_command::JoinArgs;
 use node_command::NodeSettings;
+use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
 
 /// Hint for a join token that stands where a file is expected.
@@ -46,12 +50,16 @@ enum Action {
     Join(Box<JoinArgs>),
     /// Checks configuration, inventory, rights, certificate, clock and brokers, with a remedy for each problem.
     Doctor(Box<DoctorArgs>),
+    /// Prints which pods hold which device, as the running agent knows it.
+    Devices(Box<DevicesArgs>),
     /// Prints an inventory file with every field, for a host without Kubernetes.
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
     /// On a node other than the gateway of fabric mode tun: leads the node's pods to the gateway.
     Node(NodeSettings),
+    /// On a node with GPUs: tells the agent which pods hold which device, as the kubelet says.
+    ReadDevices(ReadDevicesSettings),
 }
 
 /// The whole of `main`.
@@ -108,12 +116,14 @@ async fn act(action: Action) -> Result<(), Failure> {
         Action::Run(settings) => run_command::run(*settings).await,
         Action::Join(args) => join_command::join(*args).await,
         Action::Doctor(args) => doctor_command::doctor(*args).await,
+        Action::Devices(args) => devices_command::devices(*args).await,
         Action::SampleInventory => {
             print!("{SAMPLE_INVENTORY}");
             Ok(())
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
+        Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
     }
 }
 

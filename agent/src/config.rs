@@ -185,7 +185,7 @@ pub struct Config {
     /// Admission webhooks. Absent: pods that could burst only get tolerations once they are pending, in leases on
     /// several nodes tenants state each container's part themselves, and a virtual node has one node.
     pub webhook: Option<WebhookSettings>,
-    /// How the use of lent leases is measured, besides by their pods.
+    /// How the use of GPUs is read, besides from pods and claims.
     pub usage: UsageSettings,
     /// Pods that prove each node before it lends. Absent: nodes lend unproved.
     pub canary: Option<CanarySettings>,
@@ -264,9 +264,11 @@ impl Config {
         if keepalive == 0 || keepalive > 120 {
             checks.refuse("fabric.keepaliveSeconds", keepalive, "want 1 to 120; 25 suits most");
         }
-        if let (Some(dcgm), None) = (&self.usage.dcgm, &self.kubernetes) {
-            let reason = "without kubernetes no pods use leases; leave it out";
-            checks.refuse("usage.dcgm", String::from(dcgm.clone()), reason);
+        for (field, endpoint) in [("usage.dcgm", &self.usage.dcgm), ("usage.devices", &self.usage.devices)] {
+            if let (Some(endpoint), None) = (endpoint, &self.kubernetes) {
+                let reason = "without kubernetes no pods use leases; leave it out";
+                checks.refuse(field, String::from(endpoint.clone()), reason);
+            }
         }
         if self.sharing.hold && self.kubernetes.is_none() {
             checks.refuse("sharing.hold", true, "placeholder pods need Kubernetes; leave it out with an inventoryFile");

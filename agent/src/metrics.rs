@@ -35,6 +35,10 @@ pub struct Metrics {
     pub drifted: IntGauge,
     /// Corrections of such pods, by outcome (`evicted`, `deleted`, `refused`, `failed`).
     pub drift_corrections: IntCounterVec,
+    /// Devices by use (`free`, `local`, `lent`, `overcommitted`), as kubelets and claims tell it.
+    pub devices: IntGaugeVec,
+    /// Device readers, by state (`read`, `failed`).
+    pub device_readers: IntGaugeVec,
     /// When the certificate ends, in seconds since 1970.
     pub certificate_not_after: IntGauge,
 }
@@ -66,8 +70,11 @@ impl Metrics {
             &["step"],
         )?;
         registry.register(Box::new(step_seconds.clone()))?;
-        let leases = IntGaugeVec::new(Opts::new("comity_agent_leases", "Leases here, by side."), &["side"])?;
-        registry.register(Box::new(leases.clone()))?;
+        let gauges = |name: &str, help: &str, label: &str| -> Result<IntGaugeVec, prometheus::Error> {
+            let gauges = IntGaugeVec::new(Opts::new(format!("comity_agent_{name}"), help), &[label])?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok(gauges)
+        };
         let measured = Opts::new(
             "comity_agent_fabric_measured_mbits",
             "Best rate within a day at which bytes arrived from a cluster through tunnels, in Mbit/s.",
@@ -84,12 +91,14 @@ impl Metrics {
             refused: counters("refused_total", "Messages that a broker refused for good.", &["code"])?,
             steps: counters("steps_total", "Steps carried out.", &["step", "outcome"])?,
             step_seconds,
-            leases,
+            leases: gauges("leases", "Leases here, by side.", "side")?,
             tunnels: gauge("tunnels", "Tunnels in the fabric.")?,
             lent_milli: gauge("lent_gpu_milli", "Thousandths of GPUs lent, by the agent's own count.")?,
             garbage: counter("garbage_collected_total", "Unwanted objects that were removed.")?,
             drifted: gauge("drifted_pods", "Pods of leases beyond their lease's part of their node.")?,
             drift_corrections: counters("drift_corrections_total", "Evictions of drifted pods.", &["outcome"])?,
+            devices: gauges("devices", "Devices by use; one that is held twice counts as overcommitted, too.", "use")?,
+            device_readers: gauges("device_readers", "Device readers that were read, and that were not.", "state")?,
             certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
         })
     }

@@ -39,6 +39,8 @@ pub use lent_pods::DriftedPod;
 pub use pod_facts::PLACEHOLDER_NAMESPACE;
 use serde::{Deserialize, Serialize};
 
+use crate::devices::DeviceTable;
+
 /// Bytes in a MiB.
 const MIB: u64 = 1 << 20;
 /// Nodes of one offer, as the broker bounds it.
@@ -97,6 +99,7 @@ pub fn no_leases() -> watch::Receiver<LentLeases> {
 pub struct Inventory {
     nodes: watch::Receiver<Nodes>,
     differences: watch::Receiver<Arc<LeaseDifferences>>,
+    devices: watch::Receiver<Arc<DeviceTable>>,
     task: JoinHandle<()>,
 }
 
@@ -112,7 +115,19 @@ impl Inventory {
         differences: watch::Receiver<Arc<LeaseDifferences>>,
         task: JoinHandle<()>,
     ) -> Self {
-        Self { nodes, differences, task }
+        Self { nodes, differences, devices: watch::channel(Arc::default()).1, task }
+    }
+
+    /// With the devices and their holders.
+    pub fn with_devices(mut self, devices: watch::Receiver<Arc<DeviceTable>>) -> Self {
+        self.devices = devices;
+        self
+    }
+
+    /// Follows the devices and their holders; empty where nobody tells them.
+    #[must_use]
+    pub fn devices(&self) -> watch::Receiver<Arc<DeviceTable>> {
+        self.devices.clone()
     }
 
     /// Follows the differences between leases and cluster.

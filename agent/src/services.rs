@@ -1,6 +1,8 @@
 //! Tasks that run beside the reconcile loop as long as the agent does.
 
 pub mod canary;
+pub mod device_conflicts;
+pub mod device_reader;
 pub mod drift;
 pub mod local_api;
 pub(crate) mod measured;

@@ -14,7 +14,6 @@ mod dcgm_scraper;
 mod gpu_load;
 mod lease_pod;
 mod lease_uses;
-mod metrics_text;
 mod use_watch;
 
 use std::sync::Arc;
@@ -23,12 +22,13 @@ use comity_runtime::Shutdown;
 use gpu_load::GpuLoad;
 use tokio::sync::watch;
 
-pub use dcgm_scraper::DcgmEndpoint;
+use crate::exporters::ExporterEndpoint;
+
 pub use lease_uses::{LeaseUse, LeaseUses};
 pub(crate) use use_watch::UseContext;
 
 /// Starts to observe; `dcgm` tells the load of GPUs.
-pub(crate) fn start(context: UseContext, dcgm: Option<DcgmEndpoint>, shutdown: &Shutdown) {
+pub(crate) fn start(context: UseContext, dcgm: Option<ExporterEndpoint>, shutdown: &Shutdown) {
     let load = dcgm.map(|endpoint| {
         let (load, known) = watch::channel(GpuLoad::default());
         shutdown.spawn(dcgm_scraper::scrape(endpoint, load, Arc::clone(&context.clock), shutdown.token()));

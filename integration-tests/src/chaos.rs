@@ -8,7 +8,11 @@
 //! ```
 //!
 //! The ledger compares the brokers' leases with the objects on the donors' API servers, and shares no code with either.
-//! It also compares the donors' nodes with their pods and leases: no node may stay over-committed. So every donor has an API server; origins share the remaining ones, and the others are hosts with an inventory file.
+//! It also compares the donors' nodes with their pods and leases: no node may stay over-committed. So every donor has an
+//! API server; origins share the remaining ones, and the others are hosts with an inventory file.
+//!
+//! Leases are compared device by device, as the brokers placed them. Local use is compared node by node: the nodes are
+//! simulated, so no kubelet gives devices to pods. Where one does, the scenario `real_kubelets` compares devices.
 
 mod chaos_policy;
 mod chaos_report;

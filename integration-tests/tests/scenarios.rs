@@ -33,6 +33,8 @@ mod explain;
 mod gpu_boxes;
 #[path = "scenarios/brokers/growth.rs"]
 mod growth;
+#[path = "scenarios/kubernetes/held_devices.rs"]
+mod held_devices;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
 #[path = "scenarios/brokers/later_brokers.rs"]

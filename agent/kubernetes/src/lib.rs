@@ -14,6 +14,7 @@ pub mod leader_lease;
 pub mod object_events;
 pub mod own_pods;
 pub mod pod_request;
+pub mod pod_resources;
 pub mod service_name;
 pub mod void_devices;
 pub mod watch_cache;

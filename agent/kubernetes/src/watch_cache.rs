@@ -61,6 +61,11 @@ impl<F: PartialEq> WatchCache<F> {
         self.complete
     }
 
+    /// The facts of one object.
+    pub fn get(&self, key: &str) -> Option<&F> {
+        self.facts.get(key)
+    }
+
     /// All facts, ordered by key.
     pub fn facts(&self) -> impl Iterator<Item = &F> + Clone {
         self.facts.values()

@@ -16,9 +16,10 @@ use super::agent_error::AgentError;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
-use crate::observe::kubernetes::ObserverOptions;
+use crate::observe::kubernetes::{DeviceReaders, ObserverOptions};
 use crate::observe::{self, Inventory, InventorySettings, PLACEHOLDER_NAMESPACE};
 use crate::services::canary::{self, CANARY_NAMESPACE, CanaryContext, CanaryResults, Unproved};
+use crate::services::device_conflicts::{self, ConflictContext};
 use crate::services::drift::{self, DriftContext};
 use crate::services::placeholders::{self, PlaceholderContext};
 
@@ -67,7 +68,12 @@ impl Platform {
         let api = KubernetesApi::connect(&source).await?;
         let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
         let lent = watch::Sender::default();
-        let options = ObserverOptions { mig: view, pending: Some(config.sharing.reclaim_for_pending.clone()) };
+        let readers = |endpoint| DeviceReaders { endpoint, clock: Arc::clone(clock) };
+        let options = ObserverOptions {
+            mig: view,
+            pending: Some(config.sharing.reclaim_for_pending.clone()),
+            readers: config.usage.devices.clone().map(readers),
+        };
         let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), options);
         let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
             .with_guest_labels(config.guest_labels());
@@ -118,6 +124,9 @@ impl Platform {
             clock: Arc::clone(&clock),
         };
         shutdown.spawn(drift::run(drift, shutdown.token()));
+        let conflicts =
+            ConflictContext { client: client.clone(), devices: self.inventory.devices(), metrics: metrics.clone() };
+        shutdown.spawn(device_conflicts::run(conflicts, shutdown.token()));
         if config.sharing.hold {
             let (image, lent) = (config.sharing.placeholder_image.clone(), self.lent.subscribe());
             let context = PlaceholderContext { client, image, lent, differences, clock };

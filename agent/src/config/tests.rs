@@ -130,7 +130,7 @@ fn data_settings_are_checked_and_become_a_section_of_the_offer() {
 
 #[test]
 fn the_load_of_gpus_is_read_over_http_where_there_are_pods() {
-    let config = read("kubernetes: {}\nusage: {dcgm: 'http://dcgm.gpu-operator'}\n").unwrap();
+    let config = read("kubernetes: {}\nusage: {dcgm: 'http://dcgm.gpu-operator:9400'}\n").unwrap();
     config.check().unwrap();
     assert_eq!(read(&config.dump()).unwrap(), config);
     assert!(config.dump().contains("http://dcgm.gpu-operator:9400/metrics"));
@@ -138,7 +138,7 @@ fn the_load_of_gpus_is_read_over_http_where_there_are_pods() {
     for part in ["usage.dcgm", "https://dcgm/metrics", "http://host:port/metrics"] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
-    let host = read("inventoryFile: /a\nusage: {dcgm: 'http://dcgm'}\n").unwrap().check().unwrap_err().to_string();
+    let host = read("inventoryFile: /a\nusage: {dcgm: 'http://dcgm:9400'}\n").unwrap().check().unwrap_err().to_string();
     assert!(host.contains("usage.dcgm") && host.contains("no pods"), "{host}");
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::gpu_resource::NVIDIA_MIG_PREFIX;
+use comity_agent_kubernetes::pod_resources::PodName;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
 use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
@@ -18,6 +19,7 @@ use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::ReclaimForPending;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
+use comity_runtime::Clock;
 use comity_types::LeaseId;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -30,8 +32,9 @@ use tokio::time::Instant;
 
 use super::dra_watch::{self, Published};
 use super::hami::hami_handshakes::HamiHandshakes;
-use super::inventory::build_nodes;
+use super::inventory::{BuiltInventory, build_nodes};
 use super::lent_pods::Guests;
+use super::lent_pods::held_devices::{self, FindPod};
 use super::node_facts::NodeFacts;
 use super::not_offered::NotOffered;
 use super::partial_object::Partial;
@@ -40,6 +43,8 @@ use super::pending_pods::{ClusterFacts, PendingPods};
 use super::pod_facts::{Names, PodFacts};
 use super::topology_watch::{self, Topologies};
 use super::{Inventory, InventorySettings, LeaseDifferences};
+use crate::devices::{self, DevicePages, DeviceTable};
+use crate::exporters::ExporterEndpoint;
 use crate::mig::mig_keeper::MigView;
 use crate::mig::mig_node::MigNode;
 
@@ -61,6 +66,16 @@ pub struct ObserverOptions {
     pub mig: Option<MigView>,
     /// Which pods that wait for leased GPUs count as local use; `None`: none.
     pub pending: Option<ReclaimForPending>,
+    /// Who tells the devices that pods hold.
+    pub readers: Option<DeviceReaders>,
+}
+
+/// The device readers of a cluster.
+pub struct DeviceReaders {
+    /// Their address.
+    pub endpoint: ExporterEndpoint,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
 }
 
 /// The same, with options.
@@ -68,11 +83,13 @@ pub fn observe_with(
     api: &KubernetesApi,
     settings: InventorySettings,
     leases: watch::Receiver<LentLeases>,
-    ObserverOptions { mig, pending }: ObserverOptions,
+    ObserverOptions { mig, pending, readers }: ObserverOptions,
 ) -> Inventory {
     let (nodes_sender, nodes) = watch::channel(None);
     let (differences_sender, differences) = watch::channel(Arc::default());
-    let publish = Publish { nodes: nodes_sender, differences: differences_sender };
+    let (devices_sender, table) = watch::channel(Arc::default());
+    let publish =
+        Publish { nodes: nodes_sender, differences: differences_sender, devices: devices_sender, logged: Vec::new() };
     let client = api.client();
     let streams = Streams {
         nodes: watcher::watcher(Api::<Partial<Node>>::all(client.clone()), watcher::Config::default())
@@ -99,25 +116,36 @@ pub fn observe_with(
     };
     let (publish_topologies, topologies) = watch::channel(None);
     let (publish_devices, devices) = watch::channel(None);
+    let (publish_pages, pages) = watch::channel(None);
+    let read_pages = async move {
+        match readers {
+            Some(DeviceReaders { endpoint, clock }) => devices::follow(endpoint, publish_pages, clock).await,
+            None => std::future::pending().await,
+        }
+    };
     let task = async move {
         tokio::select! {
             () = follow(
                 streams,
-                OtherFacts { topologies, devices, leases },
-                Output { settings, publish, mig, pending: pending.map(PendingPods::new), logged: Vec::new() },
+                OtherFacts { topologies, devices, leases, pages },
+                Output { settings, publish, mig, pending: pending.map(PendingPods::new) },
             ) => {}
             // These end only with their receivers.
             () = topology_watch::follow(client.clone(), publish_topologies) => {}
             () = dra_watch::follow(client, publish_devices) => {}
+            () = read_pages => {}
         }
     };
-    Inventory::with_leases(nodes, differences, tokio::spawn(task))
+    Inventory::with_leases(nodes, differences, tokio::spawn(task)).with_devices(table)
 }
 
 /// Where the observer's results go.
 struct Publish {
     nodes: watch::Sender<Nodes>,
     differences: watch::Sender<Arc<LeaseDifferences>>,
+    devices: watch::Sender<Arc<DeviceTable>>,
+    /// What was logged last.
+    logged: Vec<NotOffered>,
 }
 
 /// Where the inventory goes.
@@ -126,8 +154,6 @@ struct Output {
     publish: Publish,
     mig: Option<MigView>,
     pending: Option<PendingPods>,
-    /// What was logged last.
-    logged: Vec<NotOffered>,
 }
 
 struct Streams<N, P, S> {
@@ -142,6 +168,7 @@ struct OtherFacts {
     topologies: watch::Receiver<Topologies>,
     devices: watch::Receiver<Published>,
     leases: watch::Receiver<LentLeases>,
+    pages: watch::Receiver<Option<Arc<DevicePages>>>,
 }
 
 /// A pod that matters to the inventory.
@@ -163,12 +190,23 @@ struct ObservedCluster {
     leases: LentLeases,
     topologies: Topologies,
     devices: Published,
+    /// Devices that kubelets tell; `None` until a round is read.
+    pages: Option<Arc<DevicePages>>,
     handshakes: HamiHandshakes,
+}
+
+impl FindPod for ObservedCluster {
+    fn find(&self, pod: &PodName) -> Option<&PodFacts> {
+        match self.pods.get(&format!("{}/{}", pod.namespace, pod.name))? {
+            ObservedPod::OnNode(pod) => Some(pod),
+            ObservedPod::Pending(_) => None,
+        }
+    }
 }
 
 async fn follow<N, P, S>(
     mut streams: Streams<N, P, S>,
-    OtherFacts { mut topologies, mut devices, mut leases }: OtherFacts,
+    OtherFacts { mut topologies, mut devices, mut leases, mut pages }: OtherFacts,
     mut output: Output,
 ) where
     N: Stream<Item = Watch<Partial<Node>>> + Unpin,
@@ -203,6 +241,10 @@ async fn follow<N, P, S>(
             }
             Ok(()) = devices.changed() => {
                 seen.devices.clone_from(&devices.borrow_and_update());
+                true
+            }
+            Ok(()) = pages.changed() => {
+                seen.pages.clone_from(&pages.borrow_and_update());
                 true
             }
             () = output.book_changed() => true,
@@ -347,25 +389,40 @@ impl Output {
             }
             None => None,
         };
+        let devices = seen.devices.clone().unwrap_or_default();
+        let pages = seen.pages.clone().unwrap_or_default();
+        let table = held_devices::table(&pages, seen, &guests, &devices);
+        let overcommitted: BTreeSet<String> = table.conflicts().into_iter().map(|conflict| conflict.node).collect();
         let node = |facts| {
-            let judged = seen.handshakes.judged(facts, now);
-            match book.as_ref().and_then(|book| book.nodes.get(&facts.name)) {
-                Some(layouts) => Cow::Owned(NodeFacts { layouts: Some(layouts.clone()), ..judged.into_owned() }),
-                None => judged,
+            let mut judged = seen.handshakes.judged(facts, now);
+            if let Some(layouts) = book.as_ref().and_then(|book| book.nodes.get(&facts.name)) {
+                judged.to_mut().layouts = Some(layouts.clone());
             }
+            if overcommitted.contains(&facts.name) {
+                judged.to_mut().schedulable = false;
+            }
+            judged
         };
         let nodes: Vec<Cow<'_, NodeFacts>> = seen.nodes.facts().map(node).collect();
         let nodes: Vec<&NodeFacts> = nodes.iter().map(|node| &**node).collect();
-        let devices = seen.devices.clone().unwrap_or_default();
         let topologies = seen.topologies.clone().unwrap_or_default();
         let waiting = self.pending.as_mut().map_or_else(Vec::new, |pending| {
             let cluster = ClusterFacts { nodes: &nodes, guests: &guests, salt: &self.settings.salt };
             pending.counted(seen.pending_pods(), seen.pods_on_nodes(), &cluster, now)
         });
-        let pods = seen.pods_on_nodes().chain(&waiting);
+        let pods: Vec<Cow<'_, PodFacts>> =
+            seen.pods_on_nodes().chain(&waiting).map(|pod| held_devices::with_held(pod, &pages)).collect();
+        let pods = pods.iter().map(|pod| &**pod);
         let built = build_nodes(nodes.iter().copied(), pods, &guests, &topologies, &devices, &self.settings);
-        if built.not_offered != self.logged {
-            for left in &built.not_offered {
+        self.publish.send(built, table);
+    }
+}
+
+impl Publish {
+    fn send(&mut self, built: BuiltInventory, table: DeviceTable) {
+        let BuiltInventory { nodes, not_offered, drifted, unmarked, unused } = built;
+        if not_offered != self.logged {
+            for left in &not_offered {
                 tracing::warn!(
                     node = left.node,
                     resource = left.resource,
@@ -373,20 +430,27 @@ impl Output {
                     "these devices are not offered"
                 );
             }
-            self.logged = built.not_offered;
+            self.logged = not_offered;
         }
-        let differences = LeaseDifferences { drifted: built.drifted, unmarked: built.unmarked, unused: built.unused };
-        self.publish.differences.send_if_modified(|current| {
+        let differences = LeaseDifferences { drifted, unmarked, unused };
+        self.differences.send_if_modified(|current| {
             let differs = **current != differences;
             if differs {
                 *current = Arc::new(differences);
             }
             differs
         });
-        self.publish.nodes.send_if_modified(|current| {
-            let differs = current.as_ref().is_none_or(|nodes| **nodes != built.nodes);
+        self.devices.send_if_modified(|current| {
+            let differs = **current != table;
             if differs {
-                *current = Some(Arc::new(built.nodes));
+                *current = Arc::new(table);
+            }
+            differs
+        });
+        self.nodes.send_if_modified(|current| {
+            let differs = current.as_ref().is_none_or(|known| **known != nodes);
+            if differs {
+                *current = Some(Arc::new(nodes));
             }
             differs
         });

@@ -7,6 +7,8 @@
 //! starts or ends: its pods come later and go earlier. Pods of a lease that is not in force here count as local use:
 //! the broker counts nothing for them.
 
+pub(crate) mod held_devices;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -89,8 +91,7 @@ pub(crate) fn divide<'a>(
     guests: &Guests,
     salt: &NodeSalt,
 ) -> NodeUse<'a> {
-    let users: BTreeMap<&str, LeaseId> =
-        guests.leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect();
+    let users = guests.users();
     let mut found = NodeUse::default();
     let mut of_leases: BTreeMap<(LeaseId, &str), Vec<CountedPod<'a>>> = BTreeMap::new();
     for pod in pods {
@@ -121,17 +122,20 @@ pub(crate) fn divide<'a>(
         }
         // Pods that are going hold nothing for long, so they count last.
         pods.sort_by_key(|CountedPod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
-        let beyond = beyond(&pods, allowed);
+        let beyond = beyond(&pods, lease, allowed);
         found.local_pods.extend(beyond.iter().map(|CountedPod { pod, .. }| *pod));
-        let drifted = beyond.into_iter().rev().map(|CountedPod { pod, guest }| DriftedPod {
-            lease: id,
-            namespace: pod.namespace.to_string(),
-            name: guest.name.clone(),
-            uid: guest.uid.clone(),
-            node: node.to_owned(),
-            resource: lease.resource.clone(),
-            allowed: limit(&lease.resource),
-            held: pod.request(&lease.resource),
+        let drifted = beyond.into_iter().rev().map(|CountedPod { pod, guest }| {
+            let resource = foreign_gpus(pod, lease).unwrap_or(&lease.resource);
+            DriftedPod {
+                lease: id,
+                namespace: pod.namespace.to_string(),
+                name: guest.name.clone(),
+                uid: guest.uid.clone(),
+                node: node.to_owned(),
+                resource: resource.to_owned(),
+                allowed: allowed.and_then(|allowed| allowed.get(resource)).copied().unwrap_or(0),
+                held: pod.request(resource),
+            }
         });
         found.drifted.extend(drifted);
     }
@@ -145,13 +149,24 @@ struct CountedPod<'a> {
     guest: &'a GuestPod,
 }
 
-/// The running pods, oldest first, that do not fit into the devices that the older ones leave.
-fn beyond<'a>(pods: &[CountedPod<'a>], allowed: Option<&BTreeMap<String, u64>>) -> Vec<CountedPod<'a>> {
+/// The GPUs of another class that a pod of a lease has.
+fn foreign_gpus<'a>(pod: &'a PodFacts, lease: &LentLease) -> Option<&'a str> {
+    let is_foreign = |name: &str| gpu_resource::counts_gpus(name) && name != lease.resource;
+    pod.requests.iter().find(|(name, amount)| *amount > 0 && is_foreign(name)).map(|(name, _)| &**name)
+}
+
+/// The running pods, oldest first, that do not fit into the devices that the older ones leave, or have others.
+fn beyond<'a>(
+    pods: &[CountedPod<'a>],
+    lease: &LentLease,
+    allowed: Option<&BTreeMap<String, u64>>,
+) -> Vec<CountedPod<'a>> {
     let devices = allowed.into_iter().flatten().filter(|(name, _)| gpu_resource::is_extended(name));
     let mut left: BTreeMap<&str, u64> = devices.map(|(name, amount)| (name.as_str(), *amount)).collect();
     let mut beyond = Vec::new();
     for pod in pods {
-        if allowed.is_some() && left.iter().all(|(name, left)| pod.pod.request(name) <= *left) {
+        let has_its_own = allowed.is_some() && foreign_gpus(pod.pod, lease).is_none();
+        if has_its_own && left.iter().all(|(name, left)| pod.pod.request(name) <= *left) {
             for (name, left) in &mut left {
                 *left -= pod.pod.request(name);
             }
@@ -166,6 +181,11 @@ impl Guests {
     /// All namespaces of guests.
     pub(crate) fn namespaces(&self) -> BTreeSet<String> {
         self.lease_namespaces.keys().chain(&self.liqo_namespaces).cloned().collect()
+    }
+
+    /// Leases in force by the user of Liqo that makes their pods.
+    fn users(&self) -> BTreeMap<&str, LeaseId> {
+        self.leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect()
     }
 
     /// Whether a pod only holds a GPU for a lease in force, which accounts for it.

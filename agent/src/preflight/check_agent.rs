@@ -6,9 +6,11 @@ use comity_runtime::checks::{Check, CheckList};
 
 use super::check_udp;
 use crate::config::Config;
-use crate::services::local_api::{SOCKET, fetch_status};
+use crate::devices::ReaderCounts;
+use crate::services::local_api::{SOCKET, Status, fetch_status};
 
 const AGENT_CHECK: &str = "agent";
+const DEVICES_CHECK: &str = "devices";
 
 pub(super) async fn check(config: &Config, list: &mut CheckList) {
     let status = fetch_status(&config.state_dir.join(SOCKET)).await;
@@ -24,6 +26,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
             ),
         },
     });
+    list.extend(status.as_ref().ok().and_then(|status| device_readers(config, status)));
     list.push(match status {
         Ok(status) if status.connected => {
             let (tunnels, lent, borrowed) = (status.tunnels.len(), status.lent.len(), status.borrowed.len());
@@ -37,4 +40,46 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
         }
         Err(error) => Check::warning(AGENT_CHECK, error.to_string(), "run `comity-agent run`, as the agent's user"),
     });
+}
+
+/// Whether kubelets tell which pods hold which device; `None` on a host without Kubernetes.
+fn device_readers(config: &Config, status: &Status) -> Option<Check> {
+    config.kubernetes.as_ref()?;
+    if config.usage.devices.is_none() {
+        let detail = "no device reader: the requests of pods tell how many devices they hold, and not which";
+        return Some(Check::ok(DEVICES_CHECK, detail));
+    }
+    let ReaderCounts { read, failed } = status.device_readers;
+    if failed > 0 || read == 0 {
+        return Some(Check::warning(
+            DEVICES_CHECK,
+            format!("device readers that answer: {read}, that do not: {failed}"),
+            "see the agent's log for the reasons, and kubectl -n comity-devices get pods (deploy/agent/devices.yaml)",
+        ));
+    }
+    Some(Check::ok(DEVICES_CHECK, format!("device readers that answer: {read}")))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_runtime::checks::Outcome;
+
+    use super::*;
+    use crate::config::KubernetesConfig;
+
+    #[test]
+    fn missing_device_readers_are_told() {
+        let mut config = Config { kubernetes: Some(KubernetesConfig::default()), ..Config::default() };
+        let mut status = Status::default();
+        let absent = device_readers(&config, &status).unwrap();
+        assert!(absent.result == Outcome::Ok && absent.detail.contains("no device reader"), "{absent:?}");
+        config.usage.devices = Some("http://device-readers.comity-devices:7484".parse().unwrap());
+        for (read, failed, expected) in [(0, 0, Outcome::Warning), (2, 1, Outcome::Warning), (2, 0, Outcome::Ok)] {
+            status.device_readers = ReaderCounts { read, failed };
+            assert_eq!(device_readers(&config, &status).unwrap().result, expected, "{read} {failed}");
+        }
+        config.kubernetes = None;
+        assert!(device_readers(&config, &status).is_none());
+    }
 }

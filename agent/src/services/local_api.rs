@@ -1,11 +1,12 @@
-//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status` and
-//! `GET /v1/leases/{id}/kubeconfig`. Whoever may open the socket (mode 0600) may read the kubeconfigs. Nothing here
+//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status`, `GET /v1/devices`
+//! and `GET /v1/leases/{id}/kubeconfig`. Whoever may open the socket (mode 0600) may read the kubeconfigs. Nothing here
 //! changes state.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
+use crate::devices::{DeviceTable, ReaderCounts};
 use crate::reconcile::parts::{Access, Parts, Ranges};
 use crate::services::canary::Unproved;
 
@@ -31,8 +33,8 @@ use crate::services::canary::Unproved;
 pub const SOCKET: &str = "agent.sock";
 /// Most concurrent requests.
 const CONCURRENT_REQUESTS: usize = 32;
-/// Largest answer that a client accepts.
-const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Largest answer that a client accepts: the devices of some thousand nodes.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Listening or calling failed.
@@ -67,7 +69,7 @@ pub enum LocalApiError {
 }
 
 /// Status of an agent, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// This cluster.
     pub cluster: String,
@@ -98,6 +100,9 @@ pub struct Status {
     /// Nodes that lend nothing until their canary finishes or sees no GPU, with the reason.
     #[serde(default)]
     pub unproved: BTreeMap<String, String>,
+    /// Device readers.
+    #[serde(default)]
+    pub device_readers: ReaderCounts,
 }
 
 /// The state that is shown.
@@ -109,6 +114,8 @@ pub struct Shown {
     pub desired: watch::Receiver<Update>,
     /// Nodes that may not lend yet.
     pub unproved: watch::Receiver<Unproved>,
+    /// Devices and their holders.
+    pub devices: watch::Receiver<Arc<DeviceTable>>,
 }
 
 /// Serves until told to stop.
@@ -132,6 +139,7 @@ pub fn serve(
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
     let router = Router::new()
         .route("/v1/status", get(status))
+        .route("/v1/devices", get(devices))
         .route("/v1/leases/{id}/kubeconfig", get(kubeconfig))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
         .with_state(shown);
@@ -148,7 +156,7 @@ pub fn serve(
 }
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
-    let Shown { parts, desired, unproved } = shown;
+    let Shown { parts, desired, unproved, devices } = shown;
     let Parts { member, store, tunnels, connections, networks, remap_book, .. } = parts;
     let records = store.records();
     let (connected, revision) = {
@@ -181,7 +189,12 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
         unproved: BTreeMap::clone(&unproved.borrow()),
+        device_readers: devices.borrow().readers(),
     })
+}
+
+async fn devices(State(shown): State<Shown>) -> Json<DeviceTable> {
+    Json(DeviceTable::clone(&shown.devices.borrow()))
 }
 
 fn remapped(Ranges(ranges): &Ranges) -> BTreeMap<String, BTreeMap<String, String>> {
@@ -228,6 +241,16 @@ pub async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<SecretString
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
 pub async fn fetch_status(socket: &Path) -> Result<Status, LocalApiError> {
     let bytes = fetch(socket, "/v1/status").await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
+}
+
+/// Reads the devices and their holders from the agent behind a socket.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn fetch_devices(socket: &Path) -> Result<DeviceTable, LocalApiError> {
+    let bytes = fetch(socket, "/v1/devices").await?;
     serde_json::from_slice(&bytes)
         .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
 }

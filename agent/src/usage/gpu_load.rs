@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::metrics_text::samples;
+use crate::exporters::metrics_text::samples;
 
 /// Per cent of time in which a kernel ran on a GPU. Absent for MIG instances.
 const GPU_UTIL: &str = "DCGM_FI_DEV_GPU_UTIL";

@@ -67,7 +67,7 @@ pub(crate) async fn local_use(nodes: &watch::Receiver<Nodes>, name: &str, milli:
 }
 
 /// Binds a pod to a node past the scheduler.
-async fn bind(pods: &Api<Pod>, name: &str, node: &str) {
+pub(crate) async fn bind(pods: &Api<Pod>, name: &str, node: &str) {
     let binding = Binding {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
         target: ObjectReference {
@@ -81,7 +81,7 @@ async fn bind(pods: &Api<Pod>, name: &str, node: &str) {
 }
 
 /// A pod that no scheduler places.
-fn unscheduled(name: &str, gpus: u32) -> Pod {
+pub(crate) fn unscheduled(name: &str, gpus: u32) -> Pod {
     let mut pod = pod(name, GPU, gpus);
     pod.spec.as_mut().unwrap().scheduler_name = Some("nobody".to_owned());
     pod

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::facts::LeaseFacts;
 
-/// A node may be over-committed for this long: the agent observes it, the broker waits five seconds for it to pass, and
-/// either may be down for a while.
+/// A node may be over-committed for this long. Without faults it takes about six seconds: the agent gathers changes for
+/// 0.2 s, and the broker waits five for local use to pass. A fault of the agent, its line or its API server lasts up to
+/// 20 s, the next may follow 4 s later, and all brokers may be down in between.
 const OVERCOMMITTED_FOR_AT_MOST: Duration = Duration::from_secs(120);
 
 /// A node.

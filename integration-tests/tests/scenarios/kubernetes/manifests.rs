@@ -137,8 +137,8 @@ fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
     let listed: Vec<_> = rights["resources"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     for entry in std::fs::read_dir(deploy().join("agent")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        // The donor writes its own names and programs into these.
-        let is_optional = matches!(name.as_str(), "mig.yaml" | "clean.yaml");
+        // The donor writes its own names and programs into these, or chooses them by usage.devices.
+        let is_optional = matches!(name.as_str(), "mig.yaml" | "clean.yaml" | "devices.yaml");
         assert!(
             is_optional || !name.ends_with(".yaml") || listed.contains(&name.as_str()),
             "{name} is not in {listed:?}"
@@ -234,6 +234,36 @@ fn replicas_share_one_lease_and_one_secret() {
     let spread = &patch["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"];
     let term = &spread["requiredDuringSchedulingIgnoredDuringExecution"][0];
     assert_eq!(term["topologyKey"], "kubernetes.io/hostname");
+}
+
+#[test]
+fn a_device_reader_has_one_folder_of_its_node_and_no_credentials() {
+    let file = "agent/devices.yaml";
+    let pod = &object(file, "DaemonSet", "device-reader")["spec"]["template"]["spec"];
+    assert_eq!((&pod["automountServiceAccountToken"], &pod["serviceAccountName"]), (&json!(false), &Value::Null));
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(pod[host].is_null(), "{host}");
+    }
+    let [reader] = pod["containers"].as_array().unwrap().as_slice() else { panic!("{pod}") };
+    assert_eq!(
+        reader["securityContext"],
+        json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
+    );
+    let [volume] = pod["volumes"].as_array().unwrap().as_slice() else { panic!("{pod}") };
+    let folder = "/var/lib/kubelet/pod-resources";
+    assert_eq!(volume["hostPath"], json!({"path": folder, "type": "Directory"}));
+    let mounts = json!([{"name": volume["name"], "mountPath": folder, "readOnly": true}]);
+    assert_eq!(reader["volumeMounts"], mounts);
+
+    let service = object(file, "Service", "device-readers");
+    assert_eq!(service["spec"]["clusterIP"], "None", "the agent reads every address of the name");
+    assert_eq!(
+        service["spec"]["selector"],
+        object(file, "DaemonSet", "device-reader")["spec"]["selector"]["matchLabels"]
+    );
+    assert_eq!(service["spec"]["ports"][0]["port"], reader["ports"][0]["containerPort"]);
+    let kinds: Vec<Value> = documents(&deploy().join(file)).iter().map(|document| document["kind"].clone()).collect();
+    assert_eq!(kinds, ["Namespace", "Service", "DaemonSet"], "no rights");
 }
 
 /// The agent binds the role with rights on gateways and keys itself, in namespaces that an admission policy allows.

@@ -14,6 +14,7 @@ use crate::OrLogs as _;
 use crate::agents_account::agents_account;
 use crate::canaries;
 use crate::gpu_boxes::{self, GpuNode};
+use crate::held_devices;
 use crate::mig_box::{self, MigManager};
 use crate::two_classes::TenantLease;
 
@@ -36,6 +37,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     mig_box::is_offered_cut(&federation, DONOR).await;
     canaries::prove_all(&federation, &clusters.donor, DONOR).await;
 
+    let reader = held_devices::start_reader(&federation, &clusters.donor);
     // One lease of each card: two L40S, and a half of an H100, for which a GPU is cut.
     let whole = TenantLease::of(&federation, &clusters, 2, "midrange", &[]).await;
     let half = TenantLease::of(&federation, &clusters, 1, "frontier", &["--mig", "3g.40gb"]).await;
@@ -44,6 +46,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     // It sees exactly its devices, and its log is read through the tunnel.
     assert_eq!(devices.len(), 2, "{devices:?}");
     assert!(log.contains("NVIDIA_VISIBLE_DEVICES"), "{log}");
+    held_devices::are_as_containers_have_them(&federation, &clusters.donor, DONOR, &whole, &log).await;
     the_container_is_alone(&whole).await;
     mig_box::has_one_instance(&half.run(&federation, "half").await);
     // The other GPU is cut and merged back beside it.
@@ -71,7 +74,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     whole.ends(&federation).await;
     gpu_boxes::each_is_offered_as_it_is(&node).await;
     canaries::an_exposed_node_does_not_lend(&node, &binaries).await;
-    drop((federation, whole, half));
+    drop((reader, federation, whole, half));
     if let Some(clusters) = Arc::into_inner(clusters) {
         clusters.stop().await.unwrap();
     }
@@ -89,8 +92,9 @@ async fn federation_of(clusters: &Arc<RealClusters>) -> Federation {
     .unwrap();
     let account = agents_account(&clusters.donor, federation.dir(), &["mig.yaml", "canary.yaml"]).await;
     canaries::import_image(&clusters.donor, federation.dir()).await;
-    let donors_sections = format!("{}{}", mig_box::AGENT_SECTION, canaries::agent_section());
     let (origin, donor) = (&clusters.origin, &clusters.donor);
+    let donors_sections =
+        [mig_box::AGENT_SECTION, &canaries::agent_section(), &held_devices::agent_section(donor)].concat();
     for (cluster, real, at, kubeconfig, more) in [
         (ORIGIN, origin, Where::Origin, origin.admin_kubeconfig_path(), ""),
         (DONOR, donor, Where::Donor, account, donors_sections.as_str()),

@@ -4,21 +4,26 @@ use std::borrow::Cow;
 
 /// One line with a value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample<'t> {
-    pub(super) name: &'t str,
+pub(crate) struct Sample<'t> {
+    pub(crate) name: &'t str,
     labels: Vec<(&'t str, Cow<'t, str>)>,
-    pub(super) value: f64,
+    pub(crate) value: f64,
 }
 
 impl Sample<'_> {
     /// A label's value; empty for an absent label, as in Prometheus.
-    pub(super) fn label(&self, name: &str) -> &str {
+    pub(crate) fn label(&self, name: &str) -> &str {
         self.labels.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
     }
 }
 
+/// A label's value as it is written between quotes.
+pub(crate) fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// The samples of the metrics in `names`. Lines that cannot be read are left out.
-pub(super) fn samples<'t>(text: &'t str, names: &[&str]) -> impl Iterator<Item = Sample<'t>> {
+pub(crate) fn samples<'t>(text: &'t str, names: &[&str]) -> impl Iterator<Item = Sample<'t>> {
     text.lines()
         .filter(|line| names.iter().any(|name| line.starts_with(name)))
         .filter_map(sample)
@@ -88,6 +93,14 @@ mod tests {
         assert_eq!(all.iter().map(|one| one.value).collect::<Vec<_>>(), [1.0, 0.0]);
         let first = all.first().unwrap();
         assert_eq!((first.label("a"), first.label("b"), first.label("c")), ("1", "x \"y\" \\ z\n", ""));
+    }
+
+    #[test]
+    fn an_escaped_value_is_read_as_it_was() {
+        for value in ["GPU-1::2", "a\"b\\c\nd", ""] {
+            let line = format!("up{{a=\"{}\"}} 1", escaped(value));
+            assert_eq!(samples(&line, &["up"]).next().unwrap().label("a"), value);
+        }
     }
 
     #[test]
