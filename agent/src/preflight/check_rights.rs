@@ -3,7 +3,6 @@
 use comity_agent_delivery::CLEANING_NAMESPACE;
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::dynamic_resources::{DRA_GROUP, DRA_VERSION};
-use comity_agent_kubernetes::own_pods::PodNamespace;
 use comity_runtime::checks::{Check, CheckList};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview};
 use kube::api::PostParams;
@@ -52,7 +51,8 @@ const NEEDED: [NeededRight; 13] = [
 pub(super) struct SettingRights {
     check: &'static str,
     setting: &'static str,
-    place: PodNamespace,
+    namespace: &'static str,
+    manifest: &'static str,
     effect: &'static str,
     needed: &'static [NeededRight],
 }
@@ -61,7 +61,8 @@ pub(super) struct SettingRights {
 pub(super) const HOLD: SettingRights = SettingRights {
     check: "hold",
     setting: "sharing.hold",
-    place: PLACEHOLDER_NAMESPACE,
+    namespace: PLACEHOLDER_NAMESPACE.name,
+    manifest: PLACEHOLDER_NAMESPACE.manifest,
     effect: "placeholders can hold leased GPUs",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
@@ -70,7 +71,8 @@ pub(super) const HOLD: SettingRights = SettingRights {
 pub(super) const CLEAN: SettingRights = SettingRights {
     check: "clean",
     setting: "sharing.cleanNodes",
-    place: CLEANING_NAMESPACE,
+    namespace: CLEANING_NAMESPACE.name,
+    manifest: CLEANING_NAMESPACE.manifest,
     effect: "pods can clean nodes after leases",
     needed: &[
         right("get", "", "podtemplates", "comity-clean"),
@@ -83,7 +85,8 @@ pub(super) const CLEAN: SettingRights = SettingRights {
 pub(super) const CANARY: SettingRights = SettingRights {
     check: "canary",
     setting: "canary",
-    place: CANARY_NAMESPACE,
+    namespace: CANARY_NAMESPACE.name,
+    manifest: CANARY_NAMESPACE.manifest,
     effect: "canaries can prove nodes",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
@@ -107,15 +110,15 @@ pub(super) const STANDBY: SettingRights = SettingRights {
 pub(super) async fn check_setting(client: &Client, of: &SettingRights, list: &mut CheckList) {
     let mut missing = Vec::new();
     for right in of.needed {
-        if !matches!(is_granted(client, right, Some(of.place.name)).await, Ok(true)) {
-            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.place.name));
+        if !matches!(is_granted(client, right, Some(of.namespace)).await, Ok(true)) {
+            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.namespace));
         }
     }
     list.push(if missing.is_empty() {
-        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.place.name))
+        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.namespace))
     } else {
         let detail = format!("{} is set, and rights are missing: {}", of.setting, missing.join(", "));
-        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.place.manifest))
+        Check::failed(of.check, detail, format!("kubectl apply -f {}", of.manifest))
     });
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn lent_resources(lease: &DonorLease, sharing: &LeaseSharing) -> BTre
     let leased = &lease.placement.resource_name;
     let counted = GpuClass::of_quota_name(leased).is_none().then(|| leased.clone());
     let of_hami = sharing.hami().map(|_| [MEMORY_RESOURCE, CORES_RESOURCE].map(str::to_owned));
-    let functions = lease.functions().into_iter().map(|(resource, _)| resource.to_owned());
+    let functions = lease.functions().into_keys().map(str::to_owned);
     counted.into_iter().chain(of_hami.into_iter().flatten()).chain(functions).collect()
 }
 

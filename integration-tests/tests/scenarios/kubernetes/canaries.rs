@@ -59,7 +59,7 @@ pub(crate) async fn an_exposed_node_does_not_lend(on: &GpuNode<'_>, binaries: &B
         // Neither boot nor version changed, so the agent keeps its proof until somebody removes that.
         donor.kubectl(&["-n", "comity-canary", "delete", "pods", "--all"]).await.or_logs(federation);
         until(&format!("a canary to tell that the devices are {setting:?}"), PATIENCE, async || {
-            let (lends, reason) = (self::lends(&offered(on).await?), reasons(donor).await?);
+            let (lends, reason) = (lends(&offered(on).await?), reasons(donor).await?);
             let is_told = reason.contains("/dev/nvidia0") && reason.contains("/dev/nvidia1");
             ensure!(lends == expected && is_told, "{lends} {reason}; {:#?}", canaries(donor).await?);
             Ok(Some(()))
