@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls_pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 /// Most concurrent connections: each API server keeps a few.
 const MAX_CONNECTIONS: usize = 64;
@@ -56,10 +57,13 @@ pub async fn listen(address: SocketAddr, field: &str, clock: &dyn Clock) -> TcpL
     }
 }
 
-/// Serves forever. Each connection gets the current service; while there is none, connections are closed.
+/// Serves until it is dropped. Each connection gets the current service; while there is none, connections are closed.
 pub async fn serve<T: HttpsService>(listener: TcpListener, service: watch::Receiver<Option<Arc<T>>>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Dropping it ends the connections: clients keep them open, and would ask a server that was stopped.
+    let mut connections = JoinSet::new();
     loop {
+        while connections.try_join_next().is_some() {}
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
@@ -71,7 +75,7 @@ pub async fn serve<T: HttpsService>(listener: TcpListener, service: watch::Recei
             }
         };
         let service = service.borrow().clone();
-        tokio::spawn(async move {
+        connections.spawn(async move {
             if let Some(service) = service
                 && let Err(error) = connection(stream, service).await
             {
