@@ -50,7 +50,7 @@ enum Action {
     Join(Box<JoinArgs>),
     /// Checks configuration, inventory, rights, certificate, clock and brokers, with a remedy for each problem.
     Doctor(Box<DoctorArgs>),
-    /// Prints which pods hold which device, as the running agent knows it.
+    /// Prints which pods hold which device.
     Devices(Box<DevicesArgs>),
     /// Prints an inventory file with every field, for a host without Kubernetes.
     SampleInventory,
@@ -58,7 +58,7 @@ enum Action {
     IdentityKey(Box<Settings>),
     /// On a node other than the gateway of fabric mode tun: leads the node's pods to the gateway.
     Node(NodeSettings),
-    /// On a node with GPUs: tells the agent which pods hold which device, as the kubelet says.
+    /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
 }
 

@@ -14,7 +14,7 @@ use crate::binaries::Binaries;
 /// Device nodes of the stand-in for the driver, as the script `real-clusters` makes them.
 const DEVICES: &str = "/run/nvidia/driver/dev";
 const RUNC: &str = "default_runtime_name = \"runc\"";
-const NVIDIA: &str = "default_runtime_name = \"nvidia\"";
+const NVIDIA_BY_DEFAULT: &str = "default_runtime_name = \"nvidia\"";
 
 /// What NVIDIA's container runtime does with `NVIDIA_VISIBLE_DEVICES` of containers without privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl RealCluster {
         let path = folder.join("containerd.toml");
         let before =
             fs::read_to_string(&path).map_err(|source| RealClustersError::Io { path: path.clone(), source })?;
-        if before.contains(NVIDIA) {
+        if before.contains(NVIDIA_BY_DEFAULT) {
             return Ok(());
         }
         write("containerd.toml", &with_nvidia_runtime(&before, &binaries.program("nvidia-container-runtime")))?;
@@ -87,7 +87,7 @@ fn cdi_specification<'a>(device_nodes: impl Iterator<Item = &'a str>) -> String 
 /// The change that `nvidia-ctk runtime configure --runtime=containerd --set-as-default` makes.
 fn with_nvidia_runtime(containerd: &str, program: &Path) -> String {
     const RUNTIME: &str = "plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia";
-    let before = containerd.replace(RUNC, NVIDIA);
+    let before = containerd.replace(RUNC, NVIDIA_BY_DEFAULT);
     let program = program.display();
     format!(
         "{before}\n[{RUNTIME}]\n  runtime_type = \"io.containerd.runc.v2\"\n[{RUNTIME}.options]\n  BinaryName = \
@@ -110,7 +110,7 @@ mod tests {
     fn the_runtime_becomes_the_default() {
         let text = with_nvidia_runtime("a\n    default_runtime_name = \"runc\"\n", Path::new("/bin/runtime"));
         assert!(
-            text.contains(NVIDIA) && !text.contains(RUNC) && text.contains("BinaryName = \"/bin/runtime\""),
+            text.contains(NVIDIA_BY_DEFAULT) && !text.contains(RUNC) && text.contains("BinaryName = \"/bin/runtime\""),
             "{text}"
         );
     }
