@@ -72,7 +72,7 @@ struct JoinedCluster {
     store: Store,
 }
 
-/// What people and monitoring see of this process.
+/// Metrics, probes, and the server of both.
 struct Observability {
     metrics: Metrics,
     readiness: Readiness,
@@ -87,7 +87,7 @@ struct BrokerAccess {
     tls: ClientTls,
 }
 
-/// What surrounds the parts of an agent.
+/// What an agent runs with, besides its parts.
 struct Shell {
     observability: Observability,
     role: ActiveRole,

@@ -297,6 +297,11 @@ impl Config {
         }
         if let Some(standby) = &self.standby {
             standby.check(self.kubernetes.is_some(), &mut checks);
+            if self.liqo.pod_metrics.is_some() {
+                let reason =
+                    "the Service of liqo.podMetrics cannot follow the active replica; leave one of the two out";
+                checks.refuse("standby", "", reason);
+            }
         }
         self.burst.gather(&mut checks);
         if let Some(webhook) = &self.webhook {

@@ -1,4 +1,4 @@
-//! Which pods hold which device, as the kubelets tell it.
+//! Which pods hold which device, as the kubelets report it.
 //!
 //! ```text
 //! kubelet ─▶ comity-agent read-devices ─▶ page ─▶ DevicePages ─▶ observe: DeviceTable

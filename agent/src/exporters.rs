@@ -1,4 +1,4 @@
-//! Programs on the nodes that tell metrics over HTTP, one on each node, all behind one name.
+//! Exporters: programs that serve metrics over HTTP, one on each node, all behind one DNS name.
 
 mod exporter_endpoint;
 mod exporter_pages;

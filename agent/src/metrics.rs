@@ -35,7 +35,7 @@ pub struct Metrics {
     pub drifted: IntGauge,
     /// Corrections of such pods, by outcome (`evicted`, `deleted`, `refused`, `failed`).
     pub drift_corrections: IntCounterVec,
-    /// Devices by use (`free`, `local`, `lent`, `overcommitted`), as kubelets and claims tell it.
+    /// Devices by use (`free`, `local`, `lent`, `overcommitted`), as kubelets and claims report it.
     pub devices: IntGaugeVec,
     /// Device readers, by state (`read`, `failed`).
     pub device_readers: IntGaugeVec,

@@ -124,7 +124,7 @@ impl Inventory {
         self
     }
 
-    /// Follows the devices and their holders; empty where nobody tells them.
+    /// Follows the devices and their holders; empty without device readers and DRA drivers.
     #[must_use]
     pub fn devices(&self) -> watch::Receiver<Arc<DeviceTable>> {
         self.devices.clone()

@@ -37,7 +37,7 @@ pub use state_secret::SECRET as STATE_SECRET;
 pub const ACTIVE_LEASE: &str = "comity-agent";
 /// How often files of the state directory are compared with the replica; records are written at once.
 const FILES_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the Lease's return may take.
+/// How long giving the Lease back may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a replica cannot become active.
@@ -57,11 +57,11 @@ pub enum StandbyError {
     Stopped,
 }
 
-/// The part of an active agent that makes it the active one.
+/// Parts that only the active replica has: the Lease, the open fence, and the writer of the state's copy.
 pub struct ActiveRole {
     /// Closed once another replica may be active.
     pub fence: Fence,
-    /// Where the store writes its state too; absent: this agent has no standby.
+    /// Copy of the store's state; absent: this agent has no standby.
     pub replica: Option<Arc<dyn Replica>>,
     /// The holder of the Lease, once that is another replica.
     replaced_by: watch::Receiver<Option<String>>,
@@ -112,12 +112,13 @@ impl ActiveRole {
         };
         let fence = Fence::closed();
         fence.extend_until(until);
-        let (replaced_sender, replaced_by) = watch::channel(None);
+        let (replaced, replaced_by) = watch::channel(None);
         let (release, released) = oneshot::channel();
         let (renewing, ended) = mpsc::channel(1);
-        tokio::spawn(renew(Renewing { lease, fence: fence.clone(), replaced: replaced_sender, ended }, released));
+        let renewing_lease = Renewing { lease, fence: fence.clone(), replaced: replaced.clone(), ended };
+        tokio::spawn(renew(renewing_lease, released));
         route.end().await;
-        let (secret, image) = StateSecret::take(client.clone(), namespace).await?;
+        let (secret, image) = StateSecret::take(client.clone(), namespace, &fence, replaced).await?;
         if let Some(image) = image {
             let directory = config.state_dir.clone();
             let restored = tokio::task::spawn_blocking(move || Store::restore(&directory, &image));

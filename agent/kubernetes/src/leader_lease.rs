@@ -162,7 +162,7 @@ impl LeaderLease {
         self.within(self.api.get(&self.name)).await.map_err(|error| self.failed(error))
     }
 
-    /// A call that takes longer than an interval is tried again.
+    /// Bounds a call by the interval, so that the next attempt is on time.
     async fn within<T>(&self, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, CallError> {
         let late = |_| CallError::Connection(format!("no answer within {:?}", self.interval()));
         tokio::time::timeout(self.interval(), call).await.map_err(late)?.map_err(CallError::from)

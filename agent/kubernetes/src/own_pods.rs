@@ -57,7 +57,7 @@ pub fn at_once(uid: Option<String>) -> DeleteParams {
 pub struct OwnPods {
     pods: Api<Pod>,
     place: PodNamespace,
-    /// What does not work while calls fail.
+    /// What the log says while calls fail.
     effect: &'static str,
     failures: FailureLog,
 }

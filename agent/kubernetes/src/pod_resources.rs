@@ -54,7 +54,7 @@ impl DeviceUnit {
     }
 }
 
-/// A pod by its name; the kubelet tells no UID.
+/// A pod by its name; the kubelet reports no UID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
     /// Namespace.
@@ -115,7 +115,7 @@ pub async fn read_devices(socket: &Path) -> Result<NodeDevices, PodResourcesErro
 
 async fn connect(socket: &Path) -> Result<PodResourcesListerClient<Channel>, PodResourcesError> {
     let path = socket.to_owned();
-    // The connector takes no notice of the address.
+    // The connector ignores the address.
     let endpoint = Endpoint::from_static("http://kubelet");
     let connector = service_fn(move |_: Uri| {
         let path = path.clone();

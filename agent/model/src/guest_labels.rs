@@ -8,7 +8,7 @@ pub const RUNTIME_CLASS_LABEL: &str = "comity.dev/runtime-class";
 /// `NVIDIA_VISIBLE_DEVICES=void`.
 pub const VOID_DEVICES_LABEL: &str = "comity.dev/void-devices";
 
-/// Rules for pods of guests, of leases and of virtual nodes, that admission policies read from labels of the namespace.
+/// Labels of guests' namespaces, from which admission policies read the rules for their pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestLabels {
     /// RuntimeClass of the pods; `None`: the container runtime's own.

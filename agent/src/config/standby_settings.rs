@@ -6,7 +6,7 @@ use std::time::Duration;
 use comity_agent_model::settings::SettingChecks;
 use serde::{Deserialize, Serialize};
 
-/// Shorter terms end at every pause of the API server, longer ones are no takeover in seconds.
+/// A shorter term ends at every pause of the API server; a longer one delays a takeover by more than a minute.
 const LEASE_SECONDS: RangeInclusive<u64> = 3..=60;
 
 /// Several replicas of this agent, of which one is active.

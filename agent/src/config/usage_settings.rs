@@ -10,7 +10,7 @@ use crate::exporters::ExporterEndpoint;
 pub struct UsageSettings {
     /// DCGM exporters, "http://host:port/metrics"; every address of the name is read. Absent: pods alone count.
     pub dcgm: Option<ExporterEndpoint>,
-    /// Device readers, "http://host:port/metrics", which tell the devices that pods hold. Absent: pods and claims alone
+    /// Device readers, "http://host:port/metrics", for the devices that pods hold. Absent: pods and claims alone
     /// count.
     pub devices: Option<ExporterEndpoint>,
 }

@@ -23,7 +23,7 @@ pub struct ReaderCounts {
     pub failed: usize,
 }
 
-/// A device that more hold than may.
+/// A device with more holders than it allows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceConflict {
     /// Name of the node.
@@ -45,7 +45,7 @@ pub struct DeviceCounts {
     pub local: u64,
     /// Held by pods or claims of leases.
     pub lent: u64,
-    /// Held by more than may.
+    /// Held by more pods and claims than it allows.
     pub overcommitted: u64,
 }
 
@@ -55,7 +55,7 @@ impl DeviceTable {
         Self { readers, ..Self::default() }
     }
 
-    /// How many device readers told it.
+    /// Device readers in the round that filled this table.
     #[must_use]
     pub const fn readers(&self) -> ReaderCounts {
         self.readers
@@ -114,7 +114,7 @@ impl DeviceTable {
         self.nodes.get(node).into_iter().flatten()
     }
 
-    /// Devices that more hold than may, by node and name.
+    /// Devices with more holders than they allow, by node and name.
     #[must_use]
     pub fn conflicts(&self) -> Vec<DeviceConflict> {
         let devices =

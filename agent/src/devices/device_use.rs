@@ -92,7 +92,7 @@ impl DeviceUse {
         self.holders.iter().filter(|holder| holder.owner != HolderOwner::Gone)
     }
 
-    /// Why more hold the device than may; `None` if local plus lent are at most one.
+    /// Why the device has too many holders; `None` if local plus lent use is at most one device.
     pub(super) fn conflict(&self, device: &str) -> Option<String> {
         let mut by_unit: BTreeMap<&str, BTreeSet<(&str, &str)>> = BTreeMap::new();
         for holder in self.present() {

@@ -66,7 +66,7 @@ pub struct ObserverOptions {
     pub mig: Option<MigView>,
     /// Which pods that wait for leased GPUs count as local use; `None`: none.
     pub pending: Option<ReclaimForPending>,
-    /// Who tells the devices that pods hold.
+    /// Device readers; `None`: only requests and claims count.
     pub readers: Option<DeviceReaders>,
 }
 
@@ -190,7 +190,7 @@ struct ObservedCluster {
     leases: LentLeases,
     topologies: Topologies,
     devices: Published,
-    /// Devices that kubelets tell; `None` until a round is read.
+    /// Pages of the device readers; `None` until the first round is read.
     pages: Option<Arc<DevicePages>>,
     handshakes: HamiHandshakes,
 }

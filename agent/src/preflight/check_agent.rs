@@ -42,7 +42,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
     });
 }
 
-/// Whether kubelets tell which pods hold which device; `None` on a host without Kubernetes.
+/// Whether all device readers answer; `None` on a host without Kubernetes.
 fn device_readers(config: &Config, status: &Status) -> Option<Check> {
     config.kubernetes.as_ref()?;
     if config.usage.devices.is_none() {

@@ -51,7 +51,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
         (config.sharing.hold, check_rights::HOLD),
         (config.sharing.clean_nodes, check_rights::CLEAN),
         (config.canary.is_some(), check_rights::CANARY),
-        (config.standby.is_some(), check_rights::STANDBY),
+        (config.standby.is_some(), check_rights::standby(&config.liqo.agent_namespace)),
     ];
     for (_, of) in settings_with_rights.iter().filter(|(is_set, _)| *is_set) {
         check_rights::check_setting(&api.client(), of, list).await;

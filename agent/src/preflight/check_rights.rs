@@ -48,17 +48,17 @@ const NEEDED: [NeededRight; 13] = [
 ];
 
 /// A setting that needs rights in one namespace.
-pub(super) struct SettingRights {
+pub(super) struct SettingRights<'a> {
     check: &'static str,
     setting: &'static str,
-    namespace: &'static str,
+    namespace: &'a str,
     manifest: &'static str,
     effect: &'static str,
     needed: &'static [NeededRight],
 }
 
 /// Placeholders.
-pub(super) const HOLD: SettingRights = SettingRights {
+pub(super) const HOLD: SettingRights<'static> = SettingRights {
     check: "hold",
     setting: "sharing.hold",
     namespace: PLACEHOLDER_NAMESPACE.name,
@@ -68,7 +68,7 @@ pub(super) const HOLD: SettingRights = SettingRights {
 };
 
 /// Cleaning pods.
-pub(super) const CLEAN: SettingRights = SettingRights {
+pub(super) const CLEAN: SettingRights<'static> = SettingRights {
     check: "clean",
     setting: "sharing.cleanNodes",
     namespace: CLEANING_NAMESPACE.name,
@@ -82,7 +82,7 @@ pub(super) const CLEAN: SettingRights = SettingRights {
 };
 
 /// Canaries.
-pub(super) const CANARY: SettingRights = SettingRights {
+pub(super) const CANARY: SettingRights<'static> = SettingRights {
     check: "canary",
     setting: "canary",
     namespace: CANARY_NAMESPACE.name,
@@ -91,23 +91,27 @@ pub(super) const CANARY: SettingRights = SettingRights {
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
 
-/// Replicas.
-pub(super) const STANDBY: SettingRights = SettingRights {
-    check: "standby",
-    setting: "standby",
-    namespace: "comity-system",
-    manifest: "deploy/agent/standby/rbac.yaml",
-    effect: "replicas can take over from each other",
-    needed: &[
-        right("update", "coordination.k8s.io", "leases", ACTIVE_LEASE),
-        right("get", "", "secrets", STATE_SECRET),
-        right("update", "", "secrets", STATE_SECRET),
-        right("patch", "discovery.k8s.io", "endpointslices", "comity-agent"),
-    ],
-};
+const OF_REPLICAS: [NeededRight; 4] = [
+    right("update", "coordination.k8s.io", "leases", ACTIVE_LEASE),
+    right("get", "", "secrets", STATE_SECRET),
+    right("update", "", "secrets", STATE_SECRET),
+    right("patch", "discovery.k8s.io", "endpointslices", "comity-agent"),
+];
+
+/// Replicas in the agent's own namespace.
+pub(super) const fn standby(namespace: &str) -> SettingRights<'_> {
+    SettingRights {
+        check: "standby",
+        setting: "standby",
+        namespace,
+        manifest: "deploy/agent/standby/rbac.yaml",
+        effect: "replicas can take over from each other",
+        needed: &OF_REPLICAS,
+    }
+}
 
 /// Checks the rights that a setting needs.
-pub(super) async fn check_setting(client: &Client, of: &SettingRights, list: &mut CheckList) {
+pub(super) async fn check_setting(client: &Client, of: &SettingRights<'_>, list: &mut CheckList) {
     let mut missing = Vec::new();
     for right in of.needed {
         if !matches!(is_granted(client, right, Some(of.namespace)).await, Ok(true)) {

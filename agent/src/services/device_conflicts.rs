@@ -1,4 +1,4 @@
-//! Reports devices that more pods or claims hold than may: by a log line, an event on the pods of leases, and metrics.
+//! Reports device conflicts by a log line, an event on the pods of leases, and metrics.
 //!
 //! The inventory lends nothing of their nodes meanwhile.
 

@@ -1,4 +1,4 @@
-//! `comity-agent read-devices`: tells the agent which pods hold the devices of this node.
+//! `comity-agent read-devices`: serves a page that says which pods hold the devices of this node.
 //!
 //! It reads the kubelet's socket and serves one page. It has no credentials: not those of the federation, and none for
 //! the API server.

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use comity_agent_kubernetes::call::{apply, own_labels};
+use comity_agent_kubernetes::failure_log::FailureLog;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
@@ -59,20 +60,21 @@ impl ActiveEndpoints {
 
     /// Keeps the slices until stopped. They stay: the next active replica replaces them.
     pub(super) async fn run(self) {
-        let mut logged = None;
+        let mut failures = FailureLog::default();
         loop {
             let mut due = CHECK_INTERVAL;
             for service in &self.services {
-                if let Err(error) = apply(&self.api, &slice(service, self.address)).await {
-                    due = RETRY_INTERVAL;
-                    let text = error.to_string();
-                    if logged.as_deref() != Some(text.as_str()) {
-                        tracing::warn!(
-                            error = text,
-                            service = service.name,
-                            "a Service does not lead to this replica yet"
-                        );
-                        logged = Some(text);
+                match apply(&self.api, &slice(service, self.address)).await {
+                    Ok(_) => failures.cleared(service.name),
+                    Err(error) => {
+                        due = RETRY_INTERVAL;
+                        if failures.is_new(service.name, &error.to_string()) {
+                            tracing::warn!(
+                                %error,
+                                service = service.name,
+                                "a Service does not lead to this replica yet"
+                            );
+                        }
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use comity_agent_fabric::Fence;
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::{call, creating};
 use comity_agent_model::delivery_error::DeliveryError;
@@ -11,22 +12,23 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// Name of the Secret.
 pub const SECRET: &str = "comity-agent-state";
 /// Its key.
 const STATE_KEY: &str = "state";
-/// When a replica took it over: this changes the version that all earlier writes name.
+/// Time of the last takeover. Writing it changes the resource version, so writes of the previous holder fail.
 const TAKEN_ANNOTATION: &str = "comity.dev/taken-at";
-/// Most tries of a write that somebody else's metadata delayed.
+/// Most attempts of a write while others change the Secret's metadata.
 const MAX_TRIES: usize = 5;
-/// Bytes written in a second, over time: the API server keeps all versions of some minutes.
+/// Average bytes written each second: etcd keeps every version of the last minutes.
 const BYTES_A_SECOND: usize = 2_000_000;
 
 /// The Secret as this process last wrote or read it.
 struct Known {
     secret: Secret,
-    /// The last image that was sent: its write may have succeeded without an answer.
+    /// The image of the last write, which may have succeeded without an answer.
     sent: Vec<u8>,
     next_write: Instant,
 }
@@ -36,6 +38,8 @@ pub(super) struct StateSecret {
     api: Api<Secret>,
     place: String,
     known: Mutex<Known>,
+    /// Set to another writer, once there is one: this replica must end.
+    replaced: watch::Sender<Option<String>>,
     runtime: Handle,
 }
 
@@ -44,8 +48,14 @@ fn image(secret: &Secret) -> Option<&[u8]> {
 }
 
 impl StateSecret {
-    /// Takes the Secret over, so that earlier writers fail, and returns its image if it has one.
-    pub(super) async fn take(client: Client, namespace: &str) -> Result<(Self, Option<Vec<u8>>), DeliveryError> {
+    /// Takes the Secret over, so that earlier writers fail, and returns its image if it has one. Only while the `fence`
+    /// is open: a replica that was paused must not take it from its successor.
+    pub(super) async fn take(
+        client: Client,
+        namespace: &str,
+        fence: &Fence,
+        replaced: watch::Sender<Option<String>>,
+    ) -> Result<(Self, Option<Vec<u8>>), DeliveryError> {
         let api: Api<Secret> = Api::namespaced(client, namespace);
         let place = format!("Secret {namespace}/{SECRET}");
         let mut tries = 0;
@@ -54,16 +64,19 @@ impl StateSecret {
             let mut secret = call(&format!("read {place}"), api.get(SECRET)).await?;
             let now = k8s_openapi::jiff::Timestamp::now().to_string();
             secret.metadata.annotations.get_or_insert_default().insert(TAKEN_ANNOTATION.to_owned(), now);
+            if !fence.is_open() {
+                return Err(DeliveryError::temporary(format!("take {place} over"), "the Lease ended meanwhile"));
+            }
             match call(&format!("take {place} over"), api.replace(SECRET, &creating(), &secret)).await {
                 Ok(taken) => break taken,
-                // An earlier writer was faster: what it wrote counts.
+                // Perhaps an earlier writer was faster: its state counts.
                 Err(error) if tries >= MAX_TRIES => return Err(error),
                 Err(error) => tracing::debug!(%error, "the state's Secret is read again"),
             }
         };
         let found = image(&secret).map(<[u8]>::to_vec);
         let known = Mutex::new(Known { secret, sent: Vec::new(), next_write: Instant::now() });
-        Ok((Self { api, place, known, runtime: Handle::current() }, found))
+        Ok((Self { api, place, known, replaced, runtime: Handle::current() }, found))
     }
 
     async fn write(&self, known: &mut Known, wanted: &[u8]) -> Result<(), ReplicaError> {
@@ -71,7 +84,7 @@ impl StateSecret {
         for _ in 0..MAX_TRIES {
             let mut secret = known.secret.clone();
             secret.data.get_or_insert_default().insert(STATE_KEY.to_owned(), ByteString(wanted.to_vec()));
-            let earlier = std::mem::replace(&mut known.sent, wanted.to_vec());
+            known.sent = wanted.to_vec();
             match within_limit(self.api.replace(SECRET, &creating(), &secret)).await {
                 Ok(written) => {
                     known.secret = written;
@@ -79,10 +92,8 @@ impl StateSecret {
                 }
                 Err(CallError::Status(status)) if status.code == 409 => {
                     let found = within_limit(self.api.get(SECRET)).await.map_err(failed)?;
-                    let is_own = [image(&known.secret).unwrap_or_default(), &earlier, wanted]
-                        .contains(&image(&found).unwrap_or_default());
-                    let is_taken = taken_at(&found) != taken_at(&known.secret);
-                    if is_taken || !is_own {
+                    if taken_at(&found) != taken_at(&known.secret) {
+                        self.replaced.send_replace(Some(format!("the writer of {}", self.place)));
                         return Err(ReplicaError::Replaced { place: self.place.clone() });
                     }
                     // Somebody changed its metadata, or an own write had no answer.

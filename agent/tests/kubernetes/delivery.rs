@@ -6,6 +6,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease_id::LEASE_LABEL;
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount};
@@ -207,6 +208,11 @@ async fn no_pod_gets_above_the_donors_own(pods: &Api<Pod>) {
             json!({ "metadata": { "finalizers": ["batch.kubernetes.io/job-tracking"] } }),
             "no finalizers",
         ),
+        (
+            "owner",
+            json!({ "metadata": { "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "b" }] } }),
+            "the owners of",
+        ),
         ("hami", json!({ "metadata": { "annotations": { "hami.io/vgpu-node": "gpu-2" } } }), "belong to HAMi"),
         ("cdi", json!({ "metadata": { "annotations": { "nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all" } } }), "CDI"),
         ("toleration", json!({ "spec": { "tolerations": [{ "operator": "Exists" }] } }), "tolerate only"),
@@ -266,6 +272,17 @@ async fn a_tenant_stays_inside(tenant: Client) {
             "template": { "spec": pod("unowned", "nvidia.com/gpu", 0).spec } },
     }))
     .unwrap();
+    let labels = json!({ "app": "kept" });
+    let kept = serde_json::from_value::<Deployment>(json!({
+        "metadata": { "name": "kept" },
+        "spec": { "selector": { "matchLabels": labels }, "template": {
+            "metadata": { "labels": labels, "finalizers": ["batch.kubernetes.io/job-tracking"] },
+            "spec": { "containers": [{ "name": "work", "image": "example.invalid/work:1" }] },
+        } },
+    }))
+    .unwrap();
+    let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &kept).await);
+    assert!((code == 403 || code == 422) && message.contains("pod templates of a lease"), "{code} {message}");
     let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &unowned).await);
     assert!((code == 403 || code == 422) && message.contains("leave spec.managedBy out"), "{code} {message}");
     // The intended uses work.

@@ -115,7 +115,7 @@ pub(crate) fn resource_quota(
     })
 }
 
-/// The extended resources that pods of a lease may request. Claims are no resource.
+/// The extended resources that pods of a lease may request. Claimed devices are none.
 pub(crate) fn lent_resources(lease: &DonorLease, sharing: &LeaseSharing) -> BTreeSet<String> {
     let leased = &lease.placement.resource_name;
     let counted = GpuClass::of_quota_name(leased).is_none().then(|| leased.clone());

@@ -1,4 +1,4 @@
-//! Joins the devices that kubelets tell with pods, claims and leases. Pure.
+//! Joins the devices that kubelets report with pods, claims and leases. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,7 @@ struct PublishedDevice<'a> {
     uuid: &'a str,
 }
 
-/// A pod of a guest with at least as much of each GPU resource as its kubelet says that it holds.
+/// The pod, with each GPU request raised to the number of units that its kubelet reports.
 pub(crate) fn with_held<'p>(pod: &'p PodFacts, pages: &DevicePages) -> Cow<'p, PodFacts> {
     let Some((guest, page)) = pod.guest.as_ref().zip(pages.nodes.get(&*pod.node)) else { return Cow::Borrowed(pod) };
     let created_ms = u64::try_from(guest.created_ms).unwrap_or(0);

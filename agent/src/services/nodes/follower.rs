@@ -105,7 +105,7 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
     Ok(())
 }
 
-/// Follows the gateway from within another process, until stopped; then removes everything that it made.
+/// Follows the gateway inside a standby agent until stopped; then removes everything that it made.
 ///
 /// # Errors
 /// [`FollowerError`] when it cannot start.

@@ -17,14 +17,14 @@ use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringReco
 const IMAGE_FORMAT: u64 = 1;
 /// Bound of the decompressed image.
 const MAX_RAW_BYTES: u64 = 64 << 20;
-/// Fast: it is made for each change.
+/// The fastest level: each change writes an image.
 const LEVEL: i32 = 1;
 
 /// The records, the blobs and the files.
 #[derive(Clone, Debug)]
 pub(crate) struct StateImage {
     pub(crate) records: Records,
-    /// No message had this id or a higher one.
+    /// All message ids that were used are lower.
     pub(crate) next_message_id: u64,
     /// Blobs of the store by name.
     pub(crate) blobs: BTreeMap<String, SecretBlob>,

@@ -197,7 +197,7 @@ impl BurstLoop {
     /// One round; returns when the next is due at the latest, in milliseconds since 1970.
     async fn turn(&mut self, now: u64) -> u64 {
         let snapshot = self.take_snapshot(now);
-        self.publish_stores();
+        self.publish_stores(&snapshot);
         self.ask_broker(&snapshot);
         let actions = plan(&snapshot);
         let waits = snapshot.pods.iter().any(|pod| pod.facts.is_gated() || pod.facts.is_unschedulable)
@@ -289,13 +289,9 @@ impl BurstLoop {
         snapshot
     }
 
-    /// Tells the admission webhook which stores pods get. Pods of a burst name theirs themselves.
-    fn publish_stores(&self) {
-        let Some(requests) = &self.requests else { return };
-        let by_people = requests.values().filter(|request| request.purpose.is_none());
-        let stores: RequestedStores = by_people
-            .filter_map(|request| Some((request.namespace.as_str(), request.options.checkpoint_secret.as_deref()?)))
-            .collect();
+    /// Tells the admission webhook which stores pods get.
+    fn publish_stores(&self, snapshot: &BurstSnapshot) {
+        let Some(stores) = snapshot.requested_stores() else { return };
         self.stores.send_if_modified(|held| {
             let is_new = *held != stores;
             *held = stores;

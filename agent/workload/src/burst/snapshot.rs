@@ -7,6 +7,7 @@ use comity_agent_model::gpu_demand::Share;
 use super::facts::namespace::Rules;
 use super::facts::pod::PodFacts;
 use super::facts::pod_options::PodOptions;
+use super::facts::requested_stores::RequestedStores;
 use super::note::Note;
 
 /// A pod, with when this process first saw it.
@@ -184,4 +185,43 @@ pub struct BurstSnapshot {
     pub least_cpu_milli: u64,
     /// Least memory requested with a GPU, in MiB.
     pub least_memory_mib: u64,
+}
+
+impl BurstSnapshot {
+    /// The checkpoint stores that requests of people name for the pods of their namespaces; `None` before the first
+    /// answer of the broker. Pods of a burst name theirs themselves. A request of another tenant may name a namespace,
+    /// too: it chooses no Secret of its pods.
+    pub(crate) fn requested_stores(&self) -> Option<RequestedStores> {
+        let is_of_its_tenant = |request: &&RequestFacts| {
+            let rules = self.namespaces.get(&request.namespace).and_then(|rules| rules.as_ref().ok());
+            rules.is_some_and(|rules| rules.tenant == request.tenant)
+        };
+        let by_people = self.requests.as_ref()?.values().filter(|request| request.purpose.is_none());
+        let named = by_people.filter(is_of_its_tenant).filter_map(|request| {
+            let secret = request.options.checkpoint_secret.as_deref()?;
+            Some((request.namespace.as_str(), secret))
+        });
+        Some(named.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::burst::fixtures;
+
+    #[test]
+    fn only_requests_of_the_namespaces_tenant_choose_the_store_of_its_pods() {
+        let mut request = fixtures::request(1, "");
+        request.purpose = None;
+        request.options.checkpoint_secret = Some("checkpoints".to_owned());
+        let stores = |request: &RequestFacts| {
+            let mut snapshot = fixtures::snapshot(Vec::new());
+            snapshot.requests = Some([("req-1".to_owned(), request.clone())].into());
+            snapshot.requested_stores()
+        };
+        assert_eq!(stores(&request), Some([("team-a", "checkpoints")].into_iter().collect()));
+        request.tenant = "another".to_owned();
+        assert_eq!(stores(&request), Some(RequestedStores::default()));
+    }
 }

@@ -140,7 +140,7 @@ async fn every_other_device_is_refused(clusters: &RealClusters, leased: &Path, l
         (&own_claim("gpu-2", 3), "cannot create resource \"resourceclaims\""),
         (&by_template, "only the claims gpu-N"),
         (&by_other_name, "only the claims gpu-N"),
-        (&by_plugin, "exceeded quota"),
+        (&by_plugin, "devices by the claims gpu-N, and no other resource"),
         (&by_class, "not by the name of a DeviceClass"),
     ] {
         refused(&create, &wanted.to_string(), part).await;

@@ -13,7 +13,7 @@ const NAMESPACE_OF_LEASE: &str = "comity-lease-7";
 const CREATED_MS: i64 = 1_000;
 const READ_MS: u64 = 60_000;
 
-/// NamedPods of node a by name.
+/// Pods of node a by name.
 struct NamedPods(BTreeMap<PodName, PodFacts>);
 
 impl FindPod for NamedPods {
@@ -50,7 +50,7 @@ fn pods(all: &[(&str, &str)]) -> NamedPods {
     )
 }
 
-/// lease-7 has one HELD_RESOURCE of node a.
+/// lease-7 has one GPU of node a.
 fn guests() -> Guests {
     let amounts = BTreeMap::from([(HELD_RESOURCE.to_owned(), 1)]);
     let lease = LentLease {
