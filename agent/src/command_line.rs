@@ -6,6 +6,7 @@ mod failure;
 mod first_setup;
 mod join_command;
 mod node_command;
+mod node_logs;
 mod output_format;
 mod read_devices_command;
 mod run_command;

@@ -189,7 +189,7 @@ pub struct Config {
     pub usage: UsageSettings,
     /// Pods that prove each node before it lends. Absent: nodes lend unproved.
     pub canary: Option<CanarySettings>,
-    /// Several replicas, of which one is active. Absent: this process is the only one of its cluster.
+    /// Several replicas share this configuration, and one is active. Absent: the cluster has one agent process.
     pub standby: Option<StandbySettings>,
     /// Listen address of metrics and probes; unauthenticated.
     pub admin_listen: SocketAddr,

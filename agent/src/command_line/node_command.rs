@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use comity_agent_kubernetes::api::KubernetesSource;
 use comity_agent_model::settings::{InvalidSetting, InvalidSettings};
-use comity_runtime::telemetry::{self, OTLP_ENDPOINT_VARIABLE};
-use comity_runtime::{LogFormat, Shutdown, TelemetryConfig};
+use comity_runtime::Shutdown;
 
 use super::failure::Failure;
+use super::node_logs::NodeLogs;
 use super::settings::LOGS;
 use crate::config::ConfigError;
 use crate::services::nodes::follower::{self, FollowerConfig};
@@ -33,14 +33,8 @@ pub(super) struct NodeSettings {
     #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_ADMIN_LISTEN",
         value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481")]
     admin_listen: SocketAddr,
-    /// text or json.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT",
-        default_value = "text")]
-    log_format: LogFormat,
-    /// As in info,comity_agent=debug.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG", value_name = "FILTER",
-        default_value = telemetry::DEFAULT_FILTER)]
-    log: String,
+    #[command(flatten)]
+    logs: NodeLogs,
 }
 
 /// Runs until a signal.
@@ -52,12 +46,7 @@ pub(super) async fn follow(settings: NodeSettings) -> Result<(), Failure> {
             ConfigError::from(InvalidSettings::from(InvalidSetting::new("device", settings.device, reason))).into()
         );
     }
-    let _telemetry = telemetry::init(&TelemetryConfig {
-        service: "comity-agent-node".to_owned(),
-        log_format: settings.log_format,
-        filter: settings.log,
-        otlp_endpoint: std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|value| !value.is_empty()),
-    })?;
+    let _telemetry = settings.logs.start("comity-agent-node")?;
     let kubernetes = match settings.kubeconfig {
         Some(path) => KubernetesSource::Kubeconfig { path, context: None },
         None => KubernetesSource::InCluster,

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comity_agent_kubernetes::pod_resources::KUBELET_SOCKET;
-use comity_runtime::telemetry::{self, OTLP_ENDPOINT_VARIABLE};
-use comity_runtime::{LogFormat, Shutdown, TelemetryConfig};
+use comity_runtime::Shutdown;
 
 use super::failure::Failure;
-use super::settings::LOGS;
+use super::node_logs::NodeLogs;
 use crate::services::device_reader::{self, DeviceReader};
 
 /// Settings of `comity-agent read-devices`.
@@ -24,25 +23,14 @@ pub(super) struct ReadDevicesSettings {
     /// The kubelet's socket of its pod-resources API.
     #[arg(long, env = "COMITY_AGENT_KUBELET_SOCKET", value_name = "FILE", default_value = KUBELET_SOCKET)]
     socket: PathBuf,
-    /// text or json.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG_FORMAT", value_name = "FORMAT",
-        default_value = "text")]
-    log_format: LogFormat,
-    /// As in info,comity_agent=debug.
-    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_AGENT_LOG", value_name = "FILTER",
-        default_value = telemetry::DEFAULT_FILTER)]
-    log: String,
+    #[command(flatten)]
+    logs: NodeLogs,
 }
 
 /// Runs until a signal.
 pub(super) async fn read_devices(settings: ReadDevicesSettings) -> Result<(), Failure> {
-    let ReadDevicesSettings { node, listen, socket, log_format, log } = settings;
-    let _telemetry = telemetry::init(&TelemetryConfig {
-        service: "comity-agent-devices".to_owned(),
-        log_format,
-        filter: log,
-        otlp_endpoint: std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|value| !value.is_empty()),
-    })?;
+    let ReadDevicesSettings { node, listen, socket, logs } = settings;
+    let _telemetry = logs.start("comity-agent-devices")?;
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals().map_err(|error| Failure::System(format!("cannot listen for signals: {error}")))?;
     device_reader::serve(DeviceReader { node, socket }, listen, shutdown.token())

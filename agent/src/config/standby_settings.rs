@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A shorter term ends at every pause of the API server; a longer one delays a takeover by more than a minute.
 const LEASE_SECONDS: RangeInclusive<u64> = 3..=60;
 
-/// Several replicas of this agent, of which one is active.
+/// This agent has several replicas. One is active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StandbySettings {

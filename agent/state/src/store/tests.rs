@@ -37,21 +37,20 @@ fn exchange() -> LiqoRecord {
     }
 }
 
+fn put_one_of_each(change: &mut Change<'_>) {
+    change.put_donor(donor(1, 7));
+    change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
+    change.put_liqo(exchange());
+    change.put_closed(PeeringId(1), 2);
+    change.send(ReportKey::Clean(LeaseId(1)), clean(7));
+}
+
 #[tokio::test]
 async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().join("state");
     let store = Store::open(&directory).unwrap();
-    store
-        .update(|change| {
-            change.put_donor(donor(1, 7));
-            change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
-            change.put_liqo(exchange());
-            change.put_closed(PeeringId(1), 2);
-            change.send(ReportKey::Clean(LeaseId(1)), clean(7));
-        })
-        .await
-        .unwrap();
+    store.update(put_one_of_each).await.unwrap();
     store.keep("brokers", b"a:1".to_vec()).await.unwrap();
     let before = store.records();
     drop(store);
@@ -210,16 +209,7 @@ async fn another_directory_continues_with_the_replica() {
     let store = Store::open_with(&first, Some(Arc::<Images>::clone(&images))).unwrap();
     std::fs::write(first.join("identity-key.pem"), "key").unwrap();
     store.keep("brokers", b"a:1".to_vec()).await.unwrap();
-    store
-        .update(|change| {
-            change.put_donor(donor(1, 7));
-            change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
-            change.put_liqo(exchange());
-            change.put_closed(PeeringId(1), 2);
-            change.send(ReportKey::Clean(LeaseId(1)), clean(7));
-        })
-        .await
-        .unwrap();
+    store.update(put_one_of_each).await.unwrap();
     let used = store.take_message_id().await.unwrap();
     let before = store.records();
 
