@@ -4,7 +4,7 @@
 //! incarnation of its disk; a disk that lost its log gets a new incarnation, which the leader must admit. Confirmed:
 //! since its start, a majority of the voters (itself included) has found nothing that its log lacks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -63,8 +63,6 @@ struct EligibilityInner {
     admitted: AtomicBool,
     confirmed: AtomicBool,
     halt: watch::Sender<Option<Halt>>,
-    /// Removed brokers.
-    removed: Mutex<BTreeSet<u64>>,
     /// Log position that each peer acknowledged, with its incarnation.
     acknowledged: Mutex<BTreeMap<u64, (Incarnation, LogPosition)>>,
 }
@@ -80,7 +78,6 @@ impl Eligibility {
                 admitted: AtomicBool::new(false),
                 confirmed: AtomicBool::new(false),
                 halt: watch::Sender::new(None),
-                removed: Mutex::new(BTreeSet::new()),
                 acknowledged: Mutex::new(BTreeMap::new()),
             }),
         }
@@ -155,16 +152,6 @@ impl Eligibility {
 
     pub(crate) fn confirm(&self) {
         self.inner.confirmed.store(true, Ordering::Release);
-    }
-
-    /// Replaces the set of removed brokers.
-    pub(crate) fn set_removed(&self, removed: BTreeSet<u64>) {
-        *self.inner.removed.lock().unwrap_or_else(PoisonError::into_inner) = removed;
-    }
-
-    /// Whether a broker was removed; its certificate may still be valid.
-    pub(crate) fn is_removed(&self, broker: u64) -> bool {
-        self.inner.removed.lock().unwrap_or_else(PoisonError::into_inner).contains(&broker)
     }
 
     /// Records that the log of `peer` is on disk up to `place`.

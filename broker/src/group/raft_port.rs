@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use comity_core::broker_record::BrokerRole;
 use comity_proto::raft::v1::raft_transport_server::{RaftTransport, RaftTransportServer};
 use comity_proto::raft::v1::{
     AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse,
@@ -220,7 +221,8 @@ fn until_stopped(group: &Group) -> impl Future<Output = ()> + Send + 'static {
 
 /// Refuses a removed broker although its certificate is valid.
 fn check_not_removed(group: &Group, caller: CallingBroker) -> Result<(), Status> {
-    if !group.inner.eligibility.is_removed(caller.broker()) {
+    let role = group.inner.replica.read(|it| it.state.brokers.get(&caller.broker()).map(|record| record.role));
+    if role != Some(BrokerRole::Removed) {
         return Ok(());
     }
     let text = format!("broker {} was removed from this group", caller.broker());

@@ -36,13 +36,11 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         let Some(inner) = group.upgrade() else { return };
-        let brokers = inner.replica.read(|it| it.state.brokers.clone());
-        let removed = brokers.iter().filter(|(_, it)| it.role == BrokerRole::Removed).map(|(id, _)| *id);
-        inner.eligibility.set_removed(removed.collect());
         if !inner.leadership.borrow().is_leader() {
             continue;
         }
         let Ok(_turn) = Arc::clone(&inner.changing).try_lock_owned() else { continue };
+        let brokers = inner.replica.read(|it| it.state.brokers.clone());
         let change = async {
             if brokers.is_empty() {
                 return record_founders(&Group { inner: Arc::clone(&inner) }).await;
