@@ -227,6 +227,19 @@ fn bind_with(net: &Net, short: &str, runtime: &Runtime, settings: TunSettings) -
     }
 }
 
+/// Waits: a program that another test starts has a copy of the device's descriptor until its exec.
+fn tunnel_device_goes(net: &Net, short: &str) {
+    let began = Instant::now();
+    loop {
+        let links = ip(&format!("-n {} link show", net.name(short)));
+        if !links.contains("comity0") {
+            return;
+        }
+        assert!(began.elapsed() < SOON, "{links}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn sides() -> (PeerConfig, PeerConfig) {
     let (donor, origin) = (WireguardKey::generate().unwrap(), WireguardKey::generate().unwrap());
     let addresses = fabric_addresses("tun-test", 1);
@@ -360,8 +373,8 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     net.within("go", || origin_runtime.block_on(origin.shutdown()));
     net.within("gd", || drop(donor));
     for gateway in ["go", "gd"] {
-        let links = ip(&format!("-n {} link show", net.name(gateway)));
-        assert!(!links.contains("comity0") && !net.nft(gateway).contains("comity"), "{links}{}", net.nft(gateway));
+        tunnel_device_goes(&net, gateway);
+        assert!(!net.nft(gateway).contains("comity"), "{}", net.nft(gateway));
     }
 }
 
@@ -407,6 +420,7 @@ fn leftovers_of_a_killed_run_are_replaced_and_other_links_kept() {
     let fabric = bind(&net, "go", &runtime).unwrap();
     assert!(net.nft("go").contains("chain forward") && !net.nft("go").contains("chain old"), "{}", net.nft("go"));
     net.within("go", || runtime.block_on(fabric.shutdown()));
+    tunnel_device_goes(&net, "go");
     ip(&format!("-n {name} link add comity0 type veth peer name other"));
     let error = bind(&net, "go", &runtime).unwrap_err().to_string();
     assert!(error.contains("comity0") && error.contains("no tun device"), "{error}");
