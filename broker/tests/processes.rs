@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use comity_testkit::timing::in_time;
+
 const SOON: Duration = Duration::from_secs(30);
 
 fn binary() -> Command {
@@ -148,53 +150,57 @@ fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 #[test]
 fn a_killed_leader_is_replaced_well_within_a_second() {
-    let mut processes = Processes::three();
-    for round in 0..3 {
-        let leader = processes.leader();
-        wait("all to be ready", || (0..3).all(|at| processes.is_ready(at)).then_some(()));
-        std::thread::sleep(Duration::from_millis(500));
-        let killed = Instant::now();
-        processes.kill(leader);
-        wait("another leader", || (0..3).find(|at| *at != leader && processes.leads(*at)));
-        let took = killed.elapsed();
-        println!("round {round}: {took:?}");
-        // The lease alone is 0.8 s, and an election that waits for it takes 1.2 s at least.
-        assert!(took < Duration::from_millis(900), "round {round}: {took:?}");
-        processes.start(leader);
-    }
+    in_time(|| {
+        let mut processes = Processes::three();
+        for round in 0..3 {
+            let leader = processes.leader();
+            wait("all to be ready", || (0..3).all(|at| processes.is_ready(at)).then_some(()));
+            std::thread::sleep(Duration::from_millis(500));
+            let killed = Instant::now();
+            processes.kill(leader);
+            wait("another leader", || (0..3).find(|at| *at != leader && processes.leads(*at)));
+            let took = killed.elapsed();
+            println!("round {round}: {took:?}");
+            // The lease alone is 0.8 s, and an election that waits for it takes 1.2 s at least.
+            assert!(took < Duration::from_millis(900), "round {round}: {took:?}");
+            processes.start(leader);
+        }
+    });
 }
 
 #[test]
 fn an_outage_is_told_in_a_few_lines() {
-    let mut processes = Processes::three();
-    let leader = processes.leader();
-    let [first, second] = [(leader + 1) % 3, (leader + 2) % 3];
-    wait("all to be ready", || (0..3).all(|at| processes.is_ready(at)).then_some(()));
-    std::thread::sleep(Duration::from_secs(1));
-    let lines = |processes: &Processes| processes.log(leader).lines().count();
+    in_time(|| {
+        let mut processes = Processes::three();
+        let leader = processes.leader();
+        let [first, second] = [(leader + 1) % 3, (leader + 2) % 3];
+        wait("all to be ready", || (0..3).all(|at| processes.is_ready(at)).then_some(()));
+        std::thread::sleep(Duration::from_secs(1));
+        let lines = |processes: &Processes| processes.log(leader).lines().count();
 
-    // One broker is down: the group goes on.
-    let before = lines(&processes);
-    processes.kill(first);
-    std::thread::sleep(Duration::from_secs(6));
-    let told = lines(&processes) - before;
-    assert!((1..=4).contains(&told), "{told} lines in 6 s with one broker down");
-    assert!(processes.log(leader).contains("broker not reached"), "nobody says which broker is down");
+        // One broker is down: the group goes on.
+        let before = lines(&processes);
+        processes.kill(first);
+        std::thread::sleep(Duration::from_secs(6));
+        let told = lines(&processes) - before;
+        assert!((1..=4).contains(&told), "{told} lines in 6 s with one broker down");
+        assert!(processes.log(leader).contains("broker not reached"), "nobody says which broker is down");
 
-    // No majority: the leader leads no more, and says so.
-    let before = lines(&processes);
-    processes.kill(second);
-    wait("the leader to step down", || (!processes.leads(leader) && !processes.is_ready(leader)).then_some(()));
-    std::thread::sleep(Duration::from_secs(6));
-    let told = lines(&processes) - before;
-    assert!((1..=12).contains(&told), "{told} lines in 6 s without a majority");
-    assert!(processes.log(leader).contains("no majority of the voters answers"), "nobody says why");
+        // No majority: the leader leads no more, and says so.
+        let before = lines(&processes);
+        processes.kill(second);
+        wait("the leader to step down", || (!processes.leads(leader) && !processes.is_ready(leader)).then_some(()));
+        std::thread::sleep(Duration::from_secs(6));
+        let told = lines(&processes) - before;
+        assert!((1..=12).contains(&told), "{told} lines in 6 s without a majority");
+        assert!(processes.log(leader).contains("no majority of the voters answers"), "nobody says why");
 
-    processes.start(first);
-    let next = processes.leader();
-    // The old leader says that it reaches a broker again; a new one, which broker it does not reach.
-    let change = if next == leader { "broker reached again" } else { "broker not reached" };
-    wait("the leader to say whom it reaches", || processes.log(next).contains(change).then_some(()));
+        processes.start(first);
+        let next = processes.leader();
+        // The old leader says that it reaches a broker again; a new one, which broker it does not reach.
+        let change = if next == leader { "broker reached again" } else { "broker not reached" };
+        wait("the leader to say whom it reaches", || processes.log(next).contains(change).then_some(()));
+    });
 }
 
 #[test]

@@ -161,6 +161,11 @@ impl Federation {
     }
 }
 
+/// Runs a test of behaviour in time; each attempt has its own runtime.
+fn in_time(test: impl AsyncFn()) {
+    comity_testkit::timing::in_time(|| tokio::runtime::Runtime::new().unwrap().block_on(test()));
+}
+
 async fn bind(address: SocketAddr) -> TcpListener {
     let end = Instant::now() + SOON;
     loop {

@@ -78,6 +78,7 @@ pub mod real_clusters;
 pub mod requirements;
 mod simulated_node;
 mod tenant_attempts;
+pub mod timing;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use canary_image::{CANARY_IMAGE, missing_for_canary_image, write_canary_image};

@@ -26,45 +26,49 @@ async fn one_voter_keeps_everything_over_a_restart() {
     broker.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn another_leads_when_the_leader_dies() {
-    let federation = Federation::new(3);
-    let mut brokers = federation.three().await;
-    let index = leader(&brokers).await;
-    changed(&brokers[index].group, 1).await;
-    let dead = brokers.remove(index);
-    let id = dead.id;
-    dead.crash().await;
+#[test]
+fn another_leads_when_the_leader_dies() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let mut brokers = federation.three().await;
+        let index = leader(&brokers).await;
+        changed(&brokers[index].group, 1).await;
+        let dead = brokers.remove(index);
+        let id = dead.id;
+        dead.crash().await;
 
-    let died = Instant::now();
-    let revision = changed(&brokers[0].group, 2).await;
-    let took = died.elapsed();
-    assert_eq!(revision, 2);
-    assert!(took < Duration::from_secs(4), "no write for {took:?}");
-    assert_eq!(read_revision(&brokers[1].group, Consistency::Linearizable).await, 2);
+        let died = Instant::now();
+        let revision = changed(&brokers[0].group, 2).await;
+        let took = died.elapsed();
+        assert_eq!(revision, 2);
+        assert!(took < Duration::from_secs(4), "no write for {took:?}");
+        assert_eq!(read_revision(&brokers[1].group, Consistency::Linearizable).await, 2);
 
-    // The dead one comes back and catches up.
-    brokers.push(federation.start(id).await);
-    assert_eq!(same_everywhere(&brokers).await.0, 2);
-    for broker in brokers {
-        broker.stop().await;
-    }
+        // The dead one comes back and catches up.
+        brokers.push(federation.start(id).await);
+        assert_eq!(same_everywhere(&brokers).await.0, 2);
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stops_hands_over() {
-    let federation = Federation::new(3);
-    let mut brokers = federation.three().await;
-    let index = leader(&brokers).await;
-    changed(&brokers[index].group, 1).await;
-    let term = brokers[index].group.status().await.term;
-    brokers.remove(index).stop().await;
-    let next = leader(&brokers).await;
-    assert_eq!(brokers[next].group.status().await.term, term + 1);
-    assert_eq!(changed(&brokers[0].group, 2).await, 2);
-    for broker in brokers {
-        broker.stop().await;
-    }
+#[test]
+fn a_leader_that_stops_hands_over() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let mut brokers = federation.three().await;
+        let index = leader(&brokers).await;
+        changed(&brokers[index].group, 1).await;
+        let term = brokers[index].group.status().await.term;
+        brokers.remove(index).stop().await;
+        let next = leader(&brokers).await;
+        assert_eq!(brokers[next].group.status().await.term, term + 1);
+        assert_eq!(changed(&brokers[0].group, 2).await, 2);
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,200 +83,215 @@ async fn logs_time(broker: &TestBroker, commit: u64, off_ms: i64, what: &str) {
     assert!(log_time <= latest + SLACK, "{what}: log time is {} ms ahead", log_time - latest);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_leader_whose_wall_clock_jumps_hands_over_and_log_time_stays() {
-    let federation = Federation::new(3);
-    let brokers = federation.three().await;
-    let mut was = leader(&brokers).await;
-    let mut commit = 1;
-    logs_time(&brokers[was], commit, 0, "before").await;
-    for jump in [HOURS_2, -HOURS_2, HOURS_25] {
-        let clock = &federation.clocks[&brokers[was].id];
-        clock.set(jump);
-        let now = another_leads(&brokers, was).await;
-        commit += 1;
-        logs_time(&brokers[was], commit, 0, "through the broker whose clock is wrong").await;
-        offset_of(&brokers[was], jump).await;
-        assert!(!brokers[was].group.inner.elections.stands(), "it knows of a leader");
-        let status = brokers[was].group.status().await;
-        assert!(status.clocks.clock_offset_ms.unwrap().abs_diff(jump) <= SLACK);
-        assert!(status.clocks.log_time.0.abs_diff(truth()) <= 1_000, "{:?}", status.clocks);
-        assert!(brokers[now].group.clocks().clock_offset_ms.unwrap().unsigned_abs() <= SLACK);
-        // Nobody can send leadership back there, for it would be handed on at once.
-        let back = MembershipChange::TransferLeader { to: Some(brokers[was].id) };
-        let refused = eventually("the transfer to be refused for the clock", || async {
-            brokers[now].group.change_members(back.clone()).await.err().map(|error| error.to_string())
-        });
-        assert!(refused.await.contains("off the majority's"));
+#[test]
+fn a_leader_whose_wall_clock_jumps_hands_over_and_log_time_stays() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let brokers = federation.three().await;
+        let mut was = leader(&brokers).await;
+        let mut commit = 1;
+        logs_time(&brokers[was], commit, 0, "before").await;
+        for jump in [HOURS_2, -HOURS_2, HOURS_25] {
+            let clock = &federation.clocks[&brokers[was].id];
+            clock.set(jump);
+            let now = another_leads(&brokers, was).await;
+            commit += 1;
+            logs_time(&brokers[was], commit, 0, "through the broker whose clock is wrong").await;
+            offset_of(&brokers[was], jump).await;
+            assert!(!brokers[was].group.inner.elections.stands(), "it knows of a leader");
+            let status = brokers[was].group.status().await;
+            assert!(status.clocks.clock_offset_ms.unwrap().abs_diff(jump) <= SLACK);
+            assert!(status.clocks.log_time.0.abs_diff(truth()) <= 1_000, "{:?}", status.clocks);
+            assert!(brokers[now].group.clocks().clock_offset_ms.unwrap().unsigned_abs() <= SLACK);
+            // Nobody can send leadership back there, for it would be handed on at once.
+            let back = MembershipChange::TransferLeader { to: Some(brokers[was].id) };
+            let refused = eventually("the transfer to be refused for the clock", || async {
+                brokers[now].group.change_members(back.clone()).await.err().map(|error| error.to_string())
+            });
+            assert!(refused.await.contains("off the majority's"));
 
-        clock.set(0);
-        offset_of(&brokers[was], 0).await;
-        let stands = || async { brokers[was].group.inner.elections.stands().then_some(()) };
-        eventually("it may lead again", stands).await;
-        was = now;
-    }
-    for broker in brokers {
-        broker.stop().await;
-    }
+            clock.set(0);
+            offset_of(&brokers[was], 0).await;
+            let stands = || async { brokers[was].group.inner.elections.stands().then_some(()) };
+            eventually("it may lead again", stands).await;
+            was = now;
+        }
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ten_years_for_a_second_and_a_half_leave_nothing_behind() {
-    let federation = Federation::new(3);
-    let brokers = federation.three().await;
-    let was = leader(&brokers).await;
-    logged(&brokers[was], 1).await;
-    for id in 1..=3 {
-        federation.clocks[&id].set(YEARS_10);
-    }
-    let end = Instant::now() + Duration::from_millis(1_500);
-    let mut commit = 1;
-    while Instant::now() < end {
-        commit += 1;
-        logs_time(&brokers[was], commit, 0, "meanwhile").await;
-    }
-    for id in 1..=3 {
-        federation.clocks[&id].set(0);
-    }
-    logs_time(&brokers[was], commit + 1, 0, "afterwards").await;
-    for broker in brokers {
-        broker.stop().await;
-    }
+#[test]
+fn ten_years_for_a_second_and_a_half_leave_nothing_behind() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let brokers = federation.three().await;
+        let was = leader(&brokers).await;
+        logged(&brokers[was], 1).await;
+        for id in 1..=3 {
+            federation.clocks[&id].set(YEARS_10);
+        }
+        let end = Instant::now() + Duration::from_millis(1_500);
+        let mut commit = 1;
+        while Instant::now() < end {
+            commit += 1;
+            logs_time(&brokers[was], commit, 0, "meanwhile").await;
+        }
+        for id in 1..=3 {
+            federation.clocks[&id].set(0);
+        }
+        logs_time(&brokers[was], commit + 1, 0, "afterwards").await;
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_broker_that_may_lead_leads_though_its_clock_is_wrong() {
-    let federation = Federation::new(1);
-    let broker = federation.start(1).await;
-    broker.group.found().await.unwrap();
-    leader(std::slice::from_ref(&broker)).await;
-    let before = logged(&broker, 1).await;
-    federation.clocks[&1].set(YEARS_10);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let after = logged(&broker, 2).await;
-    assert!(after - before <= 1_500 + SLACK, "{} ms", after - before);
-    assert!(broker.group.leadership().borrow().is_leader());
-    broker.stop().await;
+#[test]
+fn the_last_broker_that_may_lead_leads_though_its_clock_is_wrong() {
+    in_time(async || {
+        let federation = Federation::new(1);
+        let broker = federation.start(1).await;
+        broker.group.found().await.unwrap();
+        leader(std::slice::from_ref(&broker)).await;
+        let before = logged(&broker, 1).await;
+        federation.clocks[&1].set(YEARS_10);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let after = logged(&broker, 2).await;
+        assert!(after - before <= 1_500 + SLACK, "{} ms", after - before);
+        assert!(broker.group.leadership().borrow().is_leader());
+        broker.stop().await;
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_the_leader_is_no_outage_however_long_nothing_was_logged() {
-    let federation = Federation::new(3);
-    let mut brokers = federation.three().await;
-    let was = leader(&brokers).await;
-    brokers[was].begin_term().await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let before = truth();
-    brokers.remove(was).crash().await;
-    let now = leader(&brokers).await;
-    let outage = brokers[now].begin_term().await;
-    let took = truth() - before;
-    assert!(outage.0 <= took + 1_000, "{} ms, {took} ms after the leader died", outage.0);
-    logs_time(&brokers[now], 1, 0, "after the change").await;
-    for broker in brokers {
-        broker.stop().await;
-    }
+#[test]
+fn a_change_of_the_leader_is_no_outage_however_long_nothing_was_logged() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let mut brokers = federation.three().await;
+        let was = leader(&brokers).await;
+        brokers[was].begin_term().await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let before = truth();
+        brokers.remove(was).crash().await;
+        let now = leader(&brokers).await;
+        let outage = brokers[now].begin_term().await;
+        let took = truth() - before;
+        assert!(outage.0 <= took + 1_000, "{} ms, {took} ms after the leader died", outage.0);
+        logs_time(&brokers[now], 1, 0, "after the change").await;
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn when_all_come_back_the_outage_and_log_time_are_those_of_the_monotonic_clock() {
-    let federation = Federation::new(3);
-    let brokers = federation.three().await;
-    let was = leader(&brokers).await;
-    brokers[was].begin_term().await;
-    // So that each has written what it knows.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    logged(&brokers[was], 1).await;
-    let began = truth();
-    for broker in brokers {
-        broker.crash().await;
-    }
-    for clock in federation.clocks.values() {
-        clock.set(-HOURS_25);
-    }
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
-    let now = leader(&brokers).await;
-    let outage = brokers[now].begin_term().await;
-    let took = truth() - began;
-    assert!(outage.0 + SLACK >= 3_000 && outage.0 <= took + 2_000, "{} ms of {took} ms", outage.0);
-    // Twenty-five hours of difference are slewed away by a hundredth of the time that passes.
-    let off = truth().abs_diff(logged(&brokers[now], 2).await);
-    assert!(off <= took / 100 + SLACK, "{off} ms off");
-    for broker in brokers {
-        broker.stop().await;
-    }
+#[test]
+fn when_all_come_back_the_outage_and_log_time_are_those_of_the_monotonic_clock() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let brokers = federation.three().await;
+        let was = leader(&brokers).await;
+        brokers[was].begin_term().await;
+        // So that each has written what it knows.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        logged(&brokers[was], 1).await;
+        let began = truth();
+        for broker in brokers {
+            broker.crash().await;
+        }
+        for clock in federation.clocks.values() {
+            clock.set(-HOURS_25);
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
+        let now = leader(&brokers).await;
+        let outage = brokers[now].begin_term().await;
+        let took = truth() - began;
+        assert!(outage.0 + SLACK >= 3_000 && outage.0 <= took + 2_000, "{} ms of {took} ms", outage.0);
+        // Twenty-five hours of difference are slewed away by a hundredth of the time that passes.
+        let off = truth().abs_diff(logged(&brokers[now], 2).await);
+        assert!(off <= took / 100 + SLACK, "{off} ms off");
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn log_time_that_was_founded_on_wrong_clocks_is_set_right_by_one_command() {
-    let federation = Federation::new(3);
-    for clock in federation.clocks.values() {
-        clock.set(DAYS_3);
-    }
-    let brokers = federation.three().await;
-    let first = leader(&brokers).await;
-    logs_time(&brokers[first], 1, DAYS_3, "founded three days ahead").await;
-    for clock in federation.clocks.values() {
-        clock.set(0);
-    }
-    let far = || async { Some(()).filter(|()| brokers[0].group.clocks().log_time_offset_ms > Some(DAYS_3 - 60_000)) };
-    eventually("the offset of log time", far).await;
-    let rebase = brokers[0].group.rebase().unwrap();
-    assert!(rebase.by_ms.abs_diff(-DAYS_3) <= SLACK, "{rebase:?}");
-    let proposal = Proposal::of_leader(1, Command::RebaseTime(rebase.command.clone()));
-    brokers[0].group.propose(proposal.clone()).await.unwrap().reply.unwrap();
-    logs_time(&brokers[first], 2, 0, "re-based").await;
-    for broker in &brokers {
-        eventually("everybody to know", || async {
-            (broker.group.log_now().0.abs_diff(truth()) <= SLACK).then_some(())
-        })
-        .await;
-    }
-    assert!(brokers[0].group.propose(proposal).await.unwrap().reply.is_err(), "it counts once");
+#[test]
+fn log_time_that_was_founded_on_wrong_clocks_is_set_right_by_one_command() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        for clock in federation.clocks.values() {
+            clock.set(DAYS_3);
+        }
+        let brokers = federation.three().await;
+        let first = leader(&brokers).await;
+        logs_time(&brokers[first], 1, DAYS_3, "founded three days ahead").await;
+        for clock in federation.clocks.values() {
+            clock.set(0);
+        }
+        let far =
+            || async { Some(()).filter(|()| brokers[0].group.clocks().log_time_offset_ms > Some(DAYS_3 - 60_000)) };
+        eventually("the offset of log time", far).await;
+        let rebase = brokers[0].group.rebase().unwrap();
+        assert!(rebase.by_ms.abs_diff(-DAYS_3) <= SLACK, "{rebase:?}");
+        let proposal = Proposal::of_leader(1, Command::RebaseTime(rebase.command.clone()));
+        brokers[0].group.propose(proposal.clone()).await.unwrap().reply.unwrap();
+        logs_time(&brokers[first], 2, 0, "re-based").await;
+        for broker in &brokers {
+            eventually("everybody to know", || async {
+                (broker.group.log_now().0.abs_diff(truth()) <= SLACK).then_some(())
+            })
+            .await;
+        }
+        assert!(brokers[0].group.propose(proposal).await.unwrap().reply.is_err(), "it counts once");
 
-    // A new leader goes on from there, and so does a restart of all.
-    for broker in brokers {
-        broker.stop().await;
-    }
-    let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
-    let next = leader(&brokers).await;
-    logs_time(&brokers[next], 3, 0, "after a restart").await;
-    let again = RebaseTime { from_shift_ms: rebase.by_ms, by_ms: 60_000 };
-    brokers[next].group.propose(Proposal::of_leader(1, Command::RebaseTime(again))).await.unwrap().reply.unwrap();
-    logs_time(&brokers[next], 4, 60_000, "forwards, too").await;
-    for broker in brokers {
-        broker.stop().await;
-    }
+        // A new leader goes on from there, and so does a restart of all.
+        for broker in brokers {
+            broker.stop().await;
+        }
+        let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
+        let next = leader(&brokers).await;
+        logs_time(&brokers[next], 3, 0, "after a restart").await;
+        let again = RebaseTime { from_shift_ms: rebase.by_ms, by_ms: 60_000 };
+        brokers[next].group.propose(Proposal::of_leader(1, Command::RebaseTime(again))).await.unwrap().reply.unwrap();
+        logs_time(&brokers[next], 4, 60_000, "forwards, too").await;
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_asks_for_clocks_in_its_own_name_only() {
-    let mut federation = Federation::new(2);
-    federation.founders = vec![1];
-    let broker = federation.start(1).await;
-    broker.group.found().await.unwrap();
-    let me = SpiffeId::broker(federation.domain(), 2);
-    let pem = federation.ca.new_identity(&me, &[], Duration::from_secs(60), SystemTime::now()).unwrap();
-    let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
-    let tls = ClientTls::new(federation.ca.roots().clone(), source.subscribe());
-    let endpoints = BrokerEndpoints::new([federation.addresses[&1].to_string()]).unwrap();
-    let expected = SpiffeId::broker(federation.domain(), 1);
-    let channel = connect_with(&endpoints, &tls.expecting(expected), ChannelOptions::default());
-    let mut client = RaftTransportClient::new(channel);
-    let eligibility = broker.group.inner.eligibility.clone();
-    let asks = |broker: u64| {
-        let mut request = tonic::Request::new(ExchangeClocksRequest { broker });
-        let metadata = request.metadata_mut();
-        metadata.insert("comity-to", eligibility.incarnation().as_str().parse().unwrap());
-        metadata.insert("comity-group", eligibility.group().unwrap().as_str().parse().unwrap());
-        request
-    };
-    let before = truth();
-    let reading = client.exchange_clocks(asks(2)).await.unwrap().into_inner();
-    assert_eq!(reading.broker, 1);
-    assert!(Timestamp(reading.wall_ms).since(Timestamp(before)).0 <= 5_000);
-    let refused = client.exchange_clocks(asks(3)).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
-    broker.stop().await;
+#[test]
+fn a_broker_asks_for_clocks_in_its_own_name_only() {
+    in_time(async || {
+        let mut federation = Federation::new(2);
+        federation.founders = vec![1];
+        let broker = federation.start(1).await;
+        broker.group.found().await.unwrap();
+        let me = SpiffeId::broker(federation.domain(), 2);
+        let pem = federation.ca.new_identity(&me, &[], Duration::from_secs(60), SystemTime::now()).unwrap();
+        let source = IdentitySource::new(TlsIdentity::from_pem(&pem).unwrap());
+        let tls = ClientTls::new(federation.ca.roots().clone(), source.subscribe());
+        let endpoints = BrokerEndpoints::new([federation.addresses[&1].to_string()]).unwrap();
+        let expected = SpiffeId::broker(federation.domain(), 1);
+        let channel = connect_with(&endpoints, &tls.expecting(expected), ChannelOptions::default());
+        let mut client = RaftTransportClient::new(channel);
+        let eligibility = broker.group.inner.eligibility.clone();
+        let asks = |broker: u64| {
+            let mut request = tonic::Request::new(ExchangeClocksRequest { broker });
+            let metadata = request.metadata_mut();
+            metadata.insert("comity-to", eligibility.incarnation().as_str().parse().unwrap());
+            metadata.insert("comity-group", eligibility.group().unwrap().as_str().parse().unwrap());
+            request
+        };
+        let before = truth();
+        let reading = client.exchange_clocks(asks(2)).await.unwrap().into_inner();
+        assert_eq!(reading.broker, 1);
+        assert!(Timestamp(reading.wall_ms).since(Timestamp(before)).0 <= 5_000);
+        let refused = client.exchange_clocks(asks(3)).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+        broker.stop().await;
+    });
 }
