@@ -91,26 +91,33 @@ async fn a_cluster_submits_follows_and_gives_back_what_its_pods_need() {
 async fn a_lease_that_a_person_requested_is_not_the_clusters_to_release() {
     let federation = Federation::start().await;
     let (origin, donor) = (federation.join("polytech-campus").await, federation.join("ncc-main").await);
+    let at_origin = FakeAgent::connect(&federation, &origin).await.unwrap();
     let mut at_donor = FakeAgent::connect(&federation, &donor).await.unwrap();
     let offer = at_donor.offer(1, 2);
     assert_eq!(at_donor.report(Body::Offer(offer)).await.unwrap(), None);
-    let mut alice = RequestServiceClient::new(federation.user("alice"));
-    let request = alice.submit_request(submission(burst(), "a")).await.unwrap().into_inner().request.unwrap();
-    let placed = async {
+    let _agents = (tokio::spawn(at_origin.obey()), tokio::spawn(at_donor.obey()));
+    let alice = federation.user("alice");
+    let submitted = RequestServiceClient::new(alice.clone()).submit_request(submission(burst(), "a")).await.unwrap();
+    let request = submitted.into_inner().request.unwrap().id;
+    let mut events = WatchServiceClient::new(alice.clone())
+        .watch(v1::WatchRequest { from_revision: 0, request })
+        .await
+        .unwrap()
+        .into_inner();
+    let active = async {
         loop {
-            let get = v1::GetRequestRequest { request: request.id.clone(), ..v1::GetRequestRequest::default() };
-            let seen = alice.get_request(get).await.unwrap().into_inner().request.unwrap();
-            if !seen.lease.is_empty() {
-                return seen.lease;
+            if let Some(Object::Lease(lease)) = events.message().await.unwrap().unwrap().object
+                && lease.state() == v1::LeaseState::Active
+            {
+                return lease.id;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
-    let lease = within("a lease", placed).await;
+    let lease = within("an active lease", active).await;
     let release = |key: &str| v1::ReleaseLeaseRequest { lease: lease.clone(), idempotency_key: key.to_owned() };
-    let mut at_origin = LeaseServiceClient::new(federation.channel(&origin.pem));
-    assert_refused(at_origin.release_lease(release("c")).await, Code::PermissionDenied, "lease", &lease);
-    let by_alice = LeaseServiceClient::new(federation.user("alice")).release_lease(release("a")).await.unwrap();
+    let by_cluster = LeaseServiceClient::new(federation.channel(&origin.pem)).release_lease(release("c")).await;
+    assert_refused(by_cluster, Code::PermissionDenied, "lease", &lease);
+    let by_alice = LeaseServiceClient::new(alice).release_lease(release("a")).await.unwrap();
     assert_eq!(by_alice.into_inner().lease.unwrap().end_reason(), v1::EndReason::Released);
 }
 

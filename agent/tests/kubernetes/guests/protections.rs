@@ -80,7 +80,10 @@ async fn volumes_are_new_and_of_listed_classes(
         spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         spec
     };
-    let claim = |fields: Value| json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "claim" }, "spec": spec(fields) });
+    let claim = |fields: Value| {
+        let metadata = json!({ "name": "claim" });
+        json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec(fields) })
+    };
     let pod = |fields: Value| {
         let template = json!({ "volumeClaimTemplate": { "spec": spec(fields) } });
         let mut pod = of.pod("with-volume", &json!({}));
