@@ -71,7 +71,7 @@ struct Shared {
     outage_grace_ms: watch::Sender<u64>,
     offer: tokio::sync::Mutex<OfferState>,
     received: AtomicU64,
-    /// Streams that were welcomed and are still connected.
+    /// BrokerStreams that were welcomed and are still connected.
     connected: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ struct Opened {
 }
 
 /// The open streams.
-struct Streams {
+struct BrokerStreams {
     /// Welcomed.
     current: Option<Opened>,
     /// Replaces the current one once it is welcomed.
@@ -106,14 +106,14 @@ struct Streams {
     pause: Duration,
 }
 
-impl Default for Streams {
+impl Default for BrokerStreams {
     fn default() -> Self {
         let backoff = Backoff::new(RECONNECT.0, RECONNECT.1);
         Self { current: None, coming: None, backoff, pause: Duration::ZERO }
     }
 }
 
-impl Streams {
+impl BrokerStreams {
     /// Whether the stream is the current one now.
     fn welcomed(&mut self, number: u64) -> bool {
         let is_coming = is_stream(self.coming.as_ref(), number);
@@ -189,7 +189,7 @@ impl Uplink {
             tokio::spawn(session);
             Opened { number: next, stop: session_stop }
         };
-        let mut streams = Streams { coming: Some(open()), ..Streams::default() };
+        let mut streams = BrokerStreams { coming: Some(open()), ..BrokerStreams::default() };
         loop {
             if !fence.is_open() {
                 streams.close();
@@ -199,7 +199,7 @@ impl Uplink {
                     () = fence.opened() => {}
                 }
             }
-            let Streams { current, coming, pause, .. } = &streams;
+            let BrokerStreams { current, coming, pause, .. } = &streams;
             let (has_current, has_coming) = (current.is_some(), coming.is_some());
             tokio::select! {
                 () = stop.cancelled() => break,

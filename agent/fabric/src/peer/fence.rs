@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// No deadline.
-const NEVER: u64 = u64::MAX;
+const NO_DEADLINE: u64 = u64::MAX;
 /// Longest wait for a deadline without a look at the time: timers stand still while the machine is suspended.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -35,7 +35,7 @@ impl Fence {
     /// Without a deadline: the only gateway of its cluster.
     #[must_use]
     pub fn always_open() -> Self {
-        Self::with(NEVER)
+        Self::with(NO_DEADLINE)
     }
 
     /// Closed until it is [extended](Self::extend_until).
@@ -67,7 +67,7 @@ impl Fence {
     #[must_use]
     pub fn is_open(&self) -> bool {
         match self.0.nanos.load(Ordering::Acquire) {
-            NEVER => true,
+            NO_DEADLINE => true,
             0 => false,
             deadline => nanos(BootTime::now()) < deadline,
         }
@@ -89,7 +89,7 @@ impl Fence {
         loop {
             let changed = self.0.changed.notified();
             match self.0.nanos.load(Ordering::Acquire) {
-                NEVER => changed.await,
+                NO_DEADLINE => changed.await,
                 deadline => {
                     let left = deadline.saturating_sub(nanos(BootTime::now()));
                     if left == 0 {
@@ -127,9 +127,9 @@ impl Fence {
     }
 }
 
-/// Less than [`NEVER`].
+/// Less than [`NO_DEADLINE`].
 fn nanos(time: BootTime) -> u64 {
-    u64::try_from(time.since_boot().as_nanos()).unwrap_or(NEVER).min(NEVER - 1)
+    u64::try_from(time.since_boot().as_nanos()).unwrap_or(NO_DEADLINE).min(NO_DEADLINE - 1)
 }
 
 #[cfg(test)]
