@@ -1,7 +1,7 @@
 //! The reconcile loop: it plans after each change and runs the steps concurrently, one at a time for each object.
 //!
-//! A failed step is retried with backoff; other objects do not wait for it. While the fence is closed nothing is planned,
-//! and running steps are aborted.
+//! A failed step is retried with backoff; other objects do not wait for it. While the fence is closed, nothing is
+//! planned and running steps are aborted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
