@@ -6,8 +6,8 @@
 //! EndpointSlices ─▶ Services                       the address of the active one
 //! ```
 //!
-//! A replica that waits has no part in the federation. It reads its predecessor's state only when it holds the Lease, and
-//! its first write makes every later write of the predecessor fail.
+//! A replica that waits has no part in the federation. It reads its predecessor's state only when it holds the Lease,
+//! and its first write makes every later write of the predecessor fail.
 
 mod active_endpoints;
 mod active_lease;
