@@ -196,3 +196,47 @@ fn own_address(config: &Config) -> Option<IpAddr> {
 fn host_name() -> String {
     std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "agent".to_owned())
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Mutex;
+
+    use comity_agent_state::state_copy::StateCopyError;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct NewestImage(Mutex<Option<Vec<u8>>>);
+
+    impl StateCopy for NewestImage {
+        fn put(&self, image: &[u8]) -> Result<(), StateCopyError> {
+            *self.0.lock().unwrap() = Some(image.to_vec());
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handover_leaves_the_newest_files_to_the_successor() {
+        let home = tempfile::tempdir().unwrap();
+        let (first, second) = (home.path().join("first"), home.path().join("second"));
+        let newest = Arc::new(NewestImage::default());
+        let copy: Arc<dyn StateCopy> = Arc::<NewestImage>::clone(&newest);
+        let store = Store::open_with(&first, Some(Arc::clone(&copy))).unwrap();
+        std::fs::write(first.join("brokers"), "a:1").unwrap();
+        let role = || ActiveRole { copy: Some(Arc::clone(&copy)), ..ActiveRole::alone() };
+
+        let fenced = role();
+        fenced.fence.close();
+        fenced.hand_over(&store).await;
+        assert!(newest.0.lock().unwrap().is_none(), "a successor may write it already");
+
+        let active = role();
+        let fence = active.fence.clone();
+        active.hand_over(&store).await;
+        assert!(!fence.is_open());
+        let image = newest.0.lock().unwrap().take().unwrap();
+        Store::restore(&second, &image).unwrap();
+        assert_eq!(std::fs::read_to_string(second.join("brokers")).unwrap(), "a:1");
+    }
+}
