@@ -89,7 +89,7 @@ mod tests {
         let line = [b"other ".as_slice(), &[b'x'; 1_000], b"\n"].concat();
         let lines = vec![line.as_slice(); MAX_PAGE_BYTES / line.len()];
         assert_eq!(kept(&lines).unwrap(), "", "nothing is kept of what nobody wants");
-        assert!(kept(&[lines.as_slice(), &[&line]].concat()).unwrap_err().contains("page is longer"));
+        assert!(kept(&[lines.as_slice(), &[line.as_slice()]].concat()).unwrap_err().contains("page is longer"));
         assert!(kept(&[&[b'x'; MAX_LINE_BYTES], b"x"]).unwrap_err().contains("line of its page"));
     }
 }
