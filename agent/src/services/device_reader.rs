@@ -5,7 +5,7 @@
 //! share one reading, connections are bounded, and tokens are reviewed one at a time.
 
 mod agent_tokens;
-mod connections;
+mod connection_slots;
 mod page_cache;
 
 use std::net::SocketAddr;
@@ -23,8 +23,7 @@ use tokio_util::sync::CancellationToken;
 use agent_tokens::{AgentTokens, Refused};
 use page_cache::PageCache;
 
-/// Audience of the tokens that device readers accept; the API server accepts no such token.
-pub const DEVICE_READERS_AUDIENCE: &str = "comity-device-readers";
+pub use agent_tokens::DEVICE_READERS_AUDIENCE;
 
 /// Settings of a device reader.
 #[derive(Clone, Debug)]
@@ -66,7 +65,7 @@ pub async fn serve(
         .route("/healthz", get(|| async { "ok\n" }))
         .with_state(Arc::new(served));
     tokio::select! {
-        () = connections::serve(listener, app) => Ok(()),
+        () = connection_slots::serve(listener, app) => Ok(()),
         () = stop.cancelled() => Ok(()),
     }
 }

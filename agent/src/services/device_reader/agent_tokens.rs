@@ -11,8 +11,8 @@ use kube::Client;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use super::DEVICE_READERS_AUDIENCE;
-
+/// Audience of the tokens that device readers accept; the API server accepts no such token.
+pub const DEVICE_READERS_AUDIENCE: &str = "comity-device-readers";
 /// How long an accepted token is not reviewed again: a token that is withdrawn serves that much longer.
 const ACCEPTED_FOR: Duration = Duration::from_secs(60);
 /// Pause between two reviews of unknown tokens, so that a stranger cannot make this program flood the API server.

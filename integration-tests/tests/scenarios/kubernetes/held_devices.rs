@@ -23,7 +23,7 @@ pub(crate) async fn agent_section(donor: &RealCluster, folder: &Path) -> anyhow:
     let audience = format!("--audience={DEVICE_READERS_AUDIENCE}");
     let account = ["-n", "comity-system", "comity-agent"];
     let token =
-        donor.kubectl(&[["create", "token"].as_slice(), &account, &[&audience, "--duration=3h"]].concat()).await?;
+        donor.kubectl(&[["create", "token"].as_slice(), &account, &["--duration=3h", &audience]].concat()).await?;
     let file = folder.join("devices.token");
     std::fs::write(&file, token)?;
     let (node, file) = (donor.node_ip(), file.display());

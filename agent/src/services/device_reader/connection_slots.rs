@@ -27,13 +27,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until it is dropped.
 pub(super) async fn serve(listener: TcpListener, app: Router) {
-    let places = Arc::new(Places::default());
+    let slots = Arc::new(ConnectionSlots::default());
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
-            Ok((stream, peer)) => match Places::take(&places, peer) {
-                Some(place) => drop(connections.spawn(connection(stream, app.clone(), place))),
+            Ok((stream, peer)) => match ConnectionSlots::take(&slots, peer) {
+                Some(slot) => drop(connections.spawn(connection(stream, app.clone(), slot))),
                 None => tracing::debug!(%peer, "too many connections: this one is closed"),
             },
             Err(error) => {
@@ -44,7 +44,7 @@ pub(super) async fn serve(listener: TcpListener, app: Router) {
     }
 }
 
-async fn connection(stream: TcpStream, app: Router, place: Place) {
+async fn connection(stream: TcpStream, app: Router, slot: ConnectionSlot) {
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -56,29 +56,29 @@ async fn connection(stream: TcpStream, app: Router, place: Place) {
         Ok(Err(error)) => tracing::debug!(%error, "a connection ended badly"),
         Err(_) => tracing::debug!("a connection took too long"),
     }
-    drop(place);
+    drop(slot);
 }
 
 /// Connections by address.
 #[derive(Default)]
-struct Places(Mutex<BTreeMap<IpAddr, usize>>);
+struct ConnectionSlots(Mutex<BTreeMap<IpAddr, usize>>);
 
-/// One connection's place, until it is dropped.
-struct Place {
-    places: Arc<Places>,
+/// One connection's slot, until it is dropped.
+struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     address: IpAddr,
 }
 
-impl Places {
-    fn take(places: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
+impl ConnectionSlots {
+    fn take(slots: &Arc<Self>, peer: SocketAddr) -> Option<ConnectionSlot> {
         let address = peer.ip().to_canonical();
-        let mut taken = places.lock();
+        let mut taken = slots.lock();
         let of_address = taken.get(&address).copied().unwrap_or(0);
         if of_address >= MAX_OF_ADDRESS || taken.values().sum::<usize>() >= MAX_CONNECTIONS {
             return None;
         }
         taken.insert(address, of_address + 1);
-        Some(Place { places: Arc::clone(places), address })
+        Some(ConnectionSlot { slots: Arc::clone(slots), address })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
@@ -86,9 +86,9 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
+        let mut taken = self.slots.lock();
         match taken.get_mut(&self.address) {
             Some(of_address) if *of_address > 1 => *of_address -= 1,
             _ => drop(taken.remove(&self.address)),
@@ -106,21 +106,22 @@ mod tests {
 
     #[test]
     fn one_address_cannot_keep_out_another_and_places_come_back() {
-        let places = Arc::new(Places::default());
-        let held: Vec<_> = (0..MAX_OF_ADDRESS).map(|_| Places::take(&places, peer(1))).collect();
+        let slots = Arc::new(ConnectionSlots::default());
+        let held: Vec<_> = (0..MAX_OF_ADDRESS).map(|_| ConnectionSlots::take(&slots, peer(1))).collect();
         assert!(held.iter().all(Option::is_some));
         let mapped = SocketAddr::new(IpAddr::V6(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped()), 2);
-        assert!(Places::take(&places, peer(1)).is_none() && Places::take(&places, mapped).is_none());
-        assert!(Places::take(&places, peer(2)).is_some());
+        assert!(ConnectionSlots::take(&slots, peer(1)).is_none() && ConnectionSlots::take(&slots, mapped).is_none());
+        assert!(ConnectionSlots::take(&slots, peer(2)).is_some());
         drop(held);
-        assert!(Places::take(&places, peer(1)).is_some());
-        assert!(places.lock().is_empty(), "each place is given back");
+        assert!(ConnectionSlots::take(&slots, peer(1)).is_some());
+        assert!(slots.lock().is_empty(), "each slot is given back");
     }
 
     #[test]
     fn all_addresses_together_have_a_bound() {
-        let places = Arc::new(Places::default());
-        let of = |last| (0..MAX_OF_ADDRESS).filter_map(|_| Places::take(&places, peer(last))).collect::<Vec<_>>();
+        let slots = Arc::new(ConnectionSlots::default());
+        let of =
+            |last| (0..MAX_OF_ADDRESS).filter_map(|_| ConnectionSlots::take(&slots, peer(last))).collect::<Vec<_>>();
         let held: Vec<_> = (0..u8::MAX).flat_map(of).collect();
         assert_eq!(held.len(), MAX_CONNECTIONS);
     }
