@@ -21,16 +21,16 @@ use tower::service_fn;
 
 use super::*;
 
-const AGENT: &str = "system:serviceaccount:comity-system:comity-agent";
+const AGENTS_ACCOUNT: &str = "system:serviceaccount:comity-system:comity-agent";
 /// For a machine with other work.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stand-in for the kubelet, which counts its calls.
 #[derive(Clone, Default)]
-struct Kubelet(Arc<AtomicUsize>);
+struct CountingKubelet(Arc<AtomicUsize>);
 
 #[tonic::async_trait]
-impl PodResourcesLister for Kubelet {
+impl PodResourcesLister for CountingKubelet {
     async fn list(
         &self,
         _: tonic::Request<ListPodResourcesRequest>,
@@ -74,33 +74,33 @@ fn api_server(reviews: Arc<AtomicUsize>) -> kube::Client {
 }
 
 fn agents_token() -> String {
-    format!("{AGENT}-for-{DEVICE_READERS_AUDIENCE}")
+    format!("{AGENTS_ACCOUNT}-for-{DEVICE_READERS_AUDIENCE}")
 }
 
 /// A running reader.
-struct Running {
+struct RunningReader {
     address: SocketAddr,
-    kubelet: Kubelet,
+    kubelet: CountingKubelet,
     reviews: Arc<AtomicUsize>,
     stop: CancellationToken,
     _folder: tempfile::TempDir,
 }
 
-impl Running {
+impl RunningReader {
     async fn start() -> Self {
-        let (folder, kubelet, reviews) = (tempfile::tempdir().unwrap(), Kubelet::default(), Arc::default());
+        let (folder, kubelet, reviews) = (tempfile::tempdir().unwrap(), CountingKubelet::default(), Arc::default());
         let socket = folder.path().join("kubelet.sock");
         serve_kubelet(&socket, kubelet.clone());
         let (stop, client) = (CancellationToken::new(), api_server(Arc::clone(&reviews)));
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let reader = DeviceReader { node: "gpu-1".to_owned(), socket, agent_user: AGENT.to_owned() };
+        let reader = DeviceReader { node: "gpu-1".to_owned(), socket, agent_user: AGENTS_ACCOUNT.to_owned() };
         tokio::spawn(serve(reader, client, address, stop.clone()));
         let listens = async {
             while TcpStream::connect(address).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, listens).await.unwrap();
+        tokio::time::timeout(ANSWER_PATIENCE, listens).await.unwrap();
         Self { address, kubelet, reviews, stop, _folder: folder }
     }
 
@@ -114,7 +114,7 @@ impl Running {
             stream.read_to_string(&mut answer).await?;
             Ok::<_, std::io::Error>(answer)
         };
-        tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap_or_default()
+        tokio::time::timeout(ANSWER_PATIENCE, call).await.unwrap().unwrap_or_default()
     }
 
     /// The same, repeated while the reader reviews another token or has too many connections.
@@ -128,17 +128,17 @@ impl Running {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, repeated).await.unwrap()
+        tokio::time::timeout(ANSWER_PATIENCE, repeated).await.unwrap()
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningReader {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-fn serve_kubelet(socket: &Path, kubelet: Kubelet) {
+fn serve_kubelet(socket: &Path, kubelet: CountingKubelet) {
     let listener = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
     let service = PodResourcesListerServer::new(kubelet);
     tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(listener));
@@ -146,15 +146,15 @@ fn serve_kubelet(socket: &Path, kubelet: Kubelet) {
 
 #[tokio::test]
 async fn only_the_agent_reads_the_page() {
-    let reader = Running::start().await;
+    let reader = RunningReader::start().await;
     let other = format!("system:serviceaccount:comity-lease-7:comity-tenant-for-{DEVICE_READERS_AUDIENCE}");
     let cases = [
         (None, "401", "show a token"),
         (Some("nonsense".to_owned()), "401", "is invalid"),
         (Some(other), "403", "comity-tenant"),
         // The agent's token for the API server, and one that no audience was checked of.
-        (Some(format!("{AGENT}-for-kubernetes")), "401", "is not for the audience"),
-        (Some(format!("{AGENT}-for-anybody")), "401", "is not for the audience"),
+        (Some(format!("{AGENTS_ACCOUNT}-for-kubernetes")), "401", "is not for the audience"),
+        (Some(format!("{AGENTS_ACCOUNT}-for-anybody")), "401", "is not for the audience"),
     ];
     for (token, status, reason) in cases {
         let answer = reader.admitted(token.as_deref()).await;
@@ -169,7 +169,7 @@ async fn only_the_agent_reads_the_page() {
 
 #[tokio::test]
 async fn callers_share_one_reading_and_one_review() {
-    let reader = Running::start().await;
+    let reader = RunningReader::start().await;
     let began = std::time::Instant::now();
     assert!(reader.admitted(Some(&agents_token())).await.starts_with("HTTP/1.1 200"));
     for _ in 0..8 {
@@ -184,7 +184,7 @@ async fn callers_share_one_reading_and_one_review() {
 
 #[tokio::test]
 async fn strangers_cannot_flood_the_api_server_or_keep_out_an_accepted_agent() {
-    let reader = Running::start().await;
+    let reader = RunningReader::start().await;
     assert!(reader.admitted(Some(&agents_token())).await.starts_with("HTTP/1.1 200"));
     let began = std::time::Instant::now();
     let (mut refused, mut calls) = (0, 0);
@@ -204,7 +204,7 @@ async fn strangers_cannot_flood_the_api_server_or_keep_out_an_accepted_agent() {
 
 #[tokio::test]
 async fn silent_connections_are_closed_and_leave_their_places() {
-    let reader = Running::start().await;
+    let reader = RunningReader::start().await;
     let mut silent = Vec::new();
     for _ in 0..8 {
         silent.push(TcpStream::connect(reader.address).await.unwrap());
@@ -212,7 +212,7 @@ async fn silent_connections_are_closed_and_leave_their_places() {
     // Those beyond the bound end at once, the others when no request comes.
     for stream in &mut silent {
         let mut rest = Vec::new();
-        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        let ended = tokio::time::timeout(ANSWER_PATIENCE, stream.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "a connection without a request lasts");
     }
     assert!(reader.admitted(Some(&agents_token())).await.starts_with("HTTP/1.1 200"));
