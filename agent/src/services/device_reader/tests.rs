@@ -170,10 +170,10 @@ async fn only_the_agent_reads_the_page() {
 #[tokio::test]
 async fn callers_share_one_reading_and_one_review() {
     let reader = RunningReader::start().await;
-    let began = std::time::Instant::now();
-    assert!(reader.admitted(Some(&agents_token())).await.starts_with("HTTP/1.1 200"));
+    let (began, token) = (std::time::Instant::now(), agents_token());
+    assert!(reader.admitted(Some(&token)).await.starts_with("HTTP/1.1 200"));
     for _ in 0..8 {
-        let answers = join_all((0..3).map(|_| reader.admitted(Some(&agents_token())))).await;
+        let answers = join_all((0..3).map(|_| reader.admitted(Some(&token)))).await;
         assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200")), "{answers:?}");
     }
     // At most one reading for each full age, however long this machine took.
