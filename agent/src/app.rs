@@ -273,6 +273,7 @@ impl Agent {
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
         platform.compare_leases(&config, &metrics, &parts, &shutdown);
+        let lent = platform.lent.subscribe();
         let executor = Executor {
             parts: parts.clone(),
             metrics: metrics.clone(),
@@ -328,7 +329,7 @@ impl Agent {
                 cluster: parts.member.cluster.clone(),
                 client: api.client(),
                 desired: desired.clone(),
-                records: parts.store.subscribe(),
+                lent,
                 uses: parts.uses.clone(),
                 clock: Arc::clone(&clock),
             };

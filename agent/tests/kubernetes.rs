@@ -79,7 +79,7 @@ async fn the_agent_works_on_a_real_api_server() {
     claims::devices_of_a_driver_are_lent_by_claims(&cluster).await;
     mig::devices_are_cut_and_merged_back(&cluster).await;
     drift::a_drifted_pod_is_local_use_and_is_evicted(&cluster).await;
-    device_conflict::a_device_that_is_held_twice_is_told_and_its_node_lends_nothing(&cluster).await;
+    device_conflict::a_device_conflict_is_reported_and_its_node_lends_nothing(&cluster).await;
     drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
     canary::a_node_lends_once_its_canary_saw_no_gpu(&cluster).await;

@@ -69,7 +69,11 @@ impl Platform {
         let api = KubernetesApi::connect(&source).await?;
         let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
         let lent = watch::Sender::default();
-        let readers = |endpoint| DeviceReaders { endpoint, clock: Arc::clone(clock) };
+        let readers = |endpoint| DeviceReaders {
+            endpoint,
+            token_file: config.usage.devices_token_file.clone(),
+            clock: Arc::clone(clock),
+        };
         let options = ObserverOptions {
             mig: view,
             pending: Some(config.sharing.reclaim_for_pending.clone()),

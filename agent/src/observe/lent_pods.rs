@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use comity_agent_kubernetes::gpu_resource;
 use comity_agent_kubernetes::pod_request::Amounts;
-use comity_agent_model::lent::{LentLease, PodsOf};
+use comity_agent_model::lent::{LentLease, PodOwners};
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 
@@ -91,14 +91,14 @@ pub(crate) fn divide<'a>(
     guests: &Guests,
     salt: &NodeSalt,
 ) -> NodeUse<'a> {
-    let users = guests.users();
+    let owners = PodOwners::of(&guests.leases);
     let mut found = NodeUse::default();
     let mut of_leases: BTreeMap<(LeaseId, &str), Vec<CountedPod<'a>>> = BTreeMap::new();
     for pod in pods {
         if guests.is_placeholder(pod) {
             continue;
         }
-        match guests.lease_of(pod, &users) {
+        match guests.lease_of(pod, &owners) {
             Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(CountedPod { pod, guest }),
             None => {
                 found.local_pods.push(pod);
@@ -183,11 +183,6 @@ impl Guests {
         self.lease_namespaces.keys().chain(&self.liqo_namespaces).cloned().collect()
     }
 
-    /// Leases in force by the user of Liqo that makes their pods.
-    fn users(&self) -> BTreeMap<&str, LeaseId> {
-        self.leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect()
-    }
-
     /// Whether a pod only holds a GPU for a lease in force, which accounts for it.
     fn is_placeholder(&self, pod: &PodFacts) -> bool {
         let guest = pod.guest.as_ref().filter(|_| *pod.namespace == *PLACEHOLDER_NAMESPACE.name);
@@ -195,15 +190,15 @@ impl Guests {
     }
 
     /// The lease in force that a pod belongs to.
-    fn lease_of<'a>(&self, pod: &'a PodFacts, users: &BTreeMap<&str, LeaseId>) -> Option<(LeaseId, &'a GuestPod)> {
+    fn lease_of<'a>(&self, pod: &'a PodFacts, owners: &PodOwners<'_>) -> Option<(LeaseId, &'a GuestPod)> {
         let guest = pod.guest.as_deref()?;
-        if let Some(lease) = self.lease_namespaces.get(&*pod.namespace) {
-            let of_namespace = self.leases.get(lease).is_some_and(|lease| lease.pods == PodsOf::Namespace);
-            return of_namespace.then_some((*lease, guest));
-        }
-        // The label alone could hide local use.
-        let user = guest.liqo_user.as_deref().filter(|_| self.liqo_namespaces.contains(&*pod.namespace))?;
-        Some((*users.get(user)?, guest))
+        let lease = match self.lease_namespaces.get(&*pod.namespace) {
+            Some(lease) => owners.by_namespace(*lease)?,
+            // The label alone could hide local use.
+            None if self.liqo_namespaces.contains(&*pod.namespace) => owners.by_user(guest.liqo_user.as_deref()?)?,
+            None => return None,
+        };
+        Some((lease, guest))
     }
 }
 

@@ -1,4 +1,4 @@
-use comity_agent_model::lent::NodeMark;
+use comity_agent_model::lent::{NodeMark, PodsOf};
 
 use super::*;
 use crate::observe::TEST_SALT;
