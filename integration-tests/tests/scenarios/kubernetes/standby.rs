@@ -129,7 +129,7 @@ async fn a_standby_takes_over_the_leases_of_a_killed_agent_and_a_paused_one_stay
     assert!(holder(&donor).await.starts_with("replica-0"));
     federation.all_connected().await.or_logs(&federation);
     answers(&origin, &leased, &federation).await;
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     drop(federation);
     origin.stop().await.unwrap();
