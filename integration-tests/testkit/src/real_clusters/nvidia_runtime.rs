@@ -75,10 +75,7 @@ fn runtime_configuration(visible_devices: VisibleDevices) -> String {
 }
 
 /// A device for each GPU among the device nodes, by its UUID, and the device `all` with every one.
-fn cdi_specification<'a>(
-    device_nodes: impl Iterator<Item = &'a str>,
-    uuid: impl Fn(usize) -> String,
-) -> String {
+fn cdi_specification<'a>(device_nodes: impl Iterator<Item = &'a str>, uuid: impl Fn(usize) -> String) -> String {
     let index = |name: &str| name.strip_prefix("nvidia").and_then(|number| number.parse::<usize>().ok());
     let gpus = device_nodes.filter_map(|name| Some((index(name)?, name)));
     let nodes: Vec<_> = gpus

@@ -3,9 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use comity_scenarios::{
-    AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, apply_admission, until,
-};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, apply_admission, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use serde_json::json;
 
