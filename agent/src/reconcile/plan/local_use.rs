@@ -5,6 +5,7 @@
 //! holds.
 
 use std::collections::BTreeSet;
+use std::mem::discriminant;
 
 use comity_agent_model::lease::Lease;
 use comity_agent_model::lease::placement::{NodePlacement, WHOLE_MILLI};
@@ -75,18 +76,20 @@ fn device(node: &Node, index: u32) -> Option<&Device> {
 /// The devices that are interchangeable with this one; `None` if it is gone, or a pool of its own.
 fn pool(node: &Node, index: u32) -> Option<BTreeSet<u32>> {
     let first = device(node, index).filter(|device| !has_layout(device))?;
-    let kind = |device: &Device| device.sharing.as_ref().and_then(|it| it.mode.as_ref()).map(std::mem::discriminant);
     let is_like = |other: &&Device| {
         !has_layout(other)
             && other.resource_name == first.resource_name
             && other.product_name == first.product_name
-            && kind(other) == kind(first)
+            && mode(other).map(discriminant) == mode(first).map(discriminant)
     };
     let numbered = (0_u32..).zip(&node.devices);
     Some(numbered.filter(|(_, other)| is_like(other)).map(|(index, _)| index).collect())
 }
 
+fn mode(device: &Device) -> Option<&sharing::Mode> {
+    device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref())
+}
+
 fn has_layout(device: &Device) -> bool {
-    let mode = device.sharing.as_ref().and_then(|sharing| sharing.mode.as_ref());
-    matches!(mode, Some(sharing::Mode::Mig(mig)) if mig.layout.is_some())
+    matches!(mode(device), Some(sharing::Mode::Mig(mig)) if mig.layout.is_some())
 }
