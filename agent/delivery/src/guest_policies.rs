@@ -237,14 +237,11 @@ mod tests {
         let mut lenient = policy.clone();
         lenient.spec.as_mut().unwrap().failure_policy = Some("Ignore".to_owned());
         assert!(problem(&lenient, &binding).contains("Ignore"));
-        for change in [
-            |spec: &mut k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBindingSpec| {
-                spec.validation_actions = Some(vec!["Warn".to_owned(), "Audit".to_owned()]);
-            },
-            |spec| spec.policy_name = Some("another".to_owned()),
-        ] {
-            let mut binding = binding.clone();
-            change(binding.spec.as_mut().unwrap());
+        let mut mute = binding.clone();
+        mute.spec.as_mut().unwrap().validation_actions = Some(vec!["Warn".to_owned(), "Audit".to_owned()]);
+        let mut of_another = binding;
+        of_another.spec.as_mut().unwrap().policy_name = Some("another".to_owned());
+        for binding in [mute, of_another] {
             assert!(problem(&policy, &binding).contains("does not deny"));
         }
     }
