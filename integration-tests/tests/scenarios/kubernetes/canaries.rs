@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use comity_scenarios::{Federation, PATIENCE, until};
 use comity_testkit::{Binaries, CANARY_IMAGE, RealCluster, VisibleDevices, write_canary_image};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::OrLogs as _;
 use crate::gpu_boxes::GpuNode;
@@ -67,38 +67,7 @@ pub(crate) async fn an_exposed_node_does_not_lend(on: &GpuNode<'_>, binaries: &B
         .await
         .or_logs(federation);
         println!("{setting:?}: known after {:.1} s", began.elapsed().as_secs_f32());
-        if setting == VisibleDevices::Obeyed {
-            a_container_with_a_gpu_sees_no_other(on).await;
-        }
     }
-}
-
-/// The device plugin's value replaces that of the image, which asks for all GPUs.
-async fn a_container_with_a_gpu_sees_no_other(on: &GpuNode<'_>) {
-    let (federation, donor) = (on.federation, on.donor);
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "greedy" },
-        "spec": {
-            "restartPolicy": "Never", "nodeSelector": { "kubernetes.io/hostname": donor.node_name() },
-            "containers": [{
-                "name": "look", "image": CANARY_IMAGE, "imagePullPolicy": "Never",
-                "resources": { "limits": { "nvidia.com/gpu": "1" } },
-            }],
-        },
-    });
-    donor.kubectl_with_input(&["apply", "-f", "-"], &pod.to_string()).await.or_logs(federation);
-    until("the container to look", PATIENCE, async || {
-        let pod: Value = serde_json::from_str(&donor.kubectl(&["get", "pod", "greedy", "-o", "json"]).await?)?;
-        let status = &pod["status"];
-        ensure!(!status["containerStatuses"][0]["state"]["terminated"].is_null(), "{status}");
-        Ok(Some(()))
-    })
-    .await
-    .or_logs(federation);
-    let seen = donor.kubectl(&["logs", "greedy"]).await.or_logs(federation);
-    let number = |line: &str| line.trim().strip_prefix("/dev/nvidia").and_then(|number| number.parse::<u32>().ok());
-    assert_eq!(seen.lines().filter_map(number).count(), 1, "{seen}");
-    donor.kubectl(&["delete", "pod", "greedy", "--grace-period=0", "--force"]).await.or_logs(federation);
 }
 
 async fn offered(on: &GpuNode<'_>) -> Result<Value> {
