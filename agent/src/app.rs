@@ -284,6 +284,7 @@ impl Agent {
             resync: Arc::clone(&resync),
             lent: platform.lent,
             differences: platform.inventory.differences(),
+            nodes: platform.inventory.nodes(),
         };
         shutdown.spawn(executor.run(shutdown.token()));
         if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {

@@ -6,7 +6,7 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_runtime::checks::{Check, CheckList};
 
 use super::capacity::{Capacity, any_salt};
-use super::{check_inventory, check_rights};
+use super::{check_inventory, check_policies, check_rights};
 use crate::config::Config;
 use crate::mig::mig_keeper::check_configs;
 use crate::observe::{self, InventorySettings};
@@ -39,6 +39,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     if !check_rights::check(&api.client(), list).await {
         return None;
     }
+    check_policies::check(&api.client(), config, list).await;
     if config.mig.repartition {
         list.push(match check_configs(&api.client(), &config.mig).await {
             Ok(count) => Check::ok(MIG_CHECK, format!("{} has {count} configurations", config.mig.config_map)),

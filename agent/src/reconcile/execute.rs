@@ -12,6 +12,7 @@ use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::nodes::Nodes;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
 use comity_types::LeaseId;
@@ -63,6 +64,8 @@ pub struct Executor {
     pub lent: watch::Sender<LentLeases>,
     /// Differences between the leases and the cluster.
     pub differences: watch::Receiver<Arc<LeaseDifferences>>,
+    /// This cluster's nodes.
+    pub nodes: watch::Receiver<Nodes>,
 }
 
 /// Backoff of a step after failures.
@@ -180,6 +183,7 @@ impl Executor {
             live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).copied().collect();
         }
         let service = self.parts.deliveries.node_service.borrow().clone();
+        let nodes = self.nodes.borrow().clone();
         plan(&Snapshot {
             cluster: &self.parts.member.cluster,
             desired: desired.state(),
@@ -190,6 +194,7 @@ impl Executor {
             network: self.parts.member.network.as_ref(),
             service: &service,
             policy: &self.policy,
+            nodes: nodes.as_ref().map(|nodes| nodes.as_slice()),
             now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),
         })

@@ -53,7 +53,8 @@ pub(crate) async fn a_twentieth_of_a_gpu_is_a_twentieth(cluster: &Cluster) {
 
     let (donor, lease) = (cluster.donor(), twentieths("lease-80"));
     let error = donor.prepare(&lease).await.unwrap_err();
-    assert!(matches!(error, DeliveryError::Permanent { code: "hami-policy", .. }), "{error}");
+    assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
+    assert!(error.to_string().ends_with("; apply deploy/agent/hami.yaml"), "{error}");
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], POLICY).await.unwrap();
     eventually("the agent sees the policy", || async { donor.prepare(&lease).await.is_ok() }).await;
 

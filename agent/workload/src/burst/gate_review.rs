@@ -12,7 +12,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::checkpoint_store::{checkpoint_secret, checkpoint_steps};
+use super::checkpoint_store::checkpoint_steps;
 use super::facts::demand::shape;
 use super::facts::offload::obstacle;
 use super::facts::requested_stores::{RequestedStores, StoreOfPod};
@@ -82,33 +82,17 @@ fn answer(body: &[u8], holds: bool, stores: &RequestedStores) -> Result<Admissio
     let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
     let mut response = AdmissionResponse::from(&request);
     if let Some(pod) = request.object.as_ref().filter(|pod| holds && wants_gate(pod)) {
-        let requested = stores.of_pod_in(request.namespace.as_deref().unwrap_or_default());
-        let annotations = pod.metadata.annotations.as_ref();
-        let own = annotations.filter(|annotations| annotations.contains_key(CHECKPOINT_SECRET));
-        if let (None, StoreOfPod::Several(secrets)) = (own, requested) {
+        let store = stores.of_pod(pod, request.namespace.as_deref().unwrap_or_default());
+        if let StoreOfPod::Several(secrets) = store {
             response.warnings = Some(vec![format!(
                 "requests of this namespace name the checkpoint Secrets {}; name one by the annotation \
                  {CHECKPOINT_SECRET}, or the pod runs on none of their leases",
                 secrets.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
             )]);
         }
-        let store = match (own, requested) {
-            (Some(annotations), _) => checkpoint_secret(annotations).ok().flatten().map(GivenStore::Own),
-            (None, StoreOfPod::One(secret)) => Some(GivenStore::Requested(secret)),
-            (None, StoreOfPod::None | StoreOfPod::Several(_)) => None,
-        };
         response = response.with_patch(patch(pod, store)).map_err(|error| error.to_string())?;
     }
     Ok(response.into_review())
-}
-
-/// The checkpoint store that a pod gets.
-#[derive(Clone, Copy)]
-enum GivenStore<'a> {
-    /// Its annotation names it.
-    Own(&'a str),
-    /// Requests of its namespace name it.
-    Requested(&'a str),
 }
 
 /// Whether a pod can burst and is not placed yet.
@@ -125,7 +109,7 @@ fn wants_gate(pod: &Pod) -> bool {
     asks && !kept_here && !is_placed && !is_gated && obstacle(pod).is_none()
 }
 
-fn patch(pod: &Pod, store: Option<GivenStore<'_>>) -> Patch {
+fn patch(pod: &Pod, store: StoreOfPod<'_>) -> Patch {
     let label = entry("/metadata/labels", pod.metadata.labels.is_some(), GATE, "true");
     let has_gates = pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_some());
     let gate = json!({ "name": GATE });
@@ -135,11 +119,11 @@ fn patch(pod: &Pod, store: Option<GivenStore<'_>>) -> Patch {
         json!({ "op": "add", "path": "/spec/schedulingGates", "value": [gate] })
     };
     let mut steps = vec![label, gate];
-    if let Some(GivenStore::Requested(secret)) = store {
+    if let StoreOfPod::Requested(secret) = store {
         let annotations = pod.metadata.annotations.is_some();
         steps.push(entry("/metadata/annotations", annotations, CHECKPOINT_SECRET, secret));
     }
-    if let Some(GivenStore::Own(secret) | GivenStore::Requested(secret)) = store {
+    if let StoreOfPod::Own(secret) | StoreOfPod::Requested(secret) = store {
         steps.extend(checkpoint_steps(pod, secret));
     }
     serde_json::from_value(Value::Array(steps)).expect("each is a step of a JSON patch")

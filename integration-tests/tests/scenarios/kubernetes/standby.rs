@@ -147,7 +147,7 @@ async fn a_standby_takes_over_the_leases_of_a_killed_agent_and_a_paused_one_stay
     answers(&origin, &leased, &federation).await;
     leaves_the_brokers_without_its_api_server(&donor, &federation).await;
     answers(&origin, &leased, &federation).await;
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     drop(federation);
     origin.stop().await.unwrap();
