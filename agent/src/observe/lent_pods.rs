@@ -1,7 +1,8 @@
 //! Divides pods into the donor's own use and the use of leases. Pure.
 //!
 //! The broker counts a lease's amounts on the nodes of its placement. Pods of the lease count as lent there up to these
-//! amounts; the excess, and its pods on other nodes, are local use of those nodes, so that they are not lent twice.
+//! amounts; the excess, and its pods on other nodes, are local use of those nodes, so that they are not lent twice. The
+//! excess never counts as local use of capacity that is leased: the broker would call the leases of others back for it.
 //!
 //! A lease counts from its admission until a short time after its objects are removed, so that nothing flaps while it
 //! starts or ends: its pods come later and go earlier. Pods of a lease that is not in force here count as local use:
@@ -18,6 +19,7 @@ use comity_agent_model::lent::{LentLease, PodOwners};
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 
+use super::node_facts::NodeFacts;
 use super::pod_facts::{GuestPod, GuestStage, PLACEHOLDER_NAMESPACE, PodFacts};
 
 /// Namespaces of guests, and the leases in force.
@@ -57,6 +59,8 @@ pub struct DriftedPod {
 pub(crate) struct NodeUse<'a> {
     /// Amounts that no lease accounts for, by node.
     pub(crate) local: BTreeMap<&'a str, Amounts>,
+    /// The part of them that pods of leases hold beyond their leases.
+    excess: BTreeMap<&'a str, Amounts>,
     /// Pods that no lease accounts for, and those beyond their leases.
     pub(crate) local_pods: Vec<&'a PodFacts>,
     /// Pods beyond their leases, the youngest of each lease first.
@@ -66,6 +70,25 @@ pub(crate) struct NodeUse<'a> {
 }
 
 impl NodeUse<'_> {
+    /// Local use of a node. What pods of leases hold beyond their leases counts only as far as it fits beside the leases
+    /// and the other local use.
+    pub(crate) fn local_use(&self, node: &NodeFacts, guests: &Guests, salt: &NodeSalt) -> Amounts {
+        let name = node.name.as_str();
+        let mut local = self.local.get(name).cloned().unwrap_or_default();
+        let Some(excess) = self.excess.get(name) else { return local };
+        let node_id = salt.node_id(name);
+        let parts: Vec<_> = guests.leases.values().filter_map(|lease| lease.nodes.get(&node_id)).collect();
+        for (resource, amount) in &mut local {
+            let excess = excess.get(resource).copied().unwrap_or(0);
+            let leased =
+                parts.iter().filter_map(|part| part.get(resource)).fold(0, |sum: u64, n| sum.saturating_add(*n));
+            let others = amount.saturating_sub(excess);
+            let room = node.allocatable.get(resource).copied().unwrap_or(0).saturating_sub(leased);
+            *amount = others.saturating_add(excess.min(room.saturating_sub(others)));
+        }
+        local
+    }
+
     /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending.
     pub(crate) fn unused(&self, nodes: &[&str], guests: &Guests, salt: &NodeSalt) -> BTreeMap<(LeaseId, String), u64> {
         let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted).collect();
@@ -115,12 +138,14 @@ pub(crate) fn divide<'a>(
         }
         found.held.insert((id, node), total.get(&lease.resource).copied().unwrap_or(0));
         let limit = |name: &String| allowed.and_then(|allowed| allowed.get(name)).copied().unwrap_or(0);
-        let local = found.local.entry(node).or_default();
         for (name, amount) in total {
-            let sum = local.entry(name.clone()).or_default();
-            *sum = sum.saturating_add(amount.saturating_sub(limit(&name)));
+            let beyond = amount.saturating_sub(limit(&name));
+            for amounts in [&mut found.local, &mut found.excess] {
+                let sum = amounts.entry(node).or_default().entry(name.clone()).or_default();
+                *sum = sum.saturating_add(beyond);
+            }
         }
-        // Pods that are going hold nothing for long, so they count last.
+        // Pods that end make room for their successors, so they count last.
         pods.sort_by_key(|CountedPod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
         let beyond = beyond(&pods, lease, allowed);
         found.local_pods.extend(beyond.iter().map(|CountedPod { pod, .. }| *pod));
@@ -155,7 +180,7 @@ fn foreign_gpus<'a>(pod: &'a PodFacts, lease: &LentLease) -> Option<&'a str> {
     pod.requests.iter().find(|(name, amount)| *amount > 0 && is_foreign(name)).map(|(name, _)| &**name)
 }
 
-/// The running pods, oldest first, that do not fit into the devices that the older ones leave, or have others.
+/// The pods on the node, oldest first, that do not fit into the devices that the older ones leave, or have others.
 fn beyond<'a>(
     pods: &[CountedPod<'a>],
     lease: &LentLease,
@@ -170,7 +195,7 @@ fn beyond<'a>(
             for (name, left) in &mut left {
                 *left -= pod.pod.request(name);
             }
-        } else if pod.guest.stage == GuestStage::Bound {
+        } else if pod.guest.stage != GuestStage::Nominated {
             beyond.push(*pod);
         }
     }

@@ -243,6 +243,7 @@ async fn follow_health(
 fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
     OriginSettings {
         liqo_namespace: settings.namespace.clone(),
+        agent_namespace: settings.agent_namespace.clone(),
         pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
         liqo_network: settings.network == LiqoNetworkName::Liqo,
         mapping: match settings.same_namespace_names {

@@ -55,10 +55,10 @@ impl LiqoOrigin {
         };
         let Some(held) = found.as_ref().map(HeldSlice::of) else { return Ok(()) };
         let is_empty = self.drain(&held, &lease_id.to_string()).await?;
-        if is_empty && self.keep_idle(&held).await? {
-            return Ok(());
+        if !(is_empty && self.keep_idle(&held).await?) {
+            self.take_down(&held).await?;
         }
-        self.take_down(&held).await
+        self.publish_node_namespaces().await
     }
 
     /// Removes a slice with its dependent objects.

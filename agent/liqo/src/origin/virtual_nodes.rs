@@ -59,6 +59,7 @@ impl LiqoOrigin {
             None => check_new(request)?,
         }
         dynamic::apply(&slices, &objects::slice(peer, request)).await?;
+        self.publish_node_namespaces().await?;
         // While a slice is idle, the donor denies it.
         let denial = if is_own(request) { Denial::Final } else { Denial::MayBeOld };
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);

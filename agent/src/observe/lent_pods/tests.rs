@@ -97,10 +97,10 @@ fn pods_count_as_lent_only_on_their_nodes_and_up_to_their_amounts() {
         ("lease not in force", vec![pod("comity-lease-8", "x", "a", 1, 1)], &[("a", 1)], &[]),
         ("local", vec![pod("research", "x", "a", 3, 1)], &[("a", 3)], &[]),
         (
-            "a pod that ends holds its LEASED_RESOURCE, and its successor stays",
+            "a pod that ends holds its LEASED_RESOURCE, and must end soon, while its successor stays",
             vec![at(of_7("going", "b", 1, 1), GuestStage::Ending), of_7("next", "b", 1, 2)],
             &[("b", 1)],
-            &[],
+            &["going"],
         ),
         ("nominated elsewhere", vec![at(of_7("x", "c", 1, 1), GuestStage::Nominated)], &[("c", 1)], &[]),
         ("virtual node", vec![offloaded("x", "a", 2, USER)], &[], &[]),
