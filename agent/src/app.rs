@@ -258,6 +258,7 @@ impl Agent {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
+        let registrations = webhook_registrations(&config);
         let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
             shell;
         let (desired_sender, desired) = watch::channel(Update::default());
@@ -310,13 +311,12 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         let stores = watch::Sender::default();
         if let Some(api) = &platform.api {
-            if let Some(settings) = config.webhook.clone() {
+            if let Some(settings) = config.webhook {
                 let reviewers = Reviewers {
                     lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock)),
                     gate: GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()),
                     addresses: RemappedAddressesReview::new(Arc::clone(&parts.remap_book)),
                 };
-                let registrations = webhook_registrations(&config);
                 let (clock, stop) = (Arc::clone(&clock), shutdown.token());
                 shutdown.spawn(reviewers.run(api.client(), settings, registrations, clock, stop));
             }

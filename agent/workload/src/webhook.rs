@@ -107,12 +107,16 @@ impl Keeper {
                 .map_err(|error| format!("Secret {}: {error}; {INSTALL}", serving_secret::SECRET))?;
             self.show.send_replace(Some(Arc::new(webhook)));
         }
+        let mut result = Ok(());
         for review in self.reviews.iter() {
             let registrations = [review.registration()];
             let now = self.clock.now();
-            webhook_check::check_registered(&self.client, &self.settings, &registrations, &secret, now).await?;
-            review.registered();
+            match webhook_check::check_registered(&self.client, &self.settings, &registrations, &secret, now).await {
+                Ok(()) => review.registered(),
+                Err(problem) => result = result.and(Err(problem)),
+            }
         }
+        result?;
         webhook_check::check_end(&self.settings, &secret, self.clock.now())
     }
 }

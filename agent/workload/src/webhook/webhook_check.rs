@@ -2,9 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use comity_agent_kubernetes::api::within_limit;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Api;
+use serde_json::Value;
 
 use super::serving_secret::{self, ServingSecret};
 use super::{INSTALL, Registration, WebhookSettings};
@@ -64,12 +67,11 @@ pub(super) fn check_end(settings: &WebhookSettings, secret: &ServingSecret, now:
 }
 
 /// The CA certificates, PEM, of each entry of a registered object.
-fn bundles(registered: &serde_json::Value) -> Vec<String> {
-    use base64::Engine as _;
+fn bundles(registered: &Value) -> Vec<String> {
     let entries = registered["webhooks"].as_array().into_iter().flatten();
-    let of = |entry: &serde_json::Value| {
+    let of = |entry: &Value| {
         let text = entry["clientConfig"]["caBundle"].as_str().unwrap_or_default();
-        let pem = base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default();
+        let pem = STANDARD.decode(text).unwrap_or_default();
         String::from_utf8(pem).unwrap_or_default()
     };
     entries.map(of).collect()
