@@ -216,6 +216,8 @@ mod tests {
         let now = SystemTime::now();
         let first = planned("10.0.0.1", None, Renewal::WhenNeeded, now).unwrap();
         let stored: Secret = serde_json::from_value(first.clone()).unwrap();
+        let printed = serde_saphyr::to_string(&first).unwrap();
+        assert_eq!(serde_saphyr::from_str::<Value>(&printed).unwrap(), first);
         let again = |host, renewal, at| planned(host, Some(&stored), renewal, at).unwrap();
         assert_eq!(again("10.0.0.1", Renewal::WhenNeeded, now), first);
         let late = now + Duration::from_secs(4 * 365 * 86_400 + 3_600);
