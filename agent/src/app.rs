@@ -38,6 +38,7 @@ use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::services::remapped_addresses::RemappedAddressesReview;
+use crate::services::webhook_registrations::webhook_registrations;
 use crate::standby::ActiveRole;
 use crate::uplink::Uplink;
 use crate::usage::{self, UseContext};
@@ -261,7 +262,7 @@ impl Agent {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
-        let guests = config.guest_labels();
+        let registrations = webhook_registrations(&config);
         let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
             shell;
         let (desired_sender, desired) = watch::channel(Update::default());
@@ -316,16 +317,15 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         let stores = watch::Sender::default();
         if let Some(api) = &platform.api {
-            let review = config
-                .burst
-                .enabled
-                .then(|| GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()));
-            let remaps = parts.deliveries.node_service.borrow().remaps.is_ok();
-            let reviewers = Reviewers {
-                lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), guests),
-                gate: review,
-                addresses: remaps.then(|| RemappedAddressesReview::new(Arc::clone(&parts.remap_book))),
-            };
+            if let Some(settings) = config.webhook {
+                let reviewers = Reviewers {
+                    lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock)),
+                    gate: GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()),
+                    addresses: RemappedAddressesReview::new(Arc::clone(&parts.remap_book)),
+                };
+                let (clock, stop) = (Arc::clone(&clock), shutdown.token());
+                shutdown.spawn(reviewers.run(api.client(), settings, registrations, clock, stop));
+            }
             let uses = UseContext {
                 cluster: parts.member.cluster.clone(),
                 client: api.client(),
@@ -335,7 +335,6 @@ impl Agent {
                 clock: Arc::clone(&clock),
             };
             usage::start(uses, config.usage.dcgm, &shutdown);
-            shutdown.spawn(reviewers.run(api.client(), config.webhook, Arc::clone(&clock), shutdown.token()));
         }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {

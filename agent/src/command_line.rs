@@ -11,6 +11,7 @@ mod output_format;
 mod read_devices_command;
 mod run_command;
 mod settings;
+mod webhook_command;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ use join_command::JoinArgs;
 use node_command::NodeSettings;
 use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
+use webhook_command::WebhookAction;
 
 /// Hint for a join token that stands where a file is expected.
 const TOKEN_HINT: &str = "a join token was given in a place for something else; give it as in comity-agent join TOKEN";
@@ -61,6 +63,9 @@ enum Action {
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
+    /// For the cluster's owner: the certificate and the registrations of the agent's admission webhooks.
+    #[command(subcommand)]
+    Webhook(WebhookAction),
 }
 
 /// The whole of `main`.
@@ -125,6 +130,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
+        Action::Webhook(action) => webhook_command::act(action).await,
     }
 }
 

@@ -16,6 +16,7 @@ mod check_rights;
 mod check_state_directory;
 mod check_token;
 mod check_udp;
+mod check_webhook;
 mod join_checks;
 
 pub use agent_checks::check_agent_host;

@@ -88,6 +88,7 @@ async fn the_agent_works_on_a_real_api_server() {
     cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;
     hold::pods_that_wait_for_leased_gpus_are_local_use(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
+    rights::the_agent_registers_no_webhooks(&cluster).await;
     standby::a_lease_that_is_made_again_has_no_second_holder(&cluster).await;
     standby::one_candidate_at_a_time_holds_the_lease(&cluster).await;
     standby::a_replica_has_one_lease_and_one_secret(&cluster).await;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
 use crate::place::Place;
-use crate::programs::deploy;
+use crate::programs::{deploy, program, utf8};
 use crate::wait::{PATIENCE, until};
 use crate::watch::{Seen, Watch, now_ms};
 
@@ -185,6 +185,9 @@ impl Burst {
             // Addresses of remapped pods are written by the webhook of both sides.
             if cluster == ORIGIN || config.pods_overlap {
                 spec.more.push_str(&webhook_section(real.node_ip()));
+                let file = real.admin_kubeconfig_path().with_file_name("webhooks.yaml");
+                std::fs::write(&file, &spec.more)?;
+                install_webhooks(clusters, at, real, &file).await?;
             }
             federation.join(spec).await?;
         }
@@ -467,6 +470,23 @@ async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
         real.kubectl_as(&path, args, "").await?;
     }
     Ok(path)
+}
+
+/// Installs the webhooks of an agent's configuration, as the cluster's owner does.
+///
+/// # Errors
+/// When the command fails, with its output.
+pub(crate) async fn install_webhooks(
+    clusters: &RealClusters,
+    at: Where,
+    real: &RealCluster,
+    config: &Path,
+) -> Result<()> {
+    let admin = real.admin_kubeconfig_path();
+    let args = ["webhook", "install", "--config", utf8(config)?, "--kubeconfig", utf8(&admin)?];
+    let output = clusters.command_in(at, &program("comity-agent")?, &args).output().await?;
+    ensure!(output.status.success(), "webhook install: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 /// Copies the example policy with another idle time of peerings.

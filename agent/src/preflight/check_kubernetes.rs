@@ -6,7 +6,7 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_runtime::checks::{Check, CheckList};
 
 use super::capacity::{Capacity, any_salt};
-use super::{check_inventory, check_policies, check_rights};
+use super::{check_inventory, check_policies, check_rights, check_webhook};
 use crate::config::Config;
 use crate::mig::mig_keeper::check_configs;
 use crate::observe::{self, InventorySettings};
@@ -58,6 +58,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
         check_rights::check_setting(&api.client(), of, list).await;
     }
     check_rights::check_claims(&api.client(), list).await;
+    check_webhook::check(&api.client(), config, list).await;
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());
     let mut nodes = inventory.nodes();

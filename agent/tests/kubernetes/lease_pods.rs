@@ -39,7 +39,7 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     let pods = Api::<Pod>::namespaced(cluster.admin(), name);
     let stop = CancellationToken::new();
     let clock = Arc::new(SystemClock::new());
-    let review = LeasePodsReview::new(cluster.agent.client(), clock, guests());
+    let review = LeasePodsReview::new(cluster.agent.client(), clock);
     let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
 
     let units = async |name: &str| {

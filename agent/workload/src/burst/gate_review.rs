@@ -17,7 +17,7 @@ use super::facts::demand::shape;
 use super::facts::offload::obstacle;
 use super::facts::requested_stores::{RequestedStores, StoreOfPod};
 use super::{CHECKPOINT_SECRET, GATE, LEASE, OFFLOAD_LABEL};
-use crate::webhook::Review;
+use crate::webhook::{Registration, Review};
 
 /// Name of the registration.
 pub const GATE_WEBHOOK: &str = "comity-burst";
@@ -42,27 +42,27 @@ impl GateReview {
     }
 }
 
+/// The registration: GPU pods of opted-in namespaces.
+#[must_use]
+pub fn gate_registration() -> Registration {
+    let webhook = json!({
+        "name": "burst.comity.dev",
+        "failurePolicy": "Ignore",
+        "reinvocationPolicy": "Never",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "namespaceSelector": { "matchLabels": { OFFLOAD_LABEL: "true" } },
+        "matchConditions": [{ "name": "asks-for-gpus", "expression": ASKS_FOR_GPUS }],
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+            "scope": "Namespaced",
+        }],
+    });
+    Registration { name: GATE_WEBHOOK, path: "/gate", webhooks: vec![webhook] }
+}
+
 impl Review for GateReview {
-    fn name(&self) -> &'static str {
-        GATE_WEBHOOK
-    }
-
-    fn path(&self) -> &'static str {
-        "/gate"
-    }
-
-    fn webhooks(&self) -> Vec<Value> {
-        vec![json!({
-            "name": "burst.comity.dev",
-            "failurePolicy": "Ignore",
-            "reinvocationPolicy": "Never",
-            "timeoutSeconds": TIMEOUT_SECONDS,
-            "namespaceSelector": { "matchLabels": { OFFLOAD_LABEL: "true" } },
-            "matchConditions": [{ "name": "asks-for-gpus", "expression": ASKS_FOR_GPUS }],
-            "rules": [{
-                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
-            }],
-        })]
+    fn registration(&self) -> Registration {
+        gate_registration()
     }
 
     fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>> {
