@@ -12,6 +12,7 @@ mod check_gpus;
 mod check_inventory;
 mod check_kubernetes;
 mod check_rights;
+mod check_runtime_class;
 mod check_state_directory;
 mod check_token;
 mod check_udp;

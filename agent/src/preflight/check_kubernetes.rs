@@ -6,7 +6,7 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_runtime::checks::{Check, CheckList};
 
 use super::capacity::{Capacity, any_salt};
-use super::{check_inventory, check_rights};
+use super::{check_inventory, check_rights, check_runtime_class};
 use crate::config::Config;
 use crate::mig::mig_keeper::check_configs;
 use crate::observe::{self, InventorySettings};
@@ -55,6 +55,9 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     ];
     for (_, of) in settings_with_rights.iter().filter(|(is_set, _)| *is_set) {
         check_rights::check_setting(&api.client(), of, list).await;
+    }
+    if let Some(class) = &config.sharing.runtime_class {
+        list.push(check_runtime_class::check(&api.client(), class).await);
     }
     check_rights::check_claims(&api.client(), list).await;
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
