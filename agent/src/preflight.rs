@@ -13,6 +13,7 @@ mod check_inventory;
 mod check_kubernetes;
 mod check_policies;
 mod check_rights;
+mod check_runtime_class;
 mod check_state_directory;
 mod check_token;
 mod check_udp;

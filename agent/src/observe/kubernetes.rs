@@ -437,7 +437,7 @@ impl Publish {
             }
             self.logged = not_offered;
         }
-        let differences = LeaseDifferences { drifted, unmarked, unused };
+        let differences = LeaseDifferences { drifted, unmarked, unused: Some(unused) };
         self.differences.send_if_modified(|current| {
             let differs = **current != differences;
             if differs {

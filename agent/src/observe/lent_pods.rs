@@ -13,6 +13,7 @@ pub(crate) mod held_devices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_kubernetes::gpu_resource;
 use comity_agent_kubernetes::pod_request::Amounts;
 use comity_agent_model::lent::{LentLease, PodOwners};
@@ -89,9 +90,11 @@ impl NodeUse<'_> {
         local
     }
 
-    /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending.
+    /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending. Devices of DRA
+    /// drivers are not among them: no pod requests them by a resource.
     pub(crate) fn unused(&self, nodes: &[&str], guests: &Guests, salt: &NodeSalt) -> BTreeMap<(LeaseId, String), u64> {
-        let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted).collect();
+        let is_counted = |lease: &LentLease| GpuClass::of_quota_name(&lease.resource).is_none();
+        let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted && is_counted(lease)).collect();
         let mut unused = BTreeMap::new();
         for node in nodes.iter().filter(|_| !wanted.is_empty()) {
             let node_id = salt.node_id(node);

@@ -6,7 +6,7 @@ use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_runtime::checks::{Check, CheckList};
 
 use super::capacity::{Capacity, any_salt};
-use super::{check_inventory, check_policies, check_rights, check_webhook};
+use super::{check_inventory, check_policies, check_rights, check_runtime_class, check_webhook};
 use crate::config::Config;
 use crate::mig::mig_keeper::check_configs;
 use crate::observe::{self, InventorySettings};
@@ -56,6 +56,9 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     ];
     for (_, of) in settings_with_rights.iter().filter(|(is_set, _)| *is_set) {
         check_rights::check_setting(&api.client(), of, list).await;
+    }
+    if let Some(class) = &config.sharing.runtime_class {
+        list.push(check_runtime_class::check(&api.client(), class).await);
     }
     check_rights::check_claims(&api.client(), list).await;
     check_webhook::check(&api.client(), config, list).await;

@@ -136,6 +136,15 @@ fn leased_gpus_without_a_pod_of_the_lease_are_unused() {
     let mut ending = guests.clone();
     Arc::make_mut(&mut ending.leases).get_mut(&LeaseId(7)).expect("lease-7").is_wanted = false;
     assert_eq!(found.unused(&["a"], &ending, &TEST_SALT), BTreeMap::from([(of(9, "a"), 2)]));
+
+    // Nothing counts the use of claims, and no placeholder can hold them.
+    let mut claimed = lease(PodsOf::Namespace, &[("a", 2)]);
+    claimed.resource = GpuClass::NvidiaGpu.quota_name();
+    let amounts = claimed.nodes.get_mut(&TEST_SALT.node_id("a")).expect("node a");
+    let gpus = amounts.remove(LEASED_RESOURCE).expect("GPUs");
+    amounts.insert(claimed.resource.clone(), gpus);
+    Arc::make_mut(&mut ending.leases).insert(LeaseId(10), claimed);
+    assert_eq!(found.unused(&["a"], &ending, &TEST_SALT), BTreeMap::from([(of(9, "a"), 2)]));
 }
 
 #[test]

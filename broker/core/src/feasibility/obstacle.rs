@@ -17,7 +17,7 @@ const LOCAL_RESERVE: &str = "local-reserve";
 pub struct Obstacle {
     /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
     /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`, `not-enforced`,
-    /// `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`.
+    /// `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`, `not-lent`.
     pub code: String,
     /// The reason in words.
     pub reason: String,
