@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::mig_book::{CutRefusal, LeaseCut, MigBook};
 use super::mig_config::{MigConfigs, with_own};
-use super::mig_node::{BEFORE_ANNOTATION, CONFIG_LABEL, MigNode, MigNodes, of};
+use super::mig_node::{BEFORE_ANNOTATION, CHANGE_ANNOTATION, CONFIG_LABEL, MigNode, MigNodes, of};
 use super::mig_settings::MigSettings;
 use super::node_memory::NodeMemory;
 use super::node_plan::{ApplyStep, CutStep, NodePlan, plan};
@@ -76,6 +76,20 @@ pub async fn check_configs(client: &Client, settings: &MigSettings) -> Result<us
     let in_place = with_own(&read.text, &vec![None], &BTreeSet::new());
     in_place.map_err(|reason| format!("ConfigMap {}: {reason}", settings.config_map))?;
     Ok(read.configs.number())
+}
+
+/// Publishes the layouts as they are once the nodes are known, and changes nothing: for checks of what would be offered.
+pub async fn preview(client: Client, settings: MigSettings, clock: Arc<dyn Clock>, mut channels: MigChannels) {
+    let Ok(nodes) = channels.nodes.wait_for(Option::is_some).await.map(|nodes| nodes.clone()) else { return };
+    let read = read_configs(&client, &settings).await;
+    let mut book = MigBook { is_complete: true, ..MigBook::default() };
+    for node in nodes.iter().flat_map(|nodes| nodes.iter()) {
+        let configs = read.as_ref().map(|read| &read.configs).map_err(String::as_str);
+        let (now, unix_seconds) = (clock.elapsed(), clock.unix_ms() / 1000);
+        let state = NodeState { node, leases: &[], configs, settings: &settings, now, unix_seconds };
+        book.nodes.insert(node.name.clone(), plan(state, NodeMemory::default()).book);
+    }
+    channels.book.send_replace(book);
 }
 
 /// Reads the ConfigMap; an error is one sentence.
@@ -182,7 +196,8 @@ impl MigKeeper {
         loop {
             let configs = read.as_ref().map(|read| &read.configs).map_err(String::as_str);
             let (settings, now) = (&self.settings, self.clock.elapsed());
-            let state = NodeState { node, leases: needs, configs, settings, now };
+            let unix_seconds = self.clock.unix_ms() / 1000;
+            let state = NodeState { node, leases: needs, configs, settings, now, unix_seconds };
             let mut planned = plan(state, memory.clone());
             let Some(step) = planned.step.take().filter(|_| steps < MAX_STEPS) else { return planned };
             steps += 1;
@@ -229,14 +244,13 @@ impl MigKeeper {
             CutStep::ForgetBefore => {
                 self.patch(node, serde_json::json!({ "annotations": { BEFORE_ANNOTATION: null } })).await
             }
+            CutStep::ForgetChange => {
+                self.patch(node, serde_json::json!({ "annotations": { CHANGE_ANNOTATION: null } })).await
+            }
             CutStep::Apply(step) => {
                 self.check_unused(node, &step.unused).await?;
                 self.write_config(nodes, read, step).await?;
-                let mut metadata = serde_json::json!({ "labels": { CONFIG_LABEL: step.name } });
-                if let Some(before) = &step.before {
-                    metadata["annotations"] = serde_json::json!({ BEFORE_ANNOTATION: before });
-                }
-                self.patch(node, metadata).await
+                self.patch(node, applying(step)).await
             }
         }
     }
@@ -279,8 +293,7 @@ impl MigKeeper {
     ) -> Result<(), DeliveryError> {
         let (Some(counts), Ok(known)) = (&step.counts, read.as_mut()) else { return Ok(()) };
         let operation = format!("add {} to ConfigMap {} (deploy/agent/mig.yaml)", step.name, self.settings.config_map);
-        let names = nodes.iter().flat_map(|node| [node.config(), node.before.as_str()]);
-        let kept: BTreeSet<String> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let kept: BTreeSet<String> = nodes.iter().flat_map(MigNode::configs).map(str::to_owned).collect();
         let (text, _) =
             with_own(&known.text, counts, &kept).map_err(|reason| DeliveryError::temporary(&operation, reason))?;
         if text == known.text {
@@ -296,6 +309,16 @@ impl MigKeeper {
         *known = ReadConfigs { map, text, configs };
         Ok(())
     }
+}
+
+/// Label and annotations with which a change begins, in one write: no restart finds one without the other.
+pub(crate) fn applying(step: &ApplyStep) -> serde_json::Value {
+    let change = serde_json::json!(step.change).to_string();
+    let mut annotations = serde_json::json!({ CHANGE_ANNOTATION: change });
+    if let Some(before) = &step.before {
+        annotations[BEFORE_ANNOTATION] = serde_json::json!(before);
+    }
+    serde_json::json!({ "labels": { CONFIG_LABEL: step.name }, "annotations": annotations })
 }
 
 fn has_slots(lease: &Lease) -> bool {

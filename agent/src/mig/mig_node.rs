@@ -6,6 +6,7 @@ use std::sync::Arc;
 use comity_agent_kubernetes::gpu_resource::{NVIDIA_GPU, NVIDIA_MIG_PREFIX};
 use comity_agent_kubernetes::pod_request::Amounts;
 use comity_types::mig::Board;
+use serde::{Deserialize, Serialize};
 
 use super::device_layout::DeviceLayout;
 
@@ -13,6 +14,8 @@ use super::device_layout::DeviceLayout;
 pub(crate) const CUT_LABEL: &str = "comity.dev/mig";
 /// Names the configuration that a node had before the agent changed it.
 pub(crate) const BEFORE_ANNOTATION: &str = "comity.dev/mig-config-before";
+/// The change under way, so that a restart of the agent does not forget it: see [`BegunChange`].
+pub(crate) const CHANGE_ANNOTATION: &str = "comity.dev/mig-change";
 /// Names the configuration that the MIG manager applies.
 pub(crate) const CONFIG_LABEL: &str = "nvidia.com/mig.config";
 /// The MIG manager's progress: "pending", "rebooting", "success" or "failed".
@@ -32,6 +35,8 @@ pub(crate) struct MigNode {
     pub(crate) labels: BTreeMap<String, String>,
     /// Value of [`BEFORE_ANNOTATION`]; empty: none.
     pub(crate) before: String,
+    /// The change that its annotation records.
+    pub(crate) change: Option<BegunChange>,
     /// Allocatable amounts.
     pub(crate) allocatable: Amounts,
     /// Capacity of extended resources.
@@ -42,6 +47,17 @@ pub(crate) struct MigNode {
     pub(crate) lent: Amounts,
 }
 
+/// The beginning of a change, as JSON in the annotation [`CHANGE_ANNOTATION`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BegunChange {
+    /// Name of the configuration before it.
+    pub(crate) from: String,
+    /// Name of the wanted one.
+    pub(crate) to: String,
+    /// When it began, in seconds since 1970.
+    pub(crate) begun: u64,
+}
+
 impl MigNode {
     fn label(&self, key: &str) -> &str {
         self.labels.get(key).map_or("", String::as_str)
@@ -50,6 +66,12 @@ impl MigNode {
     /// Name of the configuration in force, or on its way.
     pub(crate) fn config(&self) -> &str {
         self.label(CONFIG_LABEL)
+    }
+
+    /// Names of configurations that the node has, or may return to.
+    pub(crate) fn configs(&self) -> impl Iterator<Item = &str> {
+        let from = self.change.as_ref().map_or("", |begun| begun.from.as_str());
+        [self.config(), self.before.as_str(), from].into_iter().filter(|name| !name.is_empty())
     }
 
     /// The MIG manager's progress.

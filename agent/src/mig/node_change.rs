@@ -32,11 +32,14 @@ pub(crate) struct NodeChange {
     target: String,
     /// Its layouts.
     layouts: Vec<DeviceLayout>,
-    /// Name of the configuration before; `None` after a restart, when nobody knows it: then the label is not put back.
+    /// Name of the configuration before; `None` after a restart without the node's annotation: then the label is not put
+    /// back.
     previous: Option<String>,
     /// Leases that wait for it.
     leases: BTreeSet<LeaseId>,
     phase: Phase,
+    /// Began before this process knew of it, by this much.
+    earlier: Duration,
     began: Duration,
     label_set: Duration,
     /// Whether the MIG manager began with it.
@@ -67,9 +70,34 @@ impl NodeChange {
         leases: BTreeSet<LeaseId>,
         now: Duration,
     ) -> Self {
-        let phase = Phase::Applying;
-        let (was_pending, failure) = (false, String::new());
-        Self { target, layouts, previous, leases, phase, began: now, label_set: now, was_pending, failure }
+        Self {
+            target,
+            layouts,
+            previous,
+            leases,
+            phase: Phase::Applying,
+            earlier: Duration::ZERO,
+            began: now,
+            label_set: now,
+            was_pending: false,
+            failure: String::new(),
+        }
+    }
+
+    /// The same one, which began `earlier` than this process.
+    pub(crate) fn begun_earlier(self, earlier: Duration) -> Self {
+        Self { earlier, ..self }
+    }
+
+    /// The return from a failed change after a restart: its target is forgotten, so it is not tried again.
+    pub(crate) fn returning(previous: String, leases: BTreeSet<LeaseId>, now: Duration) -> Self {
+        let begun = Self::begin(previous.clone(), Vec::new(), Some(previous), leases, now);
+        let failure = "the MIG manager did not apply a configuration, and the one before returns".to_owned();
+        Self { phase: Phase::Returning, was_pending: true, failure, ..begun }
+    }
+
+    fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.began).saturating_add(self.earlier)
     }
 
     /// Leases that wait for it.
@@ -124,7 +152,7 @@ impl NodeChange {
         if state == "success" && node.serves(&self.layouts) {
             return Progress::Done;
         }
-        let is_late = now.saturating_sub(self.began) > settings.change();
+        let is_late = self.age(now) > settings.change();
         if !(is_late || state == "failed" && since_set >= STALE_STATE) {
             return Progress::UnderWay(self, None);
         }
@@ -156,7 +184,7 @@ impl NodeChange {
             return Progress::Abandoned;
         }
         let is_back = shows_label && node.state() == "success" && before.is_some_and(|layouts| node.has(layouts));
-        if is_back && !self.was_pending && now.saturating_sub(self.began) < settings.mount() {
+        if is_back && !self.was_pending && self.age(now) < settings.mount() {
             let target = self.target.clone();
             return Progress::UnderWay(Self { phase: Phase::Applying, label_set: now, ..self }, Some(target));
         }

@@ -11,10 +11,11 @@ use super::node_change::NodeChange;
 /// How long pods that end, and facts that are a moment old, may keep a lease's instances from being cut.
 pub(crate) const BLOCKED_PATIENCE: Duration = Duration::from_secs(15);
 
-/// What earlier plans leave to the next one. Lost by a restart.
+/// What earlier plans leave to the next one. Lost by a restart, except for the beginning of a change, which an annotation
+/// of the node records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeMemory {
-    /// Whether there was a plan.
+    /// Whether there was a plan that knew the node's configurations.
     pub(crate) is_known: bool,
     /// The change under way.
     pub(crate) change: Option<NodeChange>,

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use comity_types::LeaseId;
 use comity_types::mig::Board;
@@ -11,7 +12,7 @@ use comity_types::mig::Board;
 use super::device_layout::{DeviceLayout, Instances, fill, pack};
 use super::mig_book::{BookedDevice, CutRefusal, LeaseCut, NodeBook};
 use super::mig_config::{MigConfigs, NodeCounts, OWN_PREFIX, node_counts, own_name};
-use super::mig_node::resource;
+use super::mig_node::{BegunChange, resource};
 use super::node_change::{NodeChange, Progress};
 use super::node_memory::NodeMemory;
 use super::node_state::{LeaseNeed, NodeState};
@@ -24,8 +25,10 @@ pub(crate) enum CutStep {
     Apply(ApplyStep),
     /// Sets the label.
     SetLabel(String),
-    /// Removes the annotation.
+    /// Removes the annotation of the owner's configuration.
     ForgetBefore,
+    /// Removes the annotation of a change that is over.
+    ForgetChange,
 }
 
 /// Applies a configuration.
@@ -35,8 +38,10 @@ pub(crate) struct ApplyStep {
     pub(crate) name: String,
     /// Its content, if it is the agent's.
     pub(crate) counts: Option<NodeCounts>,
-    /// Value of the annotation, if it is to be set.
+    /// Value of the annotation of the owner's configuration, if it is to be set.
     pub(crate) before: Option<String>,
+    /// Value of the annotation of the change.
+    pub(crate) change: BegunChange,
     /// Resources that no pod of the node may use.
     pub(crate) unused: BTreeSet<String>,
 }
@@ -60,13 +65,20 @@ pub(crate) fn plan(state: NodeState<'_>, mut memory: NodeMemory) -> NodePlan {
     memory.blocked_since.retain(|lease, _| is_wanted(lease));
     memory.refused.retain(|lease, _| is_wanted(lease));
     memory.failure = memory.failure.filter(|failure| failure.until > state.now);
-    let is_first = !std::mem::replace(&mut memory.is_known, true);
     let known = state.configs.map_err(str::to_owned).and_then(|configs| {
         let (board, gpus) = state.node.board()?;
         Ok(KnownNode { state, board, gpus, configs })
     });
     match known {
-        Ok(known) => known.plan(memory, is_first),
+        Ok(known) => {
+            let is_first = !std::mem::replace(&mut memory.is_known, true);
+            let mut planned = known.plan(memory, is_first);
+            let is_over = planned.memory.change.is_none() && state.node.change.is_some();
+            if planned.step.is_none() && is_over {
+                planned.step = Some(CutStep::ForgetChange);
+            }
+            planned
+        }
         Err(reason) => unknown(state, memory, reason),
     }
 }
@@ -145,9 +157,7 @@ impl KnownNode<'_> {
         if node.state() == "success" && node.has(&layouts) {
             return self.settled(memory, layouts);
         }
-        if is_first && config.starts_with(OWN_PREFIX) {
-            // Begun before a restart.
-            let change = NodeChange::begin(config.to_owned(), layouts, None, BTreeSet::new(), now);
+        if let Some(change) = self.begun_before_restart(layouts).filter(|_| is_first) {
             return self.under_way(memory, change, None);
         }
         let reason = format!(
@@ -155,6 +165,25 @@ impl KnownNode<'_> {
             node.state()
         );
         unknown(self.state, memory, reason)
+    }
+
+    /// The change that the node's annotation records. An own configuration without the annotation is a change, too: it
+    /// begins now, and nobody knows where to return.
+    fn begun_before_restart(&self, layouts: Vec<DeviceLayout>) -> Option<NodeChange> {
+        let NodeState { node, now, unix_seconds, .. } = self.state;
+        let config = node.config().to_owned();
+        let served = Supply::of(self.state, None).serve(self.state.leases);
+        let leases = self.state.leases.iter().map(|need| need.lease).filter(|lease| !served.contains(lease)).collect();
+        match &node.change {
+            Some(begun) if begun.to == config => {
+                let earlier = Duration::from_secs(unix_seconds.saturating_sub(begun.begun));
+                let previous = Some(begun.from.clone());
+                Some(NodeChange::begin(config, layouts, previous, leases, now).begun_earlier(earlier))
+            }
+            Some(begun) if begun.from == config => Some(NodeChange::returning(config, leases, now)),
+            _ if config.starts_with(OWN_PREFIX) => Some(NodeChange::begin(config, layouts, None, leases, now)),
+            _ => None,
+        }
     }
 
     fn under_way(&self, memory: NodeMemory, change: NodeChange, label: Option<String>) -> NodePlan {
@@ -366,9 +395,10 @@ impl KnownNode<'_> {
         let unused = changed.flat_map(|(now, _)| now.instances()).map(|(_, profile)| resource(profile)).collect();
         let before = (!is_own || node.before.is_empty()).then(|| first.to_owned()).filter(|name| !name.is_empty());
         memory.empty_since.clear();
-        memory.change =
-            Some(NodeChange::begin(name.clone(), next, Some(node.config().to_owned()), leases, self.state.now));
-        CutStep::Apply(ApplyStep { name, counts: (!returns).then_some(counts), before, unused })
+        let from = node.config().to_owned();
+        let change = BegunChange { from: from.clone(), to: name.clone(), begun: self.state.unix_seconds };
+        memory.change = Some(NodeChange::begin(name.clone(), next, Some(from), leases, self.state.now));
+        CutStep::Apply(ApplyStep { name, counts: (!returns).then_some(counts), before, change, unused })
     }
 }
 

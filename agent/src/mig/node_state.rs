@@ -39,4 +39,6 @@ pub(crate) struct NodeState<'a> {
     pub(crate) settings: &'a MigSettings,
     /// Monotonic time.
     pub(crate) now: Duration,
+    /// Wall-clock time, in seconds since 1970.
+    pub(crate) unix_seconds: u64,
 }

@@ -12,7 +12,7 @@ use super::hami::hami_annotations::HamiAnnotations;
 use super::health::node_xid::{self, NodeXid};
 use super::{health, wiring};
 use crate::mig::mig_book::NodeBook;
-use crate::mig::mig_node::{BEFORE_ANNOTATION, CUT_LABEL, MigNode};
+use crate::mig::mig_node::{BEFORE_ANNOTATION, BegunChange, CHANGE_ANNOTATION, CUT_LABEL, MigNode};
 
 /// Label families that describe GPUs, and the labels of leases.
 const LABEL_PREFIXES: [&str; 4] = ["nvidia.com/", "amd.com/gpu.", "gpu.intel.com/", LEASE_RESOURCE_PREFIX];
@@ -53,6 +53,8 @@ pub(crate) struct NodeFacts {
     pub(crate) may_cut: bool,
     /// Its MIG configuration before the agent changed it; empty: none.
     pub(crate) mig_before: String,
+    /// The change of its MIG configuration that is under way.
+    pub(crate) mig_change: Option<BegunChange>,
     /// What is known of its MIG devices, if the agent may cut them.
     pub(crate) layouts: Option<NodeBook>,
 }
@@ -88,6 +90,7 @@ impl NodeFacts {
             xids: node_xid::of_conditions(status.and_then(|status| status.conditions.as_deref()).unwrap_or_default()),
             may_cut: label(CUT_LABEL) == Some("true"),
             mig_before: annotation(BEFORE_ANNOTATION),
+            mig_change: serde_json::from_str(&annotation(CHANGE_ANNOTATION)).ok(),
             layouts: None,
             ready: is_ready(node),
             allocatable,
@@ -114,6 +117,7 @@ impl NodeFacts {
             id,
             labels: self.labels.clone(),
             before: self.mig_before.clone(),
+            change: self.mig_change.clone(),
             allocatable: self.allocatable.clone(),
             capacity: self.capacity.clone(),
             ..MigNode::default()
@@ -154,4 +158,28 @@ fn is_schedulable(node: &Node, capacity: &Amounts) -> bool {
 /// ExtendedResourceToleration, or the tenant, adds the toleration.
 fn keeps_tenants_away(taint: &Taint, capacity: &Amounts) -> bool {
     matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute") && !capacity.contains_key(&taint.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::mig_keeper::applying;
+    use crate::mig::node_plan::ApplyStep;
+
+    #[test]
+    fn a_change_of_mig_devices_is_read_as_it_was_recorded() {
+        let change = BegunChange { from: "halves".to_owned(), to: "comity-1".to_owned(), begun: 1_795_000_000 };
+        let step = ApplyStep {
+            name: change.to.clone(),
+            counts: None,
+            before: Some("halves".to_owned()),
+            change: change.clone(),
+            unused: std::collections::BTreeSet::new(),
+        };
+        let mut metadata = applying(&step);
+        metadata["name"] = serde_json::json!("n");
+        let node: Node = serde_json::from_value(serde_json::json!({ "metadata": metadata })).expect("a node");
+        let seen = NodeFacts::of(&node).expect("facts").mig_node("id".to_owned());
+        assert_eq!((seen.config(), seen.before.as_str(), seen.change.as_ref()), ("comity-1", "halves", Some(&change)));
+    }
 }

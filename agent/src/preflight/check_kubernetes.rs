@@ -1,14 +1,20 @@
 //! The Kubernetes API: it answers, grants the agent's rights, and shows nodes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
+use comity_runtime::SystemClock;
 use comity_runtime::checks::{Check, CheckList};
+use kube::Client;
 
 use super::capacity::{Capacity, any_salt};
+use super::check_rights::ConfigMapName;
 use super::{check_inventory, check_policies, check_rights, check_runtime_class, check_webhook};
 use crate::config::Config;
-use crate::mig::mig_keeper::check_configs;
+use crate::mig::mig_keeper::{MigChannels, check_configs, preview};
+use crate::mig::mig_settings::MigSettings;
+use crate::observe::kubernetes::ObserverOptions;
 use crate::observe::{self, InventorySettings};
 
 const KUBERNETES_CHECK: &str = "kubernetes";
@@ -41,12 +47,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     }
     check_policies::check(&api.client(), config, list).await;
     if config.mig.repartition {
-        list.push(match check_configs(&api.client(), &config.mig).await {
-            Ok(count) => Check::ok(MIG_CHECK, format!("{} has {count} configurations", config.mig.config_map)),
-            Err(reason) => {
-                Check::failed(MIG_CHECK, reason, "docs/mig.md has the steps to let the agent cut MIG devices")
-            }
-        });
+        list.push(check_mig(&api.client(), &config.mig).await);
     }
     let settings_with_rights = [
         (config.sharing.hold, check_rights::HOLD),
@@ -63,7 +64,14 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     check_rights::check_claims(&api.client(), list).await;
     check_webhook::check(&api.client(), config, list).await;
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
-    let inventory = observe::kubernetes::observe(&api, settings, observe::no_leases());
+    let mut options = ObserverOptions::default();
+    if config.mig.repartition {
+        let (channels, view) = MigChannels::new();
+        options.mig = Some(view);
+        // It ends when the nodes are known, or with the inventory.
+        tokio::spawn(preview(api.client(), config.mig.clone(), Arc::new(SystemClock::new()), channels));
+    }
+    let inventory = observe::kubernetes::observe_with(&api, settings, observe::no_leases(), options);
     let mut nodes = inventory.nodes();
     let first = tokio::time::timeout(LIST_WITHIN, nodes.wait_for(Option::is_some)).await;
     let capacity = match first {
@@ -84,4 +92,20 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
         }
     });
     capacity
+}
+
+/// The MIG manager's configurations, and the right to add to them.
+async fn check_mig(client: &Client, settings: &MigSettings) -> Check {
+    const REMEDY: &str = "docs/mig.md has the steps to let the agent cut MIG devices";
+    let count = match check_configs(client, settings).await {
+        Ok(count) => count,
+        Err(reason) => return Check::failed(MIG_CHECK, reason, REMEDY),
+    };
+    let map = &settings.config_map;
+    if let Some((namespace, name)) = settings.namespace_and_name()
+        && let Err(reason) = check_rights::check_mig(client, ConfigMapName { namespace, name }).await
+    {
+        return Check::failed(MIG_CHECK, reason, REMEDY);
+    }
+    Check::ok(MIG_CHECK, format!("{map} has {count} configurations, and the agent can add others"))
 }

@@ -18,20 +18,25 @@ const CLAIMS_CHECK: &str = "claims";
 const ORIGIN_NAMESPACE: &str = "comity-leases";
 
 /// A right that the agent needs.
-struct NeededRight {
+struct NeededRight<'a> {
     verb: &'static str,
     group: &'static str,
     resource: &'static str,
     /// Name of the only object; empty: all.
-    object: &'static str,
+    object: &'a str,
 }
 
-const fn right(verb: &'static str, group: &'static str, resource: &'static str, object: &'static str) -> NeededRight {
+const fn right<'a>(
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    object: &'a str,
+) -> NeededRight<'a> {
     NeededRight { verb, group, resource, object }
 }
 
 /// Samples of each rule in `deploy/agent/rbac.yaml`.
-const NEEDED: [NeededRight; 13] = [
+const NEEDED: [NeededRight<'static>; 13] = [
     right("watch", "", "nodes", ""),
     right("watch", "", "pods", ""),
     right("patch", "", "nodes/status", ""),
@@ -54,7 +59,7 @@ pub(super) struct SettingRights<'a> {
     namespace: &'a str,
     manifest: &'static str,
     effect: &'static str,
-    needed: &'static [NeededRight],
+    needed: &'static [NeededRight<'static>],
 }
 
 /// Placeholders.
@@ -91,7 +96,7 @@ pub(super) const CANARY: SettingRights<'static> = SettingRights {
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
 
-const OF_REPLICAS: [NeededRight; 4] = [
+const OF_REPLICAS: [NeededRight<'static>; 4] = [
     right("update", "coordination.k8s.io", "leases", ACTIVE_LEASE),
     right("get", "", "secrets", STATE_SECRET),
     right("update", "", "secrets", STATE_SECRET),
@@ -192,7 +197,24 @@ pub(super) async fn check(client: &Client, list: &mut CheckList) -> bool {
     true
 }
 
-async fn is_granted(client: &Client, right: &NeededRight, namespace: Option<&str>) -> Result<bool, String> {
+/// What `deploy/agent/mig.yaml` grants beyond reading the MIG manager's ConfigMap; an error is one sentence.
+pub(super) async fn check_mig(client: &Client, config_map: ConfigMapName<'_>) -> Result<(), String> {
+    let ConfigMapName { namespace, name } = config_map;
+    match is_granted(client, &right("update", "", "configmaps", name), Some(namespace)).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("the agent may not update ConfigMap {namespace}/{name} (deploy/agent/mig.yaml)")),
+        Err(reason) => Err(format!("the API server does not tell the agent's rights: {reason}")),
+    }
+}
+
+/// A ConfigMap.
+#[derive(Clone, Copy)]
+pub(super) struct ConfigMapName<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+async fn is_granted(client: &Client, right: &NeededRight<'_>, namespace: Option<&str>) -> Result<bool, String> {
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let (resource, subresource) = right.resource.split_once('/').unwrap_or((right.resource, ""));
     let mut question = SelfSubjectAccessReview::default();

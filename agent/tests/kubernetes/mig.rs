@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use comity_agent::mig::mig_book::{LeaseCut, MigBook};
-use comity_agent::mig::mig_keeper::{MigChannels, MigKeeper};
+use comity_agent::mig::mig_keeper::{MigChannels, MigKeeper, preview};
 use comity_agent::mig::mig_settings::MigSettings;
 use comity_agent::observe::kubernetes::ObserverOptions;
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
@@ -38,13 +38,7 @@ pub(crate) async fn devices_are_cut_and_merged_back(cluster: &Cluster) {
     let keeper = MigKeeper {
         client: cluster.agent.client(),
         cluster: "donor".to_owned(),
-        settings: MigSettings {
-            repartition: true,
-            config_map: format!("{NAMESPACE}/{CONFIG_MAP}"),
-            empty_seconds: 1,
-            backoff_seconds: 1,
-            ..MigSettings::default()
-        },
+        settings: mig_settings(),
         channels,
         remembered: DesiredState::default(),
         desired: updates,
@@ -57,9 +51,35 @@ pub(crate) async fn devices_are_cut_and_merged_back(cluster: &Cluster) {
     a_failed_change_is_refused(cluster, &agent, &manager).await;
     stop.cancel();
     keeper.await.unwrap();
+    doctor_sees_the_same_layouts(cluster).await;
     the_agent_writes_nothing_else(cluster).await;
     drop(manager);
     cluster.plane().kubectl(&["delete", "node", NODE]).await.unwrap();
+}
+
+fn mig_settings() -> MigSettings {
+    MigSettings {
+        repartition: true,
+        config_map: format!("{NAMESPACE}/{CONFIG_MAP}"),
+        empty_seconds: 1,
+        backoff_seconds: 1,
+        ..MigSettings::default()
+    }
+}
+
+async fn doctor_sees_the_same_layouts(cluster: &Cluster) {
+    let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
+    let (channels, view) = MigChannels::new();
+    let options = ObserverOptions { mig: Some(view), ..ObserverOptions::default() };
+    let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, observe::no_leases(), options);
+    let (desired, _) = watch::channel(Update::default());
+    let doctor = Agent { book: channels.book(), nodes: inventory.nodes(), desired };
+    preview(cluster.agent.client(), mig_settings(), Arc::new(SystemClock::new()), channels).await;
+    doctor
+        .offers("two devices that could be cut", |layouts| {
+            layouts.len() == 2 && layouts.iter().all(|layout| layout.repartition)
+        })
+        .await;
 }
 
 /// The agent's parts as the test sees them.
@@ -195,6 +215,7 @@ async fn the_agent_writes_nothing_else(cluster: &Cluster) {
     };
     let own = "comity-0123456789ab";
     assert!(!refused(NODE, json!({ "labels": { CONFIG: own }, "annotations": { BEFORE: "halves" } })).await);
+    assert!(!refused(NODE, json!({ "annotations": { "comity.dev/mig-change": "{}" } })).await);
     for (node, metadata) in [
         (NODE, json!({ "labels": { CONFIG: "all-disabled" } })),
         (NODE, json!({ "labels": { CONFIG: null } })),
@@ -202,6 +223,7 @@ async fn the_agent_writes_nothing_else(cluster: &Cluster) {
         (NODE, json!({ "labels": { "nvidia.com/mig.config.state": "pending" } })),
         (NODE, json!({ "labels": { "comity.dev/mig": null } })),
         (NODE, json!({ "annotations": { BEFORE: "all-disabled" } })),
+        ("gpu-1", json!({ "annotations": { "comity.dev/mig-change": "{}" } })),
         (NODE, json!({ "annotations": { "other": "x" } })),
         ("gpu-1", json!({ "labels": { CONFIG: own } })),
         ("gpu-1", json!({ "labels": { "comity.dev/mig": "true" } })),

@@ -361,11 +361,12 @@ pub fn may_change(
     Err(denied(reason, caller, Grant::Tenant(Some(tenant.as_str()), TenantRole::Admin), bundle))
 }
 
-/// Permits the renewal of a lease. A cluster renews the leases of its own requests only: people decide about theirs.
+/// Permits the renewal or the release of a lease, and the cancellation of a request. A cluster decides about its own
+/// requests only: people decide about theirs.
 ///
 /// # Errors
 /// A [`Refusal`] with code `permission-denied`.
-pub fn may_renew(
+pub fn may_decide(
     caller: &Caller,
     bundle: Option<&Bundle>,
     tenant: &TenantId,
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_renews_the_leases_of_its_own_requests_only() {
+    fn a_cluster_decides_about_its_own_requests_only() {
         let bundle = bundle();
         let domain = TrustDomain::new("comity.example").expect("a domain");
         let tenant: TenantId = "poly-ml".parse().expect("a tenant");
@@ -440,9 +441,9 @@ mod tests {
         let cluster = Caller::Cluster(id, campus.clone());
         for (owner, may) in [(cluster.name(), true), (user("alice").name(), false)] {
             assert!(may_change(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok());
-            assert_eq!(may_renew(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok(), may, "{owner}");
+            assert_eq!(may_decide(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok(), may, "{owner}");
         }
-        assert!(may_renew(&user("alice"), Some(&bundle), &tenant, &campus, &user("alice").name()).is_ok());
+        assert!(may_decide(&user("alice"), Some(&bundle), &tenant, &campus, &user("alice").name()).is_ok());
     }
 
     #[test]

@@ -88,6 +88,40 @@ async fn a_cluster_submits_follows_and_gives_back_what_its_pods_need() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_a_person_requested_is_not_the_clusters_to_release() {
+    let federation = Federation::start().await;
+    let (origin, donor) = (federation.join("polytech-campus").await, federation.join("ncc-main").await);
+    let at_origin = FakeAgent::connect(&federation, &origin).await.unwrap();
+    let mut at_donor = FakeAgent::connect(&federation, &donor).await.unwrap();
+    let offer = at_donor.offer(1, 2);
+    assert_eq!(at_donor.report(Body::Offer(offer)).await.unwrap(), None);
+    let _agents = (tokio::spawn(at_origin.obey()), tokio::spawn(at_donor.obey()));
+    let alice = federation.user("alice");
+    let submitted = RequestServiceClient::new(alice.clone()).submit_request(submission(burst(), "a")).await.unwrap();
+    let request = submitted.into_inner().request.unwrap().id;
+    let mut events = WatchServiceClient::new(alice.clone())
+        .watch(v1::WatchRequest { from_revision: 0, request })
+        .await
+        .unwrap()
+        .into_inner();
+    let active = async {
+        loop {
+            if let Some(Object::Lease(lease)) = events.message().await.unwrap().unwrap().object
+                && lease.state() == v1::LeaseState::Active
+            {
+                return lease.id;
+            }
+        }
+    };
+    let lease = within("an active lease", active).await;
+    let release = |key: &str| v1::ReleaseLeaseRequest { lease: lease.clone(), idempotency_key: key.to_owned() };
+    let by_cluster = LeaseServiceClient::new(federation.channel(&origin.pem)).release_lease(release("c")).await;
+    assert_refused(by_cluster, Code::PermissionDenied, "lease", &lease);
+    let by_alice = LeaseServiceClient::new(alice).release_lease(release("a")).await.unwrap();
+    assert_eq!(by_alice.into_inner().lease.unwrap().end_reason(), v1::EndReason::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     let federation = Federation::start().await;
     let campus = federation.join("polytech-campus").await;
@@ -111,7 +145,7 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     let reply = RequestServiceClient::new(federation.channel(&moon)).submit_request(submission(from_moon, "k")).await;
     assert_refused(reply, Code::PermissionDenied, "spec.origin", "moon");
 
-    // Alice's request comes from the campus too: its cluster may take it back, another one does not even see it.
+    // Alice's request comes from the campus too: its cluster may not take it back, another one does not even see it.
     let alice = RequestServiceClient::new(federation.user("alice")).submit_request(submission(spec(), "a")).await;
     let id = alice.unwrap().into_inner().request.unwrap().id;
     let cancel = |key: &str| v1::CancelRequestRequest { request: id.clone(), idempotency_key: key.to_owned() };
@@ -120,8 +154,9 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     assert_refused(at_centre.cancel_request(cancel("c")).await, Code::NotFound, "request", &id);
     let explain = v1::ExplainRequestRequest { request: id.clone() };
     assert_refused(at_centre.explain_request(explain).await, Code::NotFound, "request", &id);
-    let cancelled = requests.cancel_request(cancel("c")).await.unwrap().into_inner().request.unwrap();
-    assert_eq!(cancelled.state(), v1::RequestState::Cancelled);
+    assert_refused(requests.cancel_request(cancel("c")).await, Code::PermissionDenied, "request", &id);
+    let by_alice = RequestServiceClient::new(federation.user("alice")).cancel_request(cancel("a")).await;
+    assert_eq!(by_alice.unwrap().into_inner().request.unwrap().state(), v1::RequestState::Cancelled);
 
     // Clusters may not call what only users and maintainers may.
     let quote = v1::QuoteRequestRequest { spec: Some(burst()), queue_anyway: true };

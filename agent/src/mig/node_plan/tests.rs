@@ -117,7 +117,8 @@ impl Lab {
     fn plan(&mut self) -> NodePlan {
         let configs = MigConfigs::read(&self.text).unwrap();
         let Self { node, leases, settings, now, .. } = self;
-        let state = NodeState { node, leases, configs: Ok(&configs), settings, now: *now };
+        let unix_seconds = 1_795_000_000 + now.as_secs();
+        let state = NodeState { node, leases, configs: Ok(&configs), settings, now: *now, unix_seconds };
         let planned = plan(state, self.memory.clone());
         self.memory = planned.memory.clone();
         match &planned.step {
@@ -127,11 +128,13 @@ impl Lab {
                     assert_eq!(name, step.name);
                     self.text = text;
                 }
+                self.node.change = Some(step.change.clone());
                 self.node.before = step.before.clone().unwrap_or_else(|| self.node.before.clone());
                 self.label("config", &step.name);
             }
             Some(CutStep::SetLabel(name)) => self.label("config", name),
             Some(CutStep::ForgetBefore) => self.node.before.clear(),
+            Some(CutStep::ForgetChange) => self.node.change = None,
             None => {}
         }
         planned
@@ -434,16 +437,57 @@ fn a_change_goes_on_after_a_restart() {
     let planned = lab.plan();
     assert!(matches!(planned.book, NodeBook::Known(_)) && planned.step.is_none());
     lab.manage();
-    assert_eq!(lab.plan().leases[&LeaseId(1)], LeaseCut::Ready);
+    let planned = lab.plan();
+    assert_eq!((&planned.leases[&LeaseId(1)], planned.step), (&LeaseCut::Ready, Some(CutStep::ForgetChange)));
     // Without knowledge of the configuration before, a failed one is left to the owner.
     let mut lab = Lab::new("halves");
     lab.lease(1, "7g.80gb", 0, &[0]);
     lab.plan();
     lab.memory = NodeMemory::default();
+    lab.node.change = None;
     lab.plan();
     lab.label("config.state", "failed");
     lab.now += Duration::from_secs(2);
     let planned = lab.plan();
     assert!(planned.step.is_none() && matches!(planned.book, NodeBook::Unknown(_)));
+    assert_eq!(refusal(&planned, 1).0, "mig-failed");
     assert_eq!(lab.settle().step, None);
+}
+
+#[test]
+fn a_change_that_is_overdue_after_a_restart_is_taken_back_and_refused() {
+    let mut lab = Lab::new("halves");
+    lab.lease(1, "7g.80gb", 0, &[0]);
+    lab.plan();
+    lab.label("config.state", "pending");
+    lab.now += lab.settings.change() / 2;
+    // Time before the restart counts, although the new process has a clock of its own.
+    let seconds = lab.settings.change_seconds;
+    lab.node.change.as_mut().unwrap().begun -= seconds;
+    lab.memory = NodeMemory::default();
+    assert_eq!(lab.plan().step, None);
+    assert_eq!(lab.plan().step, Some(CutStep::SetLabel("halves".to_owned())));
+    // Another restart while the configuration before returns.
+    lab.memory = NodeMemory::default();
+    assert!(matches!(lab.plan().leases[&LeaseId(1)], LeaseCut::Waiting(_)));
+    lab.manage();
+    let planned = lab.plan();
+    assert_eq!(refusal(&planned, 1).0, "mig-failed");
+    assert_eq!(planned.step, Some(CutStep::ForgetBefore));
+    assert_eq!(lab.plan().step, Some(CutStep::ForgetChange));
+    assert_eq!((lab.plan().step, lab.node.config()), (None, "halves"));
+}
+
+#[test]
+fn the_owners_choice_during_a_restart_stays() {
+    let mut lab = Lab::new("halves");
+    lab.lease(1, "7g.80gb", 0, &[0]);
+    lab.plan();
+    lab.memory = NodeMemory::default();
+    lab.leases.clear();
+    lab.label("config", "mixed");
+    lab.label("config.state", "pending");
+    assert_eq!(lab.plan().step, Some(CutStep::ForgetChange));
+    lab.manage();
+    assert_eq!((lab.settle().step, lab.node.config()), (None, "mixed"));
 }

@@ -8,7 +8,7 @@ use comity_agent_delivery::{ApiCredential, DonorDelivery as _, DonorLease};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_testkit::{AttackedLease, Attempt, KubectlError, Protection};
 use comity_types::LeaseId;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, eventually, lease};
 
@@ -37,6 +37,7 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
     }
     tenant(&["wait", "--for=condition=Ready", "pod/holder", "--timeout=60s"], "").await.unwrap();
 
+    volumes_are_new_and_of_listed_classes(cluster, &attacked, &tenant).await;
     let attempts = Attempt::all(&attacked);
     assert!(attempts.len() >= 15);
     let mut other = Vec::new();
@@ -73,6 +74,64 @@ async fn no_lease_is_prepared_without_it(cluster: &Cluster, lease: &DonorLease) 
     assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
     let said = error.to_string();
     assert!(said.ends_with("its binding is absent; apply deploy/agent/admission.yaml"), "{said}");
+}
+
+/// The owner lists a class; the tenant still gets no volume of the owner's.
+async fn volumes_are_new_and_of_listed_classes(
+    cluster: &Cluster,
+    of: &AttackedLease,
+    tenant: &impl AsyncFn(&[&str], &str) -> Result<String, KubectlError>,
+) {
+    let policy = include_str!("../../../../deploy/agent/admission.yaml");
+    let listed = policy.replace("expression: \"[]\"", "expression: \"['fast']\"");
+    assert_ne!(listed, policy);
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &listed).await.unwrap();
+    let spec = |fields: Value| {
+        let mut spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } });
+        spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        spec
+    };
+    let claim = |fields: Value| {
+        let metadata = json!({ "name": "claim" });
+        json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec(fields) })
+    };
+    let pod = |fields: Value| {
+        let template = json!({ "volumeClaimTemplate": { "spec": spec(fields) } });
+        let mut pod = of.pod("with-volume", &json!({}));
+        pod["spec"]["volumes"] = json!([{ "name": "data", "ephemeral": template }]);
+        pod
+    };
+    let create = async |object: Value| tenant(&["create", "--dry-run=server", "-f", "-"], &object.to_string()).await;
+    let fast = json!({ "storageClassName": "fast" });
+    eventually("a claim of the listed class is admitted", || async { create(claim(fast.clone())).await.is_ok() }).await;
+    create(pod(fast.clone())).await.unwrap();
+    create(pod(json!({}))).await.unwrap();
+    let selector = json!({ "matchLabels": { "of": "donor" } });
+    for fields in [
+        json!({ "storageClassName": "manual" }),
+        json!({ "storageClassName": "" }),
+        json!({ "storageClassName": "fast", "volumeName": "donor-data" }),
+        json!({ "storageClassName": "fast", "selector": selector }),
+    ] {
+        for object in [claim(fields.clone()), pod(fields.clone())] {
+            let refused = create(object).await.unwrap_err().to_string();
+            assert!(refused.contains("claims of a lease get new volumes"), "{fields}: {refused}");
+        }
+    }
+    // A claim without a class, as the controller of ephemeral volumes creates it; the tenant names a volume later.
+    create(claim(json!({}))).await.unwrap_err();
+    tenant(&["create", "-f", "-"], &claim(fast).to_string()).await.unwrap();
+    let named = r#"{"spec":{"volumeName":"donor-data"}}"#;
+    let refused = tenant(&["patch", "pvc", "claim", "--type=merge", "-p", named], "").await.unwrap_err().to_string();
+    assert!(refused.contains("claims of a lease get new volumes"), "{refused}");
+    // The controller that binds it may.
+    cluster.plane().kubectl(&["-n", NAMESPACE, "patch", "pvc", "claim", "--type=merge", "-p", named]).await.unwrap();
+    tenant(&["delete", "pvc", "claim", "--wait=false"], "").await.unwrap();
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], policy).await.unwrap();
+    eventually("no class is listed any more", || async {
+        create(claim(json!({ "storageClassName": "fast" }))).await.is_err()
+    })
+    .await;
 }
 
 /// A kubeconfig of the tenant for kubectl.

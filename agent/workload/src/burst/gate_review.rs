@@ -1,5 +1,5 @@
 //! The review that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease, and
-//! access to their checkpoints.
+//! access to their checkpoints. Pods that are pinned to a lease already get only the latter.
 //!
 //! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
@@ -71,8 +71,8 @@ impl Review for GateReview {
     }
 }
 
-/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate, and with it its checkpoint
-/// store. None does unless `holds`.
+/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate and its checkpoint store. None
+/// does unless `holds`.
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.
@@ -81,35 +81,56 @@ fn answer(body: &[u8], holds: bool, stores: &RequestedStores) -> Result<Admissio
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
     let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
     let mut response = AdmissionResponse::from(&request);
-    if let Some(pod) = request.object.as_ref().filter(|pod| holds && wants_gate(pod)) {
+    let wanted = request.object.as_ref().filter(|_| holds).and_then(|pod| Some((pod, wanted(pod)?)));
+    if let Some((pod, wanted)) = wanted {
         let store = stores.of_pod(pod, request.namespace.as_deref().unwrap_or_default());
         if let StoreOfPod::Several(secrets) = store {
             response.warnings = Some(vec![format!(
                 "requests of this namespace name the checkpoint Secrets {}; name one by the annotation \
-                 {CHECKPOINT_SECRET}, or the pod runs on none of their leases",
+                 {CHECKPOINT_SECRET}, or the pod gets none and bursts to none of their leases",
                 secrets.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
             )]);
         }
-        response = response.with_patch(patch(pod, store)).map_err(|error| error.to_string())?;
+        let mut steps = match wanted {
+            Wanted::GateAndStore => gate_steps(pod),
+            Wanted::Store => Vec::new(),
+        };
+        steps.extend(store_steps(pod, store));
+        if !steps.is_empty() {
+            let patch: Patch = serde_json::from_value(Value::Array(steps)).expect("each is a step of a JSON patch");
+            response = response.with_patch(patch).map_err(|error| error.to_string())?;
+        }
     }
     Ok(response.into_review())
 }
 
-/// Whether a pod can burst and is not placed yet.
-fn wants_gate(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
+/// What a pod gets.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// It can burst and is not placed yet.
+    GateAndStore,
+    /// Its node selector names a lease.
+    Store,
+}
+
+/// What a pod gets; `None` for one that stays here.
+fn wanted(pod: &Pod) -> Option<Wanted> {
+    let spec = pod.spec.as_ref()?;
     let kept_here = [&pod.metadata.labels, &pod.metadata.annotations]
         .into_iter()
         .flatten()
         .any(|map| map.get(OFFLOAD_LABEL).is_some_and(|text| text == "false"));
-    let is_placed = spec.node_name.as_ref().is_some_and(|node| !node.is_empty())
-        || spec.node_selector.as_ref().is_some_and(|selector| selector.contains_key(LEASE));
+    let is_bound = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
     let is_gated = spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE);
     let asks = matches!(shape(pod), Some(Ok(_)));
-    asks && !kept_here && !is_placed && !is_gated && obstacle(pod).is_none()
+    if !asks || kept_here || is_bound || is_gated || obstacle(pod).is_some() {
+        return None;
+    }
+    let is_pinned = spec.node_selector.as_ref().is_some_and(|selector| selector.contains_key(LEASE));
+    Some(if is_pinned { Wanted::Store } else { Wanted::GateAndStore })
 }
 
-fn patch(pod: &Pod, store: StoreOfPod<'_>) -> Patch {
+fn gate_steps(pod: &Pod) -> Vec<Value> {
     let label = entry("/metadata/labels", pod.metadata.labels.is_some(), GATE, "true");
     let has_gates = pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_some());
     let gate = json!({ "name": GATE });
@@ -118,15 +139,19 @@ fn patch(pod: &Pod, store: StoreOfPod<'_>) -> Patch {
     } else {
         json!({ "op": "add", "path": "/spec/schedulingGates", "value": [gate] })
     };
-    let mut steps = vec![label, gate];
-    if let StoreOfPod::Requested(secret) = store {
-        let annotations = pod.metadata.annotations.is_some();
-        steps.push(entry("/metadata/annotations", annotations, CHECKPOINT_SECRET, secret));
+    vec![label, gate]
+}
+
+fn store_steps(pod: &Pod, store: StoreOfPod<'_>) -> Vec<Value> {
+    match store {
+        StoreOfPod::None | StoreOfPod::Several(_) => Vec::new(),
+        StoreOfPod::Own(secret) => checkpoint_steps(pod, secret),
+        StoreOfPod::Requested(secret) => {
+            let annotation =
+                entry("/metadata/annotations", pod.metadata.annotations.is_some(), CHECKPOINT_SECRET, secret);
+            [vec![annotation], checkpoint_steps(pod, secret)].concat()
+        }
     }
-    if let StoreOfPod::Own(secret) | StoreOfPod::Requested(secret) = store {
-        steps.extend(checkpoint_steps(pod, secret));
-    }
-    serde_json::from_value(Value::Array(steps)).expect("each is a step of a JSON patch")
 }
 
 /// A step that sets an entry of a map, which may be absent.
@@ -230,6 +255,19 @@ mod tests {
         assert_eq!((store, from), (None, None));
         assert!(warning.contains("bucket, second") && warning.contains(CHECKPOINT_SECRET), "{warning}");
         assert_eq!(changed(json!({ CHECKPOINT_SECRET: "second" }), &two), of("second"));
+    }
+
+    #[test]
+    fn a_pod_that_is_pinned_to_a_lease_gets_the_store_without_the_gate() {
+        let pinned = pod(json!({ "name": "p" }), json!({ "nodeSelector": { LEASE: "lease-1" } }));
+        let bucket = RequestedStores::from_iter([("team-a", "bucket")]);
+        let patch: Patch = serde_json::from_slice(&response(pinned.clone(), true, &bucket).patch.unwrap()).unwrap();
+        let mut changed = pinned;
+        json_patch::patch(&mut changed, &patch).unwrap();
+        assert_eq!(changed["metadata"]["annotations"], json!({ CHECKPOINT_SECRET: "bucket" }));
+        assert_eq!(changed["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"], "bucket");
+        assert_eq!(changed["spec"]["containers"][0]["volumeMounts"][0]["mountPath"], "/run/comity");
+        assert!(changed["spec"].get("schedulingGates").is_none() && changed["metadata"].get("labels").is_none());
     }
 
     #[test]

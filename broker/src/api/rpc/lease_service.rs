@@ -10,7 +10,7 @@ use comity_proto::v1::lease_service_server::LeaseService;
 use comity_types::{ClusterId, LeaseId, LeaseState, TenantId};
 use tonic::Request;
 
-use crate::api::authorize::{Rpc, may_change, may_renew};
+use crate::api::authorize::{Rpc, may_change, may_decide};
 use crate::api::caller::Caller;
 use crate::api::convert::lease;
 use crate::api::idempotency;
@@ -88,7 +88,7 @@ impl LeaseHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "ReleaseLease", &message)?;
         let id = LeaseId::parse(&message.lease, "lease")?;
-        self.permitted(&caller, id, may_change).await?;
+        self.permitted(&caller, id, may_decide).await?;
         let command = Command::ReleaseLease(ReleaseLease { lease: id });
         let lease = self.context.mutate(&caller, command, Some(idempotency), |state, _| shown(state, id)).await?;
         Ok(v1::ReleaseLeaseResponse { lease: Some(lease) })
@@ -100,7 +100,7 @@ impl LeaseHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "RenewLease", &message)?;
         let id = LeaseId::parse(&message.lease, "lease")?;
-        self.permitted(&caller, id, may_renew).await?;
+        self.permitted(&caller, id, may_decide).await?;
         let command = Command::RenewLease(RenewLease {
             lease: id,
             duration: Millis(message.duration_ms),

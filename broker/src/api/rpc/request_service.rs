@@ -13,7 +13,7 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
-use crate::api::authorize::{Rpc, may_change, may_submit, may_view_tenant};
+use crate::api::authorize::{Rpc, may_decide, may_submit, may_view_tenant};
 use crate::api::caller::Caller;
 use crate::api::convert::{answer, lease, request as convert, wiring};
 use crate::api::idempotency::of_call;
@@ -155,7 +155,7 @@ impl RequestHandlers {
         let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
         self.context
             .permit(|bundle| {
-                may_change(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.submitted_by)
+                may_decide(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.submitted_by)
                     .map_err(|refusal| refusal.at("request", id))
             })
             .await?;

@@ -221,6 +221,13 @@ fn other_rights(of: &AttackedLease) -> Vec<Attempt> {
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "outside-address" },
         "spec": { "externalIPs": ["192.0.2.1"], "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
     });
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "donors-volume" },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+            "storageClassName": "manual", "volumeName": "donor-data",
+        },
+    });
     let elsewhere = Attempt {
         input: of.pod("other-namespace", &json!({})).to_string(),
         ..Attempt::new(
@@ -238,6 +245,7 @@ fn other_rights(of: &AttackedLease) -> Vec<Attempt> {
             &with_spec(of, "before-all", &before_all),
         ),
         Attempt::create("outside-address", Policy, answer("have no external addresses"), &service),
+        Attempt::create("donors-volume", Policy, answer("claims of a lease get new volumes"), &volume),
         elsewhere,
     ]
 }
