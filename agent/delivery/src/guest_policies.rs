@@ -178,7 +178,7 @@ mod tests {
 
     /// Each policy with its file and the digest of its version.
     const SHIPPED: [(GuestPolicy, &str, &str); 4] = [
-        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "5378f81272e3"),
+        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "cfac7a41892e"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),

@@ -213,7 +213,8 @@ fn a_lease_whose_gpus_local_work_took_is_refused_while_it_is_set_up() {
         });
         refused.collect::<Vec<_>>()
     };
-    let [(LeaseId(2), "local-use", message)] = refused(&sim).try_into().unwrap() else { panic!() };
+    let seen = refused(&sim);
+    let [(LeaseId(2), "local-use", message)] = seen.as_slice() else { panic!("{seen:?}") };
     assert!(message.contains("leases need 2000 thousandths of GPUs there, and 1000 are left"), "{message}");
     sim.nodes = Some(two_gpus([1_000, 1_000]));
     assert_eq!(refused(&sim).len(), 2, "neither is active");
