@@ -95,7 +95,7 @@ async fn the_agent_works_on_a_real_api_server() {
     standby::services_lead_to_the_active_replica(&cluster).await;
     standby::the_component_makes_two_replicas(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
-    burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
+    rights::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
     lease_pods::pods_are_completed_or_refused(&cluster).await;
     pod_addresses::remapped_addresses_are_translated(&cluster).await;
     burst::definitions_refuse_invalid_objects(&cluster).await;

@@ -3,8 +3,9 @@
 mod by_hand;
 mod checkpoint_bucket;
 mod clean;
+mod install;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,12 +15,13 @@ use serde_json::Value;
 
 use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
 use crate::place::Place;
-use crate::programs::{deploy, program, utf8};
 use crate::wait::{PATIENCE, until};
 use crate::watch::{Seen, Watch, now_ms};
 
 pub use by_hand::ByHand;
 pub use checkpoint_bucket::{CHECKPOINT_SECRET, add_checkpoint_bucket};
+use install::install_agent;
+pub(crate) use install::install_webhooks;
 
 /// The origin, as the example policy names it.
 pub const ORIGIN: &str = "polytech-campus";
@@ -450,43 +452,6 @@ fn started(log: &str) -> Result<u64> {
 fn is_true(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
-}
-
-/// Applies the agent's manifests from `deploy/`; returns a kubeconfig with exactly the agent's rights.
-async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
-    for folder in ["crds", "agent"] {
-        let folder = deploy().join(folder);
-        real.kubectl(&["apply", "--server-side", "-k", folder.to_str().context("paths of tests are text")?]).await?;
-    }
-    let token = real.kubectl(&["-n", "comity-system", "create", "token", "comity-agent", "--duration=24h"]).await?;
-    let admin = real.admin_kubeconfig_path();
-    let path = admin.with_file_name("agent.kubeconfig");
-    std::fs::copy(&admin, &path)?;
-    let token = format!("--token={}", token.trim());
-    for args in [
-        &["config", "set-credentials", "comity-agent", &token][..],
-        &["config", "set-context", "--current", "--user=comity-agent"],
-    ] {
-        real.kubectl_as(&path, args, "").await?;
-    }
-    Ok(path)
-}
-
-/// Installs the webhooks of an agent's configuration, as the cluster's owner does.
-///
-/// # Errors
-/// When the command fails, with its output.
-pub(crate) async fn install_webhooks(
-    clusters: &RealClusters,
-    at: Where,
-    real: &RealCluster,
-    config: &Path,
-) -> Result<()> {
-    let admin = real.admin_kubeconfig_path();
-    let args = ["webhook", "install", "--config", utf8(config)?, "--kubeconfig", utf8(&admin)?];
-    let output = clusters.command_in(at, &program("comity-agent")?, &args).output().await?;
-    ensure!(output.status.success(), "webhook install: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 /// Copies the example policy with another idle time of peerings.

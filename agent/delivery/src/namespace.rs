@@ -24,7 +24,7 @@ use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::guest_labels::GuestLabels;
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::clock::Clock;
 use comity_runtime::secret::SecretString;

@@ -13,7 +13,6 @@ pub mod forward_target;
 pub mod gpu_demand;
 pub mod guest_labels;
 pub mod lease;
-pub mod lease_id;
 pub mod lent;
 pub mod local_policy;
 pub mod node_id;

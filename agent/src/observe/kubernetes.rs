@@ -15,7 +15,7 @@ use comity_agent_kubernetes::gpu_resource::NVIDIA_MIG_PREFIX;
 use comity_agent_kubernetes::pod_resources::PodName;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::ReclaimForPending;
 use comity_agent_model::node_id::NodeSalt;

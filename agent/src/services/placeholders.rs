@@ -22,7 +22,7 @@ use comity_agent_kubernetes::own_pods::{OwnPods, restricted_spec};
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::CREATOR_LABEL;
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::lent::{LentLease, LentLeases, PodsOf};
 use comity_runtime::Clock;
 use comity_types::LeaseId;

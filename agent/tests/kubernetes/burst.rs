@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Broker;
-use crate::cluster::{Cluster, eventually, pod, refusal};
+use crate::cluster::{Cluster, eventually, pod};
 
 /// A running burst.
 pub(crate) struct Running {
@@ -114,14 +114,14 @@ pub(crate) async fn no_webhooks(cluster: &Cluster) {
     installed(&cluster.admin(), &webhook_settings(1), &[]).await;
 }
 
-async fn namespace(cluster: &Cluster, name: &str, annotations: Value) {
+pub(crate) async fn namespace(cluster: &Cluster, name: &str, annotations: Value) {
     let labels = json!({ "comity.dev/offload": "true", "comity.dev/tenant": "vision", "comity.dev/class": "frontier" });
     let object = json!({ "metadata": { "name": name, "labels": labels, "annotations": annotations } });
     let api = Api::<Namespace>::all(cluster.admin());
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
 }
 
-fn pods(cluster: &Cluster, namespace: &str) -> Api<Pod> {
+pub(crate) fn pods(cluster: &Cluster, namespace: &str) -> Api<Pod> {
     Api::namespaced(cluster.admin(), namespace)
 }
 
@@ -492,30 +492,4 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
     let error = apply(json!({ "gpus": 2 })).await.unwrap_err().to_string();
     assert!(error.contains("cannot be changed"), "{error}");
     cluster.plane().kubectl(&["delete", "gpurequest", "bad", "-n", "default"]).await.unwrap();
-}
-
-pub(crate) async fn the_agent_may_change_only_what_a_burst_needs(cluster: &Cluster) {
-    namespace(cluster, "team-e", json!({})).await;
-    for name in ["research", "team-e"] {
-        pods(cluster, name).create(&PostParams::default(), &pod("victim", "nvidia.com/gpu", 1)).await.unwrap();
-    }
-    let agent = |namespace: &str| Api::<Pod>::namespaced(cluster.agent.client(), namespace);
-    let merge = PatchParams::default();
-    let note = Patch::Merge(json!({ "metadata": { "annotations": { "comity.dev/request": "req-1" } } }));
-    let (code, message) = refusal(agent("research").patch("victim", &merge, &note).await);
-    assert!((code == 403 || code == 422) && message.contains("comity.dev/offload"), "{code} {message}");
-    agent("team-e").patch("victim", &merge, &note).await.unwrap();
-    let image = json!({ "spec": { "containers": [{ "name": "work", "image": "example.invalid/evil:1" }] } });
-    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &Patch::Strategic(image)).await);
-    assert!(message.contains("may not change what a pod runs"), "{message}");
-    let label = Patch::Merge(json!({ "metadata": { "labels": { "app": "service" } } }));
-    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &label).await);
-    assert!(message.contains("labels"), "{message}");
-    let (_, message) = refusal(agent("team-e").delete("victim", &DeleteParams::default()).await);
-    assert!(message.contains("only pods that wait for a lease"), "{message}");
-    let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.agent.client());
-    assert_eq!(refusal(webhooks.get("another").await).0, 403);
-    for name in ["research", "team-e"] {
-        pods(cluster, name).delete("victim", &DeleteParams::default().grace_period(0)).await.unwrap();
-    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comity_agent_delivery::DonorDelivery as _;
 use comity_agent_model::guest_labels::GuestLabels;
-use comity_agent_model::lease_id::LEASE_NODES_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_NODES_LABEL;
 use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
 use comity_runtime::SystemClock;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;

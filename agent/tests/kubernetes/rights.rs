@@ -8,6 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
+use crate::burst::{namespace, pods};
 use crate::cluster::{Cluster, eventually, pod, refusal};
 
 pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Cluster) {
@@ -90,4 +91,30 @@ pub(crate) async fn the_agent_registers_no_webhooks(cluster: &Cluster) {
     assert_eq!(refusal(secrets.patch("comity-agent-webhook", &PatchParams::default(), &label).await).0, 403);
     assert_eq!(refusal(secrets.delete("comity-agent-webhook", &DeleteParams::default()).await).0, 403);
     assert!(secrets.get_opt("comity-agent-webhook").await.is_ok());
+}
+
+pub(crate) async fn the_agent_may_change_only_what_a_burst_needs(cluster: &Cluster) {
+    namespace(cluster, "team-e", json!({})).await;
+    for name in ["research", "team-e"] {
+        pods(cluster, name).create(&PostParams::default(), &pod("victim", "nvidia.com/gpu", 1)).await.unwrap();
+    }
+    let agent = |namespace: &str| Api::<Pod>::namespaced(cluster.agent.client(), namespace);
+    let merge = PatchParams::default();
+    let note = Patch::Merge(json!({ "metadata": { "annotations": { "comity.dev/request": "req-1" } } }));
+    let (code, message) = refusal(agent("research").patch("victim", &merge, &note).await);
+    assert!((code == 403 || code == 422) && message.contains("comity.dev/offload"), "{code} {message}");
+    agent("team-e").patch("victim", &merge, &note).await.unwrap();
+    let image = json!({ "spec": { "containers": [{ "name": "work", "image": "example.invalid/evil:1" }] } });
+    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &Patch::Strategic(image)).await);
+    assert!(message.contains("may not change what a pod runs"), "{message}");
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "app": "service" } } }));
+    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &label).await);
+    assert!(message.contains("labels"), "{message}");
+    let (_, message) = refusal(agent("team-e").delete("victim", &DeleteParams::default()).await);
+    assert!(message.contains("only pods that wait for a lease"), "{message}");
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.agent.client());
+    assert_eq!(refusal(webhooks.get("another").await).0, 403);
+    for name in ["research", "team-e"] {
+        pods(cluster, name).delete("victim", &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
 }

@@ -21,7 +21,7 @@ use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
 use comity_agent_model::guest_labels::{RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
-use comity_agent_model::lease_id::{LEASE_LABEL, lease_of_namespace};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, lease_of_namespace};
 use comity_runtime::Clock;
 use futures::future::BoxFuture;
 use http::StatusCode;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_types::LeaseId;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};

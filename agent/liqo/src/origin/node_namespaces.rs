@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{apply, call_opt, own_labels};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ObjectMeta;
 use kube::core::DynamicObject;
