@@ -19,7 +19,7 @@ use super::{LiqoOrigin, objects};
 /// The ConfigMap, in the agent's namespace: a key for each virtual node, whose value is the namespace of its lease.
 const NAMESPACES_MAP: &str = "comity-virtual-nodes";
 /// How often the ConfigMap is compared with the leases: without it the policy refuses nothing.
-const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+const RESTORE_INTERVAL: Duration = Duration::from_secs(15);
 
 impl LiqoOrigin {
     /// Makes the ConfigMap agree with the slices that have a lease.
@@ -40,7 +40,7 @@ impl LiqoOrigin {
 
     /// Restores the ConfigMap whenever somebody changed or deleted it.
     pub(super) async fn keep_node_namespaces(self) {
-        let mut tick = tokio::time::interval(CHECK_INTERVAL);
+        let mut tick = tokio::time::interval(RESTORE_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut told = String::new();
         loop {
