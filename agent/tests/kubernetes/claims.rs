@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_delivery::{DonorDelivery as _, DonorLease};
-use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_workload::lease_pods::LeasePodsReview;

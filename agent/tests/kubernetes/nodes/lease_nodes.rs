@@ -7,7 +7,6 @@ use comity_agent_delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{DonorSettings, Grants, LiqoDonor, PolicyKeeper, PolicySettings};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::placement::{NodePlacement, Placement};
 use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::SystemClock;
