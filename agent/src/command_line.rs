@@ -51,7 +51,7 @@ enum Action {
     Run(Box<Settings>),
     /// Checks this host and the token, makes a configuration if there is none, and joins the federation.
     Join(Box<JoinArgs>),
-    /// Checks configuration, inventory, rights, certificate, clock and brokers, with a remedy for each problem.
+    /// Checks configuration, rights and connections; has remedies.
     Doctor(Box<DoctorArgs>),
     /// Prints which pods hold which device.
     Devices(Box<DevicesArgs>),
@@ -59,11 +59,11 @@ enum Action {
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
-    /// On a node other than the gateway of fabric mode tun: leads the node's pods to the gateway.
+    /// On a node other than the gateway: leads its pods to the gateway.
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
-    /// For the cluster's owner: the certificate and the registrations of the agent's admission webhooks.
+    /// For the cluster's owner: installs the agent's admission webhooks.
     #[command(subcommand)]
     Webhook(WebhookAction),
 }

@@ -48,7 +48,7 @@ pub(super) struct StateSecret {
 async fn take_once(api: &Api<Secret>, place: &str, fence: &Fence) -> Result<Secret, DeliveryError> {
     let missing = || {
         let message = format!("cannot take {place} over: it does not exist");
-        DeliveryError::permanent("kubernetes-not-found", message)
+        DeliveryError::permanent("kubernetes-refused", message)
     };
     let mut secret = call_opt(&format!("read {place}"), api.get(SECRET)).await?.ok_or_else(missing)?;
     let now = k8s_openapi::jiff::Timestamp::now().to_string();

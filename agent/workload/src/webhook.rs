@@ -34,6 +34,8 @@ pub use webhook_settings::WebhookSettings;
 
 /// How often the Secret and the registrations are read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Label of registrations of this agent's webhooks.
+const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
 /// Remedy for everything that the owner installs.
 pub const INSTALL: &str = "the cluster's owner runs `comity-agent webhook install --config AGENT.YAML`";
 

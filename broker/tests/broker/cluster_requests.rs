@@ -117,7 +117,7 @@ async fn a_lease_that_a_person_requested_is_not_the_clusters_to_release() {
     let release = |key: &str| v1::ReleaseLeaseRequest { lease: lease.clone(), idempotency_key: key.to_owned() };
     let by_cluster = LeaseServiceClient::new(federation.channel(&origin.pem)).release_lease(release("c")).await;
     assert_refused(by_cluster, Code::PermissionDenied, "lease", &lease);
-    let by_alice = LeaseServiceClient::new(alice).release_lease(release("a")).await.unwrap();
+    let by_alice = LeaseServiceClient::new(alice).release_lease(release("b")).await.unwrap();
     assert_eq!(by_alice.into_inner().lease.unwrap().end_reason(), v1::EndReason::Released);
 }
 
@@ -155,7 +155,7 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     let explain = v1::ExplainRequestRequest { request: id.clone() };
     assert_refused(at_centre.explain_request(explain).await, Code::NotFound, "request", &id);
     assert_refused(requests.cancel_request(cancel("c")).await, Code::PermissionDenied, "request", &id);
-    let by_alice = RequestServiceClient::new(federation.user("alice")).cancel_request(cancel("a")).await;
+    let by_alice = RequestServiceClient::new(federation.user("alice")).cancel_request(cancel("b")).await;
     assert_eq!(by_alice.unwrap().into_inner().request.unwrap().state(), v1::RequestState::Cancelled);
 
     // Clusters may not call what only users and maintainers may.

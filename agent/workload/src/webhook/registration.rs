@@ -5,12 +5,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::WebhookSettings;
 use super::path_token::path_of;
 use super::serving_secret::ServingSecret;
-
-/// Label of registrations of this agent's webhooks.
-pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+use super::{MANAGED_BY, WebhookSettings};
 
 /// Which objects the API server sends to a webhook.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +36,7 @@ impl Registration {
     }
 
     fn entries(&self, settings: &WebhookSettings, secret: &ServingSecret) -> Vec<Value> {
-        let path = path_of(self, &secret.token);
+        let path = path_of(self.path, &secret.token);
         let mut to = match &settings.service {
             Some(service) => json!({ "service": {
                 "namespace": service.namespace, "name": service.name, "port": service.port, "path": path,

@@ -42,7 +42,7 @@ impl Webhook {
 }
 
 fn paths(reviews: &Reviews, secret: &ServingSecret) -> Vec<String> {
-    reviews.iter().map(|review| path_of(&review.registration(), &secret.token)).collect()
+    reviews.iter().map(|review| path_of(review.registration().path, &secret.token)).collect()
 }
 
 impl HttpsService for Webhook {
@@ -117,8 +117,8 @@ mod tests {
         let reviews: Reviews = Arc::new([Box::new(review) as Box<dyn Review>]);
         let (own, others) = (secret(), secret());
         let webhook = Webhook::new(&own, Arc::clone(&reviews)).unwrap();
-        assert!(webhook.review_at(&path_of(&reviews[0].registration(), &own.token)).is_some());
-        for path in ["/gate", "/gate/", "", &path_of(&reviews[0].registration(), &others.token)] {
+        assert!(webhook.review_at(&path_of(reviews[0].registration().path, &own.token)).is_some());
+        for path in ["/gate", "/gate/", "", &path_of(reviews[0].registration().path, &others.token)] {
             assert!(webhook.review_at(path).is_none(), "{path}");
         }
     }

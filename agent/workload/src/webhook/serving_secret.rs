@@ -14,8 +14,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use super::path_token::token_of;
-use super::registration::MANAGED_BY;
-use super::{INSTALL, WebhookSettings};
+use super::{INSTALL, MANAGED_BY, WebhookSettings};
 
 /// Name of the Secret.
 pub(super) const SECRET: &str = "comity-agent-webhook";

@@ -12,9 +12,8 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use super::registration::MANAGED_BY;
 use super::serving_secret::{self, SECRET, ServingSecret};
-use super::{Registration, WebhookSettings};
+use super::{MANAGED_BY, Registration, WebhookSettings};
 
 /// A certificate with less than this left is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(365 * 86_400);

@@ -10,6 +10,9 @@ use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::lendable;
 
+/// Nodes or parts that a reason lists by name; the rest is counted.
+pub(crate) const MAX_NAMED: usize = 3;
+
 const LOCAL_RESERVE: &str = "local-reserve";
 
 /// A reason why a donor cannot serve a request.

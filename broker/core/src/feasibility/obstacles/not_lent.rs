@@ -6,13 +6,10 @@ use comity_types::{ClusterId, NodeId};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, obstacle};
+use crate::feasibility::obstacle::{Cure, MAX_NAMED, Obstacle, check_reserve, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
 use crate::state::usable::Usable;
-
-/// Nodes listed by name; the rest is counted.
-const MAX_NAMED: usize = 3;
 
 /// The obstacle, if the request would fit at `donor` were none of its healthy nodes cordoned. `now` of `least` shares
 /// fit as it is.
