@@ -11,7 +11,7 @@ use std::time::Duration;
 use comity_agent_fabric::{Fabric, FabricConfig, Fence};
 use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
-use comity_agent_state::replica::Replica;
+use comity_agent_state::state_copy::StateCopy;
 use comity_agent_state::store::{Store, StoreError};
 use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateReview};
 use comity_agent_workload::lease_pods::LeasePodsReview;
@@ -38,6 +38,7 @@ use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
 use crate::services::remapped_addresses::RemappedAddressesReview;
+use crate::services::webhook_registrations::webhook_registrations;
 use crate::standby::ActiveRole;
 use crate::uplink::Uplink;
 use crate::usage::{self, UseContext};
@@ -135,12 +136,12 @@ impl Agent {
         observability.metrics.active.set(1);
         // A standby is ready, an agent that joins is not.
         let uplink = observability.readiness.guard("uplink");
-        let (store, key) = open_state(&state, role.replica.clone(), entropy.as_ref())?;
+        let (store, key) = open_state(&state, role.copy.clone(), entropy.as_ref())?;
         // Before joining: what is wrong here must not cost the single-use token.
         let platform = Platform::connect(&config, &clock, &entropy).await?;
         let (joined, access) = Self::join(&config, store, key, &clock, &entropy).await?;
         // The single-use token is spent: a standby needs the identity from now on.
-        joined.store.replicate().await?;
+        joined.store.write_copy().await?;
         role.run(&joined.store, &shutdown);
         let fence = role.fence.clone();
         let parts = Self::prepare(&config, joined, &platform, fence, &clock, &entropy, &shutdown).await?;
@@ -164,6 +165,7 @@ impl Agent {
             token,
             brokers: &config.brokers,
             key: &key,
+            store: Some(&store),
             voucher: config.voucher.as_ref(),
             clock: clock.as_ref(),
             entropy: entropy.as_ref(),
@@ -192,7 +194,7 @@ impl Agent {
     ) -> Result<Parts, AgentError> {
         let JoinedCluster { federation, cluster, key, store } = joined;
         let fabric = FabricConfig { listen: config.fabric.listen, mode: config.fabric.fabric_mode() };
-        let fabric = Fabric::bind_fenced(fabric, fence).await?;
+        let fabric = Fabric::bind_fenced(fabric, fence.clone()).await?;
         let endpoints = config.fabric_endpoints(fabric.local_addr());
         if endpoints.is_empty() {
             tracing::warn!(
@@ -216,6 +218,7 @@ impl Agent {
             }),
             remap_book: Arc::new(RemapBook::open(store.clone())?),
             store,
+            fence,
             tunnels: Arc::new(Tunnels::new(fabric, Duration::from_secs(config.fabric.keepalive_seconds))),
             deliveries: Arc::new(Deliveries {
                 donor: Arc::clone(&platform.donor),
@@ -241,7 +244,9 @@ impl Agent {
         {
             let namespace = config.liqo.agent_namespace.clone();
             let (member, tunnels) = (Arc::clone(&parts.member), Arc::clone(&parts.tunnels));
-            shutdown.spawn(gateway::run(member, tunnels, api.client(), namespace, shutdown.token()));
+            let stop = shutdown.token();
+            let publishing = gateway::run(member, tunnels, api.client(), namespace, stop.clone());
+            shutdown.spawn(parts.fence.clone().hold(stop, publishing));
         }
         Ok(parts)
     }
@@ -257,18 +262,19 @@ impl Agent {
         let BrokerAccess { directory, source, brokers, tls } = access;
         let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
-        let guests = config.guest_labels();
+        let registrations = webhook_registrations(&config);
         let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
             shell;
         let (desired_sender, desired) = watch::channel(Update::default());
         let devices = platform.inventory.devices();
-        let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &clock, &shutdown);
+        let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &parts, &shutdown);
         let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved, devices };
         let api = local_api::serve(&config.state_dir, shown, shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let (grace_sender, grace) = watch::channel(outage_grace_ms);
         let resync = Arc::new(Notify::new());
-        platform.compare_leases(&config, &metrics, &clock, &shutdown);
+        platform.compare_leases(&config, &metrics, &parts, &shutdown);
+        let lent = platform.lent.subscribe();
         let executor = Executor {
             parts: parts.clone(),
             metrics: metrics.clone(),
@@ -279,11 +285,12 @@ impl Agent {
             resync: Arc::clone(&resync),
             lent: platform.lent,
             differences: platform.inventory.differences(),
+            nodes: platform.inventory.nodes(),
         };
         shutdown.spawn(executor.run(shutdown.token()));
         if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {
             let keeper = parts.mig_keeper(api.client(), config.mig, channels, desired.clone())?;
-            shutdown.spawn(keeper.run(shutdown.token()));
+            shutdown.spawn(parts.fence.clone().hold(shutdown.token(), keeper.run(shutdown.token())));
         }
         let (offer, data) = watch::channel(config.data.site());
         shutdown.spawn(measured::run(
@@ -310,26 +317,24 @@ impl Agent {
         shutdown.spawn(uplink.run(shutdown.token()));
         let stores = watch::Sender::default();
         if let Some(api) = &platform.api {
-            let review = config
-                .burst
-                .enabled
-                .then(|| GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()));
-            let remaps = parts.deliveries.node_service.borrow().remaps.is_ok();
-            let reviewers = Reviewers {
-                lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock), guests),
-                gate: review,
-                addresses: remaps.then(|| RemappedAddressesReview::new(Arc::clone(&parts.remap_book))),
-            };
+            if let Some(settings) = config.webhook {
+                let reviewers = Reviewers {
+                    lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock)),
+                    gate: GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()),
+                    addresses: RemappedAddressesReview::new(Arc::clone(&parts.remap_book)),
+                };
+                let (clock, stop) = (Arc::clone(&clock), shutdown.token());
+                shutdown.spawn(reviewers.run(api.client(), settings, registrations, clock, stop));
+            }
             let uses = UseContext {
                 cluster: parts.member.cluster.clone(),
                 client: api.client(),
                 desired: desired.clone(),
-                records: parts.store.subscribe(),
+                lent,
                 uses: parts.uses.clone(),
                 clock: Arc::clone(&clock),
             };
             usage::start(uses, config.usage.dcgm, &shutdown);
-            shutdown.spawn(reviewers.run(api.client(), config.webhook, Arc::clone(&clock), shutdown.token()));
         }
         if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
             let burst = BurstContext {
@@ -345,11 +350,11 @@ impl Agent {
                 saved: parts.saved.clone(),
                 clock: Arc::clone(&clock),
             };
-            shutdown.spawn(burst::run(burst, shutdown.token()));
+            shutdown.spawn(parts.fence.clone().hold(shutdown.token(), burst::run(burst, shutdown.token())));
         }
         let renewal =
             Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
-        shutdown.spawn(renewal.run(shutdown.token()));
+        shutdown.spawn(parts.fence.clone().hold(shutdown.token(), renewal.run(shutdown.token())));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
         let (socket, _inventory) = (config.state_dir.join(local_api::SOCKET), platform.inventory);
@@ -414,13 +419,13 @@ impl Agent {
         self.parts.connections.clear();
         self.parts.tunnels.close_exposures();
         self.admin.stopped().await;
-        let Parts { tunnels, .. } = self.parts;
+        let Parts { tunnels, store, .. } = self.parts;
         match Arc::try_unwrap(tunnels) {
             Ok(tunnels) => tunnels.into_fabric().shutdown().await,
             Err(_) => tracing::debug!("a task still holds the fabric, which ends with that task"),
         }
         // Last: until here this replica may have forwarded packets.
-        self.role.release().await;
+        self.role.hand_over(&store).await;
     }
 }
 
@@ -433,13 +438,13 @@ pub fn secret_files(state: &Path) -> [PathBuf; 3] {
 /// Opens the store, and loads or makes the identity key.
 fn open_state(
     state: &Path,
-    replica: Option<Arc<dyn Replica>>,
+    copy: Option<Arc<dyn StateCopy>>,
     entropy: &dyn Entropy,
 ) -> Result<(Store, IdentityKey), AgentError> {
     for secret in secret_files(state) {
         private_files::check(&secret)?;
     }
-    let store = Store::open_with(state, replica)?;
+    let store = Store::open_with(state, copy)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
 }
 

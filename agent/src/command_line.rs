@@ -11,6 +11,7 @@ mod output_format;
 mod read_devices_command;
 mod run_command;
 mod settings;
+mod webhook_command;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ use join_command::JoinArgs;
 use node_command::NodeSettings;
 use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
+use webhook_command::WebhookAction;
 
 /// Hint for a join token that stands where a file is expected.
 const TOKEN_HINT: &str = "a join token was given in a place for something else; give it as in comity-agent join TOKEN";
@@ -49,7 +51,7 @@ enum Action {
     Run(Box<Settings>),
     /// Checks this host and the token, makes a configuration if there is none, and joins the federation.
     Join(Box<JoinArgs>),
-    /// Checks configuration, inventory, rights, certificate, clock and brokers, with a remedy for each problem.
+    /// Checks configuration, rights and connections; has remedies.
     Doctor(Box<DoctorArgs>),
     /// Prints which pods hold which device.
     Devices(Box<DevicesArgs>),
@@ -57,10 +59,13 @@ enum Action {
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
-    /// On a node other than the gateway of fabric mode tun: leads the node's pods to the gateway.
+    /// On a node other than the gateway: leads its pods to the gateway.
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
+    /// For the cluster's owner: installs the agent's admission webhooks.
+    #[command(subcommand)]
+    Webhook(WebhookAction),
 }
 
 /// The whole of `main`.
@@ -125,6 +130,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
+        Action::Webhook(action) => webhook_command::act(action).await,
     }
 }
 

@@ -10,9 +10,7 @@ mod device_scraper;
 mod device_table;
 mod device_use;
 
-pub(crate) use device_page::DevicePage;
-pub use device_page::PageTooLarge;
-pub(crate) use device_scraper::follow;
-pub use device_scraper::{DevicePages, ReadPage};
-pub use device_table::{DeviceConflict, DeviceCounts, DeviceTable, ReaderCounts};
+pub(crate) use device_page::{DevicePage, MAX_READING_AGE};
+pub(crate) use device_scraper::{DevicePages, ReadPage, follow};
+pub use device_table::{DeviceConflict, DeviceTable, ReaderCounts};
 pub use device_use::{DeviceHolder, DeviceUse, HolderOwner};

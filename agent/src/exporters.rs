@@ -1,8 +1,12 @@
 //! Exporters: programs that serve metrics over HTTP, one on each node, all behind one DNS name.
+//!
+//! A cluster may have thousands, so each page is used as it comes, and only the lines of the wanted metrics are kept until
+//! then.
 
 mod exporter_endpoint;
-mod exporter_pages;
+mod exporter_reader;
+mod kept_lines;
 pub(crate) mod metrics_text;
 
 pub use exporter_endpoint::ExporterEndpoint;
-pub(crate) use exporter_pages::{ExporterReader, Pages};
+pub(crate) use exporter_reader::{ExporterReader, Failures};

@@ -35,7 +35,7 @@ pub struct Metrics {
     pub drifted: IntGauge,
     /// Corrections of such pods, by outcome (`evicted`, `deleted`, `refused`, `failed`).
     pub drift_corrections: IntCounterVec,
-    /// Devices by use (`free`, `local`, `lent`, `overcommitted`), as kubelets and claims report it.
+    /// Devices by use (`free`, `local`, `lent`, `conflict`), as kubelets and claims report it.
     pub devices: IntGaugeVec,
     /// Device readers, by state (`read`, `failed`).
     pub device_readers: IntGaugeVec,
@@ -97,7 +97,7 @@ impl Metrics {
             garbage: counter("garbage_collected_total", "Unwanted objects that were removed.")?,
             drifted: gauge("drifted_pods", "Pods of leases beyond their lease's part of their node.")?,
             drift_corrections: counters("drift_corrections_total", "Evictions of drifted pods.", &["outcome"])?,
-            devices: gauges("devices", "Devices by use; one that is held twice counts as overcommitted, too.", "use")?,
+            devices: gauges("devices", "Devices by use; one in a device conflict counts as conflict, too.", "use")?,
             device_readers: gauges("device_readers", "Device readers that were read, and that were not.", "state")?,
             certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
         })

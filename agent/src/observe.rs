@@ -83,8 +83,9 @@ pub struct LeaseDifferences {
     pub drifted: Vec<DriftedPod>,
     /// Leases without their label or resource on one of their nodes.
     pub unmarked: BTreeSet<LeaseId>,
-    /// Leased GPUs that no pod of the lease uses, by lease and name of the node, of leases that are not ending.
-    pub unused: BTreeMap<(LeaseId, String), u64>,
+    /// Leased GPUs that no pod of the lease uses, by lease and name of the node, of leases that are not ending, and
+    /// without devices of DRA drivers. `None` until leases and pods are known.
+    pub unused: Option<BTreeMap<(LeaseId, String), u64>>,
 }
 
 /// For observers of capacity alone: no lease is in force.

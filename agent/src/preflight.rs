@@ -11,10 +11,13 @@ mod check_configuration;
 mod check_gpus;
 mod check_inventory;
 mod check_kubernetes;
+mod check_policies;
 mod check_rights;
+mod check_runtime_class;
 mod check_state_directory;
 mod check_token;
 mod check_udp;
+mod check_webhook;
 mod join_checks;
 
 pub use agent_checks::check_agent_host;

@@ -11,3 +11,4 @@ pub mod nodes;
 pub mod placeholders;
 pub mod reach;
 pub mod remapped_addresses;
+pub mod webhook_registrations;

@@ -1,44 +1,48 @@
 //! Several replicas of one agent: one is active, the others wait until they may continue its work.
 //!
 //! ```text
-//! Lease comity-agent ─▶ fence of the fabric        who may forward, and until when
+//! Lease comity-agent ─▶ fence                      who may act, and until when
 //! Secret comity-agent-state ─▶ state directory     keys, certificate, records: written before they take effect
 //! EndpointSlices ─▶ Services                       the address of the active one
 //! ```
 //!
-//! A replica that waits has no part in the federation. It reads its predecessor's state only when it holds the Lease, and
-//! its first write makes every later write of the predecessor fail.
+//! A replica that waits has no part in the federation. It reads its predecessor's state only when it holds the Lease,
+//! and its first write makes every later write of the predecessor fail.
 
 mod active_endpoints;
+mod active_lease;
+mod standby_route;
 mod state_secret;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comity_agent_fabric::{Fence, overlay_device};
+use comity_agent_fabric::Fence;
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
-use comity_agent_kubernetes::leader_lease::{LeaderLease, LeaderLeaseError, Renewed};
+use comity_agent_kubernetes::failure_log::FailureLog;
+use comity_agent_kubernetes::leader_lease::LeaderLease;
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_state::replica::Replica;
+use comity_agent_state::state_copy::StateCopy;
 use comity_agent_state::store::{Store, StoreError};
 use comity_runtime::{Entropy, Shutdown};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, FabricModeName, StandbySettings};
-use crate::services::nodes::follower;
-use active_endpoints::ActiveEndpoints;
+use crate::config::{Config, StandbySettings};
+use active_lease::HeldLease;
+use standby_route::StandbyRoute;
 use state_secret::StateSecret;
 
+pub use active_endpoints::ActiveEndpoints;
 pub use state_secret::SECRET as STATE_SECRET;
 
 /// Name of the Lease.
 pub const ACTIVE_LEASE: &str = "comity-agent";
-/// How often files of the state directory are compared with the replica; records are written at once.
+/// How often files of the state directory are compared with the state copy; records are written at once.
 const FILES_INTERVAL: Duration = Duration::from_secs(5);
-/// How long giving the Lease back may take.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the last write of the state copy may take.
+const LAST_COPY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a replica cannot become active.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +50,7 @@ pub enum StandbyError {
     /// The Kubernetes API.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesApiError),
-    /// The replicated state cannot be read.
+    /// The state copy cannot be read.
     #[error("{0}; apply deploy/agent/standby/rbac.yaml, or leave out the section standby")]
     State(#[from] DeliveryError),
     /// It cannot be put into the state directory.
@@ -57,17 +61,15 @@ pub enum StandbyError {
     Stopped,
 }
 
-/// Parts that only the active replica has: the Lease, the open fence, and the writer of the state's copy.
+/// Parts that only the active replica has: the Lease, the open fence, and the writer of the state copy.
 pub struct ActiveRole {
     /// Closed once another replica may be active.
     pub fence: Fence,
     /// Copy of the store's state; absent: this agent has no standby.
-    pub replica: Option<Arc<dyn Replica>>,
+    pub copy: Option<Arc<dyn StateCopy>>,
     /// The holder of the Lease, once that is another replica.
     replaced_by: watch::Receiver<Option<String>>,
-    release: Option<oneshot::Sender<()>>,
-    /// Closed when the task that renews has ended.
-    renewing: mpsc::Sender<()>,
+    lease: Option<HeldLease>,
     endpoints: Option<ActiveEndpoints>,
 }
 
@@ -77,10 +79,9 @@ impl ActiveRole {
     pub fn alone() -> Self {
         Self {
             fence: Fence::always_open(),
-            replica: None,
+            copy: None,
             replaced_by: watch::channel(None).1,
-            release: None,
-            renewing: mpsc::channel(1).0,
+            lease: None,
             endpoints: None,
         }
     }
@@ -105,7 +106,7 @@ impl ActiveRole {
         let me = format!("{}-{:08x}", host_name(), entropy.next_u64() >> 32);
         let mut lease = LeaderLease::new(client.clone(), namespace, ACTIVE_LEASE, me, settings.term());
         let route = StandbyRoute::start(config, client.clone());
-        let until = win(&mut lease, shutdown).await;
+        let until = active_lease::win(&mut lease, shutdown).await;
         let Some(until) = until else {
             route.end().await;
             return Err(StandbyError::Stopped);
@@ -113,10 +114,7 @@ impl ActiveRole {
         let fence = Fence::closed();
         fence.extend_until(until);
         let (replaced, replaced_by) = watch::channel(None);
-        let (release, released) = oneshot::channel();
-        let (renewing, ended) = mpsc::channel(1);
-        let renewing_lease = Renewing { lease, fence: fence.clone(), replaced: replaced.clone(), ended };
-        tokio::spawn(renew(renewing_lease, released));
+        let held = HeldLease::keep(lease, fence.clone(), replaced.clone());
         route.end().await;
         let (secret, image) = StateSecret::take(client.clone(), namespace, &fence, replaced).await?;
         if let Some(image) = image {
@@ -125,18 +123,19 @@ impl ActiveRole {
             restored.await.map_err(|error| StoreError::Task(error.to_string()))??;
         }
         let address = own_address(config).filter(|_| source == KubernetesSource::InCluster);
-        let endpoints = address.map(|address| ActiveEndpoints::of(config, address, client, shutdown.token()));
-        let replica: Arc<dyn Replica> = Arc::new(secret);
-        Ok(Self { fence, replica: Some(replica), replaced_by, release: Some(release), renewing, endpoints })
+        let endpoints = address.map(|address| ActiveEndpoints::of(config, address, client));
+        let copy: Arc<dyn StateCopy> = Arc::new(secret);
+        Ok(Self { fence, copy: Some(copy), replaced_by, lease: Some(held), endpoints })
     }
 
-    /// Starts the tasks of an active agent: other files of its state are replicated, and Services lead to it.
+    /// Starts the tasks of an active agent: other files of its state are copied, and Services lead to it.
     pub fn run(&mut self, store: &Store, shutdown: &Shutdown) {
-        if self.replica.is_some() {
-            shutdown.spawn(replicate_files(store.clone(), shutdown.token()));
+        if self.copy.is_some() {
+            shutdown.spawn(copy_files(store.clone(), shutdown.token()));
         }
         if let Some(endpoints) = self.endpoints.take() {
-            shutdown.spawn(endpoints.run());
+            let stop = shutdown.token();
+            shutdown.spawn(self.fence.clone().hold(stop.clone(), endpoints.run(stop)));
         }
     }
 
@@ -150,149 +149,41 @@ impl ActiveRole {
         }
     }
 
-    /// Gives the Lease back, so that a standby takes over at once.
-    pub async fn release(self) {
+    /// Copies the state a last time and gives the Lease back, so that a standby takes over at once, with everything.
+    pub async fn hand_over(self, store: &Store) {
+        if self.copy.is_some() && self.fence.is_open() {
+            copy_last(store).await;
+        }
         self.fence.close();
-        let Some(release) = self.release else { return };
-        if release.send(()).is_ok() && tokio::time::timeout(RELEASE_TIMEOUT, self.renewing.closed()).await.is_err() {
-            tracing::warn!("the Lease {ACTIVE_LEASE} could not be given back in time; it ends by itself");
+        if let Some(lease) = self.lease {
+            lease.give_back().await;
         }
     }
 }
 
-/// Tries until the Lease is held; `None` if the process stops first.
-async fn win(lease: &mut LeaderLease, shutdown: &Shutdown) -> Option<Instant> {
-    let (mut known_holder, mut logged) = (None, None);
-    loop {
-        match lease.try_take().await {
-            Ok(Some(until)) => {
-                tracing::info!("this replica is the active agent");
-                return Some(until);
-            }
-            Ok(None) => {
-                logged = None;
-                if known_holder.as_deref() != Some(lease.holder()) {
-                    tracing::info!(active = lease.holder(), "this replica is a standby");
-                    known_holder = Some(lease.holder().to_owned());
-                }
-            }
-            Err(error) => log_once(&mut logged, &error),
-        }
-        tokio::select! {
-            () = shutdown.triggered() => return None,
-            () = tokio::time::sleep(lease.interval()) => {}
-        }
+async fn copy_last(store: &Store) {
+    match tokio::time::timeout(LAST_COPY_TIMEOUT, store.write_copy()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the successor does not have the newest files of the state"),
+        Err(_) => tracing::warn!("the state was not copied in time; the successor may not have its newest files"),
     }
 }
 
-fn log_once(logged: &mut Option<String>, error: &LeaderLeaseError) {
-    let text = error.to_string();
-    if logged.as_deref() != Some(text.as_str()) {
-        tracing::warn!(error = text, "the Lease cannot be used; is deploy/agent/standby/rbac.yaml applied?");
-        *logged = Some(text);
-    }
-}
-
-struct Renewing {
-    lease: LeaderLease,
-    fence: Fence,
-    replaced: watch::Sender<Option<String>>,
-    /// Dropped at the end, which the role notices.
-    ended: mpsc::Receiver<()>,
-}
-
-/// Renews until released or replaced. While no renewal succeeds the fence closes by itself; it opens again if this
-/// replica still holds the Lease then.
-async fn renew(renewing: Renewing, mut released: oneshot::Receiver<()>) {
-    let Renewing { mut lease, fence, replaced, ended } = renewing;
-    let mut logged = None;
-    loop {
-        tokio::select! {
-            // Also if the role was dropped: the agent did not start.
-            _ = &mut released => {
-                fence.close();
-                if let Err(error) = lease.release().await {
-                    tracing::warn!(%error, "the Lease was not given back; it ends by itself");
-                }
-                break;
-            }
-            () = tokio::time::sleep(lease.interval()) => {}
-        }
-        match lease.renew().await {
-            Ok(Renewed::Until(until)) => {
-                fence.extend_until(until);
-                logged = None;
-            }
-            Ok(Renewed::Lost(holder)) => {
-                fence.close();
-                tracing::error!(active = holder, "another replica is the active agent now");
-                replaced.send_replace(Some(holder));
-                break;
-            }
-            Err(error) => log_once(&mut logged, &error),
-        }
-    }
-    drop(ended);
-}
-
-async fn replicate_files(store: Store, stop: CancellationToken) {
-    let mut logged = None;
+async fn copy_files(store: Store, stop: CancellationToken) {
+    let mut failures = FailureLog::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(FILES_INTERVAL) => {}
         }
-        match store.replicate().await {
-            Ok(()) => logged = None,
+        match store.write_copy().await {
+            Ok(()) => failures.cleared(STATE_SECRET),
             Err(error) => {
-                let text = error.to_string();
-                if logged.as_deref() != Some(text.as_str()) {
-                    tracing::warn!(error = text, "a standby would not have the newest files of the state");
-                    logged = Some(text);
+                if failures.is_new(STATE_SECRET, &error.to_string()) {
+                    tracing::warn!(%error, "a standby would not have the newest files of the state");
                 }
             }
         }
-    }
-}
-
-/// While a gateway is a standby, the pods of its node reach the active gateway as those of other nodes do.
-struct StandbyRoute(Option<(CancellationToken, tokio::task::JoinHandle<()>)>);
-
-impl StandbyRoute {
-    fn start(config: &Config, client: kube::Client) -> Self {
-        if config.fabric.mode != FabricModeName::Tun || !config.fabric.tun.overlay.enabled {
-            return Self(None);
-        }
-        let node_ip = match own_address(config) {
-            Some(IpAddr::V4(address)) => Some(address),
-            _ => None,
-        };
-        let (namespace, device) = (config.liqo.agent_namespace.clone(), overlay_device(&config.fabric.tun.name));
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(follow(client, namespace, device, node_ip, stop.clone()));
-        Self(Some((stop, task)))
-    }
-
-    /// Removes everything that it made: a gateway has a device of the same name.
-    async fn end(self) {
-        if let Some((stop, task)) = self.0 {
-            stop.cancel();
-            if let Err(error) = task.await {
-                tracing::warn!(%error, "the standby's route to the gateway did not end cleanly");
-            }
-        }
-    }
-}
-
-async fn follow(
-    client: kube::Client,
-    namespace: String,
-    device: String,
-    node_ip: Option<Ipv4Addr>,
-    stop: CancellationToken,
-) {
-    if let Err(error) = follower::follow(client, &namespace, &device, node_ip, stop).await {
-        tracing::warn!(%error, "pods of this node do not reach the active gateway");
     }
 }
 
@@ -304,4 +195,48 @@ fn own_address(config: &Config) -> Option<IpAddr> {
 /// The pod's name, in a pod.
 fn host_name() -> String {
     std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "agent".to_owned())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Mutex;
+
+    use comity_agent_state::state_copy::StateCopyError;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct NewestImage(Mutex<Option<Vec<u8>>>);
+
+    impl StateCopy for NewestImage {
+        fn put(&self, image: &[u8]) -> Result<(), StateCopyError> {
+            *self.0.lock().unwrap() = Some(image.to_vec());
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handover_leaves_the_newest_files_to_the_successor() {
+        let home = tempfile::tempdir().unwrap();
+        let (first, second) = (home.path().join("first"), home.path().join("second"));
+        let newest = Arc::new(NewestImage::default());
+        let copy: Arc<dyn StateCopy> = Arc::<NewestImage>::clone(&newest);
+        let store = Store::open_with(&first, Some(Arc::clone(&copy))).unwrap();
+        std::fs::write(first.join("brokers"), "a:1").unwrap();
+        let role = || ActiveRole { copy: Some(Arc::clone(&copy)), ..ActiveRole::alone() };
+
+        let fenced = role();
+        fenced.fence.close();
+        fenced.hand_over(&store).await;
+        assert!(newest.0.lock().unwrap().is_none(), "a successor may write it already");
+
+        let active = role();
+        let fence = active.fence.clone();
+        active.hand_over(&store).await;
+        assert!(!fence.is_open());
+        let image = newest.0.lock().unwrap().take().unwrap();
+        Store::restore(&second, &image).unwrap();
+        assert_eq!(std::fs::read_to_string(second.join("brokers")).unwrap(), "a:1");
+    }
 }

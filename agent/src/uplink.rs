@@ -2,7 +2,8 @@
 //!
 //! A stream that ends is reopened to the next broker, with backoff and jitter. After a renewal of the certificate, or
 //! to get a fresh desired state, a new stream connects before the old one closes. No message is lost: unacknowledged
-//! ones stay in the outbox, and the desired state is always sent whole.
+//! ones stay in the outbox, and the desired state is always sent whole. While the fence is closed there is no stream:
+//! another replica may have one.
 
 mod acks;
 mod offer;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use comity_agent_model::desired::Update;
 use comity_agent_model::nodes::Nodes;
 use comity_proto::v1;
-use comity_runtime::{Backoff, ClientTls, KnownBrokers, ReadinessGuard};
+use comity_runtime::{Backoff, ClientTls, Entropy, KnownBrokers, ReadinessGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +71,7 @@ struct Shared {
     outage_grace_ms: watch::Sender<u64>,
     offer: tokio::sync::Mutex<OfferState>,
     received: AtomicU64,
-    /// Streams that were welcomed and are still connected.
+    /// BrokerStreams that were welcomed and are still connected.
     connected: AtomicU64,
 }
 
@@ -95,11 +96,68 @@ struct Opened {
     stop: CancellationToken,
 }
 
+/// The open streams.
+struct BrokerStreams {
+    /// Welcomed.
+    current: Option<Opened>,
+    /// Replaces the current one once it is welcomed.
+    coming: Option<Opened>,
+    backoff: Backoff,
+    pause: Duration,
+}
+
+impl Default for BrokerStreams {
+    fn default() -> Self {
+        let backoff = Backoff::new(RECONNECT.0, RECONNECT.1);
+        Self { current: None, coming: None, backoff, pause: Duration::ZERO }
+    }
+}
+
+impl BrokerStreams {
+    /// Whether the stream is the current one now.
+    fn welcomed(&mut self, number: u64) -> bool {
+        let is_coming = is_stream(self.coming.as_ref(), number);
+        if is_coming {
+            if let Some(old) = std::mem::replace(&mut self.current, self.coming.take()) {
+                old.stop.cancel();
+            }
+            self.backoff.reset();
+        }
+        is_coming
+    }
+
+    /// Whether it was one of these streams; another one may be opened after the pause.
+    fn ended(&mut self, number: u64, entropy: &dyn Entropy) -> bool {
+        if is_stream(self.coming.as_ref(), number) {
+            self.coming = None;
+        } else if is_stream(self.current.as_ref(), number) {
+            self.current = None;
+        } else {
+            return false;
+        }
+        self.pause = self.backoff.next_delay(entropy);
+        true
+    }
+
+    /// Ends them; another one may be opened at once.
+    fn close(&mut self) {
+        for open in [self.current.take(), self.coming.take()].into_iter().flatten() {
+            open.stop.cancel();
+        }
+        self.backoff.reset();
+        self.pause = Duration::ZERO;
+    }
+}
+
+fn is_stream(opened: Option<&Opened>, number: u64) -> bool {
+    opened.is_some_and(|opened| opened.number == number)
+}
+
 impl Uplink {
     /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
         let Self { parts, metrics, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
-        let clock = Arc::clone(&parts.clock);
+        let (clock, fence) = (Arc::clone(&parts.clock), parts.fence.clone());
         let shared = Arc::new(Shared {
             instance: parts.entropy.unique_hex(),
             parts,
@@ -131,38 +189,33 @@ impl Uplink {
             tokio::spawn(session);
             Opened { number: next, stop: session_stop }
         };
-        let mut backoff = Backoff::new(RECONNECT.0, RECONNECT.1);
-        let mut current: Option<Opened> = None;
-        let mut coming = Some(open());
-        let mut pause = Duration::ZERO;
+        let mut streams = BrokerStreams { coming: Some(open()), ..BrokerStreams::default() };
         loop {
+            if !fence.is_open() {
+                streams.close();
+                readiness.not_ready("another replica may be the active agent");
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = fence.opened() => {}
+                }
+            }
+            let BrokerStreams { current, coming, pause, .. } = &streams;
+            let (has_current, has_coming) = (current.is_some(), coming.is_some());
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = resync.notified(), if current.is_some() && coming.is_none() => coming = Some(open()),
-                () = clock.sleep(pause), if current.is_none() && coming.is_none() => coming = Some(open()),
+                () = fence.shut() => {}
+                () = resync.notified(), if has_current && !has_coming => streams.coming = Some(open()),
+                () = clock.sleep(*pause), if !has_current && !has_coming => streams.coming = Some(open()),
                 Some(event) = inbox.recv() => match event {
-                    Event::Welcomed(number) if coming.as_ref().is_some_and(|opened| opened.number == number) => {
-                        if let Some(old) = std::mem::replace(&mut current, coming.take()) {
-                            old.stop.cancel();
-                        }
-                        backoff.reset();
+                    Event::Welcomed(number) => if streams.welcomed(number) {
                         readiness.ready();
-                    }
-                    Event::Welcomed(_) => {}
-                    Event::Ended(number, error) => {
-                        if coming.as_ref().is_some_and(|opened| opened.number == number) {
-                            coming = None;
-                        } else if current.as_ref().is_some_and(|opened| opened.number == number) {
-                            current = None;
-                        } else {
-                            continue;
-                        }
-                        pause = backoff.next_delay(shared.parts.entropy.as_ref());
-                        if current.is_none() {
+                    },
+                    Event::Ended(number, error) => if streams.ended(number, shared.parts.entropy.as_ref()) {
+                        if streams.current.is_none() {
                             readiness.not_ready(format!("no stream to a broker: {error}"));
                         }
-                        tracing::warn!(%error, again_in = ?pause, "the stream to the broker ended");
-                    }
+                        tracing::warn!(%error, again_in = ?streams.pause, "the stream to the broker ended");
+                    },
                 },
             }
         }

@@ -5,8 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use comity_agent::app::IDENTITY_KEY_FILE;
+use comity_agent::enrollment::join::{JoinInput, Membership, join_or_load};
+use comity_agent::enrollment::join_error::JoinError;
+use comity_agent::enrollment::token_source::JoinTokenSource;
+use comity_agent_state::state_copy::{StateCopy, StateCopyError};
+use comity_agent_state::store::Store;
 use comity_broker::config::{Config, Settings};
 use comity_broker::group::MemberAddress;
 use comity_broker::provision::{self, Init};
@@ -14,7 +21,10 @@ use comity_broker::{Broker, Listeners};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
-use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, IdentityDir, TrustDomain, UserName, connect};
+use comity_runtime::{
+    BrokerChannel, BrokerEndpoints, ClientTls, IdentityDir, IdentityKey, SecretString, SystemClock, SystemEntropy,
+    TrustDomain, UserName, connect,
+};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
@@ -179,6 +189,54 @@ async fn a_certificate_that_could_not_be_saved_comes_again_for_the_same_token() 
     assert!(printed.contains("used by an interrupted join") && printed.contains("joined as"), "{printed}");
     let mut left = std::fs::read_dir(home.path().join("state/identity")).unwrap().flatten();
     assert!(left.all(|entry| !entry.file_name().to_string_lossy().starts_with("pending")));
+}
+
+/// Keeps every image of a state in memory.
+#[derive(Default)]
+struct Images(Mutex<Vec<Vec<u8>>>);
+
+impl StateCopy for Images {
+    fn put(&self, image: &[u8]) -> Result<(), StateCopyError> {
+        self.0.lock().unwrap().push(image.to_vec());
+        Ok(())
+    }
+}
+
+/// Joins in this process, as a replica of an agent does.
+async fn join(state: &Path, store: &Store, token: &str) -> Result<Membership, JoinError> {
+    let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), &SystemEntropy).unwrap();
+    let token = JoinTokenSource::Inline(SecretString::new(token.to_owned()));
+    join_or_load(JoinInput {
+        state,
+        token: Some(&token),
+        brokers: &[],
+        key: &key,
+        store: Some(store),
+        voucher: None,
+        clock: &SystemClock::new(),
+        entropy: &SystemEntropy,
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_resumes_a_join_that_its_predecessor_did_not_survive() {
+    let federation = Federation::start().await;
+    let token = federation.invite("ncc-main").await;
+    let home = tempfile::tempdir().unwrap();
+    let (first, second) = (home.path().join("first"), home.path().join("second"));
+    let images = Arc::new(Images::default());
+    let store = Store::open_with(&first, Some(Arc::<Images>::clone(&images))).unwrap();
+    let joined = join(&first, &store, &token).await.unwrap();
+    assert_eq!(federation.members().await, 1);
+
+    // The first replica died with its certificate: its newest copy is of the time before the token was spent.
+    let image = images.0.lock().unwrap().last().cloned().expect("the state was copied before the join");
+    Store::restore(&second, &image).unwrap();
+    assert!(!second.join("identity/cert.pem").exists());
+    let successor = join(&second, &Store::open(&second).unwrap(), &token).await.unwrap();
+    assert_eq!(successor.identity.id(), joined.identity.id());
+    assert_eq!(federation.members().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

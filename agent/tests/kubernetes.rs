@@ -79,7 +79,7 @@ async fn the_agent_works_on_a_real_api_server() {
     claims::devices_of_a_driver_are_lent_by_claims(&cluster).await;
     mig::devices_are_cut_and_merged_back(&cluster).await;
     drift::a_drifted_pod_is_local_use_and_is_evicted(&cluster).await;
-    device_conflict::a_device_that_is_held_twice_is_told_and_its_node_lends_nothing(&cluster).await;
+    device_conflict::a_device_conflict_is_reported_and_its_node_lends_nothing(&cluster).await;
     drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
     canary::a_node_lends_once_its_canary_saw_no_gpu(&cluster).await;
@@ -88,10 +88,14 @@ async fn the_agent_works_on_a_real_api_server() {
     cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;
     hold::pods_that_wait_for_leased_gpus_are_local_use(&cluster).await;
     rights::the_agent_is_held_to_the_namespaces_of_leases(&cluster).await;
+    rights::the_agent_registers_no_webhooks(&cluster).await;
+    standby::a_lease_that_is_made_again_has_no_second_holder(&cluster).await;
     standby::one_candidate_at_a_time_holds_the_lease(&cluster).await;
     standby::a_replica_has_one_lease_and_one_secret(&cluster).await;
+    standby::services_lead_to_the_active_replica(&cluster).await;
+    standby::the_component_makes_two_replicas(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
-    burst::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
+    rights::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
     lease_pods::pods_are_completed_or_refused(&cluster).await;
     pod_addresses::remapped_addresses_are_translated(&cluster).await;
     burst::definitions_refuse_invalid_objects(&cluster).await;

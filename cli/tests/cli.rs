@@ -405,7 +405,10 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let kubeconfig = as_alice(&["lease", "kubeconfig", "lease-1"]);
     assert!(stdout(&kubeconfig).contains("tls-server-name"), "{}", stderr(&kubeconfig));
-    assert_eq!(json(&["lease", "release", "lease-1"])["endReason"], "released");
+    let asked = as_alice(&["lease", "release", "lease-1"]);
+    assert_eq!(asked.status.code(), Some(2), "{}", stderr(&asked));
+    assert!(stderr(&asked).contains("lease-1 (") && stderr(&asked).contains("add --yes"), "{}", stderr(&asked));
+    assert_eq!(json(&["lease", "release", "--yes", "lease-1"])["endReason"], "released");
     assert_eq!(as_alice(&["lease", "renew", "lease-1"]).status.code(), Some(1));
     let as_maintainer = |args: &[&str]| as_alice(&[&["--identity", &maintainer], args].concat());
     contexts::a_user_is_invited_logs_in_and_renews(&as_maintainer, temp.path());

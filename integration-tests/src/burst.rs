@@ -3,8 +3,9 @@
 mod by_hand;
 mod checkpoint_bucket;
 mod clean;
+mod install;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,12 +15,13 @@ use serde_json::Value;
 
 use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
 use crate::place::Place;
-use crate::programs::deploy;
 use crate::wait::{PATIENCE, until};
 use crate::watch::{Seen, Watch, now_ms};
 
 pub use by_hand::ByHand;
 pub use checkpoint_bucket::{CHECKPOINT_SECRET, add_checkpoint_bucket};
+use install::install_agent;
+pub(crate) use install::install_webhooks;
 
 /// The origin, as the example policy names it.
 pub const ORIGIN: &str = "polytech-campus";
@@ -185,6 +187,9 @@ impl Burst {
             // Addresses of remapped pods are written by the webhook of both sides.
             if cluster == ORIGIN || config.pods_overlap {
                 spec.more.push_str(&webhook_section(real.node_ip()));
+                let file = real.admin_kubeconfig_path().with_file_name("webhooks.yaml");
+                std::fs::write(&file, &spec.more)?;
+                install_webhooks(clusters, at, real, &file).await?;
             }
             federation.join(spec).await?;
         }
@@ -447,26 +452,6 @@ fn started(log: &str) -> Result<u64> {
 fn is_true(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
-}
-
-/// Applies the agent's manifests from `deploy/`; returns a kubeconfig with exactly the agent's rights.
-async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
-    for folder in ["crds", "agent"] {
-        let folder = deploy().join(folder);
-        real.kubectl(&["apply", "--server-side", "-k", folder.to_str().context("paths of tests are text")?]).await?;
-    }
-    let token = real.kubectl(&["-n", "comity-system", "create", "token", "comity-agent", "--duration=24h"]).await?;
-    let admin = real.admin_kubeconfig_path();
-    let path = admin.with_file_name("agent.kubeconfig");
-    std::fs::copy(&admin, &path)?;
-    let token = format!("--token={}", token.trim());
-    for args in [
-        &["config", "set-credentials", "comity-agent", &token][..],
-        &["config", "set-context", "--current", "--user=comity-agent"],
-    ] {
-        real.kubectl_as(&path, args, "").await?;
-    }
-    Ok(path)
 }
 
 /// Copies the example policy with another idle time of peerings.

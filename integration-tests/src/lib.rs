@@ -32,6 +32,6 @@ pub use memory::{Finding, search_files, search_memory};
 pub use place::{Launcher, Place};
 pub use process::Process;
 pub use process::usage::{memory, processor_time};
-pub use programs::{deploy, program};
+pub use programs::{apply_admission, deploy, program};
 pub use wait::{PATIENCE, until};
 pub use watch::{Seen, Watch, now_ms};

@@ -11,7 +11,7 @@ use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, Real
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, place};
+use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, install_webhooks, place};
 use crate::federation::{Federation, FederationConfig};
 use crate::programs::{deploy, program};
 use crate::wait::{PATIENCE, until};
@@ -176,7 +176,7 @@ impl Pods {
         self.agent_of(real, "agent/netstack", FABRIC_PORT, Some(token)).await
     }
 
-    /// Installs an agent beside Liqo with the two commands of docs/install.md.
+    /// Installs an agent beside Liqo with the three commands of docs/install.md.
     async fn agent_beside_liqo(&self, cluster: &str, real: &RealCluster) -> Result<()> {
         if cluster == ORIGIN {
             volumes(real, &["agent"]).await?;
@@ -184,6 +184,8 @@ impl Pods {
         let token = self.invite(cluster).await?;
         real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
         self.agent_of(real, "liqo", GATEWAY_PORT, Some(token)).await?;
+        let at = if cluster == ORIGIN { Where::Origin } else { Where::Donor };
+        install_webhooks(self.clusters(), at, real, &self.federation().dir().join("agent.yaml")).await?;
         agent_rolled_out(real).await
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use comity_testkit::ControlPlane;
 use tokio::process::Command;
 
 /// Path of one of the workspace's programs, `target/<profile>/NAME`, found from the path of the running benchmark or
@@ -24,6 +25,16 @@ pub fn program(name: &str) -> Result<PathBuf> {
 #[must_use]
 pub fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+/// Applies the admission policies without which a donor lends nothing.
+///
+/// # Errors
+/// With kubectl's reason.
+pub async fn apply_admission(donor: &ControlPlane) -> Result<()> {
+    let file = deploy().join("agent/admission.yaml");
+    donor.kubectl(&["apply", "-f", file.to_str().context("paths of tests are text")?]).await?;
+    Ok(())
 }
 
 /// Runs one of the workspace's programs to its end.

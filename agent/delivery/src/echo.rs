@@ -27,7 +27,7 @@ use std::sync::Arc;
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
-use comity_agent_model::lease_id::namespace_name;
+use comity_agent_model::lease::lease_id::namespace_name;
 use comity_runtime::atomic_file;
 use comity_runtime::clock::Clock;
 use comity_runtime::entropy::Entropy;

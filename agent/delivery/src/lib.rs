@@ -6,6 +6,7 @@
 
 mod credential;
 pub mod echo;
+mod guest_policies;
 mod https;
 mod kubeconfig;
 mod lease_nodes;
@@ -30,6 +31,7 @@ use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
+pub use guest_policies::{GuestPolicies, GuestPolicy};
 pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;

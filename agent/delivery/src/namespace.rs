@@ -5,7 +5,8 @@
 //! that tokens are bound to; and claims of devices that a DRA driver publishes. Removal is in reverse: the Secret, which voids all tokens; the binding, because an API
 //! server caches a token for up to 10 s; the rest.
 //!
-//! It never changes a namespace without this lease's label, and never grants more than `deploy/agent/tenant-role.yaml`.
+//! It never changes a namespace without this lease's label, never grants more than `deploy/agent/tenant-role.yaml`, and
+//! makes no namespace without the policies that hold guests to their leases.
 
 mod claims;
 mod objects;
@@ -23,13 +24,12 @@ use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::guest_labels::GuestLabels;
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::clock::Clock;
 use comity_runtime::secret::SecretString;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{LimitRange, Namespace, Node, ResourceQuota, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -39,6 +39,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
+use crate::guest_policies::{self, GuestPolicies, GuestPolicy};
 use crate::lease_nodes::LeaseNodes;
 use crate::lease_sharing::LeaseSharing;
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
@@ -52,8 +53,6 @@ const MAX_TOKEN_LIFE: Duration = Duration::from_secs(24 * 3_600);
 const DEVICE_NAMES_AGE: Duration = Duration::from_secs(60);
 /// Time limit for the quota controller to count a new quota; until then no pod is admitted.
 const QUOTA_PATIENCE: Duration = Duration::from_secs(20);
-/// The policy of `deploy/agent/hami.yaml`, and its binding.
-const HAMI_POLICY: &str = "comity-hami";
 const QUOTA_POLL: Duration = Duration::from_millis(100);
 
 /// Delivers leases as namespaces.
@@ -64,6 +63,7 @@ pub struct NamespaceDelivery {
     salt: NodeSalt,
     nodes: LeaseNodes,
     guests: GuestLabels,
+    policies: GuestPolicies,
     /// Device names of the cluster and when they were read.
     devices: Mutex<Option<(Duration, Arc<BTreeSet<String>>)>>,
 }
@@ -73,7 +73,8 @@ impl NamespaceDelivery {
     #[must_use]
     pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>, salt: NodeSalt) -> Self {
         let nodes = LeaseNodes::new(api.client(), salt.clone());
-        Self { api, clock, salt, nodes, guests: GuestLabels::default(), devices: Mutex::new(None) }
+        let policies = GuestPolicies::new(api.client(), Arc::clone(&clock));
+        Self { api, clock, salt, nodes, guests: GuestLabels::default(), policies, devices: Mutex::new(None) }
     }
 
     /// Sets these labels on namespaces of leases.
@@ -99,8 +100,8 @@ impl NamespaceDelivery {
         let devices = self.device_names().await?;
         let metadata = |name: &str| objects::metadata(lease, name);
         let sharing = self.nodes.sharing(lease).await?;
-        if sharing.hami().is_some() {
-            self.check_hami_policy().await?;
+        for policy in GuestPolicy::required(&self.guests).chain(sharing.hami().map(|_| guest_policies::HAMI)) {
+            self.policies.check(policy).await?;
         }
         let quota = quota::resource_quota(lease, &sharing, &devices, metadata)?;
         self.nodes.open_to(lease).await?;
@@ -175,29 +176,6 @@ impl NamespaceDelivery {
             },
             temporary => temporary,
         })
-    }
-
-    /// Checks that the policy is there without which HAMi's limits are the tenant's to choose.
-    async fn check_hami_policy(&self) -> Result<(), DeliveryError> {
-        let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(self.api.client());
-        let policies = Api::<ValidatingAdmissionPolicy>::all(self.api.client());
-        let read = async {
-            let binding = call_opt("read the binding of policy comity-hami", bindings.get(HAMI_POLICY)).await?;
-            let policy = call_opt("read policy comity-hami", policies.get(HAMI_POLICY)).await?;
-            Ok::<bool, DeliveryError>(binding.is_some() && policy.is_some())
-        };
-        let reason = match read.await {
-            Ok(true) => return Ok(()),
-            Ok(false) => "it is absent".to_owned(),
-            Err(DeliveryError::Permanent { message, .. }) => message,
-            Err(temporary) => return Err(temporary),
-        };
-        Err(DeliveryError::permanent(
-            "hami-policy",
-            format!(
-                "the admission policy {HAMI_POLICY} holds pods to their part of a GPU: {reason}; apply deploy/agent/hami.yaml"
-            ),
-        ))
     }
 
     /// All device names that nodes of the cluster count, and the well-known ones.

@@ -14,7 +14,7 @@ use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::object_events::{node_reference, publish_event};
 use comity_agent_kubernetes::own_pods::{PodNamespace, at_once};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::Clock;
 use comity_types::LeaseId;

@@ -12,7 +12,7 @@ use std::path::Path;
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;

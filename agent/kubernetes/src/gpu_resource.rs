@@ -17,6 +17,13 @@ pub const INTEL_I915: &str = "gpu.intel.com/i915";
 /// Intel's GPUs with the driver xe.
 pub const INTEL_XE: &str = "gpu.intel.com/xe";
 
+/// Domain of NVIDIA's resources.
+const NVIDIA_DOMAIN: &str = "nvidia.com/";
+/// How NVIDIA's UUIDs of GPUs and of MIG instances begin.
+const NVIDIA_UUID_PREFIXES: [&str; 2] = ["GPU-", "MIG-"];
+/// Resources of HAMi that count memory and compute: their units are MiB and per cent.
+const HAMI_AMOUNTS: [&str; 3] = ["nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"];
+
 /// Before a lease's id: the extended resource that only the lease's nodes have.
 pub const LEASE_RESOURCE_PREFIX: &str = "lease.comity.dev/";
 /// Before a lease's id: the extended resource that counts the lease's GPUs on each of its nodes, if it has several.
@@ -126,6 +133,20 @@ pub fn counts_gpus(name: &str) -> bool {
         || name.starts_with(NVIDIA_MIG_PREFIX)
 }
 
+/// Whether NVIDIA's device plugin hands out the units of the resource.
+pub fn counts_nvidia_gpus(name: &str) -> bool {
+    name.starts_with(NVIDIA_DOMAIN) && counts_gpus(name)
+}
+
+/// Whether a unit that a kubelet lists is a GPU or a part of one.
+///
+/// An owner may rename resources of NVIDIA's device plugin. It names every unit by the UUID of its device, which network
+/// functions such as `nvidia.com/ib_vf` do not have.
+pub fn is_gpu_unit(resource: &str, id: &str) -> bool {
+    let has_uuid = || NVIDIA_UUID_PREFIXES.iter().any(|prefix| id.starts_with(prefix));
+    counts_gpus(resource) || (resource.starts_with(NVIDIA_DOMAIN) && !HAMI_AMOUNTS.contains(&resource) && has_uuid())
+}
+
 /// Whether a lease set this resource on its nodes.
 pub fn is_of_lease(name: &str) -> bool {
     name.starts_with(LEASE_RESOURCE_PREFIX) || name.starts_with(LEASE_GPUS_PREFIX)
@@ -163,6 +184,40 @@ mod tests {
             ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "attachable-volumes-x.kubernetes.io/y"]
         {
             assert!(!is_extended(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_told_from_other_devices_by_name_and_by_uuid() {
+        const UUID: &str = "GPU-1d7f0c5e-2a64-4c1b-9f0b-6a8de1c2b7a0";
+        const PCI: &str = "0000:3b:00.2";
+        // Resource, unit, whether the name counts GPUs, whether the unit is a GPU.
+        let cases = [
+            ("nvidia.com/gpu", UUID, true, true),
+            ("nvidia.com/gpu.shared", "GPU-1d7f0c5e-2a64-4c1b-9f0b-6a8de1c2b7a0::3", true, true),
+            ("nvidia.com/mig-1g.10gb", "MIG-5f0c1a5e-2a64-4c1b-9f0b-6a8de1c2b7a0", true, true),
+            ("nvidia.com/mig-1g.10gb.shared", "MIG-5f0c1a5e-2a64-4c1b-9f0b-6a8de1c2b7a0::0", true, true),
+            ("amd.com/gpu", "0000:c1:00.0", true, true),
+            ("gpu.intel.com/i915", "card0-0", true, true),
+            ("gpu.intel.com/xe", "card1-0", true, true),
+            // Renamed by the owner in the device plugin's configuration.
+            ("nvidia.com/a100", UUID, false, true),
+            ("nvidia.com/ib_vf", PCI, false, false),
+            ("nvidia.com/hostdev", PCI, false, false),
+            ("nvidia.com/mlnxnics", PCI, false, false),
+            ("rdma/hca_shared_devices_a", "0", false, false),
+            ("nvidia.com/gpumem", UUID, false, false),
+            ("nvidia.com/gpumem-percentage", UUID, false, false),
+            ("nvidia.com/gpucores", UUID, false, false),
+            ("gpu.intel.com/i915_monitoring", "all", false, false),
+            ("gpu.intel.com/millicores", "card0", false, false),
+            ("amd.com/nic", PCI, false, false),
+            ("devices.kubevirt.io/kvm", "kvm0", false, false),
+            ("example.com/fpga", UUID, false, false),
+        ];
+        for (resource, unit, counts, is_gpu) in cases {
+            assert_eq!((counts_gpus(resource), is_gpu_unit(resource, unit)), (counts, is_gpu), "{resource} {unit}");
+            assert_eq!(counts_nvidia_gpus(resource), counts && resource.starts_with("nvidia.com/"), "{resource}");
         }
     }
 

@@ -4,9 +4,13 @@
 //! same version of it for the holder's whole term. The holder's own deadline is earlier: it counts from before the
 //! request that renewed, and is shorter by a margin. Every write names the version that it replaces, so that of two
 //! candidates one succeeds.
+//!
+//! A Lease without a holder may have been deleted and made again while its holder still trusts it. So a candidate waits
+//! for a term before it takes one, unless the holder gave it back, which writes a term of 1 s as client-go does.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use comity_agent_model::boot_time::BootTime;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -19,6 +23,10 @@ use crate::call::creating;
 const TRUSTED_PERCENT: u32 = 80;
 /// How many times in a term the holder renews, and a candidate looks.
 const ROUNDS_IN_A_TERM: u32 = 5;
+/// The term of a Lease that its holder gave back, in seconds.
+const RETURNED_TERM: i32 = 1;
+/// Most attempts of a renewal while others change the Lease's metadata.
+const MAX_TRIES: usize = 3;
 
 /// Why the Lease cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,14 +42,22 @@ pub enum LeaderLeaseError {
         #[source]
         source: CallError,
     },
+    /// Others write to it at the same time.
+    #[error("Lease {namespace}/{name}: others change it all the time")]
+    Contended {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
 }
 
 /// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewed {
     /// Held until then.
-    Until(Instant),
-    /// Another process holds it, or nobody (empty).
+    Until(BootTime),
+    /// Another process holds it, or nobody does (empty).
     Lost(String),
 }
 
@@ -54,7 +70,9 @@ pub struct LeaderLease {
     me: String,
     term: Duration,
     /// The newest version, and since when this process knows it.
-    seen: Option<(Lease, Instant)>,
+    seen: Option<(Lease, BootTime)>,
+    /// Until when this process trusts that it holds the Lease.
+    held_until: Option<BootTime>,
 }
 
 impl LeaderLease {
@@ -62,7 +80,7 @@ impl LeaderLease {
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, me: String, term: Duration) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, namespace: namespace.to_owned(), name: name.to_owned(), me, term, seen: None }
+        Self { api, namespace: namespace.to_owned(), name: name.to_owned(), me, term, seen: None, held_until: None }
     }
 
     /// Pause between two calls of [`try_take`](Self::try_take) or [`renew`](Self::renew).
@@ -81,9 +99,9 @@ impl LeaderLease {
     ///
     /// # Errors
     /// [`LeaderLeaseError`].
-    pub async fn try_take(&mut self) -> Result<Option<Instant>, LeaderLeaseError> {
+    pub async fn try_take(&mut self) -> Result<Option<BootTime>, LeaderLeaseError> {
         let found = self.read().await?;
-        let now = Instant::now();
+        let now = BootTime::now();
         let is_new = self.seen.as_ref().is_none_or(|(seen, _)| version(seen) != version(&found));
         if is_new {
             self.seen = Some((found, now));
@@ -101,19 +119,23 @@ impl LeaderLease {
     /// # Errors
     /// [`LeaderLeaseError`]; it may be held still.
     pub async fn renew(&mut self) -> Result<Renewed, LeaderLeaseError> {
-        if let Some((seen, _)) = &self.seen
-            && let Some(until) = self.write(self.claimed(seen)).await?
-        {
-            return Ok(Renewed::Until(until));
+        for _ in 0..MAX_TRIES {
+            if let Some((seen, _)) = &self.seen
+                && let Some(until) = self.write(self.claimed(seen)).await?
+            {
+                return Ok(Renewed::Until(until));
+            }
+            // Somebody wrote to it.
+            let found = self.read().await?;
+            let now = BootTime::now();
+            // Made again within the trusted term: no candidate may have taken it yet.
+            let is_remade = holder(&found).is_empty() && self.held_until.is_some_and(|until| now < until);
+            if holder(&found) != self.me && !is_remade {
+                return Ok(Renewed::Lost(holder(&found).to_owned()));
+            }
+            self.seen = Some((found, now));
         }
-        // Somebody wrote to it.
-        let found = self.read().await?;
-        if holder(&found) != self.me {
-            return Ok(Renewed::Lost(holder(&found).to_owned()));
-        }
-        let wanted = self.claimed(&found);
-        let until = self.write(wanted).await?;
-        Ok(until.map_or_else(|| Renewed::Lost(String::new()), Renewed::Until))
+        Err(LeaderLeaseError::Contended { namespace: self.namespace.clone(), name: self.name.clone() })
     }
 
     /// Gives it back, so that another candidate takes it at once.
@@ -125,6 +147,7 @@ impl LeaderLease {
         let mut freed = seen;
         if let Some(spec) = &mut freed.spec {
             spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(RETURNED_TERM);
         }
         self.write(freed).await.map(drop)
     }
@@ -146,12 +169,13 @@ impl LeaderLease {
     }
 
     /// Writes a version in place of the one that it was made from; `None` if somebody else was faster.
-    async fn write(&mut self, lease: Lease) -> Result<Option<Instant>, LeaderLeaseError> {
-        let asked = Instant::now();
+    async fn write(&mut self, lease: Lease) -> Result<Option<BootTime>, LeaderLeaseError> {
+        let asked = BootTime::now();
         match self.within(self.api.replace(&self.name, &creating(), &lease)).await {
             Ok(written) => {
-                self.seen = Some((written, Instant::now()));
-                Ok(Some(asked + self.term * TRUSTED_PERCENT / 100))
+                let until = asked + self.term * TRUSTED_PERCENT / 100;
+                (self.seen, self.held_until) = (Some((written, BootTime::now())), Some(until));
+                Ok(Some(until))
             }
             Err(CallError::Status(status)) if status.code == 409 => Ok(None),
             Err(error) => Err(self.failed(error)),
@@ -183,11 +207,12 @@ fn version(lease: &Lease) -> Option<&str> {
 
 /// Whether a candidate may take a Lease that has been unchanged for `unchanged`.
 fn is_free(lease: &Lease, me: &str, unchanged: Duration, own_term: Duration) -> bool {
-    let holder = holder(lease);
-    let term =
-        lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).and_then(|term| u64::try_from(term).ok());
-    let term = term.map_or(own_term, Duration::from_secs);
-    holder.is_empty() || holder == me || unchanged >= term
+    let written_term = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+    let term = written_term.and_then(|term| u64::try_from(term).ok()).map_or(own_term, Duration::from_secs);
+    match holder(lease) {
+        "" => written_term == Some(RETURNED_TERM) || unchanged >= term.max(own_term),
+        holder => holder == me || unchanged >= term,
+    }
 }
 
 #[cfg(test)]
@@ -207,8 +232,12 @@ mod tests {
     #[test]
     fn a_lease_is_taken_when_free_or_unchanged_for_its_holders_term() {
         let seconds = Duration::from_secs;
-        assert!(is_free(&Lease::default(), "me", seconds(0), seconds(6)));
-        assert!(is_free(&held_by("", Some(6)), "me", seconds(0), seconds(6)));
+        assert!(is_free(&held_by("", Some(RETURNED_TERM)), "me", seconds(0), seconds(6)), "given back");
+        for remade in [Lease::default(), held_by("", None), held_by("", Some(6)), held_by("", Some(0))] {
+            assert!(!is_free(&remade, "me", seconds(5), seconds(6)), "its holder may still trust it: {remade:?}");
+            assert!(is_free(&remade, "me", seconds(6), seconds(6)));
+        }
+        assert!(is_free(&held_by("me", Some(10)), "me", seconds(0), seconds(6)));
         assert!(!is_free(&held_by("other", Some(10)), "me", seconds(9), seconds(6)), "the holder's term counts");
         assert!(is_free(&held_by("other", Some(10)), "me", seconds(10), seconds(60)));
         assert!(!is_free(&held_by("other", None), "me", seconds(5), seconds(6)));

@@ -16,5 +16,6 @@ pub mod own_pods;
 pub mod pod_request;
 pub mod pod_resources;
 pub mod service_name;
+pub mod token_review;
 pub mod void_devices;
 pub mod watch_cache;

@@ -75,16 +75,22 @@ impl OwnPods {
         watcher(self.pods.clone(), watcher::Config::default()).default_backoff().boxed()
     }
 
-    /// Makes a pod, unless one of its name is there.
-    pub async fn make(&mut self, pod: Result<Pod, serde_json::Error>) {
+    /// Makes a pod, unless one of its name is there. Returns why there is none.
+    pub async fn make(&mut self, pod: Result<Pod, serde_json::Error>) -> Option<String> {
         const WHAT: &str = "make a pod";
-        match pod {
-            Ok(pod) => {
-                let made = within_limit(self.pods.create(&creating(), &pod)).await;
-                self.note(WHAT, made.map(drop));
-            }
-            Err(error) => self.failed(WHAT, &error.to_string()),
-        }
+        let reason = match pod {
+            Ok(pod) => match within_limit(self.pods.create(&creating(), &pod)).await {
+                Err(CallError::Status(status)) if status.code == 409 => return None,
+                Err(error) => error.to_string(),
+                Ok(_) => {
+                    self.failures.cleared(WHAT);
+                    return None;
+                }
+            },
+            Err(error) => error.to_string(),
+        };
+        self.failed(WHAT, &reason);
+        Some(reason)
     }
 
     /// Deletes a pod.
@@ -106,7 +112,12 @@ impl OwnPods {
     pub fn failed(&mut self, what: &str, error: &str) {
         if self.failures.is_new(what, error) {
             let (namespace, effect, manifest) = (self.place.name, self.effect, self.place.manifest);
-            tracing::warn!(namespace, what, error, "{effect}; is {manifest} applied?");
+            tracing::warn!(
+                namespace,
+                what,
+                error,
+                "{effect}; if rights or the namespace are missing, apply {manifest}"
+            );
         }
     }
 }

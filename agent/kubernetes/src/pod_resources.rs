@@ -13,6 +13,8 @@ use tower::service_fn;
 use api::pod_resources_lister_client::PodResourcesListerClient;
 use api::{AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse};
 
+use crate::gpu_resource::is_gpu_unit;
+
 /// The kubelet's messages.
 #[allow(missing_docs, reason = "generated: tonic adds items of its own without documentation")]
 #[allow(
@@ -35,8 +37,6 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// How often pods are listed while a unit appears to have two holders.
 const MOST_LISTS: u32 = 3;
-/// Vendors whose plugins offer GPUs. Others offer thousands of devices such as `devices.kubevirt.io/kvm`.
-const GPU_VENDORS: [&str; 3] = ["nvidia.com/", "amd.com/", "gpu.intel.com/"];
 
 /// One device, or one replica of a shared device, of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,9 +133,10 @@ async fn connect(socket: &Path) -> Result<PodResourcesListerClient<Channel>, Pod
 
 fn gpus(devices: ContainerDevices) -> impl Iterator<Item = DeviceUnit> {
     let ContainerDevices { resource_name, device_ids } = devices;
-    let is_gpu = GPU_VENDORS.iter().any(|vendor| resource_name.starts_with(vendor));
-    let unit = move |id| DeviceUnit { resource: resource_name.clone(), id };
-    device_ids.into_iter().filter(move |_| is_gpu).map(unit)
+    // Other plugins offer thousands of devices such as devices.kubevirt.io/kvm.
+    let unit =
+        move |id: String| is_gpu_unit(&resource_name, &id).then(|| DeviceUnit { resource: resource_name.clone(), id });
+    device_ids.into_iter().filter_map(unit)
 }
 
 fn held_units(list: ListPodResourcesResponse) -> BTreeMap<PodName, BTreeSet<DeviceUnit>> {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 
-use crate::gpu_resource::{NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX};
+use crate::gpu_resource::counts_nvidia_gpus;
 use crate::pod_request::amounts;
 
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -14,8 +14,7 @@ const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 pub fn void_devices(container: &mut Container) {
     let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let limits = limits.map(amounts).unwrap_or_default();
-    let is_gpu = |name: &str| [NVIDIA_GPU, NVIDIA_GPU_SHARED].contains(&name) || name.starts_with(NVIDIA_MIG_PREFIX);
-    if limits.iter().any(|(name, amount)| is_gpu(name) && *amount > 0) {
+    if limits.iter().any(|(name, amount)| counts_nvidia_gpus(name) && *amount > 0) {
         return;
     }
     let env = container.env.get_or_insert_default();
@@ -41,7 +40,7 @@ mod tests {
     fn only_containers_without_devices_get_the_variable() {
         let void = json!([{ "name": VISIBLE_DEVICES, "value": "void" }]);
         let limited = |limits: Value| json!({ "name": "a", "resources": { "limits": limits } });
-        let others = json!({ "nvidia.com/gpu": "0", "nvidia.com/ib_vf": "1", "cpu": "1" });
+        let others = json!({ "nvidia.com/gpu": "0", "nvidia.com/ib_vf": "1", "amd.com/gpu": "1", "cpu": "1" });
         for none in [json!({ "name": "a" }), limited(others)] {
             assert_eq!(env(none), void);
         }

@@ -14,6 +14,7 @@ mod handshake;
 mod idle;
 mod lease_removal;
 pub mod maintenance;
+mod node_namespaces;
 mod objects;
 mod offer;
 mod own_network;
@@ -75,6 +76,8 @@ impl NamespaceMapping {
 pub struct OriginSettings {
     /// Where Liqo is installed.
     pub liqo_namespace: String,
+    /// The agent's own namespace.
+    pub agent_namespace: String,
     /// Pod CIDRs of this cluster; none: those that its nodes name.
     pub pod_cidrs: Vec<String>,
     /// Whether pods use Liqo's gateways: then Liqo determines and remaps pod CIDRs.
@@ -93,6 +96,7 @@ impl Default for OriginSettings {
     fn default() -> Self {
         Self {
             liqo_namespace: "liqo".to_owned(),
+            agent_namespace: "comity-system".to_owned(),
             pod_cidrs: Vec::new(),
             liqo_network: false,
             mapping: NamespaceMapping::default(),
@@ -110,6 +114,8 @@ pub struct LiqoOrigin {
     settings: OriginSettings,
     /// Held while a namespace's offer is computed and written: leases for one namespace may start and end concurrently.
     offers: Arc<Mutex<()>>,
+    /// Held while the namespaces of virtual nodes are listed and written.
+    node_namespaces: Arc<Mutex<()>>,
     /// This cluster's Liqo id; read once, because Liqo never changes it.
     own_id: Arc<OnceCell<String>>,
 }
@@ -124,7 +130,7 @@ impl LiqoOrigin {
     /// Works on the cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, settings: OriginSettings) -> Self {
-        Self { client, settings, offers: Arc::default(), own_id: Arc::default() }
+        Self { client, settings, offers: Arc::default(), node_namespaces: Arc::default(), own_id: Arc::default() }
     }
 
     fn namespaced(&self, namespace: &str, kind: &ApiResource) -> Api<DynamicObject> {

@@ -1,5 +1,6 @@
 //! A lease as the broker describes it to its agents.
 
+pub mod lease_id;
 pub mod placement;
 pub mod reclaim;
 

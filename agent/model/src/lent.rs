@@ -34,6 +34,35 @@ impl LentLease {
     }
 }
 
+/// Attributes pods to leases in force.
+#[derive(Debug)]
+pub struct PodOwners<'l> {
+    leases: &'l BTreeMap<LeaseId, LentLease>,
+    /// Leases by the user of Liqo that makes their pods.
+    users: BTreeMap<&'l str, LeaseId>,
+}
+
+impl<'l> PodOwners<'l> {
+    /// The owners among these leases.
+    #[must_use]
+    pub fn of(leases: &'l BTreeMap<LeaseId, LentLease>) -> Self {
+        Self { leases, users: leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect() }
+    }
+
+    /// The owner of pods in the namespace of a lease: that lease, if it is in force and its pods are there.
+    #[must_use]
+    pub fn by_namespace(&self, lease: LeaseId) -> Option<LeaseId> {
+        self.leases.get(&lease).filter(|found| found.pods == PodsOf::Namespace).map(|_| lease)
+    }
+
+    /// The owner of pods that a user of Liqo made. The label that names the user says so of any pod: check that the pod is
+    /// in a namespace of guests where a wrong owner would hide local use.
+    #[must_use]
+    pub fn by_user(&self, user: &str) -> Option<LeaseId> {
+        self.users.get(user).copied()
+    }
+}
+
 /// Which pods are a lease's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodsOf {

@@ -1,9 +1,10 @@
 //! Types and limits that the agent's crates share.
 //!
-//! Nothing here calls a broker or a cluster; the only I/O is for the salt of node ids. It depends on no other crate of
-//! the agent.
+//! Nothing here calls a broker or a cluster; the only I/O is for the salt of node ids and the time since boot. It
+//! depends on no other crate of the agent.
 
 pub mod api_port;
+pub mod boot_time;
 pub mod delivery_error;
 pub mod desired;
 pub mod desired_state;
@@ -12,7 +13,6 @@ pub mod forward_target;
 pub mod gpu_demand;
 pub mod guest_labels;
 pub mod lease;
-pub mod lease_id;
 pub mod lent;
 pub mod local_policy;
 pub mod node_id;

@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::kubernetes::{DeviceReaders, ObserverOptions};
 use crate::observe::{self, Inventory, InventorySettings, PLACEHOLDER_NAMESPACE};
+use crate::reconcile::parts::Parts;
 use crate::services::canary::{self, CANARY_NAMESPACE, CanaryContext, CanaryResults, Unproved};
 use crate::services::device_conflicts::{self, ConflictContext};
 use crate::services::drift::{self, DriftContext};
@@ -68,7 +69,11 @@ impl Platform {
         let api = KubernetesApi::connect(&source).await?;
         let (mig, view) = config.mig.repartition.then(MigChannels::new).unzip();
         let lent = watch::Sender::default();
-        let readers = |endpoint| DeviceReaders { endpoint, clock: Arc::clone(clock) };
+        let readers = |endpoint| DeviceReaders {
+            endpoint,
+            token_file: config.usage.devices_token_file.clone(),
+            clock: Arc::clone(clock),
+        };
         let options = ObserverOptions {
             mig: view,
             pending: Some(config.sharing.reclaim_for_pending.clone()),
@@ -88,7 +93,7 @@ impl Platform {
     }
 
     /// The nodes as they are offered: without `canary` the inventory, with it only proved nodes lend.
-    pub(super) fn offered_nodes(&self, config: &Config, clock: &Arc<dyn Clock>, shutdown: &Shutdown) -> OfferedNodes {
+    pub(super) fn offered_nodes(&self, config: &Config, parts: &Parts, shutdown: &Shutdown) -> OfferedNodes {
         let unproved = watch::Sender::default();
         let mut offered = OfferedNodes { nodes: self.inventory.nodes(), unproved: unproved.subscribe() };
         let client = self.api.as_ref().map(KubernetesApi::client);
@@ -97,9 +102,11 @@ impl Platform {
                 let gated = watch::Sender::default();
                 let nodes = std::mem::replace(&mut offered.nodes, gated.subscribe());
                 let (runtime_class, salt) = (config.sharing.runtime_class.clone(), self.salt.clone());
-                let context = CanaryContext { client, settings, runtime_class, salt, nodes, clock: Arc::clone(clock) };
+                let clock = Arc::clone(&parts.clock);
+                let context = CanaryContext { client, settings, runtime_class, salt, nodes, clock };
                 let results = CanaryResults { offered: gated, unproved };
-                shutdown.spawn(canary::run(context, results, shutdown.token()));
+                let canaries = canary::run(context, results, shutdown.token());
+                shutdown.spawn(parts.fence.clone().hold(shutdown.token(), canaries));
             }
             (Some(client), None) => drop(shutdown.spawn(CANARY_NAMESPACE.clear(client))),
             (None, _) => {}
@@ -108,29 +115,23 @@ impl Platform {
     }
 
     /// Starts the tasks that keep the cluster as its leases are: drifted pods go, and unused GPUs are held.
-    pub(super) fn compare_leases(
-        &self,
-        config: &Config,
-        metrics: &Metrics,
-        clock: &Arc<dyn Clock>,
-        shutdown: &Shutdown,
-    ) {
+    pub(super) fn compare_leases(&self, config: &Config, metrics: &Metrics, parts: &Parts, shutdown: &Shutdown) {
         let Some(client) = self.api.as_ref().map(KubernetesApi::client) else { return };
-        let (differences, clock) = (self.inventory.differences(), Arc::clone(clock));
+        let (differences, clock, fence) = (self.inventory.differences(), Arc::clone(&parts.clock), &parts.fence);
         let drift = DriftContext {
             client: client.clone(),
             differences: differences.clone(),
             metrics: metrics.clone(),
             clock: Arc::clone(&clock),
         };
-        shutdown.spawn(drift::run(drift, shutdown.token()));
+        shutdown.spawn(fence.clone().hold(shutdown.token(), drift::run(drift, shutdown.token())));
         let conflicts =
             ConflictContext { client: client.clone(), devices: self.inventory.devices(), metrics: metrics.clone() };
         shutdown.spawn(device_conflicts::run(conflicts, shutdown.token()));
         if config.sharing.hold {
             let (image, lent) = (config.sharing.placeholder_image.clone(), self.lent.subscribe());
             let context = PlaceholderContext { client, image, lent, differences, clock };
-            shutdown.spawn(placeholders::run(context, shutdown.token()));
+            shutdown.spawn(fence.clone().hold(shutdown.token(), placeholders::run(context, shutdown.token())));
         } else {
             shutdown.spawn(PLACEHOLDER_NAMESPACE.clear(client));
         }

@@ -5,6 +5,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::settings::Settings;
+use crate::devices::ReaderCounts;
 use crate::services::local_api::{SOCKET, fetch_devices};
 
 /// `comity-agent devices`.
@@ -26,6 +27,14 @@ pub(super) async fn devices(args: DevicesArgs) -> Result<(), Failure> {
         eprintln!(
             "comity-agent: no device readers are configured (usage.devices): only devices of DRA drivers are known"
         );
+    } else {
+        let ReaderCounts { read, failed } = table.readers();
+        if failed > 0 || read == 0 {
+            eprintln!(
+                "comity-agent: device readers that answer: {read}, that do not: {failed}; devices of other nodes are not \
+                 known (comity-agent doctor has a remedy)"
+            );
+        }
     }
     args.output.print(&table.text(), &table);
     Ok(())

@@ -157,6 +157,7 @@ async fn spend_token(config: &Config) -> Result<String, Failure> {
         token: config.join_token_file.as_ref(),
         brokers: &config.brokers,
         key: &key,
+        store: None,
         voucher: config.voucher.as_ref(),
         clock: &SystemClock::new(),
         entropy: &SystemEntropy,

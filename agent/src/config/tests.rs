@@ -140,6 +140,9 @@ fn the_load_of_gpus_is_read_over_http_where_there_are_pods() {
     }
     let host = read("inventoryFile: /a\nusage: {dcgm: 'http://dcgm:9400'}\n").unwrap().check().unwrap_err().to_string();
     assert!(host.contains("usage.dcgm") && host.contains("no pods"), "{host}");
+    let file = |text: &str| read(text).unwrap().usage.devices_token_file;
+    assert_eq!(file("usage: {devicesTokenFile: /a/token}\n"), Path::new("/a/token"));
+    assert_eq!(file("usage: {devices: 'http://readers:7484'}\n"), UsageSettings::default().devices_token_file);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The page of a device reader, in the text format of Prometheus.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use comity_agent_kubernetes::pod_resources::{DeviceUnit, NodeDevices, PodName};
 
@@ -12,6 +14,10 @@ const NODE_METRIC: &str = "comity_node_devices";
 const OFFERED_METRIC: &str = "comity_node_device_offered";
 /// 1 for each unit and the pod that holds it.
 const HELD_METRIC: &str = "comity_node_device_held";
+/// How old a reading may be that a device reader serves: callers share one reading of the kubelet.
+pub(crate) const MAX_READING_AGE: Duration = Duration::from_secs(2);
+/// Names of the metrics on a page.
+pub(super) const PAGE_METRICS: [&str; 3] = [NODE_METRIC, OFFERED_METRIC, HELD_METRIC];
 /// Units on a page: 128 devices with 48 replicas each, offered and held.
 const MAX_UNITS: usize = 2 * 128 * 48;
 
@@ -25,15 +31,21 @@ pub(crate) struct DevicePage {
 /// A node has more devices than a page may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has {units} units of devices, and a page has room for {MAX_UNITS}")]
-pub struct PageTooLarge {
+pub(crate) struct PageTooLarge {
     units: usize,
 }
 
 impl DevicePage {
+    /// Units of devices on the page, offered and held.
+    pub(super) fn units(&self) -> usize {
+        let NodeDevices { offered, held } = &self.devices;
+        offered.len() + held.values().map(BTreeSet::len).sum::<usize>()
+    }
+
     /// The page's text.
     pub(crate) fn text(&self) -> Result<String, PageTooLarge> {
         let NodeDevices { offered, held } = &self.devices;
-        let units = offered.len() + held.values().map(std::collections::BTreeSet::len).sum::<usize>();
+        let units = self.units();
         if units > MAX_UNITS {
             return Err(PageTooLarge { units });
         }
@@ -67,7 +79,7 @@ impl DevicePage {
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut page = Self::default();
         let (mut units, mut nodes) = (0_usize, 0_usize);
-        for sample in samples(text, &[NODE_METRIC, OFFERED_METRIC, HELD_METRIC]) {
+        for sample in samples(text, &PAGE_METRICS) {
             let node = sample.label("node");
             match sample.name {
                 NODE_METRIC => {
@@ -100,7 +112,7 @@ fn pod(sample: &Sample<'_>) -> PodName {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use super::*;
 

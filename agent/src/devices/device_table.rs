@@ -23,7 +23,7 @@ pub struct ReaderCounts {
     pub failed: usize,
 }
 
-/// A device with more holders than it allows.
+/// A device with more holders than it allows: local plus lent use is more than one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceConflict {
     /// Name of the node.
@@ -38,15 +38,15 @@ pub struct DeviceConflict {
 
 /// Numbers of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceCounts {
+pub(crate) struct DeviceCounts {
     /// Held by nobody.
-    pub free: u64,
+    pub(crate) free: u64,
     /// Held by pods or claims of the donor's own.
-    pub local: u64,
+    pub(crate) local: u64,
     /// Held by pods or claims of leases.
-    pub lent: u64,
-    /// Held by more pods and claims than it allows.
-    pub overcommitted: u64,
+    pub(crate) lent: u64,
+    /// Those in a device conflict, which count above too.
+    pub(crate) in_conflict: u64,
 }
 
 impl DeviceTable {
@@ -56,8 +56,7 @@ impl DeviceTable {
     }
 
     /// Device readers in the round that filled this table.
-    #[must_use]
-    pub const fn readers(&self) -> ReaderCounts {
+    pub(crate) const fn readers(&self) -> ReaderCounts {
         self.readers
     }
 
@@ -104,7 +103,7 @@ impl DeviceTable {
         };
         let mut text: String = rows.iter().map(line).collect();
         for DeviceConflict { node, reason, .. } in self.conflicts() {
-            text.push_str(&format!("held twice on {node}: {reason}\n"));
+            text.push_str(&format!("device conflict on {node}: {reason}\n"));
         }
         text
     }
@@ -114,7 +113,7 @@ impl DeviceTable {
         self.nodes.get(node).into_iter().flatten()
     }
 
-    /// Devices with more holders than they allow, by node and name.
+    /// All device conflicts, by node and name.
     #[must_use]
     pub fn conflicts(&self) -> Vec<DeviceConflict> {
         let devices =
@@ -132,8 +131,7 @@ impl DeviceTable {
     }
 
     /// Counts the devices by use; one of local and lent use counts as both.
-    #[must_use]
-    pub fn counts(&self) -> DeviceCounts {
+    pub(crate) fn counts(&self) -> DeviceCounts {
         let mut counts = DeviceCounts::default();
         for (device, held) in self.nodes.values().flatten() {
             let is_local = held.present().any(|holder| holder.owner == HolderOwner::Local);
@@ -141,7 +139,7 @@ impl DeviceTable {
             counts.local += u64::from(is_local);
             counts.lent += u64::from(is_lent);
             counts.free += u64::from(!is_local && !is_lent);
-            counts.overcommitted += u64::from(held.conflict(device).is_some());
+            counts.in_conflict += u64::from(held.conflict(device).is_some());
         }
         counts
     }
@@ -224,7 +222,7 @@ mod tests {
             let conflicts = table.conflicts();
             assert_eq!(conflicts.is_empty(), reason.is_empty(), "{name}: {conflicts:?}");
             assert!(conflicts.iter().all(|conflict| conflict.reason.contains(reason)), "{name}: {conflicts:?}");
-            assert_eq!(table.counts().overcommitted, conflicts.len() as u64, "{name}");
+            assert_eq!(table.counts().in_conflict, conflicts.len() as u64, "{name}");
         }
     }
 
@@ -242,12 +240,12 @@ mod tests {
         assert_eq!(
             table.text(),
             format!(
-                "NODE  DEVICE  UNITS  HELD BY\na     GPU-1   1      local ns/own, lease-7 ns/x\nheld twice on a: {reason}\n"
+                "NODE  DEVICE  UNITS  HELD BY\na     GPU-1   1      local ns/own, lease-7 ns/x\ndevice conflict on a: {reason}\n"
             )
         );
         let told: DeviceTable = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
         assert_eq!(told, table, "as the local API tells it");
-        let counts = DeviceCounts { local: 1, lent: 1, overcommitted: 1, ..DeviceCounts::default() };
+        let counts = DeviceCounts { local: 1, lent: 1, in_conflict: 1, ..DeviceCounts::default() };
         assert_eq!(table.counts(), counts);
     }
 }

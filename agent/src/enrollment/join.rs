@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use comity_agent_state::store::Store;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::join_token::PendingKey;
@@ -44,6 +45,8 @@ pub struct JoinInput<'a> {
     pub brokers: &'a [String],
     /// This agent's identity key.
     pub key: &'a IdentityKey,
+    /// The store whose copy gets the key before the token is spent.
+    pub store: Option<&'a Store>,
     /// The institution's signature over it.
     pub voucher: Option<&'a IdentitySignature>,
     /// Time.
@@ -67,6 +70,10 @@ pub async fn join_or_load(input: JoinInput<'_>) -> Result<Membership, JoinError>
         // Written before the identity, so that a restart in between joins again instead of finding no brokers.
         keep_joined(state, &token.brokers)?;
         let pending = PendingKey::open(directory.path(), &token)?;
+        if let Some(store) = input.store {
+            // A broker issues the certificate again to the same key, so a successor with this copy resumes the join.
+            store.write_copy().await?;
+        }
         let pem = join(&token, cluster, &pending.fresh, &input).await?;
         directory.save(&pem).map_err(|source| JoinError::NotSaved {
             cluster: cluster.to_string(),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use comity_agent_state::store::StoreError;
 use comity_runtime::atomic_file::FileError;
 use comity_runtime::identity::IdentityError;
 use comity_runtime::join_token::{JoinTokenError, PendingKeyError};
@@ -36,6 +37,9 @@ pub enum JoinError {
     /// There is no key to join with; the token is not used.
     #[error(transparent)]
     Key(#[from] PendingKeyError),
+    /// The key is not in the state copy; the token is not used.
+    #[error("{0}; the join token was not sent")]
+    Copy(#[from] StoreError),
     /// The certificate came and cannot be stored.
     #[error(
         "cluster {cluster} joined, but its certificate is not saved: {source}; free the disk and repeat the command \

@@ -54,7 +54,6 @@ pub(crate) fn build_nodes<'a>(
     for pod in divided.local_pods.iter().filter(|pod| pod.request(NVIDIA_GPU) > 0) {
         gpu_pods.entry(&pod.node).or_default().push(pod);
     }
-    let nothing = Amounts::new();
     let nodes: Vec<&NodeFacts> = nodes.into_iter().collect();
     let dra = DraView::new(dra, &guests.namespaces());
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
@@ -62,13 +61,13 @@ pub(crate) fn build_nodes<'a>(
         nodes: Vec::new(),
         not_offered: functions::uncounted(&nodes, &settings.rdma),
         unused: divided.unused(&names, guests, &settings.salt),
-        drifted: divided.drifted,
+        drifted: divided.drifted.clone(),
         unmarked: node_marks::missing(&nodes, &guests.leases, &settings.salt),
     };
     for facts in nodes.into_iter().filter(|facts| !facts.is_virtual) {
         let (claimed, not_offered) = dra.devices(facts, settings.reserve.gpus_per_node);
         built.not_offered.extend(not_offered);
-        let local = divided.local.get(facts.name.as_str()).unwrap_or(&nothing);
+        let local = &divided.local_use(facts, guests, &settings.salt);
         let devices = if claimed.is_empty() {
             let pods = gpu_pods.get(facts.name.as_str()).map_or(&[][..], Vec::as_slice);
             let (mut devices, not_offered) = match &facts.hami {

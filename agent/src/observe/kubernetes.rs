@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use comity_agent_kubernetes::gpu_resource::NVIDIA_MIG_PREFIX;
 use comity_agent_kubernetes::pod_resources::PodName;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::{REMOTE_CLUSTER_LABEL, TENANT_NAMESPACE_LABEL};
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::ReclaimForPending;
 use comity_agent_model::node_id::NodeSalt;
@@ -74,6 +75,8 @@ pub struct ObserverOptions {
 pub struct DeviceReaders {
     /// Their address.
     pub endpoint: ExporterEndpoint,
+    /// File with the token that they ask for.
+    pub token_file: PathBuf,
     /// Time.
     pub clock: Arc<dyn Clock>,
 }
@@ -119,7 +122,9 @@ pub fn observe_with(
     let (publish_pages, pages) = watch::channel(None);
     let read_pages = async move {
         match readers {
-            Some(DeviceReaders { endpoint, clock }) => devices::follow(endpoint, publish_pages, clock).await,
+            Some(DeviceReaders { endpoint, token_file, clock }) => {
+                devices::follow(endpoint, token_file, publish_pages, clock).await;
+            }
             None => std::future::pending().await,
         }
     };
@@ -392,13 +397,13 @@ impl Output {
         let devices = seen.devices.clone().unwrap_or_default();
         let pages = seen.pages.clone().unwrap_or_default();
         let table = held_devices::table(&pages, seen, &guests, &devices);
-        let overcommitted: BTreeSet<String> = table.conflicts().into_iter().map(|conflict| conflict.node).collect();
+        let in_conflict: BTreeSet<String> = table.conflicts().into_iter().map(|conflict| conflict.node).collect();
         let node = |facts| {
             let mut judged = seen.handshakes.judged(facts, now);
             if let Some(layouts) = book.as_ref().and_then(|book| book.nodes.get(&facts.name)) {
                 judged.to_mut().layouts = Some(layouts.clone());
             }
-            if overcommitted.contains(&facts.name) {
+            if in_conflict.contains(&facts.name) {
                 judged.to_mut().schedulable = false;
             }
             judged
@@ -432,7 +437,7 @@ impl Publish {
             }
             self.logged = not_offered;
         }
-        let differences = LeaseDifferences { drifted, unmarked, unused };
+        let differences = LeaseDifferences { drifted, unmarked, unused: Some(unused) };
         self.differences.send_if_modified(|current| {
             let differs = **current != differences;
             if differs {

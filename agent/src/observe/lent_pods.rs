@@ -1,7 +1,8 @@
 //! Divides pods into the donor's own use and the use of leases. Pure.
 //!
 //! The broker counts a lease's amounts on the nodes of its placement. Pods of the lease count as lent there up to these
-//! amounts; the excess, and its pods on other nodes, are local use of those nodes, so that they are not lent twice.
+//! amounts; the excess, and its pods on other nodes, are local use of those nodes, so that they are not lent twice. The
+//! excess never counts as local use of capacity that is leased: the broker would call the leases of others back for it.
 //!
 //! A lease counts from its admission until a short time after its objects are removed, so that nothing flaps while it
 //! starts or ends: its pods come later and go earlier. Pods of a lease that is not in force here count as local use:
@@ -12,12 +13,14 @@ pub(crate) mod held_devices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use comity_agent_kubernetes::dynamic_resources::GpuClass;
 use comity_agent_kubernetes::gpu_resource;
 use comity_agent_kubernetes::pod_request::Amounts;
-use comity_agent_model::lent::{LentLease, PodsOf};
+use comity_agent_model::lent::{LentLease, PodOwners};
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 
+use super::node_facts::NodeFacts;
 use super::pod_facts::{GuestPod, GuestStage, PLACEHOLDER_NAMESPACE, PodFacts};
 
 /// Namespaces of guests, and the leases in force.
@@ -57,6 +60,8 @@ pub struct DriftedPod {
 pub(crate) struct NodeUse<'a> {
     /// Amounts that no lease accounts for, by node.
     pub(crate) local: BTreeMap<&'a str, Amounts>,
+    /// The part of them that pods of leases hold beyond their leases.
+    excess: BTreeMap<&'a str, Amounts>,
     /// Pods that no lease accounts for, and those beyond their leases.
     pub(crate) local_pods: Vec<&'a PodFacts>,
     /// Pods beyond their leases, the youngest of each lease first.
@@ -66,9 +71,30 @@ pub(crate) struct NodeUse<'a> {
 }
 
 impl NodeUse<'_> {
-    /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending.
+    /// Local use of a node. What pods of leases hold beyond their leases counts only as far as it fits beside the leases
+    /// and the other local use.
+    pub(crate) fn local_use(&self, node: &NodeFacts, guests: &Guests, salt: &NodeSalt) -> Amounts {
+        let name = node.name.as_str();
+        let mut local = self.local.get(name).cloned().unwrap_or_default();
+        let Some(excess) = self.excess.get(name) else { return local };
+        let node_id = salt.node_id(name);
+        let parts: Vec<_> = guests.leases.values().filter_map(|lease| lease.nodes.get(&node_id)).collect();
+        for (resource, amount) in &mut local {
+            let excess = excess.get(resource).copied().unwrap_or(0);
+            let leased =
+                parts.iter().filter_map(|part| part.get(resource)).fold(0, |sum: u64, n| sum.saturating_add(*n));
+            let others = amount.saturating_sub(excess);
+            let room = node.allocatable.get(resource).copied().unwrap_or(0).saturating_sub(leased);
+            *amount = others.saturating_add(excess.min(room.saturating_sub(others)));
+        }
+        local
+    }
+
+    /// Leased GPUs that no pod of the lease uses, by lease and node, of the leases that are not ending. Devices of DRA
+    /// drivers are not among them: no pod requests them by a resource.
     pub(crate) fn unused(&self, nodes: &[&str], guests: &Guests, salt: &NodeSalt) -> BTreeMap<(LeaseId, String), u64> {
-        let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted).collect();
+        let is_counted = |lease: &LentLease| GpuClass::of_quota_name(&lease.resource).is_none();
+        let wanted: Vec<_> = guests.leases.iter().filter(|(_, lease)| lease.is_wanted && is_counted(lease)).collect();
         let mut unused = BTreeMap::new();
         for node in nodes.iter().filter(|_| !wanted.is_empty()) {
             let node_id = salt.node_id(node);
@@ -91,14 +117,14 @@ pub(crate) fn divide<'a>(
     guests: &Guests,
     salt: &NodeSalt,
 ) -> NodeUse<'a> {
-    let users = guests.users();
+    let owners = PodOwners::of(&guests.leases);
     let mut found = NodeUse::default();
     let mut of_leases: BTreeMap<(LeaseId, &str), Vec<CountedPod<'a>>> = BTreeMap::new();
     for pod in pods {
         if guests.is_placeholder(pod) {
             continue;
         }
-        match guests.lease_of(pod, &users) {
+        match guests.lease_of(pod, &owners) {
             Some((lease, guest)) => of_leases.entry((lease, &pod.node)).or_default().push(CountedPod { pod, guest }),
             None => {
                 found.local_pods.push(pod);
@@ -115,12 +141,14 @@ pub(crate) fn divide<'a>(
         }
         found.held.insert((id, node), total.get(&lease.resource).copied().unwrap_or(0));
         let limit = |name: &String| allowed.and_then(|allowed| allowed.get(name)).copied().unwrap_or(0);
-        let local = found.local.entry(node).or_default();
         for (name, amount) in total {
-            let sum = local.entry(name.clone()).or_default();
-            *sum = sum.saturating_add(amount.saturating_sub(limit(&name)));
+            let beyond = amount.saturating_sub(limit(&name));
+            for amounts in [&mut found.local, &mut found.excess] {
+                let sum = amounts.entry(node).or_default().entry(name.clone()).or_default();
+                *sum = sum.saturating_add(beyond);
+            }
         }
-        // Pods that are going hold nothing for long, so they count last.
+        // Pods that end make room for their successors, so they count last.
         pods.sort_by_key(|CountedPod { guest, .. }| (guest.stage == GuestStage::Ending, guest.created_ms, &guest.uid));
         let beyond = beyond(&pods, lease, allowed);
         found.local_pods.extend(beyond.iter().map(|CountedPod { pod, .. }| *pod));
@@ -155,7 +183,7 @@ fn foreign_gpus<'a>(pod: &'a PodFacts, lease: &LentLease) -> Option<&'a str> {
     pod.requests.iter().find(|(name, amount)| *amount > 0 && is_foreign(name)).map(|(name, _)| &**name)
 }
 
-/// The running pods, oldest first, that do not fit into the devices that the older ones leave, or have others.
+/// The pods on the node, oldest first, that do not fit into the devices that the older ones leave, or have others.
 fn beyond<'a>(
     pods: &[CountedPod<'a>],
     lease: &LentLease,
@@ -170,7 +198,7 @@ fn beyond<'a>(
             for (name, left) in &mut left {
                 *left -= pod.pod.request(name);
             }
-        } else if pod.guest.stage == GuestStage::Bound {
+        } else if pod.guest.stage != GuestStage::Nominated {
             beyond.push(*pod);
         }
     }
@@ -183,11 +211,6 @@ impl Guests {
         self.lease_namespaces.keys().chain(&self.liqo_namespaces).cloned().collect()
     }
 
-    /// Leases in force by the user of Liqo that makes their pods.
-    fn users(&self) -> BTreeMap<&str, LeaseId> {
-        self.leases.iter().filter_map(|(id, lease)| Some((lease.user()?, *id))).collect()
-    }
-
     /// Whether a pod only holds a GPU for a lease in force, which accounts for it.
     fn is_placeholder(&self, pod: &PodFacts) -> bool {
         let guest = pod.guest.as_ref().filter(|_| *pod.namespace == *PLACEHOLDER_NAMESPACE.name);
@@ -195,15 +218,15 @@ impl Guests {
     }
 
     /// The lease in force that a pod belongs to.
-    fn lease_of<'a>(&self, pod: &'a PodFacts, users: &BTreeMap<&str, LeaseId>) -> Option<(LeaseId, &'a GuestPod)> {
+    fn lease_of<'a>(&self, pod: &'a PodFacts, owners: &PodOwners<'_>) -> Option<(LeaseId, &'a GuestPod)> {
         let guest = pod.guest.as_deref()?;
-        if let Some(lease) = self.lease_namespaces.get(&*pod.namespace) {
-            let of_namespace = self.leases.get(lease).is_some_and(|lease| lease.pods == PodsOf::Namespace);
-            return of_namespace.then_some((*lease, guest));
-        }
-        // The label alone could hide local use.
-        let user = guest.liqo_user.as_deref().filter(|_| self.liqo_namespaces.contains(&*pod.namespace))?;
-        Some((*users.get(user)?, guest))
+        let lease = match self.lease_namespaces.get(&*pod.namespace) {
+            Some(lease) => owners.by_namespace(*lease)?,
+            // The label alone could hide local use.
+            None if self.liqo_namespaces.contains(&*pod.namespace) => owners.by_user(guest.liqo_user.as_deref()?)?,
+            None => return None,
+        };
+        Some((lease, guest))
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use comity_agent_liqo::CREATOR_LABEL;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, Node, NodeAffinity, NodeCondition, NodeSelector, NodeSpec, NodeStatus, Pod, PodCondition,
     PodSpec, PodStatus, ResourceRequirements, Taint, Toleration,

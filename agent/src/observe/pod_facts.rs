@@ -7,7 +7,7 @@ use comity_agent_kubernetes::hami::POD_SHARES_ANNOTATION;
 use comity_agent_kubernetes::own_pods::PodNamespace;
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_liqo::CREATOR_LABEL;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 

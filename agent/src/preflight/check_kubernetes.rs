@@ -10,7 +10,7 @@ use kube::Client;
 
 use super::capacity::{Capacity, any_salt};
 use super::check_rights::ConfigMapName;
-use super::{check_inventory, check_rights};
+use super::{check_inventory, check_policies, check_rights, check_runtime_class, check_webhook};
 use crate::config::Config;
 use crate::mig::mig_keeper::{MigChannels, check_configs, preview};
 use crate::mig::mig_settings::MigSettings;
@@ -45,6 +45,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     if !check_rights::check(&api.client(), list).await {
         return None;
     }
+    check_policies::check(&api.client(), config, list).await;
     if config.mig.repartition {
         list.push(check_mig(&api.client(), &config.mig).await);
     }
@@ -57,7 +58,11 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
     for (_, of) in settings_with_rights.iter().filter(|(is_set, _)| *is_set) {
         check_rights::check_setting(&api.client(), of, list).await;
     }
+    if let Some(class) = &config.sharing.runtime_class {
+        list.push(check_runtime_class::check(&api.client(), class).await);
+    }
     check_rights::check_claims(&api.client(), list).await;
+    check_webhook::check(&api.client(), config, list).await;
     let settings = InventorySettings { salt: any_salt(), reserve: config.reserve, rdma: config.rdma.clone() };
     let mut options = ObserverOptions::default();
     if config.mig.repartition {

@@ -68,7 +68,7 @@ pub(super) const HOLD: SettingRights<'static> = SettingRights {
     setting: "sharing.hold",
     namespace: PLACEHOLDER_NAMESPACE.name,
     manifest: PLACEHOLDER_NAMESPACE.manifest,
-    effect: "placeholders can hold leased GPUs",
+    effect: "placeholders can hold leased GPUs, but no devices of DRA drivers,",
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
 

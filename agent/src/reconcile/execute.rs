@@ -1,6 +1,7 @@
 //! The reconcile loop: it plans after each change and runs the steps concurrently, one at a time for each object.
 //!
-//! A failed step is retried with backoff; other objects do not wait for it.
+//! A failed step is retried with backoff; other objects do not wait for it. While the fence is closed, nothing is
+//! planned and running steps are aborted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::nodes::Nodes;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
 use comity_types::LeaseId;
@@ -62,6 +64,8 @@ pub struct Executor {
     pub lent: watch::Sender<LentLeases>,
     /// Differences between the leases and the cluster.
     pub differences: watch::Receiver<Arc<LeaseDifferences>>,
+    /// This cluster's nodes.
+    pub nodes: watch::Receiver<Nodes>,
 }
 
 /// Backoff of a step after failures.
@@ -96,10 +100,21 @@ impl Executor {
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
+        let fence = self.parts.fence.clone();
         loop {
-            let sleep = self.round(&mut desired, &mut state, &mut tasks).await;
+            let round = self.round(&mut desired, &mut state, &mut tasks);
+            let Some(sleep) = fence.while_open(round).await else {
+                // The successor may run the same steps; this replica plans them again if it stays the active one.
+                tasks.shutdown().await;
+                state.busy.clear();
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = fence.opened() => continue,
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => break,
+                () = fence.shut() => {}
                 Ok(()) = records.changed() => {}
                 Ok(()) = self.desired.changed() => {}
                 Ok(()) = service.changed() => {}
@@ -168,6 +183,7 @@ impl Executor {
             live.unwanted = desired.unwanted().intersection(&self.known_objects(state)).copied().collect();
         }
         let service = self.parts.deliveries.node_service.borrow().clone();
+        let nodes = self.nodes.borrow().clone();
         plan(&Snapshot {
             cluster: &self.parts.member.cluster,
             desired: desired.state(),
@@ -178,6 +194,7 @@ impl Executor {
             network: self.parts.member.network.as_ref(),
             service: &service,
             policy: &self.policy,
+            nodes: nodes.as_ref().map(|nodes| nodes.as_slice()),
             now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),
         })
@@ -338,9 +355,10 @@ impl StepRun {
         };
         let timer = self.metrics.step_seconds.with_label_values(&[name]).start_timer();
         reached(CrashTime::Before);
-        let work = tokio::time::timeout(limit, step.run(&self.parts)).instrument(span.clone()).await;
+        let work = tokio::time::timeout(limit, step.run(&self.parts)).instrument(span.clone());
+        let ended = self.parts.fence.while_open(work).await;
         timer.observe_duration();
-        let result = work.unwrap_or(Err(StepError::Deadline(limit)));
+        let result = ended.map_or(Err(StepError::Fenced), |work| work.unwrap_or(Err(StepError::Deadline(limit))));
         if result.is_ok() {
             reached(CrashTime::After);
             span.in_scope(|| tracing::info!(step = name, object = step.object(), "done"));

@@ -9,6 +9,7 @@ mod tunnels;
 
 use std::sync::Arc;
 
+use comity_agent_fabric::Fence;
 use comity_agent_liqo::network::Networks;
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
@@ -40,6 +41,8 @@ pub struct Parts {
     pub member: Arc<Member>,
     /// Records and outbox.
     pub store: Store,
+    /// Closed while another replica may be the active agent.
+    pub fence: Fence,
     /// Tunnels.
     pub tunnels: Arc<Tunnels>,
     /// Ranges of remapped pod networks.

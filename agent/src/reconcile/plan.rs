@@ -13,6 +13,7 @@
 mod donor_lease;
 mod lease_end;
 mod liqo_exchange;
+mod local_use;
 mod one_peering;
 mod origin_lease;
 
@@ -60,6 +61,8 @@ pub struct Snapshot<'a> {
     pub service: &'a NodeService,
     /// Own limits.
     pub policy: &'a LocalPolicy,
+    /// This cluster's nodes now; `None` until they are known.
+    pub nodes: Option<&'a [v1::Node]>,
     /// Wall-clock time in milliseconds since 1970.
     pub now_ms: u64,
     /// How long leases outlive their end while no broker can be reached, in milliseconds.

@@ -103,8 +103,9 @@ pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: Cance
             let lending = nodes.facts().filter(|(id, _)| offered.contains(id.as_str())).map(|(_, node)| node.clone());
             let lending: Vec<LendingNode> = lending.collect();
             let canaries: Vec<&CanaryPod> = pods.facts().collect();
-            let plan = plan(&lending, &canaries, context.clock.unix_ms(), context.settings.every());
-            prover.carry_out(&plan).await;
+            let mut plan = plan(&lending, &canaries, context.clock.unix_ms(), context.settings.every());
+            let refused = prover.carry_out(&plan).await;
+            plan.note_refused(&refused);
             prover.publish(&inventory, plan.unproved.clone());
             prover.tell(&plan).await;
         } else if context.clock.elapsed().saturating_sub(began) > FIRST_LIST_PATIENCE {
@@ -161,13 +162,18 @@ impl Prover {
         }
     }
 
-    async fn carry_out(&mut self, plan: &CanaryPlan) {
+    /// Returns the nodes whose canary could not be made, with the reason.
+    async fn carry_out(&mut self, plan: &CanaryPlan) -> BTreeMap<String, String> {
         for pod in &plan.delete {
             self.own.delete(&pod.name, &pod.uid).await;
         }
+        let mut refused = BTreeMap::new();
         for wanted in &plan.make {
-            self.own.make(self.maker.pod(wanted)).await;
+            if let Some(reason) = self.own.make(self.maker.pod(wanted)).await {
+                refused.insert(wanted.node.clone(), reason);
+            }
         }
+        refused
     }
 
     /// Publishes the inventory, with nodes by name, or by id before the names are known.

@@ -38,14 +38,11 @@ pub async fn run(mut context: ConflictContext, stop: CancellationToken) {
         show(&context.metrics, &table);
         let now: BTreeSet<DeviceConflict> = table.conflicts().into_iter().collect();
         for DeviceConflict { node, device, .. } in known.difference(&now).filter(|old| !is_in(&now, old)) {
-            tracing::info!(node, device, "this device is no longer held twice");
+            tracing::info!(node, device, "the device conflict has ended");
         }
         for conflict in now.difference(&known) {
             let DeviceConflict { node, reason, .. } = conflict;
-            tracing::warn!(
-                node,
-                "a device is held by more than may, and its node lends nothing until it ends: {reason}"
-            );
+            tracing::warn!(node, "device conflict: the node lends nothing until it ends; {reason}");
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tell(&context.client, conflict) => {}
@@ -65,12 +62,8 @@ fn is_in(conflicts: &BTreeSet<DeviceConflict>, other: &DeviceConflict) -> bool {
 
 fn show(metrics: &Metrics, table: &DeviceTable) {
     let (counts, readers) = (table.counts(), table.readers());
-    let devices = [
-        ("free", counts.free),
-        ("local", counts.local),
-        ("lent", counts.lent),
-        ("overcommitted", counts.overcommitted),
-    ];
+    let devices =
+        [("free", counts.free), ("local", counts.local), ("lent", counts.lent), ("conflict", counts.in_conflict)];
     for (label, count) in devices {
         metrics.devices.with_label_values(&[label]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }

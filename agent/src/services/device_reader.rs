@@ -1,7 +1,12 @@
 //! `comity-agent read-devices`: serves a page that says which pods hold the devices of this node.
 //!
-//! It reads the kubelet's socket and serves one page. It has no credentials: not those of the federation, and none for
-//! the API server.
+//! The page names pods of all tenants, so it answers the agent's ServiceAccount only, by a token for
+//! [`DEVICE_READERS_AUDIENCE`] that the API server reviews. Whoever can reach the port costs the kubelet nothing: callers
+//! share one reading, connections are bounded, and tokens are reviewed one at a time.
+
+mod agent_tokens;
+mod connection_slots;
+mod page_cache;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,18 +14,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use comity_agent_kubernetes::pod_resources::read_devices;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tower::limit::GlobalConcurrencyLimitLayer;
 
-use crate::devices::DevicePage;
+use agent_tokens::{AgentTokens, Refused};
+use page_cache::PageCache;
 
-/// Concurrent requests: each makes the kubelet list all its pods.
-const CONCURRENT_READS: usize = 2;
+pub use agent_tokens::DEVICE_READERS_AUDIENCE;
 
 /// Settings of a device reader.
 #[derive(Clone, Debug)]
@@ -29,37 +32,59 @@ pub struct DeviceReader {
     pub node: String,
     /// The kubelet's socket.
     pub socket: PathBuf,
+    /// The user whose tokens may read the page.
+    pub agent_user: String,
 }
 
-/// Serves the page on `/metrics` until told to stop.
+struct Served {
+    tokens: AgentTokens,
+    page: PageCache,
+}
+
+/// Serves the page on `/metrics` until told to stop; `client` reviews tokens.
 ///
 /// # Errors
 /// When it cannot listen.
-pub async fn serve(reader: DeviceReader, listen: SocketAddr, stop: CancellationToken) -> std::io::Result<()> {
+pub async fn serve(
+    reader: DeviceReader,
+    client: kube::Client,
+    listen: SocketAddr,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let listener = TcpListener::bind(listen).await?;
-    tracing::info!(node = reader.node, listen = %listener.local_addr()?, "the device reader runs");
+    tracing::info!(
+        node = reader.node,
+        listen = %listener.local_addr()?,
+        agent_user = reader.agent_user,
+        "the device reader runs"
+    );
+    let DeviceReader { node, socket, agent_user } = reader;
+    let served = Served { tokens: AgentTokens::new(client, agent_user), page: PageCache::new(node, socket) };
     let app = Router::new()
         .route("/metrics", get(page))
-        .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_READS))
         .route("/healthz", get(|| async { "ok\n" }))
-        .with_state(Arc::new(reader));
+        .with_state(Arc::new(served));
     tokio::select! {
-        served = axum::serve(listener, app).into_future() => served,
+        () = connection_slots::serve(listener, app) => Ok(()),
         () = stop.cancelled() => Ok(()),
     }
 }
 
-async fn page(State(reader): State<Arc<DeviceReader>>) -> Response {
-    let refused = |reason: String| {
-        tracing::warn!("{reason}");
-        (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
-    };
-    let devices = match read_devices(&reader.socket).await {
-        Ok(devices) => devices,
-        Err(error) => return refused(error.to_string()),
-    };
-    match (DevicePage { node: reader.node.clone(), devices }).text() {
+async fn page(State(served): State<Arc<Served>>, headers: HeaderMap) -> Response {
+    if let Err(refused) = served.tokens.admit(&headers).await {
+        let status = match refused {
+            Refused::NoToken | Refused::InvalidToken => StatusCode::UNAUTHORIZED,
+            Refused::OtherUser { .. } => StatusCode::FORBIDDEN,
+            Refused::Busy | Refused::NotReviewed(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        tracing::debug!(%refused, "a caller is refused");
+        return (status, format!("{refused}\n")).into_response();
+    }
+    match served.page.get().await {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
-        Err(error) => refused(error.to_string()),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
+
+#[cfg(test)]
+mod tests;

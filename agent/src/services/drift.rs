@@ -1,7 +1,8 @@
 //! Corrects drift: evicts pods of leases that run where their lease was not placed, or hold more than was placed there.
 //!
 //! A pod is evicted once it was seen for five seconds, and only if the API server still shows it on that node. An event
-//! on the pod says why. A PodDisruptionBudget may delay the eviction, and not prevent it.
+//! on the pod says why. A PodDisruptionBudget may delay the eviction, and not prevent it. A pod that already ends by a
+//! longer grace period of its own gets the shorter one.
 
 mod corrections;
 
@@ -101,15 +102,18 @@ fn failed(pod: &DriftedPod, error: &CallError) -> (Outcome, &'static str) {
     (Outcome::Failed, "failed")
 }
 
-/// Whether the API server shows the pod where it was observed; a watch may be late.
+/// Whether the API server shows the pod where it was observed, and nothing ends it in time; a watch may be late.
 async fn still_there(pods: &Api<Pod>, drifted: &DriftedPod) -> Result<bool, CallError> {
     let found = within_limit(pods.get_opt(&drifted.name)).await?;
     Ok(found.is_some_and(|pod| {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        pod.metadata.uid.as_deref() == Some(&drifted.uid)
-            && node == Some(&drifted.node)
-            && pod.metadata.deletion_timestamp.is_none()
+        pod.metadata.uid.as_deref() == Some(&drifted.uid) && node == Some(&drifted.node) && !ends_in_time(&pod.metadata)
     }))
+}
+
+fn ends_in_time(pod: &ObjectMeta) -> bool {
+    let grace = pod.deletion_grace_period_seconds.unwrap_or(0);
+    pod.deletion_timestamp.is_some() && grace <= i64::from(DRIFT_GRACE_SECONDS)
 }
 
 async fn remove(pods: &Api<Pod>, correction: &Correction) -> Result<(), CallError> {
@@ -145,8 +149,8 @@ fn delete_options(options: &DeleteParams) -> k8s_openapi::apimachinery::pkg::api
 fn message(pod: &DriftedPod) -> String {
     let DriftedPod { lease, node, resource, allowed, held, .. } = pod;
     format!(
-        "{lease} may use {allowed} {resource} on node {node}, and this pod holds {held} beyond that: it is evicted, and \
-         the scheduler places its successor on the lease's nodes"
+        "{lease} may use {allowed} {resource} on node {node}, and this pod, which holds {held}, is beyond that: it is \
+         evicted, and the scheduler places its successor on the lease's nodes"
     )
 }
 
@@ -162,5 +166,23 @@ async fn tell(client: &Client, pod: &DriftedPod) {
     let on = pod_reference(&pod.namespace, &pod.name, &pod.uid);
     if let Err(error) = within_limit(publish_event(client.clone(), &on, event)).await {
         tracing::warn!(namespace = pod.namespace, pod = pod.name, %error, "an event cannot be written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_takes_an_hour_to_end_is_not_ending_in_time() {
+        let ending = |grace: Option<i64>| ObjectMeta {
+            deletion_timestamp: grace.map(|_| Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)),
+            deletion_grace_period_seconds: grace,
+            ..ObjectMeta::default()
+        };
+        let found = [None, Some(0), Some(30), Some(3_600)].map(|grace| ends_in_time(&ending(grace)));
+        assert_eq!(found, [false, true, true, false]);
     }
 }

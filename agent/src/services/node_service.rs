@@ -158,14 +158,17 @@ impl Prepared {
     /// Starts the tasks of virtual nodes, which run as long as the agent does.
     pub fn run(self, parts: &parts::Parts, shutdown: &Shutdown) {
         let Some(NodeParts { api, origin, network, health }) = self.parts else { return };
-        let stop = shutdown.token();
+        let (stop, fence) = (shutdown.token(), &parts.fence);
         if let Some(network) = network {
-            shutdown.spawn(network_keeper::keep(parts.clone(), network, stop.clone()));
+            let keeper = network_keeper::keep(parts.clone(), network, stop.clone());
+            shutdown.spawn(fence.clone().hold(stop.clone(), keeper));
         }
-        shutdown.spawn(crate::services::reach::run(parts.clone(), api.client(), stop.clone()));
+        let reach = crate::services::reach::run(parts.clone(), api.client(), stop.clone());
+        shutdown.spawn(fence.clone().hold(stop.clone(), reach));
         let maintaining = stop.clone();
         let line = Arc::new(DonorTunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });
-        shutdown.spawn(async move { origin.maintain(MaintenanceSettings::default(), line, maintaining).await });
+        let maintenance = async move { origin.maintain(MaintenanceSettings::default(), line, maintaining).await };
+        shutdown.spawn(fence.clone().hold(stop.clone(), maintenance));
         shutdown.spawn(follow_health(health, self.publish, stop));
     }
 }
@@ -240,6 +243,7 @@ async fn follow_health(
 fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
     OriginSettings {
         liqo_namespace: settings.namespace.clone(),
+        agent_namespace: settings.agent_namespace.clone(),
         pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
         liqo_network: settings.network == LiqoNetworkName::Liqo,
         mapping: match settings.same_namespace_names {

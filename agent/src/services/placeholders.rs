@@ -6,25 +6,28 @@
 //!
 //! It holds against pods of priority 0 or less that come later. It does not hold against pods of higher priority, pods
 //! that are bound by hand, and, for the moment in which it gives way, the donor's own pods that wait for the same GPU: if
-//! one of them wins, the broker sees local use and calls the lease back.
+//! one of them wins, the broker sees local use and calls the lease back. It holds no devices of DRA drivers: only a pod in
+//! the lease's namespace can use the lease's claims.
 
 mod placeholder_plan;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::call::own_labels;
+use comity_agent_kubernetes::hami::{HamiShare, hami_additions};
 use comity_agent_kubernetes::own_pods::{OwnPods, restricted_spec};
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_liqo::CREATOR_LABEL;
-use comity_agent_model::lease_id::LEASE_LABEL;
-use comity_agent_model::lent::{LentLease, LentLeases};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lent::{LentLease, LentLeases, PodsOf};
 use comity_runtime::Clock;
 use comity_types::LeaseId;
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
@@ -89,18 +92,45 @@ pub async fn run(mut context: PlaceholderContext, stop: CancellationToken) {
             continue;
         }
         let Some(leases) = context.lent.borrow_and_update().clone() else { continue };
-        let unused = Arc::clone(&context.differences.borrow_and_update());
+        let differences = Arc::clone(&context.differences.borrow_and_update());
         let wanted = wanted_by_lease(waiting.facts(), &leases);
         let existing: Vec<&Placeholder> = placeholders.facts().collect();
-        let changes = plan.changes(&unused.unused, &wanted, &existing, context.clock.elapsed());
+        let changes = plan.changes(differences.unused.as_ref(), &wanted, &existing, context.clock.elapsed());
         for surplus in changes.delete {
             own.delete(&surplus.name, &surplus.uid).await;
         }
+        let shares = hami_shares(&context.client, &changes.create, &leases, &mut own).await;
         for (lease, node) in changes.create {
-            let Some(terms) = leases.get(&lease) else { continue };
-            own.make(placeholder_pod(lease, &node, terms, &context.image)).await;
+            let (Some(terms), Some(share)) = (leases.get(&lease), shares.get(&lease)) else { continue };
+            own.make(placeholder_pod(lease, &node, terms, share.as_ref(), &context.image)).await;
         }
     }
+}
+
+/// The limits of a share of each lease for which placeholders are missing; `None` where HAMi shares nothing. A lease
+/// whose limits cannot be read is absent: without them HAMi would give a placeholder a whole GPU.
+async fn hami_shares(
+    client: &Client,
+    missing: &[(LeaseId, String)],
+    leases: &BTreeMap<LeaseId, LentLease>,
+    own: &mut OwnPods,
+) -> BTreeMap<LeaseId, Option<HamiShare>> {
+    const WHAT: &str = "read the limits of a lease";
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let mut shares = BTreeMap::new();
+    for lease in missing.iter().map(|(lease, _)| *lease).collect::<BTreeSet<LeaseId>>() {
+        // Only a lease's namespace has such limits: on a virtual node HAMi's devices are lent whole.
+        let has_namespace = leases.get(&lease).is_some_and(|terms| terms.pods == PodsOf::Namespace);
+        if !has_namespace {
+            shares.insert(lease, None);
+            continue;
+        }
+        match within_limit(namespaces.get_metadata(&namespace_name(lease))).await {
+            Ok(namespace) => drop(shares.insert(lease, HamiShare::of_namespace(namespace.annotations()))),
+            Err(error) => own.note(WHAT, Err(error)),
+        }
+    }
+    shares
 }
 
 /// GPUs that waiting pods need, by lease.
@@ -146,7 +176,13 @@ fn placeholder(pod: &Pod) -> Option<Placeholder> {
     })
 }
 
-fn placeholder_pod(lease: LeaseId, node: &str, terms: &LentLease, image: &str) -> Result<Pod, serde_json::Error> {
+fn placeholder_pod(
+    lease: LeaseId,
+    node: &str,
+    terms: &LentLease,
+    share: Option<&HamiShare>,
+    image: &str,
+) -> Result<Pod, serde_json::Error> {
     let id = lease.to_string();
     let limits = json!({ terms.resource.clone(): "1" });
     let mut spec =
@@ -154,12 +190,16 @@ fn placeholder_pod(lease: LeaseId, node: &str, terms: &LentLease, image: &str) -
     spec["priorityClassName"] = json!(PLACEHOLDER_PRIORITY);
     // Nodes with GPUs may be reserved for pods that ask for them.
     spec["tolerations"] = json!([{ "operator": "Exists", "effect": "NoSchedule" }]);
-    serde_json::from_value(json!({
+    let mut pod = serde_json::from_value(json!({
         "metadata": {
             "generateName": format!("{id}-"),
             "labels": own_labels([(LEASE_LABEL, id.as_str())]),
             "annotations": { HELD_NODE: node },
         },
         "spec": spec,
-    }))
+    }))?;
+    if let Some(share) = share {
+        hami_additions(share, &mut pod);
+    }
+    Ok(pod)
 }

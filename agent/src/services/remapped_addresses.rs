@@ -5,15 +5,15 @@
 //! donor:  Liqo's manager  ─▶ endpointslices   the origin's address ─▶ this cluster's
 //! ```
 //!
-//! Other addresses stay, so a second review changes nothing. Its failure policy is `Fail`, for the writers of remapped
-//! peers alone: an address that is not translated is one of this cluster's own pods.
+//! Other addresses stay, so a second review changes nothing. Its failure policy is `Fail`: an address that is not
+//! translated is one of this cluster's own pods. Only what Liqo writes for other clusters depends on the agent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use comity_agent_fabric::PodNetwork;
-use comity_agent_workload::webhook::Review;
+use comity_agent_workload::webhook::{Registration, Review};
 use comity_types::Side;
 use futures::future::BoxFuture;
 use kube::core::DynamicObject;
@@ -37,44 +37,23 @@ type Peers = BTreeMap<WrittenPeer, Vec<PodNetwork>>;
 /// Translates addresses of remapped peers.
 pub struct RemappedAddressesReview {
     book: Arc<RemapBook>,
-    /// Peers in the registration that was written last.
-    offered: Mutex<BTreeSet<WrittenPeer>>,
 }
 
 impl RemappedAddressesReview {
     /// A review for the ranges of a book.
     #[must_use]
     pub fn new(book: Arc<RemapBook>) -> Self {
-        Self { book, offered: Mutex::default() }
-    }
-
-    fn offered(&self) -> BTreeSet<WrittenPeer> {
-        self.offered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        Self { book }
     }
 }
 
 impl Review for RemappedAddressesReview {
-    fn name(&self) -> &'static str {
-        REMAPPED_ADDRESSES_WEBHOOK
-    }
-
-    fn path(&self) -> &'static str {
-        "/remapped-addresses"
-    }
-
-    fn webhooks(&self) -> Vec<Value> {
-        let peers: BTreeSet<WrittenPeer> = self.book.remapped_peers().into_keys().collect();
-        let webhooks = webhooks(&peers);
-        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = peers;
-        webhooks
+    fn registration(&self) -> Registration {
+        remapped_addresses_registration()
     }
 
     fn registered(&self) {
-        self.book.set_written(self.offered());
-    }
-
-    fn changed(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async { self.book.peers_other_than(&self.offered()).await })
+        self.book.webhook_is_registered();
     }
 
     fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>> {
@@ -83,46 +62,45 @@ impl Review for RemappedAddressesReview {
     }
 }
 
-/// The entries for these peers: only their writers depend on the agent.
-fn webhooks(peers: &BTreeSet<WrittenPeer>) -> Vec<Value> {
-    let of = |side: Side| peers.iter().filter(move |peer| peer.side == side).map(|peer| peer.liqo_id.as_str());
-    let (donors, origins): (Vec<&str>, Vec<&str>) = (of(Side::Origin).collect(), of(Side::Donor).collect());
-    let mut webhooks = Vec::new();
-    if !donors.is_empty() {
-        let prefixes: Vec<String> = donors.iter().map(|donor| format!("'{}'", kubelet_prefix(donor))).collect();
-        let writers = format!("[{}].exists(p, request.userInfo.username.startsWith(p))", prefixes.join(", "));
-        webhooks.push(json!({
-            "name": "remapped-pods.comity.dev",
-            "failurePolicy": "Fail",
-            "timeoutSeconds": TRANSLATION_TIMEOUT_SECONDS,
-            "matchConditions": [{ "name": "virtual-kubelets", "expression": writers }],
-            "rules": [{
-                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods/status"],
-                "scope": "Namespaced",
-            }],
-        }));
-    }
-    if !origins.is_empty() {
-        webhooks.push(json!({
-            "name": "remapped-endpoints.comity.dev",
-            "failurePolicy": "Fail",
-            "timeoutSeconds": TRANSLATION_TIMEOUT_SECONDS,
-            "objectSelector": {
-                "matchLabels": { SLICE_MANAGER_LABEL: SLICE_MANAGER },
-                "matchExpressions": [{ "key": SLICE_ORIGIN_LABEL, "operator": "In", "values": origins }],
-            },
-            "rules": [{
-                "apiGroups": ["discovery.k8s.io"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
-                "resources": ["endpointslices"], "scope": "Namespaced",
-            }],
-        }));
-    }
-    webhooks
+/// The registration: what Liqo writes about pods of other clusters. The owner writes it, who does not know which peers
+/// will be remapped.
+#[must_use]
+pub fn remapped_addresses_registration() -> Registration {
+    let writers = format!("request.userInfo.username.startsWith('{}')", kubelets_prefix());
+    let pods = json!({
+        "name": "remapped-pods.comity.dev",
+        "failurePolicy": "Fail",
+        "timeoutSeconds": TRANSLATION_TIMEOUT_SECONDS,
+        "matchConditions": [{ "name": "virtual-kubelets", "expression": writers }],
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods/status"],
+            "scope": "Namespaced",
+        }],
+    });
+    let endpoints = json!({
+        "name": "remapped-endpoints.comity.dev",
+        "failurePolicy": "Fail",
+        "timeoutSeconds": TRANSLATION_TIMEOUT_SECONDS,
+        "objectSelector": {
+            "matchLabels": { SLICE_MANAGER_LABEL: SLICE_MANAGER },
+            "matchExpressions": [{ "key": SLICE_ORIGIN_LABEL, "operator": "Exists" }],
+        },
+        "rules": [{
+            "apiGroups": ["discovery.k8s.io"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["endpointslices"], "scope": "Namespaced",
+        }],
+    });
+    Registration { name: REMAPPED_ADDRESSES_WEBHOOK, path: "/remapped-addresses", webhooks: vec![pods, endpoints] }
 }
 
-/// Prefix of the accounts under which virtual-kubelets of a donor run: they are in its tenant namespace.
+/// Prefix of the accounts under which virtual-kubelets of all donors run: each is in its donor's tenant namespace.
+fn kubelets_prefix() -> String {
+    format!("system:serviceaccount:{}", comity_agent_liqo::TENANT_NAMESPACE_PREFIX)
+}
+
+/// That of one donor.
 fn kubelet_prefix(donor: &str) -> String {
-    format!("system:serviceaccount:{}{donor}:", comity_agent_liqo::TENANT_NAMESPACE_PREFIX)
+    format!("{}{donor}:", kubelets_prefix())
 }
 
 fn answer(body: &[u8], peers: &Peers) -> Result<AdmissionReview<DynamicObject>, String> {

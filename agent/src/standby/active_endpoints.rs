@@ -34,16 +34,16 @@ struct ActivePort {
 }
 
 /// The Services of the active replica.
-pub(super) struct ActiveEndpoints {
+pub struct ActiveEndpoints {
     api: Api<EndpointSlice>,
     address: IpAddr,
     services: Vec<ActiveService>,
-    stop: CancellationToken,
 }
 
 impl ActiveEndpoints {
     /// Those of a configuration; `address` is the pod's.
-    pub(super) fn of(config: &Config, address: IpAddr, client: Client, stop: CancellationToken) -> Self {
+    #[must_use]
+    pub fn of(config: &Config, address: IpAddr, client: Client) -> Self {
         let mut services = vec![ActiveService { name: "comity-agent", port: None }];
         if let Some(webhook) = &config.webhook {
             let port = ActivePort { name: "webhook", protocol: "TCP", number: webhook.listen.port() };
@@ -55,11 +55,11 @@ impl ActiveEndpoints {
             services.push(ActiveService { name: "comity-agent-fabric", port: Some(port) });
         }
         let api = Api::namespaced(client, &config.liqo.agent_namespace);
-        Self { api, address, services, stop }
+        Self { api, address, services }
     }
 
     /// Keeps the slices until stopped. They stay: the next active replica replaces them.
-    pub(super) async fn run(self) {
+    pub async fn run(self, stop: CancellationToken) {
         let mut failures = FailureLog::default();
         loop {
             let mut due = CHECK_INTERVAL;
@@ -79,7 +79,7 @@ impl ActiveEndpoints {
                 }
             }
             tokio::select! {
-                () = self.stop.cancelled() => return,
+                () = stop.cancelled() => return,
                 () = tokio::time::sleep(due) => {}
             }
         }

@@ -1,13 +1,13 @@
-//! The replica of the state: a Secret in the agent's own namespace.
+//! The state copy: a Secret in the agent's own namespace.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use comity_agent_fabric::Fence;
 use comity_agent_kubernetes::api::{CallError, within_limit};
-use comity_agent_kubernetes::call::{call, creating};
+use comity_agent_kubernetes::call::{call, call_opt, creating};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_state::replica::{MAX_IMAGE_BYTES, Replica, ReplicaError};
+use comity_agent_state::state_copy::{MAX_IMAGE_BYTES, StateCopy, StateCopyError};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -22,6 +22,8 @@ const STATE_KEY: &str = "state";
 const TAKEN_ANNOTATION: &str = "comity.dev/taken-at";
 /// Most attempts of a write while others change the Secret's metadata.
 const MAX_TRIES: usize = 5;
+/// Pause before the Secret is taken over again.
+const TAKE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Average bytes written each second: etcd keeps every version of the last minutes.
 const BYTES_A_SECOND: usize = 2_000_000;
 
@@ -43,6 +45,20 @@ pub(super) struct StateSecret {
     runtime: Handle,
 }
 
+async fn take_once(api: &Api<Secret>, place: &str, fence: &Fence) -> Result<Secret, DeliveryError> {
+    let missing = || {
+        let message = format!("cannot take {place} over: it does not exist");
+        DeliveryError::permanent("kubernetes-refused", message)
+    };
+    let mut secret = call_opt(&format!("read {place}"), api.get(SECRET)).await?.ok_or_else(missing)?;
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    secret.metadata.annotations.get_or_insert_default().insert(TAKEN_ANNOTATION.to_owned(), now);
+    if !fence.is_open() {
+        return Err(DeliveryError::temporary(format!("take {place} over"), "the Lease ended meanwhile"));
+    }
+    call(&format!("take {place} over"), api.replace(SECRET, &creating(), &secret)).await
+}
+
 fn image(secret: &Secret) -> Option<&[u8]> {
     secret.data.as_ref()?.get(STATE_KEY).map(|bytes| bytes.0.as_slice()).filter(|image| !image.is_empty())
 }
@@ -61,17 +77,14 @@ impl StateSecret {
         let mut tries = 0;
         let secret = loop {
             tries += 1;
-            let mut secret = call(&format!("read {place}"), api.get(SECRET)).await?;
-            let now = k8s_openapi::jiff::Timestamp::now().to_string();
-            secret.metadata.annotations.get_or_insert_default().insert(TAKEN_ANNOTATION.to_owned(), now);
-            if !fence.is_open() {
-                return Err(DeliveryError::temporary(format!("take {place} over"), "the Lease ended meanwhile"));
-            }
-            match call(&format!("take {place} over"), api.replace(SECRET, &creating(), &secret)).await {
+            match take_once(&api, &place, fence).await {
                 Ok(taken) => break taken,
-                // Perhaps an earlier writer was faster: its state counts.
-                Err(error) if tries >= MAX_TRIES => return Err(error),
-                Err(error) => tracing::debug!(%error, "the state's Secret is read again"),
+                // An earlier writer was faster, whose state counts, or the API server is busy.
+                Err(error @ DeliveryError::Temporary { .. }) if tries < MAX_TRIES && fence.is_open() => {
+                    tracing::debug!(%error, "the state's Secret is read again");
+                    tokio::time::sleep(TAKE_RETRY_INTERVAL).await;
+                }
+                Err(error) => return Err(error),
             }
         };
         let found = image(&secret).map(<[u8]>::to_vec);
@@ -79,8 +92,8 @@ impl StateSecret {
         Ok((Self { api, place, known, replaced, runtime: Handle::current() }, found))
     }
 
-    async fn write(&self, known: &mut Known, wanted: &[u8]) -> Result<(), ReplicaError> {
-        let failed = |error: CallError| ReplicaError::Failed { place: self.place.clone(), reason: error.to_string() };
+    async fn write(&self, known: &mut Known, wanted: &[u8]) -> Result<(), StateCopyError> {
+        let failed = |error: CallError| StateCopyError::Failed { place: self.place.clone(), reason: error.to_string() };
         for _ in 0..MAX_TRIES {
             let mut secret = known.secret.clone();
             secret.data.get_or_insert_default().insert(STATE_KEY.to_owned(), ByteString(wanted.to_vec()));
@@ -94,7 +107,7 @@ impl StateSecret {
                     let found = within_limit(self.api.get(SECRET)).await.map_err(failed)?;
                     if taken_at(&found) != taken_at(&known.secret) {
                         self.replaced.send_replace(Some(format!("the writer of {}", self.place)));
-                        return Err(ReplicaError::Replaced { place: self.place.clone() });
+                        return Err(StateCopyError::Replaced { place: self.place.clone() });
                     }
                     // Somebody changed its metadata, or an own write had no answer.
                     known.secret = found;
@@ -102,7 +115,7 @@ impl StateSecret {
                 Err(error) => return Err(failed(error)),
             }
         }
-        Err(ReplicaError::Failed { place: self.place.clone(), reason: "others change it all the time".to_owned() })
+        Err(StateCopyError::Failed { place: self.place.clone(), reason: "others change it all the time".to_owned() })
     }
 }
 
@@ -110,10 +123,10 @@ fn taken_at(secret: &Secret) -> Option<&String> {
     secret.metadata.annotations.as_ref()?.get(TAKEN_ANNOTATION)
 }
 
-impl Replica for StateSecret {
-    fn put(&self, wanted: &[u8]) -> Result<(), ReplicaError> {
+impl StateCopy for StateSecret {
+    fn put(&self, wanted: &[u8]) -> Result<(), StateCopyError> {
         if wanted.len() > MAX_IMAGE_BYTES {
-            return Err(ReplicaError::TooLarge { place: self.place.clone(), bytes: wanted.len() });
+            return Err(StateCopyError::TooLarge { place: self.place.clone(), bytes: wanted.len() });
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // A write without an answer may have succeeded after all.

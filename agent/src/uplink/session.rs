@@ -13,6 +13,7 @@ use comity_proto::v1::broker_message::Body as FromBroker;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{BrokerEndpoints, tls};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,9 @@ pub(super) enum SessionError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Another replica may be the active agent.
+    #[error("this replica may no longer be the active agent")]
+    Fenced,
     /// It was replaced, or the agent stops.
     #[error("the stream was stopped")]
     Stopped,
@@ -78,7 +82,10 @@ pub(super) async fn run(
         heartbeat: Duration::from_secs(5),
     };
     let error = tokio::select! {
-        ended = session.stream(&brokers, &events) => ended.err().unwrap_or(SessionError::Closed),
+        ended = shared.parts.fence.while_open(session.stream(&brokers, &events)) => match ended {
+            Some(ended) => ended.err().unwrap_or(SessionError::Closed),
+            None => SessionError::Fenced,
+        },
         () = stop.cancelled() => SessionError::Stopped,
     };
     if session.welcomed {
@@ -113,7 +120,9 @@ impl Session<'_> {
             instance: self.shared.instance.clone(),
         };
         let _ = sender.try_send(message(0, Body::Hello(hello)));
-        let opening = client.connect(ReceiverStream::new(receiver));
+        let fence = self.shared.parts.fence.clone();
+        // The transport takes messages by itself, also after a pause of this process.
+        let opening = client.connect(ReceiverStream::new(receiver).take_while(move |_| fence.is_open()));
         let mut incoming =
             tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??.into_inner();
         let mut records = self.shared.parts.store.subscribe();

@@ -7,7 +7,7 @@ use comity_runtime::Clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::gpu_load::GpuLoad;
+use super::gpu_load::{GpuLoad, LOAD_METRICS};
 use crate::exporters::{ExporterEndpoint, ExporterReader};
 
 /// Pause between two rounds: the exporter's own interval.
@@ -23,10 +23,13 @@ pub(crate) async fn scrape(
 ) {
     let mut reader = ExporterReader::new(endpoint);
     loop {
-        let pages = reader.read().await;
-        reader.log(pages.failures, "the load of GPUs is not known; their leases count as in use");
         let mut read = GpuLoad::default();
-        pages.texts.values().for_each(|text| read.add(text));
+        let add = |_, page: &str| {
+            read.add(page);
+            Ok(())
+        };
+        let failures = reader.read(&LOAD_METRICS, add).await;
+        reader.log(failures, "the load of GPUs is not known; their leases count as in use");
         load.send_replace(read);
         tokio::select! {
             () = stop.cancelled() => return,

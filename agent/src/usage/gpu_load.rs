@@ -8,6 +8,8 @@ use crate::exporters::metrics_text::samples;
 const GPU_UTIL: &str = "DCGM_FI_DEV_GPU_UTIL";
 /// Ratio of time in which the compute engine of a GPU or of a MIG instance was active.
 const ENGINE_ACTIVE: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
+/// The metrics that tell the load.
+pub(super) const LOAD_METRICS: [&str; 2] = [GPU_UTIL, ENGINE_ACTIVE];
 /// Pods of one round: as many as a large cluster runs on GPUs.
 const MAX_PODS: usize = 100_000;
 
@@ -32,7 +34,7 @@ pub(crate) struct GpuLoad {
 impl GpuLoad {
     /// Adds the metrics of one exporter. Each GPU's lines name the pod that uses it.
     pub(super) fn add(&mut self, text: &str) {
-        for sample in samples(text, &[GPU_UTIL, ENGINE_ACTIVE]) {
+        for sample in samples(text, &LOAD_METRICS) {
             let (namespace, pod) = (sample.label("namespace"), sample.label("pod"));
             if pod.is_empty() || sample.value.is_nan() {
                 continue;

@@ -3,7 +3,7 @@
 use comity_agent_kubernetes::gpu_resource::counts_gpus;
 use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_liqo::CREATOR_LABEL;
-use comity_agent_model::lease_id::lease_of_namespace;
+use comity_agent_model::lease::lease_id::lease_of_namespace;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
 

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::watch_cache::WatchCache;
-use comity_agent_liqo::donor::slice_user;
 use comity_agent_model::desired::Update;
-use comity_agent_state::record::Records;
+use comity_agent_model::lent::{LentLeases, PodOwners};
 use comity_runtime::Clock;
 use comity_types::LeaseId;
 use futures::StreamExt as _;
@@ -36,8 +35,8 @@ pub(crate) struct UseContext {
     pub(crate) client: kube::Client,
     /// Desired states from the broker.
     pub(crate) desired: watch::Receiver<Update>,
-    /// The agent's records: they name the lent leases and the credentials of their virtual nodes.
-    pub(crate) records: watch::Receiver<Arc<Records>>,
+    /// Leases in force.
+    pub(crate) lent: watch::Receiver<LentLeases>,
     /// Receives the use of leases.
     pub(crate) uses: watch::Sender<LeaseUses>,
     /// Time.
@@ -54,7 +53,7 @@ pub(super) async fn run(context: UseContext, load: Option<watch::Receiver<GpuLoa
 }
 
 async fn follow(context: UseContext, load: Option<watch::Receiver<GpuLoad>>) {
-    let UseContext { cluster, client, mut desired, mut records, uses, clock } = context;
+    let UseContext { cluster, client, mut desired, mut lent, uses, clock } = context;
     let needs_use = |update: &Update| {
         let leases = update.state.iter().flat_map(|state| &state.leases);
         leases
@@ -76,22 +75,23 @@ async fn follow(context: UseContext, load: Option<watch::Receiver<GpuLoad>>) {
                 Some(event) => seen.take(event, clock.elapsed()),
                 None => return,
             },
-            Ok(()) = records.changed() => true,
+            Ok(()) = lent.changed() => true,
             Ok(()) = loads.changed() => true,
             () = clock.sleep(BROKEN_CHECK_INTERVAL), if broken => true,
         };
         if !changed || !seen.pods.is_complete() {
             continue;
         }
-        let lent = LentLeases::of(&records.borrow_and_update());
+        let Some(leases) = lent.borrow_and_update().clone() else { continue };
+        let lent_ids: BTreeSet<LeaseId> = leases.keys().copied().collect();
         let now = clock.elapsed();
         let in_use = if seen.is_trusted(now) {
             let load = load.as_ref().map(|load| load.borrow().clone());
-            leases_in_use(seen.pods.facts(), &lent.users, load.as_ref())
+            leases_in_use(seen.pods.facts(), &PodOwners::of(&leases), load.as_ref())
         } else {
-            lent.ids.clone()
+            lent_ids.clone()
         };
-        uses.send_if_modified(|uses| uses.observe(&lent.ids, &in_use, now));
+        uses.send_if_modified(|uses| uses.observe(&lent_ids, &in_use, now));
     }
 }
 
@@ -122,37 +122,17 @@ impl SeenPods {
     }
 }
 
-/// The leases that this cluster lends.
-struct LentLeases {
-    ids: BTreeSet<LeaseId>,
-    /// Leases by virtual node, by the user who makes their pods.
-    users: BTreeMap<String, LeaseId>,
-}
-
-impl LentLeases {
-    fn of(records: &Records) -> Self {
-        let lent = || records.donors.values().filter(|record| !record.removed);
-        let user = |grant: &comity_agent_liqo::donor::Grant, slice: &str| slice_user(slice, &grant.origin_liqo_id);
-        Self {
-            ids: lent().map(|record| record.lease).collect(),
-            users: lent()
-                .filter_map(|record| Some((user(record.grant.as_ref()?, &record.slice()), record.lease)))
-                .collect(),
-        }
-    }
-}
-
 /// Leases with work. Without figures of the load, every unfinished pod is work.
 fn leases_in_use<'p>(
     pods: impl Iterator<Item = &'p LeasePod>,
-    users: &BTreeMap<String, LeaseId>,
+    owners: &PodOwners<'_>,
     load: Option<&GpuLoad>,
 ) -> BTreeSet<LeaseId> {
     let mut by_lease: BTreeMap<LeaseId, Vec<&LeasePod>> = BTreeMap::new();
     for pod in pods {
         let lease = match &pod.owner {
-            Owner::Namespace(lease) => Some(*lease),
-            Owner::Creator(user) => users.get(user).copied(),
+            Owner::Namespace(lease) => owners.by_namespace(*lease),
+            Owner::Creator(user) => owners.by_user(user),
         };
         if let Some(lease) = lease {
             by_lease.entry(lease).or_default().push(pod);
@@ -179,9 +159,7 @@ fn have_load(pods: &[&LeasePod], load: &GpuLoad) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use comity_agent_liqo::donor::Grant;
-    use comity_agent_state::record::DonorRecord;
-    use comity_types::Delivery;
+    use comity_agent_model::lent::{LentLease, NodeMark, PodsOf};
 
     use super::*;
 
@@ -198,8 +176,14 @@ mod tests {
         load
     }
 
+    /// One lease in force.
+    fn lent(id: u64, pods: PodsOf) -> BTreeMap<LeaseId, LentLease> {
+        let (resource, nodes) = ("nvidia.com/gpu".to_owned(), BTreeMap::new());
+        BTreeMap::from([(LeaseId(id), LentLease { pods, mark: NodeMark::Nothing, resource, is_wanted: true, nodes })])
+    }
+
     fn is_in_use(pods: &[LeasePod], load: Option<&GpuLoad>) -> bool {
-        !leases_in_use(pods.iter(), &BTreeMap::new(), load).is_empty()
+        !leases_in_use(pods.iter(), &PodOwners::of(&lent(7, PodsOf::Namespace)), load).is_empty()
     }
 
     #[test]
@@ -226,23 +210,20 @@ mod tests {
 
     #[test]
     fn pods_on_a_virtual_node_belong_to_the_lease_of_their_credential() {
-        let grant = Grant { origin_liqo_id: "campus".to_owned(), ..Grant::default() };
-        let record = DonorRecord {
-            grant: Some(grant),
-            slice: Some("lease-3".to_owned()),
-            ..DonorRecord::new(LeaseId(9), 1, Delivery::VirtualNode)
+        let leases = lent(9, PodsOf::LiqoUser("lease-3-0a1b".to_owned()));
+        let by = |owner: Owner| {
+            let made = LeasePod { owner, ..pod("a", true, true) };
+            leases_in_use([made].iter(), &PodOwners::of(&leases), None)
         };
-        let removed = DonorRecord { removed: true, ..DonorRecord::new(LeaseId(4), 1, Delivery::Namespace) };
-        let mut records = Records::default();
-        for record in [record, removed] {
-            records.donors.insert(record.lease, Arc::new(record));
+        let user = |name: &str| Owner::Creator(name.to_owned());
+        assert_eq!(
+            by(user("lease-3-0a1b")),
+            BTreeSet::from([LeaseId(9)]),
+            "the slice of an earlier lease serves this one"
+        );
+        for other in [user("lease-3-ffff"), user(""), Owner::Namespace(LeaseId(9)), Owner::Namespace(LeaseId(4))] {
+            assert!(by(other.clone()).is_empty(), "{other:?}");
         }
-        let lent = LentLeases::of(&records);
-        assert_eq!(lent.ids, BTreeSet::from([LeaseId(9)]));
-        let by = |user: String| LeasePod { owner: Owner::Creator(user), ..pod("a", true, true) };
-        let found = leases_in_use([by(slice_user("lease-3", "campus"))].iter(), &lent.users, None);
-        assert_eq!(found, BTreeSet::from([LeaseId(9)]), "the slice of an earlier lease serves this one");
-        assert!(leases_in_use([by(slice_user("lease-3", "farm"))].iter(), &lent.users, None).is_empty());
     }
 
     #[test]

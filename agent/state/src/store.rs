@@ -1,8 +1,8 @@
-//! The agent's records on disk: one redb file in the state directory, readable by its owner only. With a replica,
-//! another process can continue with them elsewhere.
+//! The agent's records on disk: one redb file in the state directory, readable by its owner only. With a copy
+//! of the state, another process can continue with them elsewhere.
 //!
-//! Readers see a snapshot in memory. Writers change a copy, which is published once it is on disk, so that plans are
-//! made from exactly what a restart would read. A replica is written before the disk and before the publication.
+//! Readers see a snapshot in memory. Writers change a clone, which is published once it is on disk, so that plans are
+//! made from exactly what a restart would read. The copy is written before the disk and before the publication.
 
 mod change;
 mod tables;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 pub use change::Change;
 
 use crate::record::{Records, SecretBlob};
-use crate::replica::{Replica, ReplicaError, StateFiles, StateImage};
+use crate::state_copy::{StateCopy, StateCopyError, StateFiles, StateImage};
 use tables::{BLOBS, META};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
@@ -70,11 +70,11 @@ pub enum StoreError {
         /// Its format.
         found: u64,
     },
-    /// The replica.
+    /// The copy of the state.
     #[error(transparent)]
-    Replica(#[from] ReplicaError),
+    Copy(#[from] StateCopyError),
     /// An image cannot be read.
-    #[error("the replica of the state cannot be read ({reason}); restore it, or empty it and join again")]
+    #[error("the copy of the state cannot be read ({reason}); restore it, or empty it and join again")]
     Image {
         /// The problem, without content.
         reason: String,
@@ -100,7 +100,7 @@ struct Inner {
     /// Held while writing: one writer at a time.
     ids: Mutex<MessageIds>,
     records: watch::Sender<Arc<Records>>,
-    replica: Option<Arc<dyn Replica>>,
+    copy: Option<Arc<dyn StateCopy>>,
 }
 
 /// The agent's store. Cheap to clone.
@@ -116,11 +116,11 @@ impl Store {
         Self::open_with(directory, None)
     }
 
-    /// As [`open`](Self::open); every change is written to the replica first, if there is one.
+    /// As [`open`](Self::open); every change is written to the copy first, if there is one.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
-    pub fn open_with(directory: &Path, replica: Option<Arc<dyn Replica>>) -> Result<Self, StoreError> {
+    pub fn open_with(directory: &Path, copy: Option<Arc<dyn StateCopy>>) -> Result<Self, StoreError> {
         atomic_file::create_private_dir(directory)?;
         let path = directory.join(FILE);
         let mut options = OpenOptions::new();
@@ -135,12 +135,12 @@ impl Store {
             database,
             ids: Mutex::new(MessageIds { next, reserved_until: next }),
             records,
-            replica,
+            copy,
         }));
         Ok(store)
     }
 
-    /// Makes a state directory equal to a replica's image, in place of its own files and records.
+    /// Makes a state directory equal to the image of a copy, in place of its own files and records.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -159,16 +159,16 @@ impl Store {
         tables::fill(&store.0.database, &image).map_err(|error| database("write", &path, error))
     }
 
-    /// Writes the replica now, if there is one: files of the state directory changed.
+    /// Writes the copy now, if there is one: files of the state directory changed.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn replicate(&self) -> Result<(), StoreError> {
+    pub async fn write_copy(&self) -> Result<(), StoreError> {
         let inner = Arc::clone(&self.0);
         let task = tokio::task::spawn_blocking(move || {
             let ids = inner.ids.lock().unwrap_or_else(PoisonError::into_inner);
             let records = Records::clone(&inner.records.borrow());
-            inner.replicate(&records, ids.reserved_until, None)
+            inner.copy_state(&records, ids.reserved_until, None)
         });
         task.await.map_err(|error| StoreError::Task(error.to_string()))?
     }
@@ -270,7 +270,7 @@ impl Inner {
         if next_id > ids.reserved_until {
             self.reserve(&mut ids)?;
         }
-        self.replicate(&records, ids.reserved_until, None)?;
+        self.copy_state(&records, ids.reserved_until, None)?;
         tables::write(&self.database, &records, &dirty).map_err(|error| database("write", &self.path, error))?;
         ids.next = next_id;
         self.records.send_replace(Arc::new(records));
@@ -280,7 +280,7 @@ impl Inner {
     fn reserve(&self, ids: &mut MessageIds) -> Result<(), StoreError> {
         let reserved = ids.reserved_until + ID_BLOCK;
         let records = Records::clone(&self.records.borrow());
-        self.replicate(&records, reserved, None)?;
+        self.copy_state(&records, reserved, None)?;
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
             transaction.open_table(META)?.insert("next-message-id", reserved)?;
@@ -292,21 +292,21 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the replica as it is with these records, and with one more blob.
-    fn replicate(&self, records: &Records, reserved: u64, blob: Option<(&str, &[u8])>) -> Result<(), StoreError> {
-        let Some(replica) = &self.replica else { return Ok(()) };
+    /// Writes the copy as it is with these records, and with one more blob.
+    fn copy_state(&self, records: &Records, reserved: u64, blob: Option<(&str, &[u8])>) -> Result<(), StoreError> {
+        let Some(copy) = &self.copy else { return Ok(()) };
         let mut blobs = tables::blobs(&self.database).map_err(|error| database("read", &self.path, error))?;
         blobs.extend(blob.map(|(name, blob)| (name.to_owned(), SecretBlob::new(blob.to_vec()))));
         let files = StateFiles::read(&self.directory)?;
         let image = StateImage { records: records.clone(), next_message_id: reserved, blobs, files };
-        Ok(replica.put(&image.encode())?)
+        Ok(copy.put(&image.encode())?)
     }
 
     fn keep(&self, name: &str, blob: &[u8], durability: Durability) -> Result<(), StoreError> {
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(durability, Durability::Immediate) {
             let records = Records::clone(&self.records.borrow());
-            self.replicate(&records, ids.reserved_until, Some((name, blob)))?;
+            self.copy_state(&records, ids.reserved_until, Some((name, blob)))?;
         }
         let write = || -> Result<(), redb::Error> {
             let mut transaction = self.database.begin_write()?;

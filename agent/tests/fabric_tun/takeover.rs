@@ -6,6 +6,7 @@
 //! ```
 
 use comity_agent_fabric::Fence;
+use comity_agent_model::boot_time::BootTime;
 
 use super::*;
 
@@ -59,7 +60,7 @@ fn an_open_connection_goes_on_through_a_second_gateway() {
         peer
     });
     let fence = Fence::closed();
-    fence.extend_until(Instant::now() + Duration::from_secs(600));
+    fence.extend_until(BootTime::now() + Duration::from_secs(600));
     let _first = donor_gateway(&net, "gd", &runtimes[1], &donor_config, fence.clone());
     runtimes[0].block_on(peer.wait_handshake(SOON)).unwrap();
     net.echo("pd", POD_D, PORT);

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_delivery::{DonorDelivery as _, DonorLease};
-use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_agent_model::node_id::NodeSalt;
-use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
-use comity_agent_workload::webhook;
+use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::SystemClock;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Pod;
@@ -18,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::burst::{free_port, served};
+use crate::burst::{free_port, no_webhooks, served};
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease, pod, refusal};
 
 const CLASS_DEVICES: &str = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices";
@@ -129,7 +127,7 @@ pub(crate) async fn devices_of_a_driver_are_lent_by_claims(cluster: &Cluster) {
 
 /// The agent's webhook turns a number of GPUs into claims, and refuses what the lease does not have.
 async fn an_unchanged_pod_gets_the_claim(cluster: &Cluster, tenant: &kube::Client) {
-    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), GuestLabels::default());
+    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()));
     let stop = CancellationToken::new();
     let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
     let pods = Api::<Pod>::default_namespaced(tenant.clone());
@@ -145,5 +143,5 @@ async fn an_unchanged_pod_gets_the_claim(cluster: &Cluster, tenant: &kube::Clien
     pods.delete("unchanged", &DeleteParams::default()).await.unwrap();
     stop.cancel();
     task.await.unwrap();
-    webhook::remove(&cluster.agent.client(), LEASE_PODS_WEBHOOK).await;
+    no_webhooks(cluster).await;
 }

@@ -99,6 +99,22 @@ impl Cluster {
         NamespaceDelivery::new(self.agent.clone(), Arc::new(SystemClock::new()), SALT)
     }
 
+    /// A token of a ServiceAccount: one for the API server, or one for `audience`.
+    pub(crate) async fn token(&self, namespace: &str, account: &str, audience: Option<&str>) -> String {
+        let audience = audience.map(|audience| format!("--audience={audience}"));
+        let mut args = vec!["create", "token", account, "-n", namespace, "--duration=1h"];
+        args.extend(audience.as_deref());
+        self.plane.kubectl(&args).await.unwrap().trim().to_owned()
+    }
+
+    /// Connected as a ServiceAccount.
+    pub(crate) async fn connect_as(&self, namespace: &str, account: &str) -> KubernetesApi {
+        let token = self.token(namespace, account, None).await;
+        let path = self.dir.path().join(format!("{namespace}-{account}.kubeconfig"));
+        std::fs::write(&path, kubeconfig(&self.plane, &token)).unwrap();
+        KubernetesApi::connect(&KubernetesSource::Kubeconfig { path, context: None }).await.unwrap()
+    }
+
     /// Address of the API server: in these tests the tunnel's end.
     pub(crate) fn api_address(&self) -> std::net::SocketAddr {
         self.plane.server_url().trim_start_matches("https://").parse().unwrap()

@@ -3,7 +3,7 @@
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_delivery::DonorDelivery as _;
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 use k8s_openapi::api::apps::v1::Deployment;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_agent::observe::{self, InventorySettings, LocalReserve};
+use comity_agent::observe::{self, InventorySettings, LocalReserve, PLACEHOLDER_NAMESPACE};
 use comity_agent_delivery::{DonorDelivery as _, DonorLease};
 use comity_agent_kubernetes::hami::{HamiShare, hami_additions};
 use comity_agent_model::delivery_error::DeliveryError;
@@ -13,11 +13,13 @@ use comity_agent_model::gpu_demand::{GpuDemand, Share};
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease, pod, refusal};
+use crate::drift::observe_with;
+use crate::hold::Holder;
 
 const POLICY: &str = include_str!("../../../deploy/agent/hami.yaml");
 /// The node, which no other test leases.
@@ -53,7 +55,8 @@ pub(crate) async fn a_twentieth_of_a_gpu_is_a_twentieth(cluster: &Cluster) {
 
     let (donor, lease) = (cluster.donor(), twentieths("lease-80"));
     let error = donor.prepare(&lease).await.unwrap_err();
-    assert!(matches!(error, DeliveryError::Permanent { code: "hami-policy", .. }), "{error}");
+    assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
+    assert!(error.to_string().ends_with("; apply deploy/agent/hami.yaml"), "{error}");
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], POLICY).await.unwrap();
     eventually("the agent sees the policy", || async { donor.prepare(&lease).await.is_ok() }).await;
 
@@ -89,6 +92,10 @@ pub(crate) async fn a_twentieth_of_a_gpu_is_a_twentieth(cluster: &Cluster) {
     let (code, message) = refusal(pods.create(&create, &fitting("part-5")).await);
     assert!(code == 403 && message.contains("exceeded quota"), "{message}");
     hamis_memory_of_a_pod_is_not_the_tenants(cluster, &pods).await;
+    for number in 1..=4 {
+        pods.delete(&format!("part-{number}"), &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
+    placeholders_hold_parts(cluster, &lease).await;
     donor.remove(LeaseId(80)).await.unwrap();
     annotate(cluster, json!({ "hami.io/node-nvidia-register": null, "hami.io/node-handshake": null })).await;
 }
@@ -209,6 +216,24 @@ async fn hamis_memory_of_a_pod_is_not_the_tenants(cluster: &Cluster, pods: &Api<
     assert!(refusal(pods.patch("part-1", &parameters, &annotation(Value::Null)).await).1.contains("not removed"));
     let device = Patch::Merge(json!({ "metadata": { "annotations": { "nvidia.com/use-gpuuuid": "GPU-1" } } }));
     assert!(refusal(pods.patch("part-2", &parameters, &device).await).1.contains("belong to HAMi"));
+}
+
+/// Without limits HAMi would give each placeholder a whole GPU of its choice.
+async fn placeholders_hold_parts(cluster: &Cluster, lease: &DonorLease) {
+    let (lent, inventory) = observe_with(cluster, lease);
+    let holder = Holder::start(cluster, &lent, &inventory);
+    let held = Api::<Pod>::namespaced(cluster.admin(), PLACEHOLDER_NAMESPACE.name);
+    let of_lease = ListParams::default().labels("comity.dev/lease=lease-80");
+    let all = async || held.list(&of_lease).await.unwrap().items;
+    eventually("four shares are held", || async { all().await.len() == 4 }).await;
+    for pod in all().await {
+        assert_eq!(pod.annotations()["nvidia.com/use-gpuuuid"], "GPU-0");
+        let limits = pod.spec.unwrap().containers[0].resources.clone().unwrap().limits.unwrap();
+        let amounts = ["gpu", "gpumem", "gpucores"].map(|name| limits[&format!("nvidia.com/{name}")].0.clone());
+        assert_eq!(amounts, ["1", "4077", "5"]);
+    }
+    holder.stop().await;
+    PLACEHOLDER_NAMESPACE.clear(cluster.agent.client()).await;
 }
 
 /// NVIDIA's device plugin gives a container one share of MPS; the kubelet refuses two after the pod is bound.

@@ -1,11 +1,13 @@
 //! The donor's own pods that want leased GPUs: placeholders hold these, or the pods count as local use.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use comity_agent::observe::PLACEHOLDER_NAMESPACE;
 use comity_agent::observe::kubernetes::ObserverOptions;
+use comity_agent::observe::{Inventory, PLACEHOLDER_NAMESPACE};
 use comity_agent::services::placeholders::{self, PlaceholderContext};
 use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::ReclaimForPending;
 use comity_runtime::SystemClock;
 use comity_types::LeaseId;
@@ -13,24 +15,44 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, eventually, lease, pod, refusal};
 use crate::drift::{GPU, local_use, observe_with, observe_with_options};
 
+/// The running task that makes placeholders.
+pub(crate) struct Holder {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Holder {
+    pub(crate) fn start(cluster: &Cluster, lent: &watch::Sender<LentLeases>, inventory: &Inventory) -> Self {
+        let context = PlaceholderContext {
+            client: cluster.agent.client(),
+            image: "comity.local/pause:1".to_owned(),
+            lent: lent.subscribe(),
+            differences: inventory.differences(),
+            clock: Arc::new(SystemClock::new()),
+        };
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(placeholders::run(context, stop.clone()));
+        Self { stop, task }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
 pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &Cluster) {
     let (donor, lease) = (cluster.donor(), lease("lease-52"));
     donor.prepare(&lease).await.unwrap();
     let (lent, inventory) = observe_with(cluster, &lease);
-    let stop = CancellationToken::new();
-    let context = PlaceholderContext {
-        client: cluster.agent.client(),
-        image: "comity.local/pause:1".to_owned(),
-        lent: lent.subscribe(),
-        differences: inventory.differences(),
-        clock: Arc::new(SystemClock::new()),
-    };
-    let task = tokio::spawn(placeholders::run(context, stop.clone()));
+    let first = Holder::start(cluster, &lent, &inventory);
     let held = Api::<Pod>::namespaced(cluster.admin(), PLACEHOLDER_NAMESPACE.name);
     let bound = async || {
         let pods = held.list(&ListParams::default()).await.unwrap();
@@ -61,6 +83,16 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
     // It could win the race for a GPU that a placeholder gives up.
     research.delete("sixth", &DeleteParams::default().grace_period(0)).await.unwrap();
 
+    // The agent is started again: nothing that holds a GPU lets it go before the leases are known.
+    let uids = async || {
+        let pods = held.list(&ListParams::default()).await.unwrap().items;
+        pods.into_iter().filter_map(|pod| pod.metadata.uid).collect::<BTreeSet<String>>()
+    };
+    let before = uids().await;
+    first.stop().await;
+    let (lent, inventory) = observe_with(cluster, &lease);
+    let second = Holder::start(cluster, &lent, &inventory);
+
     let tenant = cluster.tenant(&donor.credential(&lease).await.unwrap());
     let lent_pods = Api::<Pod>::default_namespaced(tenant);
     lent_pods.create(&PostParams::default(), &pod("two", GPU, 2)).await.unwrap();
@@ -68,6 +100,7 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
         lent_pods.get("two").await.unwrap().spec.unwrap().node_name.as_deref() == Some("gpu-1") && bound().await == 1
     })
     .await;
+    assert!(uids().await.is_subset(&before), "the start of the agent replaced placeholders");
     lent_pods.delete("two", &DeleteParams::default().grace_period(0)).await.unwrap();
     eventually("all three are held again", || async { bound().await == 3 }).await;
     research.delete("five", &DeleteParams::default().grace_period(0)).await.unwrap();
@@ -91,8 +124,7 @@ pub(crate) async fn leased_gpus_are_held_until_pods_of_the_lease_come(cluster: &
         held.list(&ListParams::default()).await.unwrap().items.is_empty()
     })
     .await;
-    stop.cancel();
-    task.await.unwrap();
+    second.stop().await;
     donor.remove(LeaseId(52)).await.unwrap();
 }
 

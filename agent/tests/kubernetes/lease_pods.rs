@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comity_agent_delivery::DonorDelivery as _;
 use comity_agent_model::guest_labels::GuestLabels;
-use comity_agent_model::lease_id::LEASE_NODES_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_NODES_LABEL;
 use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
 use comity_runtime::SystemClock;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -39,7 +39,7 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     let pods = Api::<Pod>::namespaced(cluster.admin(), name);
     let stop = CancellationToken::new();
     let clock = Arc::new(SystemClock::new());
-    let review = LeasePodsReview::new(cluster.agent.client(), clock, guests());
+    let review = LeasePodsReview::new(cluster.agent.client(), clock);
     let task = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
 
     let units = async |name: &str| {

@@ -6,6 +6,7 @@ mod donor;
 #[path = "liqo_origin/setting.rs"]
 mod setting;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,9 @@ use comity_testkit::{self as testkit, RealClusters, Where};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret};
 use kube::Api;
-use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +28,7 @@ use setting::{Setting, eventually};
 pub(crate) use setting::enter_network;
 
 const TENANT: &str = "liqo-tenant-donor";
+const NOT_FOR_TEAM_B: &str = "virtual node lease-7 is leased for another namespace: pods of team-b do not run on it";
 /// Name of the donor's API server in its signed key bundle.
 const SIGNED: &str = "203.0.113.10:6443";
 
@@ -55,6 +57,7 @@ pub(crate) async fn run(clusters: &RealClusters) {
     the_network_is_found(&origin, clusters).await;
     the_keys_are_exchanged(&origin, &donor).await;
     a_lease_is_a_node(&setting, &origin).await;
+    pods_of_other_namespaces_stay_off_the_node(&setting).await;
     finished_pods_make_room(&setting).await;
     a_node_recovers_from_a_cut_line(&setting, clusters).await;
     an_idle_node_serves_the_next_lease(&setting, &origin).await;
@@ -122,6 +125,37 @@ async fn a_lease_is_a_node(setting: &Setting, origin: &LiqoOrigin) {
     let kubelets = Api::<Pod>::namespaced(setting.origin.clone(), TENANT).list(&ListParams::default()).await.unwrap();
     let arguments = kubelets.items[0].spec.as_ref().unwrap().containers[0].args.clone().unwrap();
     assert!(arguments.contains(&"--enable-apiserver-support=false".to_owned()), "{arguments:?}");
+}
+
+/// Any user who may create pods can write the lease's selector and tolerations, or every toleration.
+async fn pods_of_other_namespaces_stay_off_the_node(setting: &Setting) {
+    let maps = Api::<ConfigMap>::namespaced(setting.origin.clone(), "comity-system");
+    maps.delete("comity-virtual-nodes", &DeleteParams::default()).await.unwrap();
+    let published = async || maps.get_opt("comity-virtual-nodes").await.unwrap().and_then(|map| map.data);
+    eventually("the ConfigMap is back", async || published().await.is_some()).await;
+    assert_eq!(published().await.unwrap()["lease-7"], "team-a");
+
+    let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-b");
+    let events = Api::<Event>::namespaced(setting.origin.clone(), "team-b");
+    let mut tolerant = setting::gpu_pod("lease-7", &[]);
+    tolerant["tolerations"] = json!([{ "operator": "Exists" }]);
+    for (name, spec) in [("thief", setting::gpu_pod("lease-7", &[])), ("tolerant", tolerant)] {
+        let pod = json!({ "metadata": { "name": name }, "spec": spec });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        let of_pod = ListParams::default().fields(&format!("involvedObject.name={name},reason=FailedScheduling"));
+        eventually("the scheduler may not bind the pod", async || {
+            let events = events.list(&of_pod).await.unwrap();
+            events.items.iter().filter_map(|event| event.message.as_deref()).any(|text| text.contains(NOT_FOR_TEAM_B))
+        })
+        .await;
+        assert_eq!(pods.get(name).await.unwrap().spec.unwrap().node_name, None);
+    }
+    let mut placed = setting::gpu_pod("lease-7", &[]);
+    placed["nodeName"] = json!("lease-7");
+    let pod = json!({ "metadata": { "name": "placed" }, "spec": placed });
+    let refused = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap_err();
+    assert!(refused.to_string().contains(NOT_FOR_TEAM_B), "{refused}");
+    pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await.unwrap();
 }
 
 /// Two pods on two GPUs finish; the next needs the share that they still hold at the donor.
@@ -209,6 +243,8 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
     assert!(!labels.contains_key("comity.dev/lease"), "{labels:?}");
     let pods = Api::<Pod>::namespaced(setting.origin.clone(), "team-a");
     assert!(pods.list(&ListParams::default().fields("spec.nodeName=lease-7")).await.unwrap().items.is_empty());
+    let maps = Api::<ConfigMap>::namespaced(setting.origin.clone(), "comity-system");
+    assert_eq!(maps.get("comity-virtual-nodes").await.unwrap().data.unwrap_or_default(), BTreeMap::new());
 
     let began = Instant::now();
     origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-9") }).await.unwrap();

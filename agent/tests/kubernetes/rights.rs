@@ -1,5 +1,6 @@
 //! Actions that a compromised agent must not be able to take.
 
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::RoleBinding;
@@ -7,6 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
+use crate::burst::{namespace, pods};
 use crate::cluster::{Cluster, eventually, pod, refusal};
 
 pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Cluster) {
@@ -63,4 +65,56 @@ pub(crate) async fn the_agent_is_held_to_the_namespaces_of_leases(cluster: &Clus
         refusal(accounts.create_token_request("default", &PostParams::default(), &TokenRequest::default()).await).0,
         403
     );
+}
+
+/// No admission policy applies to registrations of webhooks, so whoever may write one has every right in the cluster.
+pub(crate) async fn the_agent_registers_no_webhooks(cluster: &Cluster) {
+    let agent = cluster.agent.client();
+    let registrations = Api::<MutatingWebhookConfiguration>::all(agent.clone());
+    let (dry, apply) = (PostParams { dry_run: true, ..PostParams::default() }, PatchParams::apply("comity-agent"));
+    for name in ["comity-burst", "comity-lease-pods", "comity-remapped-addresses", "another"] {
+        let object = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": { "name": name }, "webhooks": [],
+        });
+        let refused = [
+            refusal(registrations.create(&dry, &serde_json::from_value(object.clone()).unwrap()).await),
+            refusal(registrations.patch(name, &apply.clone().dry_run(), &Patch::Apply(object)).await),
+            refusal(registrations.patch(name, &PatchParams::default(), &Patch::Merge(json!({}))).await),
+            refusal(registrations.delete(name, &DeleteParams::default().dry_run()).await),
+        ];
+        assert_eq!(refused.map(|(code, _)| code), [403; 4], "{name}");
+    }
+    // The certificate is the owner's, too: the agent only reads it.
+    let secrets = Api::<Secret>::namespaced(agent, "comity-system");
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "a": "b" } } }));
+    assert_eq!(refusal(secrets.patch("comity-agent-webhook", &PatchParams::default(), &label).await).0, 403);
+    assert_eq!(refusal(secrets.delete("comity-agent-webhook", &DeleteParams::default()).await).0, 403);
+    assert!(secrets.get_opt("comity-agent-webhook").await.is_ok());
+}
+
+pub(crate) async fn the_agent_may_change_only_what_a_burst_needs(cluster: &Cluster) {
+    namespace(cluster, "team-e", json!({})).await;
+    for name in ["research", "team-e"] {
+        pods(cluster, name).create(&PostParams::default(), &pod("victim", "nvidia.com/gpu", 1)).await.unwrap();
+    }
+    let agent = |namespace: &str| Api::<Pod>::namespaced(cluster.agent.client(), namespace);
+    let merge = PatchParams::default();
+    let note = Patch::Merge(json!({ "metadata": { "annotations": { "comity.dev/request": "req-1" } } }));
+    let (code, message) = refusal(agent("research").patch("victim", &merge, &note).await);
+    assert!((code == 403 || code == 422) && message.contains("comity.dev/offload"), "{code} {message}");
+    agent("team-e").patch("victim", &merge, &note).await.unwrap();
+    let image = json!({ "spec": { "containers": [{ "name": "work", "image": "example.invalid/evil:1" }] } });
+    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &Patch::Strategic(image)).await);
+    assert!(message.contains("may not change what a pod runs"), "{message}");
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "app": "service" } } }));
+    let (_, message) = refusal(agent("team-e").patch("victim", &merge, &label).await);
+    assert!(message.contains("labels"), "{message}");
+    let (_, message) = refusal(agent("team-e").delete("victim", &DeleteParams::default()).await);
+    assert!(message.contains("only pods that wait for a lease"), "{message}");
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(cluster.agent.client());
+    assert_eq!(refusal(webhooks.get("another").await).0, 403);
+    for name in ["research", "team-e"] {
+        pods(cluster, name).delete("victim", &DeleteParams::default().grace_period(0)).await.unwrap();
+    }
 }

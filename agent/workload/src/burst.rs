@@ -44,7 +44,7 @@ pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};
 pub use facts::requested_stores::RequestedStores;
-pub use gate_review::{GATE_WEBHOOK, GateReview};
+pub use gate_review::{GATE_WEBHOOK, GateReview, gate_registration};
 pub use note::Note;
 pub use plan::{BurstAction, Submission, plan};
 pub use requests::{RequestError, Requests};

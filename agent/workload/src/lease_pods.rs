@@ -20,8 +20,8 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
-use comity_agent_model::guest_labels::GuestLabels;
-use comity_agent_model::lease_id::{LEASE_LABEL, lease_of_namespace};
+use comity_agent_model::guest_labels::{RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, lease_of_namespace};
 use comity_runtime::Clock;
 use futures::future::BoxFuture;
 use http::StatusCode;
@@ -34,7 +34,7 @@ use tokio::sync::Mutex;
 
 use self::claims_in_use::ChosenClaims;
 use self::completion::{LeaseTerms, complete};
-use crate::webhook::Review;
+use crate::webhook::{Registration, Review};
 
 /// Name of the registration.
 pub const LEASE_PODS_WEBHOOK: &str = "comity-lease-pods";
@@ -47,15 +47,14 @@ const CHOSEN_FOR: Duration = Duration::from_secs(10);
 pub struct LeasePodsReview {
     client: Client,
     clock: Arc<dyn Clock>,
-    guests: GuestLabels,
     chosen: Mutex<ChosenClaims>,
 }
 
 impl LeasePodsReview {
-    /// A review for the cluster of `client`, whose namespaces of guests have the labels `guests`.
+    /// A review for the cluster of `client`.
     #[must_use]
-    pub fn new(client: Client, clock: Arc<dyn Clock>, guests: GuestLabels) -> Self {
-        Self { client, clock, guests, chosen: Mutex::default() }
+    pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
+        Self { client, clock, chosen: Mutex::default() }
     }
 
     async fn reviewed(&self, body: &[u8]) -> Result<AdmissionReview<DynamicObject>, String> {
@@ -119,54 +118,57 @@ fn difference(before: Option<&Pod>, after: &Pod) -> Result<json_patch::Patch, St
     Ok(json_patch::diff(&json(before)?, &json(Some(after))?))
 }
 
+/// The registration: pods of leases and other guests. It is the same whatever the agent's configuration: the agent
+/// labels the namespaces.
+#[must_use]
+pub fn lease_pods_registration() -> Registration {
+    let webhook = |name: &str, selectors: Value, conditions: Value| {
+        json!({
+            "name": name,
+            "failurePolicy": "Ignore",
+            "reinvocationPolicy": "IfNeeded",
+            "timeoutSeconds": COMPLETION_TIMEOUT_SECONDS,
+            "namespaceSelector": { "matchExpressions": selectors },
+            "matchConditions": conditions,
+            "rules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+                "scope": "Namespaced",
+            }],
+        })
+    };
+    let leases = json!([{ "key": LEASE_LABEL, "operator": "Exists" }]);
+    let remote = json!([
+        { "key": LEASE_LABEL, "operator": "DoesNotExist" },
+        { "key": REMOTE_CLUSTER_LABEL, "operator": "Exists" },
+    ]);
+    let on_several_nodes = json!([{
+        "name": "selects-nodes-of-a-lease",
+        "expression": format!(
+            "object.spec.?nodeSelector.orValue({{}}).exists(key, key.startsWith('{LEASE_RESOURCE_PREFIX}'))"
+        ),
+    }]);
+    // No pod is sent twice.
+    let with_void_devices = json!([
+        { "key": LEASE_LABEL, "operator": "DoesNotExist" },
+        { "key": VOID_DEVICES_LABEL, "operator": "In", "values": ["true"] },
+    ]);
+    let with_runtime_class = json!([
+        { "key": LEASE_LABEL, "operator": "DoesNotExist" },
+        { "key": VOID_DEVICES_LABEL, "operator": "NotIn", "values": ["true"] },
+        { "key": RUNTIME_CLASS_LABEL, "operator": "Exists" },
+    ]);
+    let webhooks = vec![
+        webhook("lease-pods.comity.dev", leases, json!([])),
+        webhook("virtual-node-pods.comity.dev", remote, on_several_nodes),
+        webhook("guest-pods.comity.dev", with_void_devices, json!([])),
+        webhook("runtime-class-pods.comity.dev", with_runtime_class, json!([])),
+    ];
+    Registration { name: LEASE_PODS_WEBHOOK, path: "/lease-pods", webhooks }
+}
+
 impl Review for LeasePodsReview {
-    fn name(&self) -> &'static str {
-        LEASE_PODS_WEBHOOK
-    }
-
-    fn path(&self) -> &'static str {
-        "/lease-pods"
-    }
-
-    fn webhooks(&self) -> Vec<Value> {
-        let webhook = |name: &str, selectors: Value, conditions: Value| {
-            json!({
-                "name": name,
-                "failurePolicy": "Ignore",
-                "reinvocationPolicy": "IfNeeded",
-                "timeoutSeconds": COMPLETION_TIMEOUT_SECONDS,
-                "namespaceSelector": { "matchExpressions": selectors },
-                "matchConditions": conditions,
-                "rules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
-                    "scope": "Namespaced",
-                }],
-            })
-        };
-        let leases = json!([{ "key": LEASE_LABEL, "operator": "Exists" }]);
-        let remote = json!([
-            { "key": LEASE_LABEL, "operator": "DoesNotExist" },
-            { "key": REMOTE_CLUSTER_LABEL, "operator": "Exists" },
-        ]);
-        let on_several_nodes = json!([{
-            "name": "selects-nodes-of-a-lease",
-            "expression": format!(
-                "object.spec.?nodeSelector.orValue({{}}).exists(key, key.startsWith('{LEASE_RESOURCE_PREFIX}'))"
-            ),
-        }]);
-        let mut webhooks = vec![
-            webhook("lease-pods.comity.dev", leases, json!([])),
-            webhook("virtual-node-pods.comity.dev", remote, on_several_nodes),
-        ];
-        // A remote namespace has all labels or none: its keeper writes them at once.
-        if let Some((label, value)) = self.guests.labels().into_iter().next() {
-            let guests = json!([
-                { "key": LEASE_LABEL, "operator": "DoesNotExist" },
-                { "key": label, "operator": "In", "values": [value] },
-            ]);
-            webhooks.push(webhook("guest-pods.comity.dev", guests, json!([])));
-        }
-        webhooks
+    fn registration(&self) -> Registration {
+        lease_pods_registration()
     }
 
     fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>> {

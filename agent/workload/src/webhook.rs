@@ -1,15 +1,17 @@
 //! The agent's admission webhooks: one HTTPS server with one certificate, and a registration for each review.
 //!
+//! The cluster's owner installs the registrations and the certificate (`comity-agent webhook install`). The agent only
+//! reads them, and says what is wrong: whoever may write a registration has every right in the cluster.
+//!
 //! API servers have no client certificate by default, so each path ends with a token that only the registration and the
 //! agent know. Other callers get no answer.
-//!
-//! The agent makes the certificates itself: a CA whose key is discarded after it signed one server certificate. Both
-//! are in a Secret, the CA also in the registrations, and replaced long before they expire.
 
 mod path_token;
 mod registration;
-mod secret;
 mod server;
+mod serving_secret;
+mod webhook_check;
+mod webhook_install;
 mod webhook_settings;
 
 use std::sync::Arc;
@@ -17,45 +19,33 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::https_server;
 use comity_runtime::Clock;
-use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use kube::Api;
 use kube::core::DynamicObject;
 use kube::core::admission::AdmissionReview;
-use kube::runtime::{WatchStreamExt as _, watcher};
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use server::Webhook;
 
-pub use registration::remove;
+pub use registration::Registration;
+pub use webhook_check::check_webhooks;
+pub use webhook_install::{Change, ChangeKind, Effect, Renewal, WebhookObjects, find_secret, install};
 pub use webhook_settings::WebhookSettings;
 
-/// How often the registrations are checked without an event.
-const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Pause after a failure.
-const WEBHOOK_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the Secret and the registrations are read.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Label of registrations of this agent's webhooks.
+const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "comity-agent");
+/// Remedy for everything that the owner installs.
+pub const INSTALL: &str = "the cluster's owner runs `comity-agent webhook install --config AGENT.YAML`";
 
 /// One kind of review, with a registration of its own.
 pub trait Review: Send + Sync {
-    /// Name of its MutatingWebhookConfiguration.
-    fn name(&self) -> &'static str;
+    /// The objects that the API server sends.
+    fn registration(&self) -> Registration;
 
-    /// Path at which the API server posts it, before the token.
-    fn path(&self) -> &'static str;
-
-    /// Its entries in `webhooks`, without `clientConfig`.
-    fn webhooks(&self) -> Vec<Value>;
-
-    /// Called once its registration is as [`webhooks`](Self::webhooks) was right before.
+    /// Called whenever its registration was found right.
     fn registered(&self) {}
-
-    /// Waits until [`webhooks`](Self::webhooks) may have changed.
-    fn changed(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::pending())
-    }
 
     /// Answers a review.
     ///
@@ -67,7 +57,7 @@ pub trait Review: Send + Sync {
 /// The reviews that the agent answers.
 pub type Reviews = Arc<[Box<dyn Review>]>;
 
-/// Serves reviews, and keeps certificates and registrations up to date, until stopped.
+/// Serves reviews with the owner's certificate until stopped, and logs what the owner has to do.
 pub async fn run(
     client: kube::Client,
     settings: WebhookSettings,
@@ -79,7 +69,7 @@ pub async fn run(
     let keeper = Keeper { client, settings, reviews, show, clock };
     let served = async {
         let listener = https_server::listen(keeper.settings.listen, "webhook.listen", keeper.clock.as_ref()).await;
-        tokio::join!(keeper.keep_registered(), https_server::serve(listener, shown));
+        tokio::join!(keeper.follow(), https_server::serve(listener, shown));
     };
     tokio::select! {
         () = stop.cancelled() => {}
@@ -96,49 +86,39 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps certificates and registrations up to date. Never ends.
-    async fn keep_registered(&self) {
-        let api = Api::<MutatingWebhookConfiguration>::all(self.client.clone());
-        let watched = self.reviews.iter().map(|review| {
-            let only = watcher::Config::default().fields(&format!("metadata.name={}", review.name()));
-            watcher(api.clone(), only).default_backoff().boxed()
-        });
-        let mut changes = futures::stream::select_all(watched);
-        let mut is_logged = false;
+    /// Follows the Secret, and compares the registrations with it. Never ends.
+    async fn follow(&self) {
+        let mut last = None;
         loop {
-            let pause = match self.update().await {
-                Ok(()) => {
-                    if !is_logged {
-                        tracing::info!(listen = %self.settings.listen, "the admission webhooks are registered");
-                    }
-                    is_logged = true;
-                    CHECK_INTERVAL
+            let now = self.update().await;
+            if last.as_ref() != Some(&now) {
+                match &now {
+                    Ok(()) => tracing::info!(listen = %self.settings.listen, "the admission webhooks are registered"),
+                    Err(problem) => tracing::warn!(problem, "the admission webhooks need the cluster's owner"),
                 }
-                Err(error) => {
-                    tracing::warn!(error, "the admission webhooks cannot be set up yet");
-                    WEBHOOK_RETRY_INTERVAL
-                }
-            };
-            tokio::select! {
-                () = self.clock.sleep(pause) => {}
-                _ = futures::future::select_all(self.reviews.iter().map(|review| review.changed())) => {}
-                Some(_) = changes.next() => {}
             }
+            last = Some(now);
+            self.clock.sleep(CHECK_INTERVAL).await;
         }
     }
 
     async fn update(&self) -> Result<(), String> {
-        let certificates = secret::ensure(&self.client, &self.settings, self.clock.now()).await?;
-        // Callers trust the new CA before the new certificate is shown, and the old CA while it is valid.
-        for review in self.reviews.iter() {
-            registration::ensure(&self.client, &self.settings, review.as_ref(), &certificates).await?;
-        }
-        if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&certificates)) {
-            let webhook = Webhook::new(&certificates, Arc::clone(&self.reviews))
-                .map_err(|error| format!("{error}; delete Secret {} to have them made again", secret::SECRET))?;
+        let secret = serving_secret::load(&self.client, &self.settings).await?;
+        if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&secret)) {
+            let webhook = Webhook::new(&secret, Arc::clone(&self.reviews))
+                .map_err(|error| format!("Secret {}: {error}; {INSTALL}", serving_secret::SECRET))?;
             self.show.send_replace(Some(Arc::new(webhook)));
         }
-        self.reviews.iter().for_each(|review| review.registered());
-        Ok(())
+        let mut result = Ok(());
+        for review in self.reviews.iter() {
+            let registrations = [review.registration()];
+            let now = self.clock.now();
+            match webhook_check::check_registered(&self.client, &self.settings, &registrations, &secret, now).await {
+                Ok(()) => review.registered(),
+                Err(problem) => result = result.and(Err(problem)),
+            }
+        }
+        result?;
+        webhook_check::check_end(&self.settings, &secret, self.clock.now())
     }
 }

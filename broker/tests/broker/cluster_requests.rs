@@ -117,7 +117,7 @@ async fn a_lease_that_a_person_requested_is_not_the_clusters_to_release() {
     let release = |key: &str| v1::ReleaseLeaseRequest { lease: lease.clone(), idempotency_key: key.to_owned() };
     let by_cluster = LeaseServiceClient::new(federation.channel(&origin.pem)).release_lease(release("c")).await;
     assert_refused(by_cluster, Code::PermissionDenied, "lease", &lease);
-    let by_alice = LeaseServiceClient::new(alice).release_lease(release("r")).await.unwrap();
+    let by_alice = LeaseServiceClient::new(alice).release_lease(release("b")).await.unwrap();
     assert_eq!(by_alice.into_inner().lease.unwrap().end_reason(), v1::EndReason::Released);
 }
 

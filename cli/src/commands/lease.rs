@@ -7,12 +7,14 @@ use comity_proto::v1::lease_service_client::LeaseServiceClient;
 mod get_lease;
 mod kubeconfig;
 mod local_api;
+mod release;
 mod renew;
 mod secret;
 
 pub(crate) use get_lease::get_lease;
 pub use kubeconfig::KubeconfigArgs;
 pub(crate) use local_api::fetch_kubeconfig;
+pub use release::LeaseReleaseArgs;
 pub use renew::LeaseRenewArgs;
 pub(crate) use secret::kube_client;
 
@@ -33,10 +35,6 @@ const LEASE_SHOW_EXAMPLES: &str = "\
 Examples:
   comity lease show lease-7
 ";
-const RELEASE_EXAMPLES: &str = "\
-Examples:
-  comity lease release lease-7         also deletes everything in its namespace on the donor
-";
 const CHECKPOINTED_EXAMPLES: &str = "\
 Examples:
   comity lease show lease-7            see whether it is being reclaimed, and its deadline
@@ -56,7 +54,6 @@ pub enum LeaseCommand {
     #[command(after_help = LEASE_SHOW_EXAMPLES)]
     Show(LeaseShowArgs),
     /// Release a lease before it expires
-    #[command(after_help = RELEASE_EXAMPLES)]
     Release(LeaseReleaseArgs),
     /// Start a new term now
     Renew(LeaseRenewArgs),
@@ -91,17 +88,6 @@ pub struct LeaseShowArgs {
     lease: String,
 }
 
-/// `comity lease release`.
-#[derive(Debug, Args)]
-pub struct LeaseReleaseArgs {
-    /// Lease, as in lease-7
-    #[arg(add = known_ids::leases())]
-    lease: String,
-    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
-}
-
 /// `comity lease checkpointed`.
 #[derive(Debug, Args)]
 pub struct CheckpointedArgs {
@@ -123,14 +109,7 @@ impl LeaseCommand {
             Self::List(args) => return args.run(session).await,
             Self::Kubeconfig(args) => return args.run(session).await,
             Self::Show(args) => get_lease(session, &args.lease).await?,
-            Self::Release(args) => {
-                let request = v1::ReleaseLeaseRequest {
-                    lease: args.lease.clone(),
-                    idempotency_key: idempotency_key(args.idempotency_key.as_deref()),
-                };
-                let mut client = LeaseServiceClient::new(session.channel()?);
-                call(client.release_lease(request)).await?.lease.unwrap_or_default().into()
-            }
+            Self::Release(args) => args.run(session).await?,
             Self::Checkpointed(args) => {
                 let request = v1::CheckpointLeaseRequest {
                     lease: args.lease.clone(),

@@ -18,6 +18,8 @@ use crate::failure::Failure;
 /// Simulated nodes of the donor: Kubernetes schedules and counts pods there, but runs no containers.
 const DONOR_NODES: [&str; 2] = ["gpu-1", "gpu-2"];
 const GPUS_PER_NODE: u32 = 8;
+/// Policies without which a donor lends nothing.
+const ADMISSION: &str = include_str!("../../../deploy/agent/admission.yaml");
 /// Limit until the namespace controller has removed a namespace.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
 
@@ -59,6 +61,7 @@ impl KubernetesClusters {
             ControlPlane::start(&binaries, config(DONOR, donor_nodes)),
         )
         .map_err(|error| failed(&error))?;
+        donor.kubectl_with_input(&["apply", "-f", "-"], ADMISSION).await.map_err(|error| failed(&error))?;
         timeline.note(&format!("control planes ready after {} ms", began.elapsed().as_millis()));
         let started = vec![origin, donor];
         Ok(Self { kubeconfigs: started.iter().map(ControlPlane::admin_kubeconfig_path).collect(), started })

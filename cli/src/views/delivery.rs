@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use serde::Serialize;
 
 /// Taint of every Liqo virtual node.

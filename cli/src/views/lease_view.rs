@@ -149,6 +149,11 @@ impl Lease {
         is_over(self.state)
     }
 
+    /// It with its GPUs and donor, as in "lease-7 (3 frontier on centre)".
+    pub(crate) fn with_place(&self) -> String {
+        format!("{} ({} on {})", self.id, self.gpus.summary(), self.donor.as_deref().unwrap_or("a donor"))
+    }
+
     /// When it expires unless renewed; none once it ends.
     pub(crate) fn expiry_ms(&self) -> Option<u64> {
         self.expires_at_ms.filter(|_| !is_over(self.state))

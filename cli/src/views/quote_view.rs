@@ -62,7 +62,7 @@ impl Quote {
         match &self.enforces {
             None => "",
             Some(parts) if parts.contains(&"devices") => "enforced",
-            Some(_) => "not enforced: the kubelet chooses the devices",
+            Some(_) => "not enforced: the donor's cluster chooses the devices",
         }
     }
 }
@@ -133,7 +133,7 @@ mod tests {
             (quote.table(0).to_string(), serde_json::to_value(&quote).expect("plain data serialises"))
         };
         let (table, json) = of(None);
-        assert!(table.contains("not enforced: the kubelet chooses the devices"), "{table}");
+        assert!(table.contains("not enforced: the donor's cluster chooses the devices"), "{table}");
         assert_eq!(json["enforces"], serde_json::json!([]));
         let (table, json) = of(Some(v1::Enforcement { devices: true, numa: true }));
         assert!(table.contains("enforced\n") && !table.contains("kubelet"), "{table}");

@@ -21,7 +21,7 @@ const LEASE_LABEL: &str = "comity.dev/lease";
 pub(super) const GPU: &str = "nvidia.com/gpu";
 /// Before a lease's id: the resource of its nodes, and the one that counts its GPUs there.
 pub(super) const OPEN_LEASE: &str = "lease.comity.dev/";
-const LEASED_GPUS: &str = "gpus.lease.comity.dev/";
+pub(super) const LEASED_GPUS: &str = "gpus.lease.comity.dev/";
 /// How often over-committed nodes are looked at while nothing changes.
 const NODE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 

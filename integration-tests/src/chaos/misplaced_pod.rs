@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::grants::{GPU, OPEN_LEASE, SharedLedger, with};
+use super::grants::{GPU, LEASED_GPUS, OPEN_LEASE, SharedLedger, with};
 use super::retried::retried;
 
 /// A pod of a fault.
@@ -124,6 +124,11 @@ impl MisplacedPod {
     /// Makes the pod and binds it; false if its lease ended meanwhile.
     async fn bind(&self, namespace: &str, gpus: u64, node: &str) -> Result<bool> {
         let pods = self.pods(namespace);
+        let mut limits = BTreeMap::from([(GPU.to_owned(), gpus.to_string())]);
+        // A policy demands it in leases on several nodes, as the agent's webhook would add it.
+        if let Some(lease) = namespace.strip_prefix("comity-") {
+            limits.insert(format!("{LEASED_GPUS}{lease}"), gpus.to_string());
+        }
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "name": self.name },
             "spec": {
@@ -135,7 +140,7 @@ impl MisplacedPod {
                 "containers": [{
                     "name": "work", "image": "registry.example/work:1",
                     "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-                    "resources": { "limits": { GPU: gpus.to_string() } },
+                    "resources": { "limits": limits },
                 }],
             },
         }))?;

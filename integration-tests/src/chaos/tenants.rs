@@ -142,7 +142,7 @@ impl Tenant {
         }
         let releases = matches!(intent, Intent::Release(_));
         if releases {
-            self.end(&["lease", "release", lease]).await?;
+            self.end(&["lease", "release", "--yes", lease]).await?;
         }
         Ok(releases)
     }

@@ -12,6 +12,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use super::chaos_policy::{cluster_id, write_policy};
 use super::federation_faults::Shape;
 use super::relay::Line;
+use crate::apply_admission;
 use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
 
 /// Nodes of a donor.
@@ -135,7 +136,10 @@ async fn control_planes(shape: Shape, folder: &Path) -> Result<Vec<ControlPlane>
         let binaries = &binaries;
         async move {
             eprintln!("control plane of {id}");
-            ControlPlane::start(binaries, config).await.with_context(|| format!("control plane of {id}"))
+            let plane = ControlPlane::start(binaries, config).await;
+            let plane = plane.with_context(|| format!("control plane of {id}"))?;
+            apply_admission(&plane).await?;
+            anyhow::Ok(plane)
         }
     };
     futures::stream::iter(0..shape.control_planes).map(start).buffered(STARTING_AT_ONCE).try_collect().await

@@ -8,8 +8,8 @@ use comity_agent_kubernetes::dynamic_resources::{
     ClaimFacts, DevicePools, GpuClass, LeasedDevice, PublishedGpu, SliceFacts, order,
 };
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::lease::placement::{NodePlacement, WHOLE_MILLI};
-use comity_agent_model::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::node_id::NodeSalt;
 use k8s_openapi::api::resource::v1::{
     CELDeviceSelector, DeviceClaim, DeviceClass, DeviceRequest, DeviceSelector, ExactDeviceRequest, ResourceClaim,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_kubernetes::hami::HamiShare;
 use comity_agent_model::guest_labels::GuestLabels;
-use comity_agent_model::lease_id::{
+use comity_agent_model::lease::lease_id::{
     DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, namespace_name,
 };
 use k8s_openapi::ByteString;

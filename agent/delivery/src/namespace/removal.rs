@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::namespace_name;
+use comity_agent_model::lease::lease_id::namespace_name;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::RoleBinding;

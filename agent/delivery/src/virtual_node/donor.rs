@@ -7,6 +7,7 @@ use std::time::Duration;
 use comity_agent_liqo::donor::{Grant, Grants, LiqoDonor, Minted};
 use comity_agent_liqo::{Challenge, IdentityParams, LiqoPeer, TENANT_NAMESPACE_PREFIX, TenantRequest};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::node_id::NodeSalt;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 
 use super::{LentNode, VirtualNodeDonor, granted};
 use crate::DonorLease;
+use crate::guest_policies::{GuestPolicies, GuestPolicy};
 use crate::lease_nodes::LeaseNodes;
 use crate::lease_sharing::LeaseSharing;
 
@@ -28,6 +30,14 @@ pub struct NodeLender {
     in_force: watch::Receiver<Arc<Grants>>,
     /// Whether the agent's webhook has pods counted on each node of a lease.
     counts_by_node: bool,
+    /// `None` in tests.
+    guests: Option<LabelledGuests>,
+}
+
+/// Labels of guests' namespaces, with the check of the policies that read them.
+struct LabelledGuests {
+    labels: GuestLabels,
+    policies: GuestPolicies,
 }
 
 impl NodeLender {
@@ -39,7 +49,13 @@ impl NodeLender {
         salt: NodeSalt,
         in_force: watch::Receiver<Arc<Grants>>,
     ) -> Self {
-        Self { liqo, nodes: LeaseNodes::new(client, salt), in_force, counts_by_node: false }
+        Self { liqo, nodes: LeaseNodes::new(client, salt), in_force, counts_by_node: false, guests: None }
+    }
+
+    /// Lends only while the policies that these labels need are there.
+    #[must_use]
+    pub fn with_guest_labels(self, labels: GuestLabels, policies: GuestPolicies) -> Self {
+        Self { guests: Some(LabelledGuests { labels, policies }), ..self }
     }
 
     /// Lends several nodes to a lease, too: the agent's webhook runs, without which the policies refuse such pods.
@@ -128,6 +144,11 @@ impl VirtualNodeDonor for NodeLender {
         lease: &'a DonorLease,
     ) -> BoxFuture<'a, Result<LentNode, DeliveryError>> {
         Box::pin(async move {
+            if let Some(LabelledGuests { labels, policies }) = &self.guests {
+                for policy in GuestPolicy::of_labels(labels) {
+                    policies.check(policy).await?;
+                }
+            }
             let resources = granted(lease)?;
             check_parts(lease, &self.nodes.sharing(lease).await?)?;
             if lease.placement.nodes.len() > 1 {

@@ -1,5 +1,7 @@
 //! Restarts, replacement and the end.
 
+use comity_agent_model::boot_time::BootTime;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,7 +103,7 @@ async fn a_second_gateway_takes_over_and_a_fenced_one_is_mute() {
     let peering = Peering::new("p");
     let origin_fabric = fabric().await;
     let fence = Fence::closed();
-    fence.extend_until(Instant::now() + Duration::from_secs(60));
+    fence.extend_until(BootTime::now() + Duration::from_secs(60));
     let first = Fabric::bind_fenced(listening(loopback(0)), fence.clone()).await.unwrap();
     let second = fabric().await;
     let both = [first.local_addr(), second.local_addr()];

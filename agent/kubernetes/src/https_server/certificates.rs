@@ -7,11 +7,13 @@ use comity_runtime::SecretString;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-/// How long they are valid.
+/// How long certificates are valid that the agent makes for itself.
 pub const LIFE: Duration = Duration::from_secs(90 * 86_400);
 /// Clocks of hosts may differ.
 const SKEW: Duration = Duration::from_secs(24 * 3_600);
@@ -28,10 +30,10 @@ pub struct Certificates {
     pub key_pem: SecretString,
 }
 
-/// Makes a CA, which is published together with the previous one, and a certificate for `host`.
-pub fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, rcgen::Error> {
+/// Makes a CA, which is published together with the previous one, and a certificate for `host`, both for `life`.
+pub fn make(host: &str, old_ca: &str, now: SystemTime, life: Duration) -> Result<Certificates, rcgen::Error> {
     let validity = |params: &mut CertificateParams| {
-        (params.not_before, params.not_after) = ((now - SKEW).into(), (now + LIFE).into());
+        (params.not_before, params.not_after) = ((now - SKEW).into(), (now + life).into());
     };
     let mut ca = CertificateParams::default();
     // Two CAs of one name would be confused with each other.
@@ -56,6 +58,28 @@ pub fn make(host: &str, old_ca: &str, now: SystemTime) -> Result<Certificates, r
         old_ca.split_inclusive("-----END CERTIFICATE-----").filter(|pem| pem.contains(begin)).take(PUBLISHED_CAS - 1);
     let ca_pem = published.fold(ca_pem, |all, pem| format!("{all}{}\n", pem.trim()));
     Ok(Certificates { ca_pem, chain_pem, key_pem: SecretString::new(key.serialize_pem()) })
+}
+
+/// Checks, as a client that trusts `ca_pem` does, that a chain is for `host` and valid at a time.
+///
+/// # Errors
+/// The reason for which the client would refuse it.
+pub fn verify(chain_pem: &str, ca_pem: &str, host: &str, at: SystemTime) -> Result<(), String> {
+    let certificates = |pem: &str| {
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+        all.map_err(|error| format!("a certificate cannot be read: {error}"))
+    };
+    let chain = certificates(chain_pem)?;
+    let [server, intermediates @ ..] = &chain[..] else { return Err("there is no certificate".to_owned()) };
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(certificates(ca_pem)?);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| format!("the CA certificates cannot be used: {error}"))?;
+    let name = ServerName::try_from(host).map_err(|_| format!("{host:?} is no host name"))?;
+    let at = UnixTime::since_unix_epoch(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+    verifier.verify_server_cert(server, intermediates, &name, &[], at).map(drop).map_err(|error| error.to_string())
 }
 
 /// TLS with `certificates`; with a `verifier`, clients must show a certificate.
@@ -93,18 +117,33 @@ mod tests {
     fn a_new_ca_is_published_with_the_previous_one_only() {
         let now = SystemTime::now();
         let count = |pem: &str| pem.matches("BEGIN CERTIFICATE").count();
-        let first = make("agent.comity-system.svc", "", now).unwrap();
-        let second = make("agent.comity-system.svc", &first.ca_pem, now + LIFE / 2).unwrap();
-        let third = make("agent.comity-system.svc", &second.ca_pem, now + LIFE).unwrap();
+        let first = make("agent.comity-system.svc", "", now, LIFE).unwrap();
+        let second = make("agent.comity-system.svc", &first.ca_pem, now + LIFE / 2, LIFE).unwrap();
+        let third = make("agent.comity-system.svc", &second.ca_pem, now + LIFE, LIFE).unwrap();
         assert_eq!([count(&first.ca_pem), count(&second.ca_pem), count(&third.ca_pem)], [1, 2, 2]);
         assert!(second.ca_pem.contains(first.ca_pem.trim()) && !third.ca_pem.contains(first.ca_pem.trim()));
     }
 
     #[test]
+    fn a_chain_is_verified_as_clients_do() {
+        let now = SystemTime::now();
+        let [own, others] = [(); 2].map(|()| make("10.0.0.1", "", now, LIFE).unwrap());
+        assert_eq!(verify(&own.chain_pem, &own.ca_pem, "10.0.0.1", now), Ok(()));
+        for (ca_pem, host, at) in [
+            (&others.ca_pem, "10.0.0.1", now),
+            (&own.ca_pem, "10.0.0.2", now),
+            (&own.ca_pem, "10.0.0.1", now + LIFE + SKEW),
+            (&String::new(), "10.0.0.1", now),
+        ] {
+            assert!(verify(&own.chain_pem, ca_pem, host, at).is_err(), "{host}");
+        }
+    }
+
+    #[test]
     fn a_key_that_is_not_the_certificate_s_is_refused() {
         let now = SystemTime::now();
-        let good = make("agent.comity-system.svc", "", now).unwrap();
-        let other = make("agent.comity-system.svc", "", now).unwrap();
+        let good = make("agent.comity-system.svc", "", now, LIFE).unwrap();
+        let other = make("agent.comity-system.svc", "", now, LIFE).unwrap();
         assert!(server_config(&good, None).is_ok());
         let mixed = Certificates { key_pem: other.key_pem, ..good };
         assert!(server_config(&mixed, None).unwrap_err().contains("together"));

@@ -98,7 +98,8 @@ async fn update(
     if !shown.as_ref().is_some_and(is_good) {
         let host = format!("{}.{}.svc", settings.service.name, settings.service.namespace);
         // The key exists only in this process: each start makes a new one and registers its CA.
-        let fresh = make_certificates(&host, "", now).map_err(|error| format!("no certificate for {host}: {error}"))?;
+        let fresh =
+            make_certificates(&host, "", now, LIFE).map_err(|error| format!("no certificate for {host}: {error}"))?;
         let served = MetricsApi::new(&fresh, front_proxy.clone(), Arc::clone(answers))?;
         registration::ensure(client, &settings.service, &fresh.ca_pem).await?;
         show.send_replace(Some(Arc::new(served)));

@@ -8,6 +8,7 @@
 //! count as consumers.
 
 mod cel;
+mod container_resources;
 mod expressions;
 mod pods;
 mod terms;

@@ -1,6 +1,8 @@
 //! Writes and watches the admission policies, and publishes whether they are in force. Otherwise nothing may be lent.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod seen_objects;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use tokio::time::Instant;
 use super::grants::Grants;
 use super::pace::Pace;
 use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
-use super::slice::is_empty;
+use seen_objects::{SeenObjects, is_as_wanted, kind, text};
 
 /// API servers look for changed policies once a second, and then compile them.
 const TAKES_EFFECT: Duration = Duration::from_secs(3);
@@ -29,8 +31,6 @@ const BINDING: &str = "ValidatingAdmissionPolicyBinding";
 const TERMS: &str = "ConfigMap";
 
 type Health = Result<(), String>;
-/// Kind and name.
-type ObjectKey = (String, String);
 /// An event of a watch, with the kind of its object.
 type WatchEvent = (&'static str, watcher::Result<Event<DynamicObject>>);
 
@@ -53,9 +53,8 @@ impl PolicyKeeper {
             settings,
             publish,
             publish_in_force,
-            seen: BTreeMap::new(),
+            seen: SeenObjects::default(),
             listed: BTreeSet::new(),
-            terms_written: None,
             in_effect_at: None,
             pace: Pace::default(),
         };
@@ -86,12 +85,9 @@ struct Keeping {
     settings: PolicySettings,
     publish: watch::Sender<Health>,
     publish_in_force: watch::Sender<Arc<Grants>>,
-    /// The objects at the API server, with their versions: events may show versions older than our last write.
-    seen: BTreeMap<ObjectKey, (u64, Value)>,
+    seen: SeenObjects,
     /// Kinds whose list has been read.
     listed: BTreeSet<&'static str>,
-    /// The ConfigMap as last written: any difference was made by others.
-    terms_written: Option<Value>,
     /// When the policies written last take effect.
     in_effect_at: Option<Instant>,
     pace: Pace,
@@ -136,16 +132,16 @@ impl Keeping {
         match event {
             Ok(Event::Init) => {
                 self.listed.remove(kind);
-                self.seen.retain(|(of, _), _| of != kind);
+                self.seen.forget_kind(kind);
             }
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                self.remember((kind.to_owned(), object.name_any()), &object);
+                self.seen.remember((kind.to_owned(), object.name_any()), version(&object), content(&object));
             }
             Ok(Event::InitDone) => {
                 self.listed.insert(kind);
             }
             Ok(Event::Delete(object)) => {
-                self.seen.remove(&(kind.to_owned(), object.name_any()));
+                self.seen.forget(&(kind.to_owned(), object.name_any()));
             }
             Err(error) => {
                 tracing::warn!(kind, %error, "a watch of the admission policies failed and restarts");
@@ -157,25 +153,19 @@ impl Keeping {
         }
     }
 
-    fn remember(&mut self, key: ObjectKey, object: &DynamicObject) {
-        let version = version(object);
-        if self.seen.get(&key).is_none_or(|(known, _)| version >= *known) {
-            self.seen.insert(key, (version, content(object)));
-        }
-    }
-
     /// Compares, logs differences and corrects them. Returns the time of the next attempt, if one is needed.
     async fn settle(&mut self, grants: &Grants) -> Option<Instant> {
         let wanted = policy_objects(&self.settings, grants);
-        let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.holds(object)).collect();
+        self.seen.note_agreement(&wanted);
+        let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.seen.holds(object)).collect();
         if wrong.is_empty() {
             self.report_healthy(grants);
             return None;
         }
         let broken: Vec<String> =
-            wrong.iter().filter(|object| !self.is_our_own_change(object)).map(|object| name(object)).collect();
+            wrong.iter().filter(|object| !self.seen.is_our_own_change(object)).map(|object| name(object)).collect();
         if !broken.is_empty() {
-            self.report_unhealthy(format!("missing or altered: {}; they are being restored", broken.join(", ")));
+            self.report_broken(&broken);
         }
         if let Some(due) = self.pace.due().filter(|due| *due > Instant::now() && !broken.is_empty()) {
             return Some(due);
@@ -195,6 +185,18 @@ impl Keeping {
             self.report_healthy(grants);
         }
         None
+    }
+
+    fn report_broken(&self, broken: &[String]) {
+        let names = broken.join(", ");
+        if self.seen.was_complete() {
+            return self.report_unhealthy(format!("missing or altered: {names}; they are being restored"));
+        }
+        let text = format!("not written yet: {names}");
+        if *self.publish.borrow() != Err(text.clone()) {
+            tracing::info!(objects = names, "this agent's admission policies are missing or differ; they are written");
+            self.publish.send_modify(|health| *health = Err(text));
+        }
     }
 
     fn report_unhealthy(&self, text: String) {
@@ -228,16 +230,6 @@ impl Keeping {
         });
     }
 
-    fn holds(&self, wanted: &Value) -> bool {
-        self.seen.get(&key(wanted)).is_some_and(|(_, seen)| is_as_wanted(seen, wanted))
-    }
-
-    /// Whether the ConfigMap is as last written, and only the leases changed.
-    fn is_our_own_change(&self, wanted: &Value) -> bool {
-        kind(wanted) == TERMS
-            && self.seen.get(&key(wanted)).is_some_and(|(_, seen)| Some(seen) == self.terms_written.as_ref())
-    }
-
     /// Applies the object; replaces it if fields that somebody else added remain.
     async fn write(&mut self, wanted: &Value) -> Result<(), CallError> {
         let api = self.api(wanted);
@@ -252,12 +244,10 @@ impl Keeping {
             written = within_limit(api.replace(name, &parameters, &whole)).await?;
         }
         tracing::info!(kind = kind(wanted), name, "wrote an object of the admission policies");
-        if kind(wanted) == TERMS {
-            self.terms_written = Some(content(&written));
-        } else {
+        if kind(wanted) != TERMS {
             self.in_effect_at = Some(Instant::now() + TAKES_EFFECT);
         }
-        self.remember(key(wanted), &written);
+        self.seen.note_write(wanted, version(&written), content(&written));
         Ok(())
     }
 
@@ -283,63 +273,11 @@ fn resource(kind: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
 }
 
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn kind(object: &Value) -> &str {
-    text(object, "/kind")
-}
-
 fn name(object: &Value) -> String {
     format!("{} {}", kind(object), text(object, "/metadata/name"))
-}
-
-fn key(object: &Value) -> ObjectKey {
-    (kind(object).to_owned(), text(object, "/metadata/name").to_owned())
 }
 
 /// The part of an object that is compared.
 fn content(object: &DynamicObject) -> Value {
     ["spec", "data"].iter().find_map(|part| object.data.get(*part)).cloned().unwrap_or_default()
-}
-
-/// Whether an object's content is exactly as wanted; empty fields do not count.
-fn is_as_wanted(seen: &Value, wanted: &Value) -> bool {
-    let wanted = wanted.get("spec").or_else(|| wanted.get("data"));
-    wanted.is_some_and(|wanted| without_empty(seen) == without_empty(wanted))
-}
-
-fn without_empty(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => Value::Object(
-            fields
-                .iter()
-                .map(|(name, value)| (name.clone(), without_empty(value)))
-                .filter(|(_, value)| !is_empty(value))
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.iter().map(without_empty).collect()),
-        other => other.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn any_addition_or_change_counts_and_empty_fields_do_not() {
-        let wanted = json!({ "spec": { "failurePolicy": "Fail", "matchConstraints": { "namespaceSelector": {} }, "list": [{ "a": 1 }] } });
-        let seen = |text: Value| is_as_wanted(&text, &wanted);
-        assert!(seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1, "b": null }], "auditAnnotations": [] })));
-        assert!(!seen(json!({ "failurePolicy": "Ignore", "list": [{ "a": 1 }] })));
-        assert!(!seen(json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }, { "a": 2 }] })));
-        assert!(!seen(
-            json!({ "failurePolicy": "Fail", "list": [{ "a": 1 }], "matchConditions": [{ "expression": "false" }] })
-        ));
-        assert!(!is_as_wanted(&json!({}), &json!({})));
-    }
 }

@@ -6,7 +6,7 @@
 
 use comity_agent_kubernetes::call::{call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::Patch;
 use kube::core::DynamicObject;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_types::LeaseId;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
@@ -55,10 +55,10 @@ impl LiqoOrigin {
         };
         let Some(held) = found.as_ref().map(HeldSlice::of) else { return Ok(()) };
         let is_empty = self.drain(&held, &lease_id.to_string()).await?;
-        if is_empty && self.keep_idle(&held).await? {
-            return Ok(());
+        if !(is_empty && self.keep_idle(&held).await?) {
+            self.take_down(&held).await?;
         }
-        self.take_down(&held).await
+        self.publish_node_namespaces().await
     }
 
     /// Removes a slice with its dependent objects.

@@ -1,7 +1,8 @@
 //! Maintains virtual nodes while they are used, where Liqo does not.
 //!
 //! A finished pod uses its share of the lease until its shadow on the donor is deleted. And after a network failure a
-//! virtual node stays not ready for up to a minute longer, during which Services leave out its pods.
+//! virtual node stays not ready for up to a minute longer, during which Services leave out its pods. Nor does Liqo tie a
+//! virtual node to a namespace.
 
 mod donor_api;
 mod finished;
@@ -48,6 +49,7 @@ impl LiqoOrigin {
                 nodes::follow(self.client.clone(), publish),
                 keeper::keep_all(self.clone(), line, nodes.clone()),
                 release::run(self.clone(), settings, nodes),
+                self.clone().keep_node_namespaces(),
             )
         };
         tokio::select! {

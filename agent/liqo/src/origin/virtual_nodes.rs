@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_policy::quantity::nano as quantity_nano;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Node};
@@ -59,6 +59,7 @@ impl LiqoOrigin {
             None => check_new(request)?,
         }
         dynamic::apply(&slices, &objects::slice(peer, request)).await?;
+        self.publish_node_namespaces().await?;
         // While a slice is idle, the donor denies it.
         let denial = if is_own(request) { Denial::Final } else { Denial::MayBeOld };
         let operation = format!("wait for cluster {} to grant ResourceSlice {name}", peer.liqo_id);

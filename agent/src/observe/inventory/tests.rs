@@ -147,6 +147,28 @@ fn pods_of_leases_are_not_local_use_and_all_others_are() {
 }
 
 #[test]
+fn pods_beyond_their_lease_are_local_use_only_of_capacity_that_nobody_leased() {
+    for (leased_to_another, local) in [(0, 3), (1, 2), (2, 1), (3, 0)] {
+        let mut guests = one_lease();
+        let leases = Arc::make_mut(&mut guests.leases);
+        let part = |gpus: u64| {
+            let amounts = BTreeMap::from([("nvidia.com/gpu".to_owned(), gpus), ("cpu".to_owned(), gpus * 1_000)]);
+            BTreeMap::from([(TEST_SALT.node_id("gpu-1"), amounts)])
+        };
+        leases.get_mut(&LeaseId(1)).unwrap().nodes = part(4);
+        let other = LentLease { nodes: part(leased_to_another), ..leases[&LeaseId(1)].clone() };
+        leases.insert(LeaseId(2), other);
+        let pods = [
+            raw_pod("research", "own", "gpu-1", "nvidia.com/gpu", 1),
+            raw_pod("comity-lease-1", "greedy", "gpu-1", "nvidia.com/gpu", 7),
+        ];
+        let node = &look_with(&[raw_node("gpu-1")], &pods, &guests, &LocalReserve::default()).nodes[0];
+        let used = local_use(node).iter().filter(|milli| **milli > 0).count();
+        assert_eq!(used, 1 + local, "{leased_to_another} of 8 GPUs are another lease's");
+    }
+}
+
+#[test]
 fn finished_pods_hold_nothing_and_terminating_ones_still_do() {
     let mut finished = raw_pod("research", "a", "gpu-1", "nvidia.com/gpu", 8);
     finished["status"]["phase"] = json!("Succeeded");

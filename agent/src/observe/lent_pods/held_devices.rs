@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_agent_kubernetes::dynamic_resources::AllocatedDevice;
 use comity_agent_kubernetes::gpu_resource::counts_gpus;
 use comity_agent_kubernetes::pod_resources::{DeviceUnit, PodName};
-use comity_types::LeaseId;
+use comity_agent_model::lent::PodOwners;
 
 use super::Guests;
 use crate::devices::{DeviceHolder, DevicePages, DeviceTable, HolderOwner, ReadPage, ReaderCounts};
@@ -25,7 +25,7 @@ pub(crate) trait FindPod {
 
 /// Who holds each device of the read nodes, and each device of a DRA driver.
 pub(crate) fn table(pages: &DevicePages, pods: &impl FindPod, guests: &Guests, dra: &DraDevices) -> DeviceTable {
-    let users = guests.users();
+    let owners = PodOwners::of(&guests.leases);
     let mut table = DeviceTable::of_round(ReaderCounts { read: pages.nodes.len(), failed: pages.failed });
     for (node, ReadPage { devices, .. }) in &pages.nodes {
         for unit in &devices.offered {
@@ -33,7 +33,7 @@ pub(crate) fn table(pages: &DevicePages, pods: &impl FindPod, guests: &Guests, d
         }
         for (name, units) in &devices.held {
             let pod = pods.find(name).filter(|pod| *pod.node == **node);
-            let owner = pod.map_or(HolderOwner::Gone, |pod| guests.owner_of(pod, &users));
+            let owner = pod.map_or(HolderOwner::Gone, |pod| guests.owner_of(pod, &owners));
             let guest = pod.and_then(|pod| pod.guest.as_ref());
             for unit in units {
                 let holder = DeviceHolder {
@@ -117,9 +117,9 @@ pub(crate) fn with_held<'p>(pod: &'p PodFacts, pages: &DevicePages) -> Cow<'p, P
 
 impl Guests {
     /// To whom a pod belongs that holds a device.
-    fn owner_of(&self, pod: &PodFacts, users: &BTreeMap<&str, LeaseId>) -> HolderOwner {
+    fn owner_of(&self, pod: &PodFacts, owners: &PodOwners<'_>) -> HolderOwner {
         let held_for = pod.guest.as_ref().filter(|_| self.is_placeholder(pod)).and_then(|guest| guest.lease);
-        let lease = held_for.or_else(|| self.lease_of(pod, users).map(|(lease, _)| lease));
+        let lease = held_for.or_else(|| self.lease_of(pod, owners).map(|(lease, _)| lease));
         lease.map_or(HolderOwner::Local, HolderOwner::Lease)
     }
 }

@@ -1,4 +1,4 @@
-use comity_agent_model::lent::NodeMark;
+use comity_agent_model::lent::{NodeMark, PodsOf};
 
 use super::*;
 use crate::observe::TEST_SALT;
@@ -97,10 +97,10 @@ fn pods_count_as_lent_only_on_their_nodes_and_up_to_their_amounts() {
         ("lease not in force", vec![pod("comity-lease-8", "x", "a", 1, 1)], &[("a", 1)], &[]),
         ("local", vec![pod("research", "x", "a", 3, 1)], &[("a", 3)], &[]),
         (
-            "a pod that ends holds its LEASED_RESOURCE, and its successor stays",
+            "a pod that ends holds its LEASED_RESOURCE, and must end soon, while its successor stays",
             vec![at(of_7("going", "b", 1, 1), GuestStage::Ending), of_7("next", "b", 1, 2)],
             &[("b", 1)],
-            &[],
+            &["going"],
         ),
         ("nominated elsewhere", vec![at(of_7("x", "c", 1, 1), GuestStage::Nominated)], &[("c", 1)], &[]),
         ("virtual node", vec![offloaded("x", "a", 2, USER)], &[], &[]),
@@ -135,6 +135,15 @@ fn leased_gpus_without_a_pod_of_the_lease_are_unused() {
     assert_eq!(unused, BTreeMap::from([(of(7, "a"), 1), (of(9, "a"), 2)]));
     let mut ending = guests.clone();
     Arc::make_mut(&mut ending.leases).get_mut(&LeaseId(7)).expect("lease-7").is_wanted = false;
+    assert_eq!(found.unused(&["a"], &ending, &TEST_SALT), BTreeMap::from([(of(9, "a"), 2)]));
+
+    // Nothing counts the use of claims, and no placeholder can hold them.
+    let mut claimed = lease(PodsOf::Namespace, &[("a", 2)]);
+    claimed.resource = GpuClass::NvidiaGpu.quota_name();
+    let amounts = claimed.nodes.get_mut(&TEST_SALT.node_id("a")).expect("node a");
+    let gpus = amounts.remove(LEASED_RESOURCE).expect("GPUs");
+    amounts.insert(claimed.resource.clone(), gpus);
+    Arc::make_mut(&mut ending.leases).insert(LeaseId(10), claimed);
     assert_eq!(found.unused(&["a"], &ending, &TEST_SALT), BTreeMap::from([(of(9, "a"), 2)]));
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use comity_agent_fabric::{FabricError, PlacementRequest, PodNetwork};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_state::record::RemoteKeys;
 use comity_agent_state::store::{Store, StoreError};
+use comity_agent_workload::webhook::INSTALL;
 use comity_types::Side;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
@@ -47,8 +47,8 @@ pub struct WrittenPeer {
 pub struct RemapBook {
     store: Store,
     ranges: watch::Sender<Ranges>,
-    /// Peers in the webhook's registration.
-    written: watch::Sender<BTreeSet<WrittenPeer>>,
+    /// Whether the webhook's registration was found right.
+    is_registered: watch::Sender<bool>,
     /// Held while ranges are chosen, so that two clusters never get the same one.
     choosing: Mutex<()>,
 }
@@ -64,8 +64,8 @@ impl RemapBook {
             tracing::error!(%error, "the ranges of remapped pod networks cannot be read; they are chosen again");
             Ranges::default()
         });
-        let (ranges, written) = (watch::Sender::new(ranges), watch::Sender::default());
-        Ok(Self { store, ranges, written, choosing: Mutex::default() })
+        let (ranges, is_registered) = (watch::Sender::new(ranges), watch::Sender::default());
+        Ok(Self { store, ranges, is_registered, choosing: Mutex::default() })
     }
 
     /// Follows the ranges.
@@ -74,28 +74,24 @@ impl RemapBook {
         self.ranges.subscribe()
     }
 
-    /// Publishes for which peers the webhook is registered.
-    pub fn set_written(&self, peers: BTreeSet<WrittenPeer>) {
-        self.written.send_replace(peers);
+    /// From now on the webhook writes the addresses of every remapped peer.
+    pub fn webhook_is_registered(&self) {
+        self.is_registered.send_replace(true);
     }
 
     /// Chooses the addresses of another cluster's pods by `place`, and returns once they are on disk and the webhook
     /// that writes them is registered: until then objects could carry addresses of this cluster's own pods.
     pub(crate) async fn place(
         &self,
-        remote: &RemoteKeys,
-        side: Side,
         request: PlacementRequest<'_>,
         place: impl FnOnce(&PlacementRequest<'_>) -> Result<Vec<PodNetwork>, FabricError>,
     ) -> Result<Vec<PodNetwork>, StepError> {
         let placed = self.choose(request, place).await?;
         if placed.iter().any(PodNetwork::is_remapped) {
-            let peer = WrittenPeer { liqo_id: remote.network.liqo_cluster_id.clone(), side };
-            let mut written = self.written.subscribe();
-            let registered = written.wait_for(|written| written.contains(&peer));
+            let mut is_registered = self.is_registered.subscribe();
+            let registered = is_registered.wait_for(|is_registered| *is_registered);
             if tokio::time::timeout(REGISTRATION_PATIENCE, registered).await.is_err() {
-                let reason =
-                    "the webhook comity-remapped-addresses is not registered yet; apply deploy/agent/webhook.yaml";
+                let reason = format!("the webhook comity-remapped-addresses is not registered; {INSTALL}");
                 return Err(DeliveryError::temporary("remap the pod networks of the other cluster", reason).into());
             }
         }
@@ -163,17 +159,6 @@ impl RemapBook {
             Some((WrittenPeer { liqo_id: remote.network.liqo_cluster_id.clone(), side }, networks.clone()))
         });
         remapped.collect()
-    }
-
-    /// Waits until [`remapped_peers`](Self::remapped_peers) is not this any more.
-    pub async fn peers_other_than(&self, seen: &BTreeSet<WrittenPeer>) {
-        let (mut records, mut ranges) = (self.store.subscribe(), self.ranges.subscribe());
-        while self.remapped_peers().keys().eq(seen) {
-            tokio::select! {
-                changed = records.changed() => if changed.is_err() { return },
-                changed = ranges.changed() => if changed.is_err() { return },
-            }
-        }
     }
 }
 

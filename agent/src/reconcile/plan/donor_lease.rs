@@ -9,7 +9,7 @@ use comity_types::{Delivery, LeaseState, Side};
 
 use super::lease_end::{TakeDown, ends, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
-use super::{Snapshot, Step};
+use super::{Snapshot, Step, local_use};
 use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReopenLease, ReportLease, ReportUse, SealCredential};
 use crate::usage::LeaseUse;
 
@@ -26,6 +26,14 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64,
     if ends(snapshot, lease, Side::Donor, held, steps) {
         return;
     }
+    if is_set_up(snapshot, lease) {
+        // Until the nodes are known, nobody can tell whether its GPUs are still free.
+        let Some(nodes) = snapshot.nodes else { return };
+        if let Some(message) = local_use::shortage(snapshot, nodes, lease) {
+            steps.push(refuse(lease, "local-use", message));
+            return;
+        }
+    }
     match record {
         Some(record) if !record.removed => {
             serve(snapshot, lease, record, steps);
@@ -36,6 +44,11 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64,
         }
         _ => admit(snapshot, lease, record.is_some(), lent_milli, steps),
     }
+}
+
+/// Whether the lease has yet to become active, as a connected broker says.
+fn is_set_up(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
+    snapshot.is_live && lease.state.is_some_and(LeaseState::is_held)
 }
 
 /// Size of the placement in thousandths of GPUs.

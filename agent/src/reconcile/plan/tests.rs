@@ -47,6 +47,7 @@ struct Sim {
     records: Records,
     live: Live,
     policy: LocalPolicy,
+    nodes: Option<Vec<v1::Node>>,
     endpoints: Vec<String>,
     network: v1::ClusterNetwork,
     service: NodeService,
@@ -66,6 +67,7 @@ impl Sim {
             records: Records::default(),
             live: Live::default(),
             policy: LocalPolicy::default(),
+            nodes: Some(Vec::new()),
             endpoints: Vec::new(),
             network: network(1),
             service: NodeService {
@@ -108,6 +110,7 @@ impl Sim {
             network: Some(&self.network),
             service: &self.service,
             policy: &self.policy,
+            nodes: self.nodes.as_deref(),
             now_ms: self.now_ms,
             outage_grace_ms: 60_000,
         })

@@ -21,6 +21,9 @@ pub enum StepError {
     /// Something that the step needs is gone; the next plan takes that into account.
     #[error("{0} no longer exists")]
     Gone(&'static str),
+    /// Another replica may be the active agent.
+    #[error("this replica may no longer be the active agent")]
+    Fenced,
     /// The step took too long.
     #[error("not done within {}s", .0.as_secs())]
     Deadline(Duration),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::canary_pod::{CanaryPod, CanaryResult, WantedCanary};
+use super::canary_pod::{CanaryPod, CanaryResult, WantedCanary, plain};
 
 /// Most canaries that have not finished at the same time.
 const RUNNING_AT_ONCE: usize = 16;
@@ -29,6 +29,17 @@ pub(super) struct CanaryPlan {
     pub(super) unproved: BTreeMap<String, String>,
     /// Those of them whose last verdict is that a container sees GPUs.
     pub(super) exposed: BTreeSet<String>,
+}
+
+impl CanaryPlan {
+    /// Gives the nodes whose canary could not be made that reason, except those whose last canary saw GPUs.
+    pub(super) fn note_refused(&mut self, refused: &BTreeMap<String, String>) {
+        for (node, reason) in refused.iter().filter(|(node, _)| !self.exposed.contains(*node)) {
+            if let Some(known) = self.unproved.get_mut(node) {
+                *known = format!("its canary cannot be made: {}", plain(reason));
+            }
+        }
+    }
 }
 
 /// The plan at a time in milliseconds since 1970; a proof is renewed after `every`, and counts twice as long.
@@ -179,6 +190,23 @@ mod tests {
         let exposed = pod("x", CanaryResult::Exposed { at_ms: 1, devices: String::new() });
         let plan = at("boot-1", &[&exposed, &earlier], MINUTE);
         assert_eq!((plan.unproved.len(), names(&plan.delete)), (1, vec!["w"]), "the last one counts");
+    }
+
+    #[test]
+    fn a_canary_that_cannot_be_made_says_why() {
+        let refused = BTreeMap::from([("a".to_owned(), "RuntimeClass \"kata\" not found".to_owned())]);
+        let mut first = at("boot-1", &[], 0);
+        first.note_refused(&refused);
+        assert_eq!(first.unproved["a"], "its canary cannot be made: RuntimeClass \"kata\" not found");
+        let exposed = pod("x", CanaryResult::Exposed { at_ms: 0, devices: "/dev/nvidia0".to_owned() });
+        let mut again = at("boot-1", &[&exposed], 5 * MINUTE);
+        again.note_refused(&refused);
+        assert!(again.unproved["a"].contains("sees /dev/nvidia0"), "{again:?}");
+        // A proof that still counts needs no other one.
+        let clear = pod("x", CanaryResult::Clear { at_ms: 0 });
+        let mut late = at("boot-1", &[&clear], 24 * HOUR);
+        late.note_refused(&refused);
+        assert!(late.unproved.is_empty());
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn ms(Time(time): &Time) -> u64 {
 }
 
 /// One short line.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     text.split(|letter: char| letter.is_whitespace() || letter.is_control())
         .filter(|word| !word.is_empty())
         .collect::<Vec<_>>()

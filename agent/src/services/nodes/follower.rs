@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use comity_agent_fabric::{FabricError, NodeOverlay, Published};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesApiError, KubernetesSource};
+use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_runtime::{AdminServer, BuildInfo, Readiness, ReadinessGuard, Shutdown};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -60,9 +61,29 @@ struct Follower {
     /// Whether the node has the wanted state, as far as known.
     done: bool,
     readiness: ReadinessGuard,
+    gauges: FollowerGauges,
+    failures: FailureLog,
+}
+
+/// The followed document, as metrics.
+struct FollowerGauges {
     generation: IntGauge,
     networks: IntGauge,
-    logged: Option<String>,
+}
+
+impl FollowerGauges {
+    fn new() -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str| IntGauge::new(format!("comity_agent_node_{name}"), help);
+        Ok(Self {
+            generation: gauge("generation", "Generation of the followed document, 0 if no remote networks exist.")?,
+            networks: gauge("networks", "Pod networks and API servers that this node reaches over the gateway.")?,
+        })
+    }
+
+    fn register(&self, registry: &prometheus::Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.generation.clone()))?;
+        registry.register(Box::new(self.networks.clone()))
+    }
 }
 
 /// The content of the ConfigMap, as far as it could be read.
@@ -81,23 +102,9 @@ pub async fn run(config: FollowerConfig, shutdown: &Shutdown) -> Result<(), Foll
     tracing::info!(device = config.device, "comity-agent {} starts at a node", env!("CARGO_PKG_VERSION"));
     let api = KubernetesApi::connect(&config.kubernetes).await?;
     let registry = prometheus::Registry::new();
-    let gauge = |name: &str, help: &str| -> Result<IntGauge, prometheus::Error> {
-        let gauge = IntGauge::new(format!("comity_agent_node_{name}"), help)?;
-        registry.register(Box::new(gauge.clone()))?;
-        Ok(gauge)
-    };
-    let generation = gauge("generation", "Generation of the followed document, 0 if no remote networks exist.")?;
-    let networks = gauge("networks", "Pod networks and API servers that this node reaches over the gateway.")?;
     let readiness = Readiness::new();
-    let mut follower = Follower {
-        overlay: NodeOverlay::open(&config.device, config.node_ip)?,
-        wanted: Wanted::Unread,
-        done: true,
-        readiness: readiness.guard("overlay"),
-        generation,
-        networks,
-        logged: None,
-    };
+    let mut follower = Follower::open(&config.device, config.node_ip, &readiness)?;
+    follower.gauges.register(&registry)?;
     let build = BuildInfo::of("comity-agent");
     let admin = AdminServer::start(config.admin_listen, registry, readiness, build, shutdown.token()).await?;
     follower.run(api.client(), &config.namespace, shutdown.token()).await;
@@ -116,20 +123,22 @@ pub async fn follow(
     node_ip: Option<Ipv4Addr>,
     stop: CancellationToken,
 ) -> Result<(), FollowerError> {
-    let mut follower = Follower {
-        overlay: NodeOverlay::open(device, node_ip)?,
-        wanted: Wanted::Unread,
-        done: true,
-        readiness: Readiness::new().guard("overlay"),
-        generation: IntGauge::new("generation", "Not exported.")?,
-        networks: IntGauge::new("networks", "Not exported.")?,
-        logged: None,
-    };
-    follower.run(client, namespace, stop).await;
+    Follower::open(device, node_ip, &Readiness::new())?.run(client, namespace, stop).await;
     Ok(())
 }
 
 impl Follower {
+    fn open(device: &str, node_ip: Option<Ipv4Addr>, readiness: &Readiness) -> Result<Self, FollowerError> {
+        Ok(Self {
+            overlay: NodeOverlay::open(device, node_ip)?,
+            wanted: Wanted::Unread,
+            done: true,
+            readiness: readiness.guard("overlay"),
+            gauges: FollowerGauges::new()?,
+            failures: FailureLog::default(),
+        })
+    }
+
     async fn run(&mut self, client: Client, namespace: &str, stop: CancellationToken) {
         let maps = Api::<ConfigMap>::namespaced(client, namespace);
         let mut maps = watch_object(maps, CONFIG_MAP).default_backoff().boxed();
@@ -191,12 +200,13 @@ impl Follower {
                 Err(error) => return self.failed(&[error]),
             },
         };
-        if self.generation.get() != i64::try_from(generation).unwrap_or(i64::MAX) {
+        if self.gauges.generation.get() != i64::try_from(generation).unwrap_or(i64::MAX) {
             tracing::info!(generation, networks, "this node follows the gateway");
         }
-        self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
-        self.networks.set(i64::try_from(networks).unwrap_or(i64::MAX));
-        (self.done, self.logged) = (true, None);
+        self.gauges.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.gauges.networks.set(i64::try_from(networks).unwrap_or(i64::MAX));
+        self.done = true;
+        self.failures.cleared(CONFIG_MAP);
         self.readiness.ready();
     }
 
@@ -208,9 +218,8 @@ impl Follower {
     }
 
     fn say(&mut self, error: &str) {
-        if self.logged.as_deref() != Some(error) {
+        if self.failures.is_new(CONFIG_MAP, error) {
             tracing::error!("{error}");
-            self.logged = Some(error.to_owned());
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use comity_agent_fabric::{ClusterNode, MAX_NODES, Published};
 use comity_agent_kubernetes::call::{apply, call_opt, own_labels};
+use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_model::delivery_error::DeliveryError;
 use futures::StreamExt as _;
@@ -41,19 +42,24 @@ pub async fn run(
     let config = watcher::Config::default().labels("liqo.io/type!=virtual-node");
     let mut events = watcher(Api::<Node>::all(client.clone()), config).default_backoff().boxed();
     let own = member.pod_networks();
-    let mut publisher =
-        Publisher { api: Api::namespaced(client, &namespace), used: false, written: None, logged: None };
-    let (mut nodes, mut applied, mut logged) = (WatchCache::default(), None, None);
+    let api = Api::namespaced(client, &namespace);
+    let mut publisher = Publisher { api, used: false, written: None, failures: FailureLog::default() };
+    let (mut nodes, mut applied, mut failures) = (WatchCache::default(), None, FailureLog::default());
     loop {
         let mut due = CONFIG_MAP_CHECK_INTERVAL;
         if nodes.is_complete() {
             let wanted = cluster_nodes(nodes.facts(), &own);
             if applied.as_ref() != Some(&wanted) {
                 match tunnels.fabric.set_nodes(&wanted) {
-                    Ok(()) => (applied, logged) = (Some(wanted), None),
+                    Ok(()) => {
+                        applied = Some(wanted);
+                        failures.cleared("nodes");
+                    }
                     Err(error) => {
                         due = PUBLISH_RETRY_INTERVAL;
-                        log_once(&mut logged, &error.to_string(), "pods of other nodes cannot reach the tunnels yet");
+                        if failures.is_new("nodes", &error.to_string()) {
+                            tracing::warn!(%error, "pods of other nodes cannot reach the tunnels yet");
+                        }
                     }
                 }
             }
@@ -73,13 +79,6 @@ pub async fn run(
             () = tokio::time::sleep(due) => {}
         }
         tokio::time::sleep(NODE_BATCH_WINDOW).await;
-    }
-}
-
-fn log_once(logged: &mut Option<String>, error: &str, what: &str) {
-    if logged.as_deref() != Some(error) {
-        tracing::warn!(error, "{what}");
-        *logged = Some(error.to_owned());
     }
 }
 
@@ -134,7 +133,7 @@ struct Publisher {
     /// Whether it was ever needed.
     used: bool,
     written: Option<KnownConfigMap>,
-    logged: Option<String>,
+    failures: FailureLog,
 }
 
 impl Publisher {
@@ -142,13 +141,17 @@ impl Publisher {
     async fn publish(&mut self, wanted: Option<Published>) -> bool {
         match self.try_publish(wanted).await {
             Ok(()) => {
-                self.logged = None;
+                self.failures.cleared(CONFIG_MAP);
                 true
             }
             Err(error) => {
-                let what = "other nodes do not get the remote networks; are the rights in \
-                    deploy/agent/tun/nodes.yaml applied?";
-                log_once(&mut self.logged, &error.to_string(), what);
+                if self.failures.is_new(CONFIG_MAP, &error.to_string()) {
+                    tracing::warn!(
+                        %error,
+                        "other nodes do not get the remote networks; are the rights in deploy/agent/tun/nodes.yaml \
+                         applied?"
+                    );
+                }
                 false
             }
         }

@@ -47,14 +47,16 @@ pub(super) struct PlaceholderPlan {
 
 impl PlaceholderPlan {
     /// The changes at a time of the monotonic clock. `unused` are leased GPUs that no pod of the lease uses, by lease and
-    /// node; `waiting` are GPUs that pods of a lease wait for, on whichever of its nodes.
+    /// node; `waiting` are GPUs that pods of a lease wait for, on whichever of its nodes. While `unused` is unknown, as
+    /// after the agent's start, placeholders stay as they are: a GPU that is free for a moment is lost.
     pub(super) fn changes(
         &mut self,
-        unused: &BTreeMap<(LeaseId, String), u64>,
+        unused: Option<&BTreeMap<(LeaseId, String), u64>>,
         waiting: &BTreeMap<LeaseId, u64>,
         existing: &[&Placeholder],
         now: Duration,
     ) -> PlaceholderChanges {
+        let Some(unused) = unused else { return PlaceholderChanges::default() };
         let mut here: BTreeMap<(LeaseId, String), Vec<&Placeholder>> = BTreeMap::new();
         for placeholder in existing {
             here.entry((placeholder.lease, placeholder.node.clone())).or_default().push(placeholder);
@@ -108,15 +110,15 @@ mod tests {
         let mut plan = PlaceholderPlan::default();
         let unused = BTreeMap::from([(place(7, "a"), 2)]);
         let nothing = BTreeMap::new();
-        assert_eq!(plan.changes(&unused, &nothing, &[], SECOND), PlaceholderChanges::default());
-        let changes = plan.changes(&unused, &nothing, &[], SECOND * 3);
+        assert_eq!(plan.changes(Some(&unused), &nothing, &[], SECOND), PlaceholderChanges::default());
+        let changes = plan.changes(Some(&unused), &nothing, &[], SECOND * 3);
         assert_eq!(changes.create, [place(7, "a"), place(7, "a")]);
         let one = placeholder("x", "a", true);
-        assert!(plan.changes(&unused, &nothing, &[&one], SECOND * 4).create.is_empty(), "it may not be seen yet");
-        assert_eq!(plan.changes(&unused, &nothing, &[&one], SECOND * 5).create, [place(7, "a")]);
+        assert!(plan.changes(Some(&unused), &nothing, &[&one], SECOND * 4).create.is_empty(), "it may not be seen yet");
+        assert_eq!(plan.changes(Some(&unused), &nothing, &[&one], SECOND * 5).create, [place(7, "a")]);
         // The pod that uses the GPU was only late.
-        plan.changes(&BTreeMap::new(), &nothing, &[], SECOND * 6);
-        assert!(plan.changes(&unused, &nothing, &[], SECOND * 7).create.is_empty());
+        plan.changes(Some(&BTreeMap::new()), &nothing, &[], SECOND * 6);
+        assert!(plan.changes(Some(&unused), &nothing, &[], SECOND * 7).create.is_empty());
     }
 
     #[test]
@@ -126,18 +128,30 @@ mod tests {
         let [x, y, z] = [("x", true), ("y", false), ("z", true)].map(|(uid, bound)| placeholder(uid, "a", bound));
         let other = placeholder("w", "b", true);
         let all = [&x, &y, &z, &other];
-        assert!(plan.changes(&unused, &BTreeMap::new(), &all, SECOND).delete.is_empty());
+        assert!(plan.changes(Some(&unused), &BTreeMap::new(), &all, SECOND).delete.is_empty());
         let waiting = BTreeMap::from([(LeaseId(7), 2)]);
-        let changes = plan.changes(&unused, &waiting, &all, SECOND);
+        let changes = plan.changes(Some(&unused), &waiting, &all, SECOND);
         assert_eq!(deleted(&changes), ["z", "y", "w"], "one stays on a, none on b");
         let foreign = BTreeMap::from([(LeaseId(8), 2)]);
-        assert!(plan.changes(&unused, &foreign, &all, SECOND).delete.is_empty());
+        assert!(plan.changes(Some(&unused), &foreign, &all, SECOND).delete.is_empty());
     }
 
     #[test]
     fn placeholders_of_a_lease_that_ended_go() {
         let gone = placeholder("x", "a", true);
-        let changes = PlaceholderPlan::default().changes(&BTreeMap::new(), &BTreeMap::new(), &[&gone], SECOND);
+        let changes = PlaceholderPlan::default().changes(Some(&BTreeMap::new()), &BTreeMap::new(), &[&gone], SECOND);
         assert_eq!(deleted(&changes), ["x"]);
+    }
+
+    #[test]
+    fn placeholders_stay_until_the_leases_are_known() {
+        let held = placeholder("x", "a", true);
+        let (mut plan, nothing) = (PlaceholderPlan::default(), BTreeMap::new());
+        assert_eq!(plan.changes(None, &nothing, &[&held], SECOND), PlaceholderChanges::default());
+        // Once they are, one that fits is kept, and none is made beside it.
+        let unused = BTreeMap::from([(place(7, "a"), 1)]);
+        for second in 2..10 {
+            assert_eq!(plan.changes(Some(&unused), &nothing, &[&held], SECOND * second), PlaceholderChanges::default());
+        }
     }
 }

@@ -79,16 +79,15 @@ fn endpoints_of_a_remapped_origin_have_their_addresses_here() {
 }
 
 #[test]
-fn only_the_writers_of_remapped_peers_depend_on_the_agent() {
-    assert!(webhooks(&BTreeSet::new()).is_empty());
-    let both = webhooks(&peers().into_keys().collect());
-    assert_eq!(both.len(), 2);
-    assert!(both.iter().all(|webhook| webhook["failurePolicy"] == "Fail"));
+fn only_what_liqo_writes_for_other_clusters_depends_on_the_agent() {
+    let registration = remapped_addresses_registration();
+    let [pods, endpoints] = &registration.webhooks[..] else { panic!("{registration:?}") };
+    assert_eq!((&pods["failurePolicy"], &endpoints["failurePolicy"]), (&json!("Fail"), &json!("Fail")));
     assert_eq!(
-        both[0]["matchConditions"][0]["expression"],
-        "['system:serviceaccount:liqo-tenant-south:'].exists(p, request.userInfo.username.startsWith(p))"
+        pods["matchConditions"][0]["expression"],
+        "request.userInfo.username.startsWith('system:serviceaccount:liqo-tenant-')"
     );
-    assert_eq!(both[1]["objectSelector"]["matchExpressions"][0]["values"], json!(["north"]));
-    let one = webhooks(&[peer("north", Side::Donor)].into());
-    assert_eq!(one[0]["rules"][0]["resources"], json!(["endpointslices"]));
+    let selector = &endpoints["objectSelector"];
+    assert_eq!(selector["matchLabels"], json!({ SLICE_MANAGER_LABEL: SLICE_MANAGER }));
+    assert_eq!(selector["matchExpressions"], json!([{ "key": SLICE_ORIGIN_LABEL, "operator": "Exists" }]));
 }

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::change::Dirty;
 use super::{FORMAT, StoreError};
 use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey, SecretBlob};
-use crate::replica::StateImage;
+use crate::state_copy::StateImage;
 
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 pub(super) const BLOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("blobs");

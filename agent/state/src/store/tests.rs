@@ -191,10 +191,10 @@ struct Images {
     is_replaced: std::sync::atomic::AtomicBool,
 }
 
-impl Replica for Images {
-    fn put(&self, image: &[u8]) -> Result<(), ReplicaError> {
+impl StateCopy for Images {
+    fn put(&self, image: &[u8]) -> Result<(), StateCopyError> {
         if self.is_replaced.load(std::sync::atomic::Ordering::SeqCst) {
-            return Err(ReplicaError::Replaced { place: "memory".to_owned() });
+            return Err(StateCopyError::Replaced { place: "memory".to_owned() });
         }
         *self.newest.lock().unwrap() = image.to_vec();
         Ok(())
@@ -202,7 +202,7 @@ impl Replica for Images {
 }
 
 #[tokio::test]
-async fn another_directory_continues_with_the_replica() {
+async fn another_directory_continues_with_the_copy() {
     let home = tempfile::tempdir().unwrap();
     let (first, second) = (home.path().join("first"), home.path().join("second"));
     let images = Arc::new(Images::default());
@@ -229,7 +229,7 @@ async fn another_directory_continues_with_the_replica() {
     // The first process learns at its next change that it was replaced, and publishes nothing.
     images.is_replaced.store(true, std::sync::atomic::Ordering::SeqCst);
     let refused = store.update(|change| change.put_donor(donor(3, 8))).await.unwrap_err();
-    assert!(matches!(refused, StoreError::Replica(ReplicaError::Replaced { .. })), "{refused}");
+    assert!(matches!(refused, StoreError::Copy(StateCopyError::Replaced { .. })), "{refused}");
     assert!(!store.records().donors.contains_key(&LeaseId(3)));
 }
 

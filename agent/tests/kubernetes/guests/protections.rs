@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use comity_agent_delivery::{ApiCredential, DonorDelivery as _};
+use comity_agent_delivery::{ApiCredential, DonorDelivery as _, DonorLease};
+use comity_agent_model::delivery_error::DeliveryError;
 use comity_testkit::{AttackedLease, Attempt, KubectlError, Protection};
 use comity_types::LeaseId;
 use serde_json::{Value, json};
@@ -54,6 +55,9 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
         for attempt in &protected {
             passes_soon(attempt, &tenant).await;
         }
+        if protection == Policy {
+            no_lease_is_prepared_without_it(cluster, &lease).await;
+        }
         restore(cluster, protection).await;
         donor.prepare(&lease).await.unwrap();
         if protection == Policy {
@@ -63,6 +67,13 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
     }
     donor.remove(LeaseId(85)).await.unwrap();
     println!("{} attempts, with and without their protections: {:.1} s", attempts.len(), began.elapsed().as_secs_f32());
+}
+
+async fn no_lease_is_prepared_without_it(cluster: &Cluster, lease: &DonorLease) {
+    let error = cluster.donor().prepare(lease).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.ends_with("its binding is absent; apply deploy/agent/admission.yaml"), "{said}");
 }
 
 /// The owner lists a class; the tenant still gets no volume of the owner's.

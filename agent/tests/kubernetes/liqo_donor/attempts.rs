@@ -133,6 +133,16 @@ fn in_container(field: &'static str, value: Value) -> Act {
     pod(move |object| object["spec"]["pod"]["containers"][0][field] = value)
 }
 
+fn init_container(resources: Value, more: Value) -> Act {
+    let mut container = json!({ "name": "init", "image": "example.invalid/work:1", "resources": resources });
+    container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    in_pod("initContainers", json!([container]))
+}
+
+fn annotated(key: &'static str) -> Act {
+    pod(move |object| object["metadata"]["annotations"] = json!({ key: "nvidia.com/gpu=all" }))
+}
+
 fn of_slice(patch: Value, back: Value) -> Act {
     Act::Merge { kind: resource_slice, name: "lease-7", status: false, patch, back }
 }
@@ -371,7 +381,7 @@ fn maps() -> Vec<Attempt> {
 }
 
 fn pods() -> Vec<Attempt> {
-    let privileged = json!({ "privileged": true });
+    let (privileged, gpu) = (json!({ "privileged": true }), json!({ "nvidia.com/gpu": "1" }));
     vec![
         open("choose a node", "nodeName may not be set", in_pod("nodeName", json!("donor-node"))),
         open("other nodes than leased", "nodeSelector must have the lease's own", in_pod("nodeSelector", json!({}))),
@@ -410,6 +420,21 @@ fn pods() -> Vec<Attempt> {
             in_container("resources", json!({ "limits": { "rdma/hca": "1" } })),
         ),
         open(
+            "GPUs by limits without requests",
+            "a container requests every resource that it has a limit of",
+            in_container("resources", json!({ "limits": { "nvidia.com/gpu": "2" } })),
+        ),
+        open(
+            "GPUs by limits of an init container without requests",
+            "a container requests every resource that it has a limit of",
+            init_container(json!({ "limits": { "nvidia.com/gpu": "2" } }), json!({})),
+        ),
+        open(
+            "a GPU of a sidecar",
+            "have no devices",
+            init_container(json!({ "requests": gpu, "limits": gpu }), json!({ "restartPolicy": "Always" })),
+        ),
+        open(
             "devices by a resource claim",
             "resource claims are not offered",
             in_pod("resourceClaims", json!([{ "name": "gpu", "resourceClaimTemplateName": "all" }])),
@@ -429,11 +454,9 @@ fn pods() -> Vec<Attempt> {
             "a mount below nvidia-container-devices",
             mounted_at("/var/run/nvidia-container-devices/all"),
         ),
-        open(
-            "every GPU by an annotation",
-            "not an annotation",
-            pod(|object| object["metadata"]["annotations"] = json!({ "cdi.k8s.io/all": "nvidia.com/gpu=all" })),
-        ),
+        open("every GPU by an annotation", "not an annotation", annotated("cdi.k8s.io/all")),
+        open("every GPU by NVIDIA's annotation", "not an annotation", annotated("nvidia.cdi.k8s.io/all")),
+        open("a place in HAMi's books", "belong to HAMi", annotated("hami.io/vgpu-node")),
         open("push others away", "priorityClassName", in_pod("priorityClassName", json!("system-node-critical"))),
         open("tolerate every taint", "tolerate only", in_pod("tolerations", json!([{ "operator": "Exists" }]))),
         open("a scheduler of its own", "schedulerName", in_pod("schedulerName", json!("mine"))),

@@ -201,7 +201,7 @@ pub(crate) fn shadow_pod_of(name: &str, change: impl FnOnce(&mut Value)) -> Valu
             "containers": [{
                 "name": "main", "image": "example.invalid/work:1",
                 "resources": {
-                    "requests": { "cpu": "10m", "memory": "16Mi" },
+                    "requests": { "cpu": "10m", "memory": "16Mi", "nvidia.com/gpu": "1" },
                     "limits": { "cpu": "10m", "memory": "16Mi", "nvidia.com/gpu": "1" },
                 },
             }],

@@ -36,7 +36,9 @@ impl Setting {
         for manifest in MANIFESTS {
             clusters.origin.kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
         }
-        clusters.origin.kubectl(&["create", "namespace", "team-a"]).await.unwrap();
+        for namespace in ["team-a", "team-b"] {
+            clusters.origin.kubectl(&["create", "namespace", namespace]).await.unwrap();
+        }
         let create = ["create", "token", "comity-agent", "-n", "comity-system", "--duration=1h"];
         let token = clusters.origin.kubectl(&create).await.unwrap();
         let agent = json!({

@@ -29,12 +29,17 @@ struct RunningCanary {
 
 impl RunningCanary {
     fn start(cluster: &Cluster, inventory: watch::Receiver<Nodes>) -> Self {
+        Self::start_under(cluster, inventory, None)
+    }
+
+    /// With the RuntimeClass of guests' pods.
+    fn start_under(cluster: &Cluster, inventory: watch::Receiver<Nodes>, runtime_class: Option<&str>) -> Self {
         let (offered, unproved) = (watch::Sender::default(), watch::Sender::default());
         let (nodes, reasons) = (offered.subscribe(), unproved.subscribe());
         let context = CanaryContext {
             client: cluster.agent.client(),
             settings: CanarySettings { image: "example.invalid/canary:1".to_owned(), ..CanarySettings::default() },
-            runtime_class: None,
+            runtime_class: runtime_class.map(str::to_owned),
             salt: SALT,
             nodes: inventory,
             clock: Arc::new(SystemClock::new()),
@@ -95,6 +100,13 @@ pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
     let pods = Api::<Pod>::namespaced(cluster.admin(), CANARY_NAMESPACE.name);
+    let running = RunningCanary::start_under(cluster, inventory.nodes(), Some("kata"));
+    let not_found = "RuntimeClass \"kata\" not found";
+    let mut unproved = running.unproved.clone();
+    let refused = unproved.wait_for(|all| all.get("gpu-1").is_some_and(|reason| reason.contains(not_found)));
+    tokio::time::timeout(PATIENCE, refused).await.expect("no reason").unwrap();
+    running.stop().await;
+
     let running = RunningCanary::start(cluster, inventory.nodes());
     running.lends(&[]).await;
     finish(&pods, "gpu-1", 0, "").await;

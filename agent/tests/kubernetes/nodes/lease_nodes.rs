@@ -7,10 +7,8 @@ use comity_agent_delivery::{DonorLease, NodeLender, VirtualNodeDonor as _};
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{DonorSettings, Grants, LiqoDonor, PolicyKeeper, PolicySettings};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::placement::{NodePlacement, Placement};
-use comity_agent_workload::lease_pods::{LEASE_PODS_WEBHOOK, LeasePodsReview};
-use comity_agent_workload::webhook;
+use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::SystemClock;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -20,7 +18,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::burst::{free_port, served};
+use crate::burst::{free_port, no_webhooks, served};
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease, pod, refusal};
 use crate::drift::{GPU, GPUS_OF_LEASE, on_two_nodes};
 
@@ -133,7 +131,7 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
     assert!(message.contains("no lease in force counts its GPUs on each node as lease-52"), "{message}");
 
     let stop = CancellationToken::new();
-    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()), GuestLabels::default());
+    let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()));
     let serving = tokio::spawn(served(cluster, free_port(), Box::new(review), stop.clone()));
     eventually("the webhook completes pods", || async { create(of_lease("one", "lease-51")).await.is_ok() }).await;
     for name in ["two", "three", "four"] {
@@ -154,7 +152,7 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
 
     stop.cancel();
     serving.await.unwrap();
-    webhook::remove(&cluster.agent.client(), LEASE_PODS_WEBHOOK).await;
+    no_webhooks(cluster).await;
     namespaces.delete("team-a-origin", &DeleteParams::default()).await.unwrap();
     eventually("its pods are gone", || async { pods.list(&Default::default()).await.unwrap().items.is_empty() }).await;
     lender.remove(LeaseId(51), "lease-51", None).await.unwrap();

@@ -12,12 +12,12 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::checkpoint_store::{checkpoint_secret, checkpoint_steps};
+use super::checkpoint_store::checkpoint_steps;
 use super::facts::demand::shape;
 use super::facts::offload::obstacle;
 use super::facts::requested_stores::{RequestedStores, StoreOfPod};
 use super::{CHECKPOINT_SECRET, GATE, LEASE, OFFLOAD_LABEL};
-use crate::webhook::Review;
+use crate::webhook::{Registration, Review};
 
 /// Name of the registration.
 pub const GATE_WEBHOOK: &str = "comity-burst";
@@ -42,27 +42,27 @@ impl GateReview {
     }
 }
 
+/// The registration: GPU pods of opted-in namespaces.
+#[must_use]
+pub fn gate_registration() -> Registration {
+    let webhook = json!({
+        "name": "burst.comity.dev",
+        "failurePolicy": "Ignore",
+        "reinvocationPolicy": "Never",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "namespaceSelector": { "matchLabels": { OFFLOAD_LABEL: "true" } },
+        "matchConditions": [{ "name": "asks-for-gpus", "expression": ASKS_FOR_GPUS }],
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"],
+            "scope": "Namespaced",
+        }],
+    });
+    Registration { name: GATE_WEBHOOK, path: "/gate", webhooks: vec![webhook] }
+}
+
 impl Review for GateReview {
-    fn name(&self) -> &'static str {
-        GATE_WEBHOOK
-    }
-
-    fn path(&self) -> &'static str {
-        "/gate"
-    }
-
-    fn webhooks(&self) -> Vec<Value> {
-        vec![json!({
-            "name": "burst.comity.dev",
-            "failurePolicy": "Ignore",
-            "reinvocationPolicy": "Never",
-            "timeoutSeconds": TIMEOUT_SECONDS,
-            "namespaceSelector": { "matchLabels": { OFFLOAD_LABEL: "true" } },
-            "matchConditions": [{ "name": "asks-for-gpus", "expression": ASKS_FOR_GPUS }],
-            "rules": [{
-                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
-            }],
-        })]
+    fn registration(&self) -> Registration {
+        gate_registration()
     }
 
     fn answer<'a>(&'a self, body: &'a [u8]) -> BoxFuture<'a, Result<AdmissionReview<DynamicObject>, String>> {
@@ -83,41 +83,25 @@ fn answer(body: &[u8], holds: bool, stores: &RequestedStores) -> Result<Admissio
     let mut response = AdmissionResponse::from(&request);
     let wanted = request.object.as_ref().filter(|_| holds).and_then(|pod| Some((pod, wanted(pod)?)));
     if let Some((pod, wanted)) = wanted {
-        let requested = stores.of_pod_in(request.namespace.as_deref().unwrap_or_default());
-        let annotations = pod.metadata.annotations.as_ref();
-        let own = annotations.filter(|annotations| annotations.contains_key(CHECKPOINT_SECRET));
-        if let (None, StoreOfPod::Several(secrets)) = (own, requested) {
+        let store = stores.of_pod(pod, request.namespace.as_deref().unwrap_or_default());
+        if let StoreOfPod::Several(secrets) = store {
             response.warnings = Some(vec![format!(
                 "requests of this namespace name the checkpoint Secrets {}; name one by the annotation \
                  {CHECKPOINT_SECRET}, or the pod gets none and bursts to none of their leases",
                 secrets.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
             )]);
         }
-        let store = match (own, requested) {
-            (Some(annotations), _) => checkpoint_secret(annotations).ok().flatten().map(GivenStore::Own),
-            (None, StoreOfPod::One(secret)) => Some(GivenStore::Requested(secret)),
-            (None, StoreOfPod::None | StoreOfPod::Several(_)) => None,
-        };
         let mut steps = match wanted {
             Wanted::GateAndStore => gate_steps(pod),
             Wanted::Store => Vec::new(),
         };
-        steps.extend(store.map(|store| store_steps(pod, store)).unwrap_or_default());
+        steps.extend(store_steps(pod, store));
         if !steps.is_empty() {
             let patch: Patch = serde_json::from_value(Value::Array(steps)).expect("each is a step of a JSON patch");
             response = response.with_patch(patch).map_err(|error| error.to_string())?;
         }
     }
     Ok(response.into_review())
-}
-
-/// The checkpoint store that a pod gets.
-#[derive(Clone, Copy)]
-enum GivenStore<'a> {
-    /// Its annotation names it.
-    Own(&'a str),
-    /// Requests of its namespace name it.
-    Requested(&'a str),
 }
 
 /// What a pod gets.
@@ -158,10 +142,11 @@ fn gate_steps(pod: &Pod) -> Vec<Value> {
     vec![label, gate]
 }
 
-fn store_steps(pod: &Pod, store: GivenStore<'_>) -> Vec<Value> {
+fn store_steps(pod: &Pod, store: StoreOfPod<'_>) -> Vec<Value> {
     match store {
-        GivenStore::Own(secret) => checkpoint_steps(pod, secret),
-        GivenStore::Requested(secret) => {
+        StoreOfPod::None | StoreOfPod::Several(_) => Vec::new(),
+        StoreOfPod::Own(secret) => checkpoint_steps(pod, secret),
+        StoreOfPod::Requested(secret) => {
             let annotation =
                 entry("/metadata/annotations", pod.metadata.annotations.is_some(), CHECKPOINT_SECRET, secret);
             [vec![annotation], checkpoint_steps(pod, secret)].concat()

@@ -145,26 +145,34 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
     slots
 }
 
-/// The request whose capacity the pod uses.
+/// The request whose capacity the pod uses. A pod's author may write any annotation and selector, so a request or lease of
+/// another namespace is nobody's right.
 pub(crate) fn request_of<'a>(snapshot: &'a BurstSnapshot, pod: &'a PodFacts) -> Option<&'a str> {
     if pod.is_finished || (pod.is_deleting && pod.node.is_none()) {
         return None;
     }
+    let namespace = pod.pod.namespace.as_str();
     let leases = snapshot.leases.as_ref();
-    let of_lease = |id: &String| leases.and_then(|leases| leases.get(id)).map(|lease| lease.request.as_str());
+    let of_lease = |id: &String| {
+        let lease = leases.and_then(|leases| leases.get(id)).filter(|lease| lease.namespace == namespace);
+        lease.map(|lease| lease.request.as_str())
+    };
     if let Some(node) = &pod.node {
         // Any other node is this cluster's own.
-        return pod.pinned.as_ref().and_then(of_lease).or_else(|| served_by(leases?, node));
+        return pod.pinned.as_ref().and_then(of_lease).or_else(|| served_by(leases?, node, namespace));
     }
     pod.pinned.as_ref().or(pod.lease.as_ref()).and_then(of_lease).or_else(|| {
-        let request = pod.request.as_ref()?;
-        snapshot.requests.as_ref()?.get_key_value(request).map(|(id, _)| id.as_str())
+        let (id, request) = snapshot.requests.as_ref()?.get_key_value(pod.request.as_ref()?)?;
+        (request.namespace == namespace).then_some(id.as_str())
     })
 }
 
-/// The request whose lease has this virtual node. A node serves leases one after another: prefers the one not ending.
-fn served_by<'a>(leases: &'a BTreeMap<String, LeaseFacts>, node: &str) -> Option<&'a str> {
-    let on_node = |(id, lease): &(&String, &LeaseFacts)| lease.node.as_ref().unwrap_or(id) == node;
+/// The namespace's request whose lease has this virtual node. A node serves leases one after another: prefers the one not
+/// ending.
+fn served_by<'a>(leases: &'a BTreeMap<String, LeaseFacts>, node: &str, namespace: &str) -> Option<&'a str> {
+    let on_node = |(id, lease): &(&String, &LeaseFacts)| {
+        lease.node.as_ref().unwrap_or(id) == node && lease.namespace == namespace
+    };
     let (_, lease) = leases.iter().filter(on_node).min_by_key(|(_, lease)| lease.stage == LeaseStage::Ending)?;
     Some(&lease.request)
 }
@@ -231,9 +239,32 @@ mod tests {
             ("lease-2".to_owned(), with("req-2", LeaseStage::Active, Some("lease-1"))),
             ("lease-3".to_owned(), with("req-3", LeaseStage::Ending, None)),
         ]);
-        assert_eq!(served_by(&leases, "lease-1"), Some("req-2"));
-        assert_eq!(served_by(&leases, "lease-3"), Some("req-3"), "its pods still end");
-        assert_eq!(served_by(&leases, "lease-2"), None, "no node is called so");
-        assert_eq!(served_by(&leases, "worker-1"), None);
+        assert_eq!(served_by(&leases, "lease-1", "team-a"), Some("req-2"));
+        assert_eq!(served_by(&leases, "lease-3", "team-a"), Some("req-3"), "its pods still end");
+        assert_eq!(served_by(&leases, "lease-2", "team-a"), None, "no node is called so");
+        assert_eq!(served_by(&leases, "worker-1", "team-a"), None);
+    }
+
+    #[test]
+    fn what_a_pod_writes_about_itself_opens_no_lease_of_another_namespace() {
+        let snapshot = BurstSnapshot {
+            requests: Some(BTreeMap::from([("req-1".to_owned(), request(1, ""))])),
+            leases: Some(BTreeMap::from([("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Active))])),
+            ..BurstSnapshot::default()
+        };
+        let forge: [fn(&mut PodFacts); 4] = [
+            |pod| pod.request = Some("req-1".to_owned()),
+            |pod| pod.lease = Some("lease-1".to_owned()),
+            |pod| pod.pinned = Some("lease-1".to_owned()),
+            |pod| pod.node = Some("lease-1".to_owned()),
+        ];
+        for forge in forge {
+            let mut own = pod("p").facts;
+            forge(&mut own);
+            assert_eq!(request_of(&snapshot, &own), Some("req-1"));
+            let mut foreign = own.clone();
+            foreign.pod.namespace = "team-b".to_owned();
+            assert_eq!(request_of(&snapshot, &foreign), None, "{foreign:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use comity_agent_kubernetes::pod_request::amounts;
 use comity_agent_kubernetes::void_devices::void_devices;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
 use comity_agent_model::guest_labels::{RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
-use comity_agent_model::lease_id::{GPU_RESOURCE_ANNOTATION, LEASE_NODES_LABEL};
+use comity_agent_model::lease::lease_id::{GPU_RESOURCE_ANNOTATION, LEASE_NODES_LABEL};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Container, Pod, PodResourceClaim, PodSpec, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use comity_agent_kubernetes::https_server::{Certificates, HttpsService, server_config};
+use comity_agent_kubernetes::https_server::{HttpsService, server_config};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -12,6 +12,7 @@ use rustls_pki_types::CertificateDer;
 use subtle::ConstantTimeEq as _;
 
 use super::path_token::path_of;
+use super::serving_secret::ServingSecret;
 use super::{Review, Reviews};
 
 /// Largest review: it carries one pod, and etcd accepts 1.5 MiB.
@@ -28,15 +29,20 @@ pub(super) struct Webhook {
 }
 
 impl Webhook {
-    pub(super) fn new(certificates: &Certificates, reviews: Reviews) -> Result<Self, String> {
-        let paths = reviews.iter().map(|review| path_of(review.as_ref(), certificates)).collect();
-        Ok(Self { tls: server_config(certificates, None)?, chain_pem: certificates.chain_pem.clone(), paths, reviews })
+    pub(super) fn new(secret: &ServingSecret, reviews: Reviews) -> Result<Self, String> {
+        let paths = paths(&reviews, secret);
+        let chain_pem = secret.certificates.chain_pem.clone();
+        Ok(Self { tls: server_config(&secret.certificates, None)?, chain_pem, paths, reviews })
     }
 
-    /// Whether this is the certificate that it shows.
-    pub(super) fn shows(&self, certificates: &Certificates) -> bool {
-        self.chain_pem == certificates.chain_pem
+    /// Whether it is served with this Secret.
+    pub(super) fn shows(&self, secret: &ServingSecret) -> bool {
+        self.chain_pem == secret.certificates.chain_pem && self.paths == paths(&self.reviews, secret)
     }
+}
+
+fn paths(reviews: &Reviews, secret: &ServingSecret) -> Vec<String> {
+    reviews.iter().map(|review| path_of(review.registration().path, &secret.token)).collect()
 }
 
 impl HttpsService for Webhook {
@@ -83,7 +89,7 @@ impl Webhook {
             .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
             .to_bytes();
         let answer = review.answer(&body).await.map_err(|reason| {
-            tracing::warn!(webhook = review.name(), reason, "a review cannot be read");
+            tracing::warn!(webhook = review.registration().name, reason, "a review cannot be read");
             (StatusCode::BAD_REQUEST, reason)
         })?;
         serde_json::to_vec(&answer)
@@ -97,7 +103,6 @@ impl Webhook {
 mod tests {
     use std::time::SystemTime;
 
-    use comity_agent_kubernetes::https_server::make_certificates;
     use comity_agent_model::node_service::NodeService;
     use tokio::sync::watch;
 
@@ -106,14 +111,14 @@ mod tests {
 
     #[test]
     fn only_those_who_know_the_registration_are_answered() {
-        let certificates = || make_certificates("10.0.0.1", "", SystemTime::now()).unwrap();
+        let secret = || ServingSecret::make("10.0.0.1", None, SystemTime::now()).unwrap();
         let service = watch::channel(NodeService::none("")).1;
         let review = GateReview::new(service, watch::channel(RequestedStores::default()).1);
         let reviews: Reviews = Arc::new([Box::new(review) as Box<dyn Review>]);
-        let (own, others) = (certificates(), certificates());
+        let (own, others) = (secret(), secret());
         let webhook = Webhook::new(&own, Arc::clone(&reviews)).unwrap();
-        assert!(webhook.review_at(&path_of(reviews[0].as_ref(), &own)).is_some());
-        for path in ["/gate", "/gate/", "", &path_of(reviews[0].as_ref(), &others)] {
+        assert!(webhook.review_at(&path_of(reviews[0].registration().path, &own.token)).is_some());
+        for path in ["/gate", "/gate/", "", &path_of(reviews[0].registration().path, &others.token)] {
             assert!(webhook.review_at(path).is_none(), "{path}");
         }
     }

@@ -20,7 +20,7 @@ pub struct WebhookSettings {
     pub url: Option<String>,
     /// The Service in front of the agent's pod. Either this or `url`.
     pub service: Option<ServiceName>,
-    /// Namespace of the Secret `comity-agent-webhook` with the webhook's certificates.
+    /// Namespace of the Secret `comity-agent-webhook` with the webhooks' certificate, which the owner writes.
     pub secret_namespace: String,
 }
 

@@ -10,6 +10,9 @@ use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::lendable;
 
+/// Nodes or parts that a reason lists by name; the rest is counted.
+pub(crate) const MAX_NAMED: usize = 3;
+
 const LOCAL_RESERVE: &str = "local-reserve";
 
 /// A reason why a donor cannot serve a request.
@@ -17,7 +20,7 @@ const LOCAL_RESERVE: &str = "local-reserve";
 pub struct Obstacle {
     /// Stable code: one of policy's, or `donor-excluded`, `donor-silent`, `no-offer`, `delivery-not-offered`,
     /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`, `not-enforced`,
-    /// `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`.
+    /// `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`, `not-lent`.
     pub code: String,
     /// The reason in words.
     pub reason: String,

@@ -12,7 +12,9 @@ use crate::feasibility::gpu_types::gpu_types;
 use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, delivery_offered, obstacle, permitted};
 use crate::feasibility::obstacles::never_fits::never_fits;
 use crate::feasibility::obstacles::no_start::no_start;
+use crate::feasibility::obstacles::no_such_profile::no_such_profile;
 use crate::feasibility::obstacles::not_isolated::not_isolated;
+use crate::feasibility::obstacles::not_lent::not_lent;
 use crate::feasibility::obstacles::not_wired::wiring_obstacle;
 use crate::feasibility::obstacles::other_gpu_type::other_gpu_type;
 use crate::feasibility::obstacles::unhealthy::unhealthy;
@@ -261,10 +263,12 @@ impl PermittedQuery<'_, '_> {
             return lack;
         }
         let better = unhealthy(snapshot, donor, wanted, now, least)
+            .or_else(|| not_lent(snapshot, donor, wanted, now, least))
             .or_else(|| other_gpu_type(snapshot, donor, wanted, ever, least))
             .or_else(|| never_fits(snapshot, donor, wanted, least))
             .or_else(|| not_isolated(snapshot, donor, wanted, least))
-            .or_else(|| wiring_obstacle(snapshot, donor, wanted, least));
+            .or_else(|| wiring_obstacle(snapshot, donor, wanted, least))
+            .or_else(|| no_such_profile(snapshot, donor, wanted));
         if let Some(better) = better {
             return better;
         }

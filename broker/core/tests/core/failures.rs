@@ -291,6 +291,24 @@ fn an_unhealthy_device_is_not_the_reason_if_the_reserve_is_one_anyway() {
 }
 
 #[test]
+fn free_gpus_of_a_cordoned_node_are_not_lent() {
+    let (mut story, _, _) = Story::begin(two());
+    story.offers(|generation| {
+        let mut offer = offer(generation, &[("n1", 8, big()), ("n2", 8, big())]);
+        offer.nodes.get_mut(&node("n2")).unwrap().schedulable = false;
+        offer
+    });
+    let of_north = |count| RequestSpec { allow_donors: vec![cluster("north")], ..spec(count, Share::Whole, "big") };
+    let (code, reason, unblock) = obstacle(&story.it, &of_north(10));
+    assert_eq!(code, "not-lent");
+    let expected = "north has room for 6 of 10 shares of class big now, and for all of them if this were lent: node n2, \
+                    which is cordoned";
+    assert_eq!((reason.as_str(), unblock.as_str()), (expected, "wait until its owner lends it again"));
+    // Even with that node it would not fit now.
+    assert_eq!(obstacle(&story.it, &of_north(15)).0, "no-capacity");
+}
+
+#[test]
 fn each_repeated_failure_doubles_the_quarantine() {
     let (mut story, _, _) = Story::begin(two());
     let ill = |generation| one_of_eight(generation, 7, with_fault(FaultClass::Degraded));

@@ -53,6 +53,27 @@ fn half_a_gpu_of_a_class_that_is_never_shared() {
 }
 
 #[test]
+fn a_profile_that_no_device_has_names_those_that_exist() {
+    let mut federation = Federation::ready();
+    let instances = ["1g.10gb+me", "3g.40gb"].map(|name| (name.to_owned(), 1)).into();
+    let cut = device(81_559, Sharing::Mig { instances, layout: None });
+    federation.offer("north", offer(2, &[("n1", 1, cut)]));
+    let asking = |profile: &str| RequestSpec {
+        allow_donors: vec![cluster("north")],
+        ..spec(1, Share::MigProfile(profile.to_owned()), "big")
+    };
+    let (reason, remedy) = unservable(&federation, &asking("1g.10gb")).unwrap();
+    let expected =
+        "north has no MIG instance of profile 1g.10gb on devices of class big: these have 1g.10gb+me, 3g.40gb";
+    assert!(reason.contains(expected), "{reason}");
+    assert!(remedy.starts_with("ask for one of these profiles (1g.10gb+me, 3g.40gb)"), "{remedy}");
+    assert_eq!(unservable(&federation, &asking("3g.40gb")), None);
+    federation.offer("north", offer(3, &[("n1", 1, device(81_559, Sharing::Exclusive))]));
+    let (reason, _) = unservable(&federation, &asking("1g.10gb")).unwrap();
+    assert!(reason.contains("none is in MIG mode"), "{reason}");
+}
+
+#[test]
 fn more_gpus_than_the_largest_donor_has() {
     let federation = Federation::ready();
     let (reason, remedy) = unservable(&federation, &spec(30, Share::Whole, "big")).unwrap();

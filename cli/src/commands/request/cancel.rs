@@ -75,11 +75,7 @@ impl RequestCancelArgs {
 
 /// The leases that end with the request; `None` if none does.
 fn consequence(request: &str, leases: &[Lease]) -> Option<String> {
-    let named = leases.iter().filter(|lease| !lease.is_over()).map(|lease| {
-        let donor = lease.donor.as_deref().unwrap_or("a donor");
-        format!("{} ({} on {donor})", lease.id, lease.gpus.summary())
-    });
-    let named: Vec<String> = named.collect();
+    let named: Vec<String> = leases.iter().filter(|lease| !lease.is_over()).map(Lease::with_place).collect();
     let ends = match named.as_slice() {
         [] => return None,
         [_] => "ends",

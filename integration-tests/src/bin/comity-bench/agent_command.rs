@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::whole::whole;
 use anyhow::{Context as _, Result, ensure};
-use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, memory, processor_time, until};
+use comity_scenarios::{
+    AgentSpec, Federation, FederationConfig, InventorySource, apply_admission, memory, processor_time, until,
+};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
@@ -74,6 +76,7 @@ pub(crate) async fn run(arguments: &AgentArgs) -> Result<()> {
     config.audited_user = Some(AGENT_USER.to_owned());
     eprintln!("{} simulated nodes", arguments.nodes);
     let cluster = ControlPlane::start(&binaries, config).await?;
+    apply_admission(&cluster).await?;
     let api = Api::<Pod>::namespaced(cluster.client(), "default");
     eprintln!("{} pods", arguments.pods);
     make_pods(&api, 0..arguments.pods, arguments.nodes).await?;

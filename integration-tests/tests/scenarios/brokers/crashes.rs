@@ -61,7 +61,7 @@ pub(crate) fn crashed_before(federation: &Federation, cluster: &str, step: &str)
 
 /// Releases the lease and waits until both sides are clean and neither agent stores anything of it.
 async fn release_and_leave_nothing(federation: &mut Federation, lease: &str) {
-    federation.comity(&["lease", "release", lease]).await.or_logs(federation);
+    federation.comity(&["lease", "release", "--yes", lease]).await.or_logs(federation);
     nurse(federation, lease, "ended", 0, 0).await;
     let offers = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(federation);
     assert_eq!(offers["lentMilli"], 0);

@@ -109,7 +109,7 @@ async fn a_container_sees_exactly_the_devices_of_its_claims() {
 
     every_other_device_is_refused(&clusters, &leased, &lease).await;
 
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     let left = donor.kubectl(&["get", "resourceclaims", "-A", "-o", "name"]).await.unwrap();
     assert_eq!(left.trim(), "resourceclaim.resource.k8s.io/mine");

@@ -1,8 +1,9 @@
 //! Two real control planes: a donor with two simulated nodes of eight GPUs, and an origin without GPUs.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, apply_admission, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use serde_json::json;
 
@@ -23,11 +24,14 @@ pub(crate) fn pod(name: &str, gpus: u32, image: &str) -> String {
     )
 }
 
+/// A control plane with the policies of a donor.
 pub(crate) async fn control_plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> ControlPlane {
     let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
     let mut config = ControlPlaneConfig::new(name, dir.join(name));
     config.nodes = nodes;
-    ControlPlane::start(&binaries, config).await.unwrap()
+    let plane = ControlPlane::start(&binaries, config).await.unwrap();
+    apply_admission(&plane).await.unwrap();
+    plane
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,12 +47,14 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
         [("polytech-campus", &origin, ""), ("ncc-main", &donor, "sharing: {cleanNodes: true}")]
     {
         let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
-        let spec = AgentSpec { more: more.to_owned(), ..AgentSpec::new(cluster, inventory) };
+        let crash_at = (cluster == "ncc-main").then(|| "prepare-lease:before".to_owned());
+        let spec = AgentSpec { more: more.to_owned(), crash_at, ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
     let seen = federation.comity_as("admin", &["cluster", "show", "ncc-main"]).await.or_logs(&federation);
     assert_eq!(seen["devices"], 16, "{seen}");
+    gpus_that_local_work_took_are_not_lent(&mut federation, &donor).await;
 
     // Nobody will use this one.
     let unused = federation.submit_with(1, "frontier", &["--release-idle", "10s"]).await.or_logs(&federation);
@@ -86,7 +92,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
 
     // Released: the token is refused, the namespace and the Secret are gone.
     let admin_view = |args: &'static [&'static str]| donor.kubectl(args);
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     let pod = cleaning_pod(&donor, &lease).await;
     let waits = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
     assert_eq!(waits["state"], "ending", "its node is not clean: {waits}");
@@ -99,22 +105,36 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     let direct = token.replace(&port_of(&token), &format!("server: {}", donor.server_url()));
     let direct_path = clusters.path().join("direct.kubeconfig");
     std::fs::write(&direct_path, direct).unwrap();
-    // Its RoleBinding is gone, so it has no rights at once; after the API server's cache time (10 s) it is invalid.
-    let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
-    assert!(refused.contains("orbidden") || is_nobody(&refused), "{refused}");
-    until("the token to be dead", PATIENCE, async || {
-        let refused = origin.kubectl_as(&direct_path, &["get", "pods"], "").await.unwrap_err().to_string();
-        anyhow::ensure!(is_nobody(&refused), "{refused}");
-        Ok(Some(()))
-    })
-    .await
-    .or_logs(&federation);
+    the_token_dies(&origin, &direct_path, &federation).await;
     let namespaces = admin_view(&["get", "namespaces", "-o", "name"]).await.unwrap();
     assert!(!namespaces.contains(&namespace), "{namespaces}");
     assert!(origin.kubectl(&["-n", target, "get", "secret", secret]).await.is_err());
     drop(federation);
     origin.stop().await.unwrap();
     donor.stop().await.unwrap();
+}
+
+/// The donor's agent dies before it prepares a lease of a whole node. Local pods come meanwhile, so it refuses the lease.
+async fn gpus_that_local_work_took_are_not_lent(federation: &mut Federation, donor: &ControlPlane) {
+    let request = federation.submit_with(8, "frontier", &["--same-node"]).await.or_logs(federation);
+    let lease = federation.lease_of(&request).await.or_logs(federation);
+    let start = Instant::now();
+    while federation.ended_agents().unwrap().is_empty() {
+        assert!(start.elapsed() < PATIENCE, "the agent did not reach its crash point\n{}", federation.logs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for node in ["ncc-1", "ncc-2"] {
+        let local = pod(node, 1, "any").replace("\"spec\": {", &format!("\"spec\": {{\"nodeName\": \"{node}\","));
+        donor.kubectl_with_input(&["apply", "-f", "-"], &local).await.unwrap();
+    }
+    federation.restart_ended_agents().unwrap();
+    let refused = federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(federation);
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("ncc-main: local work holds GPUs") && message.ends_with("(local-use)"), "{refused}");
+    assert_eq!(refused["endReason"], "donor-failed", "{refused}");
+    federation.comity(&["request", "cancel", "--yes", &request]).await.or_logs(federation);
+    donor.kubectl(&["delete", "pods", "ncc-1", "ncc-2", "--grace-period=0", "--force"]).await.unwrap();
+    federation.all_connected().await.or_logs(federation);
 }
 
 /// The cleaning pod on the node of a lease that ends. Nothing runs it here: the nodes are simulated.
@@ -133,6 +153,19 @@ async fn succeed(donor: &ControlPlane, pod: &str) {
     let patch = r#"{"status": {"phase": "Succeeded"}}"#;
     let args = ["-n", "comity-clean", "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch];
     donor.kubectl(&args).await.unwrap();
+}
+
+async fn the_token_dies(origin: &ControlPlane, direct: &Path, federation: &Federation) {
+    // Its RoleBinding is gone, so it has no rights at once; after the API server's cache time (10 s) it is invalid.
+    let refused = origin.kubectl_as(direct, &["get", "pods"], "").await.unwrap_err().to_string();
+    assert!(refused.contains("orbidden") || is_nobody(&refused), "{refused}");
+    until("the token to be dead", PATIENCE, async || {
+        let refused = origin.kubectl_as(direct, &["get", "pods"], "").await.unwrap_err().to_string();
+        anyhow::ensure!(is_nobody(&refused), "{refused}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(federation);
 }
 
 /// Another namespace, nodes, the token's own Secret, its rights and a privileged pod are refused.
@@ -206,7 +239,7 @@ async fn with_the_leader_and_both_agents_killed_at_every_step_it_still_becomes_a
 
     let leased = federation.kubeconfig(&lease, "polytech-campus").await.or_logs(&federation);
     origin.kubectl_as(&leased, &["apply", "-f", "-"], &pod("three", 3, "any")).await.or_logs(&federation);
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     nurse(&mut federation, &lease, "ended", 0, 0).await;
     let namespaces = donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();
     assert!(!namespaces.contains("comity-lease"), "{namespaces}");

@@ -1,9 +1,11 @@
 //! The devices of a real kubelet's pods, as the agent tells them.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use anyhow::ensure;
 use comity_agent::devices::{DeviceTable, HolderOwner};
+use comity_agent::services::device_reader::DEVICE_READERS_AUDIENCE;
 use comity_agent::services::local_api::{SOCKET, fetch_devices};
 use comity_scenarios::{Federation, PATIENCE, Process, program, until};
 use comity_testkit::RealCluster;
@@ -16,16 +18,28 @@ use crate::two_classes::TenantLease;
 const PORT: u16 = 7484;
 const LOCAL_POD: &str = "own";
 
-/// The section of the agent's configuration.
-pub(crate) fn agent_section(donor: &RealCluster) -> String {
-    format!("usage: {{devices: 'http://{}:{PORT}/metrics'}}\n", donor.node_ip())
+/// The section of the agent's configuration. Makes the agent's token for the reader in `folder`.
+pub(crate) async fn agent_section(donor: &RealCluster, folder: &Path) -> anyhow::Result<String> {
+    let audience = format!("--audience={DEVICE_READERS_AUDIENCE}");
+    let account = ["-n", "comity-system", "comity-agent"];
+    let token =
+        donor.kubectl(&[["create", "token"].as_slice(), &account, &["--duration=3h", &audience]].concat()).await?;
+    let file = folder.join("devices.token");
+    std::fs::write(&file, token)?;
+    let (node, file) = (donor.node_ip(), file.display());
+    Ok(format!("usage: {{devices: 'http://{node}:{PORT}/metrics', devicesTokenFile: '{file}'}}\n"))
 }
 
 /// Starts the device reader of the donor's first node, in the network of the node.
 pub(crate) fn start_reader(federation: &Federation, donor: &RealCluster) -> Process {
     let socket = format!("/proc/{}/root/var/lib/kubelet/pod-resources/kubelet.sock", donor.init_pid());
     let (node, listen) = (donor.node_name(), format!("0.0.0.0:{PORT}"));
-    let args = ["read-devices", "--node", &node, "--listen", &listen, "--socket", &socket];
+    let kubeconfig = donor.admin_kubeconfig_path().display().to_string();
+    let args = [
+        ["read-devices", "--node", &node, "--listen", &listen].as_slice(),
+        &["--socket", &socket, "--kubeconfig", &kubeconfig],
+    ]
+    .concat();
     let command = donor.command_in_nth_node(1, &program("comity-agent").unwrap(), &args);
     Process::start("device reader", command, &federation.dir().join("device-reader.log")).unwrap()
 }

@@ -96,7 +96,7 @@ async fn the_networks_of_two_liqos_are_connected_by_sealed_messages_and_parted_w
     assert_eq!(called, field(&donor, "origin", "service/gw-origin", ".spec.clusterIP").await);
 
     // The last lease ends the peering, which removes all objects.
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     federation.no_peering(PATIENCE).await.or_logs(&federation);
     for plane in [&origin, &donor] {

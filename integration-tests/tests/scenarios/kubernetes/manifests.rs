@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use comity_agent::config::Config;
+use comity_agent::config::{Config, UsageSettings};
+use comity_agent::services::device_reader::DEVICE_READERS_AUDIENCE;
 use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_scenarios::deploy;
 use serde_json::{Value, json};
@@ -228,7 +229,7 @@ fn replicas_share_one_lease_and_one_secret() {
     object(file, "Lease", "comity-agent");
     object(file, "Secret", "comity-agent-state");
     let policy = object("agent/admission.yaml", "ValidatingAdmissionPolicy", "comity-agent").to_string();
-    assert!(policy.contains("request.name in ['comity-agent-webhook', 'comity-agent-state']"), "{policy}");
+    assert!(policy.contains("request.name == 'comity-agent-state'"), "{policy}");
     let patch = object("agent/standby/replicas.yaml", "Deployment", "comity-agent");
     assert_eq!(patch["spec"]["replicas"], 2);
     let spread = &patch["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"];
@@ -237,10 +238,10 @@ fn replicas_share_one_lease_and_one_secret() {
 }
 
 #[test]
-fn a_device_reader_has_one_folder_of_its_node_and_no_credentials() {
+fn a_device_reader_has_one_folder_of_its_node_and_reviews_tokens() {
     let file = "agent/devices.yaml";
     let pod = &object(file, "DaemonSet", "device-reader")["spec"]["template"]["spec"];
-    assert_eq!((&pod["automountServiceAccountToken"], &pod["serviceAccountName"]), (&json!(false), &Value::Null));
+    assert_eq!(pod["serviceAccountName"], "device-reader");
     for host in ["hostNetwork", "hostPID", "hostIPC"] {
         assert!(pod[host].is_null(), "{host}");
     }
@@ -262,8 +263,37 @@ fn a_device_reader_has_one_folder_of_its_node_and_no_credentials() {
         object(file, "DaemonSet", "device-reader")["spec"]["selector"]["matchLabels"]
     );
     assert_eq!(service["spec"]["ports"][0]["port"], reader["ports"][0]["containerPort"]);
-    let kinds: Vec<Value> = documents(&deploy().join(file)).iter().map(|document| document["kind"].clone()).collect();
-    assert_eq!(kinds, ["Namespace", "Service", "DaemonSet"], "no rights");
+    let role = object(file, "ClusterRole", "comity-device-reader");
+    let reviews = json!([{"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}]);
+    assert_eq!(role["rules"], reviews, "no other rights");
+    let roles = documents(&deploy().join(file)).into_iter().filter(|document| {
+        let kind = document["kind"].as_str().unwrap_or_default();
+        kind.ends_with("Role") || kind.ends_with("Binding")
+    });
+    assert_eq!(roles.count(), 2, "one role, bound once");
+}
+
+/// Tenants' pods share a cluster's network with the readers.
+#[test]
+fn only_the_agent_reaches_device_readers_and_it_has_a_token_for_them() {
+    let policy = object("agent/devices.yaml", "NetworkPolicy", "device-reader");
+    let agents = json!({
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "comity-system"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "comity-agent"}},
+    });
+    let ingress = json!([{"ports": [{"protocol": "TCP", "port": 7484}], "from": [agents]}]);
+    assert_eq!(policy["spec"], json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress}));
+
+    let deployment = object("agent/netstack/agent.yaml", "Deployment", "comity-agent");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == "devices-token").unwrap();
+    let token = &volume["projected"]["sources"][0]["serviceAccountToken"];
+    assert_eq!(token["audience"], DEVICE_READERS_AUDIENCE);
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["name"] == "devices-token").unwrap();
+    let file = Path::new(mount["mountPath"].as_str().unwrap()).join(token["path"].as_str().unwrap());
+    assert_eq!(file, UsageSettings::default().devices_token_file);
 }
 
 /// The agent binds the role with rights on gateways and keys itself, in namespaces that an admission policy allows.

@@ -104,7 +104,7 @@ async fn work_on(lease: &str, pods: &Pods) {
 }
 
 async fn give_back(lease: &str, pods: &Pods) {
-    or_logs(pods.federation().comity(&["lease", "release", lease]).await, pods).await;
+    or_logs(pods.federation().comity(&["lease", "release", "--yes", lease]).await, pods).await;
     or_logs(pods.federation().lease_in(lease, "ended", PATIENCE).await, pods).await;
     let origin = &pods.clusters().origin;
     or_logs(origin.kubectl(&["-n", LEASES, "delete", "pod", "tenant"]).await, pods).await;

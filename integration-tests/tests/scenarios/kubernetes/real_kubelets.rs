@@ -93,8 +93,8 @@ async fn federation_of(clusters: &Arc<RealClusters>) -> Federation {
     let account = agents_account(&clusters.donor, federation.dir(), &["mig.yaml", "canary.yaml"]).await;
     canaries::import_image(&clusters.donor, federation.dir()).await;
     let (origin, donor) = (&clusters.origin, &clusters.donor);
-    let donors_sections =
-        [mig_box::AGENT_SECTION, &canaries::agent_section(), &held_devices::agent_section(donor)].concat();
+    let devices = held_devices::agent_section(donor, federation.dir()).await.unwrap();
+    let donors_sections = [mig_box::AGENT_SECTION, &canaries::agent_section(), &devices].concat();
     for (cluster, real, at, kubeconfig, more) in [
         (ORIGIN, origin, Where::Origin, origin.admin_kubeconfig_path(), ""),
         (DONOR, donor, Where::Donor, account, donors_sections.as_str()),

@@ -1,4 +1,5 @@
-//! Two replicas of a donor's agent on one control plane: the active one is killed, then paused.
+//! Two replicas of a donor's agent on one control plane: the active one is killed, then paused, then without its API
+//! server.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use comity_scenarios::{
     AgentSpec, Federation, FederationConfig, InventorySource, Launcher, PATIENCE, Place, Process, free_port, program,
     until,
 };
-use comity_testkit::{ControlPlane, SimulatedNode};
+use comity_testkit::{Component, ControlPlane, SimulatedNode};
 
 use crate::OrLogs as _;
 use crate::control_planes::control_plane;
@@ -73,6 +74,21 @@ async fn answers(origin: &ControlPlane, leased: &Path, federation: &Federation) 
     start.elapsed()
 }
 
+/// Without an API server the active agent cannot know whether it has a successor, so it ends its stream.
+async fn leaves_the_brokers_without_its_api_server(donor: &ControlPlane, federation: &Federation) {
+    let api_server = donor.pid(Component::ApiServer).unwrap();
+    Process::signal(api_server, "STOP").await.unwrap();
+    let left = until("the end of the agent's stream", PATIENCE, async || {
+        let clusters = federation.comity_as("admin", &["cluster", "list"]).await?;
+        let donor = clusters["items"].as_array().into_iter().flatten().find(|item| item["id"] == "ncc-main");
+        Ok(donor.is_some_and(|donor| donor["connected"] != true).then_some(()))
+    });
+    let left = left.await;
+    Process::signal(api_server, "CONT").await.unwrap();
+    left.or_logs(federation);
+    federation.all_connected().await.or_logs(federation);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_takes_over_the_leases_of_a_killed_agent_and_a_paused_one_stays_silent() {
     let clusters = tempfile::tempdir().unwrap();
@@ -129,7 +145,9 @@ async fn a_standby_takes_over_the_leases_of_a_killed_agent_and_a_paused_one_stay
     assert!(holder(&donor).await.starts_with("replica-0"));
     federation.all_connected().await.or_logs(&federation);
     answers(&origin, &leased, &federation).await;
-    federation.comity(&["lease", "release", &lease]).await.or_logs(&federation);
+    leaves_the_brokers_without_its_api_server(&donor, &federation).await;
+    answers(&origin, &leased, &federation).await;
+    federation.comity(&["lease", "release", "--yes", &lease]).await.or_logs(&federation);
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     drop(federation);
     origin.stop().await.unwrap();

@@ -116,7 +116,7 @@ impl TenantLease {
 
     /// Releases it: the credential is refused, and nothing of it is left at the donor.
     pub(crate) async fn ends(&self, federation: &Federation) {
-        federation.comity(&["lease", "release", &self.id]).await.or_logs(federation);
+        federation.comity(&["lease", "release", "--yes", &self.id]).await.or_logs(federation);
         federation.lease_in(&self.id, "ended", PATIENCE).await.or_logs(federation);
         assert!(self.kubectl(&["get", "pods", "--request-timeout=5s"], "").await.is_err());
         let namespaces = self.clusters.donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();

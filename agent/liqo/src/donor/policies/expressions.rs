@@ -3,8 +3,8 @@
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 
 use super::cel::{list, quoted, refuse};
-use super::visible_devices;
 use super::{MatchCondition, Policy, PolicySettings, Validation};
+use super::{container_resources, visible_devices};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
 
 /// Volume types within the namespace: those that Pod Security `restricted` allows.
@@ -14,8 +14,6 @@ const VOLUMES: [&str; 8] =
 const MAX_NAMESPACES: u32 = 100;
 /// Longest grace period of an offloaded pod, in seconds.
 const MAX_GRACE_SECONDS: u32 = 3_600;
-/// Resources of containers that are not devices.
-const PLAIN_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// Namespace names that no consumer gets, even if namespaces keep their names.
 const RESERVED_NAMES: &str = "^(default|kube-.*|liqo|liqo-.*|comity-.*|openshift-.*)$";
 
@@ -205,7 +203,7 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
             "resources",
             format!(
                 "{} + (variables.consumer == '' ? [] : variables.data['resources.' + variables.user].split(','))",
-                list(&PLAIN_RESOURCES)
+                list(&container_resources::PLAIN)
             ),
         ),
     ]);
@@ -312,16 +310,6 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             "'host ports are not offered'",
         ),
         refuse(
-            "variables.containers.all(container, !has(container.resources) || ((!has(container.resources.limits) || \
-             container.resources.limits.all(name, name in variables.resources)) && (!has(container.resources.requests) \
-             || container.resources.requests.all(name, name in variables.resources)))) && \
-             (!has(variables.pod.resources) || ((!has(variables.pod.resources.limits) || \
-             variables.pod.resources.limits.all(name, name in variables.resources)) && \
-             (!has(variables.pod.resources.requests) || variables.pod.resources.requests.all(name, name in \
-             variables.resources))))",
-            "'containers may ask for these resources only: ' + variables.resources.filter(name, name != '').join(', ')",
-        ),
-        refuse(
             "!has(variables.pod.resourceClaims) || size(variables.pod.resourceClaims) == 0",
             "'resource claims are not offered: they are not counted against the lease'",
         ),
@@ -337,6 +325,7 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             &format!("'terminationGracePeriodSeconds is at most {MAX_GRACE_SECONDS}'"),
         ),
     ];
+    validations.extend(container_resources::in_pod());
     validations.extend(visible_devices::in_pod());
     if settings.refuse_privilege_escalation {
         validations.push(refuse(

@@ -8,7 +8,7 @@ use super::cel::{list, refuse};
 const VARIABLES: [&str; 3] = ["NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"];
 
 /// For the pod of a ShadowPod.
-pub(super) fn in_pod() -> [Validation; 4] {
+pub(super) fn in_pod() -> [Validation; 5] {
     let variables = list(&VARIABLES);
     [
         refuse(
@@ -33,8 +33,13 @@ pub(super) fn in_pod() -> [Validation; 4] {
             "'a mount below nvidia-container-devices asks the container runtime for GPUs'",
         ),
         refuse(
-            "!has(object.metadata.annotations) || object.metadata.annotations.all(key, !key.startsWith('cdi.k8s.io/'))",
+            "!has(object.metadata.annotations) || object.metadata.annotations.all(key, !key.contains('cdi.k8s.io/'))",
             "'the device plugin names the CDI devices of a pod, not an annotation'",
+        ),
+        // HAMi's scheduler counts a pod on the node that these annotations name.
+        refuse(
+            "!has(object.metadata.annotations) || object.metadata.annotations.all(key, !key.startsWith('hami.io/'))",
+            "'annotations hami.io/* belong to HAMi, which serves no virtual nodes'",
         ),
     ]
 }

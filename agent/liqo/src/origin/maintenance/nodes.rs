@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use comity_agent_kubernetes::pod_request::{Amounts, CPU};
 use comity_agent_kubernetes::watch_cache::WatchCache;
-use comity_agent_model::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_policy::quantity;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;

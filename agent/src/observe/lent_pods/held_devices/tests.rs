@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use comity_agent_kubernetes::pod_resources::NodeDevices;
 use comity_agent_model::lent::{LentLease, NodeMark, PodsOf};
+use comity_types::LeaseId;
 
 use super::*;
 use crate::observe::TEST_SALT;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use comity_agent_state::record::{HpkePublicKey, PeeringRecord, RemoteNetwork, SecretKey};
+use comity_agent_state::record::{HpkePublicKey, PeeringRecord, RemoteKeys, RemoteNetwork, SecretKey};
 use comity_proto::v1;
 use comity_types::PeeringId;
 
@@ -39,8 +39,7 @@ async fn place(book: &RemapBook, cluster: &str) -> String {
         chosen: &[],
         taken: &[],
     };
-    let remote = remote(cluster);
-    let placed = book.place(&remote, Side::Donor, request, |request| {
+    let placed = book.place(request, |request| {
         if let [chosen] = request.chosen {
             return Ok(vec![*chosen]);
         }
@@ -49,10 +48,6 @@ async fn place(book: &RemapBook, cluster: &str) -> String {
         Ok(vec![PodNetwork { there: request.networks[0], here }])
     });
     placed.await.unwrap()[0].here.to_string()
-}
-
-fn written(book: &RemapBook) {
-    book.set_written(book.remapped_peers().into_keys().collect());
 }
 
 #[tokio::test]
@@ -65,15 +60,14 @@ async fn ranges_survive_a_restart_and_end_with_the_last_peering() {
     let ranges = br#"{"north": [{"there": "10.244.0.0/16", "here": "100.70.0.0/16"}]}"#;
     store.keep(RANGES_KEY, ranges.to_vec()).await.unwrap();
     let book = RemapBook::open(store.clone()).unwrap();
-    let peers = ["north", "south"].map(|cluster| WrittenPeer { liqo_id: format!("{cluster}-liqo"), side: Side::Donor });
-    book.set_written(peers.into());
+    book.webhook_is_registered();
     assert_eq!(
         (place(&book, "north").await, place(&book, "south").await),
         ("100.70.0.0/16".into(), "100.64.0.0/16".into())
     );
 
     let book = RemapBook::open(store.clone()).unwrap();
-    written(&book);
+    book.webhook_is_registered();
     assert_eq!(place(&book, "south").await, "100.64.0.0/16");
     let seen = book
         .subscribe()
@@ -94,17 +88,15 @@ async fn a_remapped_cluster_waits_for_the_webhook_that_writes_its_addresses() {
     let store = Store::open(state.path()).unwrap();
     peer(&store, 1, "north").await;
     let book = Arc::new(RemapBook::open(store).unwrap());
-    let nobody = BTreeSet::new();
     let placing = tokio::spawn({
         let book = Arc::clone(&book);
         async move { place(&book, "north").await }
     });
-    tokio::time::timeout(Duration::from_secs(5), book.peers_other_than(&nobody)).await.unwrap();
-    assert!(!placing.is_finished());
-    // The webhook of another side of that Liqo does not help.
-    book.set_written([WrittenPeer { liqo_id: "north-liqo".to_owned(), side: Side::Origin }].into());
+    let mut ranges = book.subscribe();
+    let chosen = ranges.wait_for(|ranges| !ranges.0.is_empty());
+    tokio::time::timeout(Duration::from_secs(5), chosen).await.unwrap().unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!placing.is_finished());
-    written(&book);
+    book.webhook_is_registered();
     assert_eq!(placing.await.unwrap(), "100.64.0.0/16");
 }

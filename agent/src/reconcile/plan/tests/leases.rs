@@ -181,6 +181,79 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
 }
 
+/// Node `n` with two GPUs, of which the last ones are in local use.
+fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
+    let device = |local_use_milli| v1::Device {
+        resource_name: "nvidia.com/gpu".into(),
+        local_use_milli,
+        healthy: true,
+        ..v1::Device::default()
+    };
+    vec![v1::Node { id: "n".into(), devices: local.map(device).into(), ..v1::Node::default() }]
+}
+
+#[test]
+fn a_lease_whose_gpus_local_work_took_is_refused_while_it_is_set_up() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
+    sim.nodes = None;
+    assert!(sim.names().is_empty(), "the nodes are not known yet");
+    // Local use is counted from the last device down, so the lease's own is free.
+    sim.nodes = Some(two_gpus([0, 1_000]));
+    assert_eq!(sim.names(), ["admit-lease"]);
+    let mut later = lease("lease-2", 8, LeaseState::Placed);
+    later.placement.as_mut().unwrap().nodes[0].devices[0].device = 1;
+    sim.put_donor(LEASE, 7, |_| {});
+    sim.desired.leases.push(later);
+    let refused = |sim: &Sim| {
+        let steps = sim.plan();
+        let refused = steps.into_iter().filter_map(|step| match step {
+            Step::Lease(LeaseStep::RefuseLease(refuse)) => Some((refuse.lease, refuse.code, refuse.message)),
+            _ => None,
+        });
+        refused.collect::<Vec<_>>()
+    };
+    let seen = refused(&sim);
+    let [(LeaseId(2), "local-use", message)] = seen.as_slice() else { panic!("{seen:?}") };
+    assert!(message.contains("leases need 2000 thousandths of GPUs there, and 1000 are left"), "{message}");
+    sim.nodes = Some(two_gpus([1_000, 1_000]));
+    assert_eq!(refused(&sim).len(), 2, "neither is active");
+
+    // What is active, the broker calls back; it makes no later lease refuse its place once it is on its way out.
+    sim.desired.leases[0].state = Some(LeaseState::Active);
+    assert_eq!(refused(&sim).len(), 1);
+    sim.nodes = Some(two_gpus([0, 1_000]));
+    for (state, count) in [(LeaseState::Active, 1), (LeaseState::Reclaiming, 0), (LeaseState::Ending, 0)] {
+        sim.desired.leases[0].state = Some(state);
+        assert_eq!(refused(&sim).len(), count, "{state:?}");
+    }
+    sim.desired.leases[0].state = Some(LeaseState::Active);
+    sim.is_live = false;
+    assert!(refused(&sim).is_empty(), "an old desired state");
+    sim.is_live = true;
+    sim.settle();
+    assert!(sim.names().is_empty(), "it is reported once");
+}
+
+#[test]
+fn only_interchangeable_devices_are_counted_together() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Placed)];
+    let is_refused = |sim: &Sim| sim.names().contains(&"refuse-lease");
+    let mut nodes = two_gpus([1_000, 0]);
+    sim.nodes = Some(nodes.clone());
+    assert!(!is_refused(&sim), "the other GPU is free, and nobody knows which one the local pod holds");
+    nodes[0].devices[1].product_name = "another".into();
+    sim.nodes = Some(nodes.clone());
+    assert!(is_refused(&sim));
+    nodes[0].devices[0].local_use_milli = 0;
+    sim.nodes = Some(nodes.clone());
+    assert!(!is_refused(&sim));
+    nodes[0].devices.clear();
+    sim.nodes = Some(nodes);
+    assert!(!is_refused(&sim), "a node without its devices is the broker's to judge");
+}
+
 #[test]
 fn silence_tears_nothing_down_until_end_and_grace_have_passed() {
     let mut sim = connected_donor();

@@ -56,7 +56,7 @@ impl Kind for ConfigureFabric {
                 chosen: &[],
                 taken: &[],
             };
-            remap_book.place(remote, record.side, request, |request| tunnels.fabric.place(request)).await?
+            remap_book.place(request, |request| tunnels.fabric.place(request)).await?
         } else {
             pod_cidrs.into_iter().map(PodNetwork::unchanged).collect()
         };

@@ -2,28 +2,39 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::burst::CHECKPOINT_SECRET;
+use crate::burst::checkpoint_store::checkpoint_secret;
+
 /// The Secrets by namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedStores(BTreeMap<String, BTreeSet<String>>);
 
-/// The store of a pod that names none itself.
+/// The checkpoint store of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreOfPod<'a> {
-    /// No request of its namespace names one.
+    /// Neither the pod nor a request of its namespace names one, or the pod's name for it is invalid.
     None,
-    /// All requests that name one name this Secret.
-    One(&'a str),
+    /// The pod's annotation names this Secret.
+    Own(&'a str),
+    /// All requests of its namespace that name one name this Secret.
+    Requested(&'a str),
     /// Requests name several: the pod must choose.
     Several(&'a BTreeSet<String>),
 }
 
 impl RequestedStores {
-    /// The store of a pod in this namespace.
-    pub(crate) fn of_pod_in(&self, namespace: &str) -> StoreOfPod<'_> {
+    /// The store of a pod in this namespace: its own, or that of requests.
+    pub(crate) fn of_pod<'a>(&'a self, pod: &'a Pod, namespace: &str) -> StoreOfPod<'a> {
+        let annotations = pod.metadata.annotations.as_ref();
+        if let Some(annotations) = annotations.filter(|annotations| annotations.contains_key(CHECKPOINT_SECRET)) {
+            return checkpoint_secret(annotations).ok().flatten().map_or(StoreOfPod::None, StoreOfPod::Own);
+        }
         let Some(secrets) = self.0.get(namespace) else { return StoreOfPod::None };
         match (secrets.first(), secrets.len()) {
             (None, _) => StoreOfPod::None,
-            (Some(secret), 1) => StoreOfPod::One(secret),
+            (Some(secret), 1) => StoreOfPod::Requested(secret),
             (Some(_), _) => StoreOfPod::Several(secrets),
         }
     }

@@ -6,15 +6,12 @@ use comity_types::{ClusterId, NodeId};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, obstacle};
+use crate::feasibility::obstacle::{Cure, MAX_NAMED, Obstacle, check_reserve, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
 use crate::model::inventory::Node;
 use crate::model::time::Timestamp;
 use crate::state::usable::{Usable, broken_cliques};
-
-/// Unhealthy parts listed by name; the rest is counted.
-const MAX_NAMED: usize = 3;
 
 /// The obstacle, if the request would fit at `donor` were all of it healthy. `now` of `least` shares fit as it is.
 pub(crate) fn unhealthy(

@@ -1,6 +1,6 @@
 //! A copy of the whole state outside its directory, so that another process can continue with it.
 //!
-//! A replica holds the records and the small files of the state directory: keys, certificate, brokers. The store writes
+//! The copy holds the records and the small files of the state directory: keys, certificate, brokers. The store writes
 //! it before it publishes a change, so a successor knows everything that this process acted on.
 
 mod state_files;
@@ -12,13 +12,13 @@ pub(crate) use state_image::StateImage;
 /// Largest image, compressed: what a Secret holds, less its other fields.
 pub const MAX_IMAGE_BYTES: usize = 1_000_000;
 
-/// Why a replica was not written.
+/// Why the copy was not written.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplicaError {
+pub enum StateCopyError {
     /// Another process writes it now: this one must stop.
     #[error("{place} was written by another process, which is the active one now")]
     Replaced {
-        /// Where the replica is.
+        /// Where the copy is.
         place: String,
     },
     /// It does not fit.
@@ -27,7 +27,7 @@ pub enum ReplicaError {
          with a volume for its state, without the section standby"
     )]
     TooLarge {
-        /// Where the replica is.
+        /// Where the copy is.
         place: String,
         /// Its size.
         bytes: usize,
@@ -35,7 +35,7 @@ pub enum ReplicaError {
     /// The call failed.
     #[error("cannot write {place}: {reason}")]
     Failed {
-        /// Where the replica is.
+        /// Where the copy is.
         place: String,
         /// The error.
         reason: String,
@@ -43,10 +43,10 @@ pub enum ReplicaError {
 }
 
 /// Keeps the newest image.
-pub trait Replica: Send + Sync {
+pub trait StateCopy: Send + Sync {
     /// Replaces the image; returns once it is durable. Blocks.
     ///
     /// # Errors
-    /// [`ReplicaError`]; the old image may have been replaced all the same.
-    fn put(&self, image: &[u8]) -> Result<(), ReplicaError>;
+    /// [`StateCopyError`]; the old image may have been replaced all the same.
+    fn put(&self, image: &[u8]) -> Result<(), StateCopyError>;
 }

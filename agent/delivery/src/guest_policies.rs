@@ -1,0 +1,256 @@
+//! The admission policies that hold guests to their leases. Without them only quotas, Pod Security and RBAC would, so
+//! the donor makes no namespace of a lease.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_kubernetes::call::call_opt;
+use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::guest_labels::GuestLabels;
+use comity_runtime::clock::Clock;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::{Api, Client};
+use tokio::sync::Mutex;
+
+/// Annotation of a policy: its version, a number.
+const VERSION_ANNOTATION: &str = "comity.dev/version";
+/// How long a policy that was found counts as found.
+const FOUND_AGE: Duration = Duration::from_secs(30);
+
+/// An admission policy that guests need, with a binding of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestPolicy {
+    name: &'static str,
+    manifest: &'static str,
+    effect: &'static str,
+    /// The oldest that protects as this agent expects. A newer one is taken: manifests are applied before the agent.
+    version: u64,
+}
+
+/// What guests may use in a lease's namespace.
+const TENANT: GuestPolicy = GuestPolicy {
+    name: "comity-tenant",
+    manifest: "deploy/agent/admission.yaml",
+    effect: "holds pods to the devices, nodes and priority of their lease",
+    version: 1,
+};
+
+/// The RuntimeClass of guests' pods.
+const RUNTIME_CLASS: GuestPolicy = GuestPolicy {
+    name: "comity-runtime-class",
+    manifest: "deploy/agent/admission.yaml",
+    effect: "holds pods to the RuntimeClass sharing.runtimeClass",
+    version: 1,
+};
+
+/// Containers that request no GPU get none.
+const VOID_DEVICES: GuestPolicy = GuestPolicy {
+    name: "comity-void-devices",
+    manifest: "deploy/agent/webhook.yaml",
+    effect: "keeps GPUs from containers that request none (sharing.voidDevices)",
+    version: 1,
+};
+
+/// Parts of a GPU that HAMi shares.
+pub(crate) const HAMI: GuestPolicy = GuestPolicy {
+    name: "comity-hami",
+    manifest: "deploy/agent/hami.yaml",
+    effect: "holds pods to their part of a GPU",
+    version: 1,
+};
+
+impl GuestPolicy {
+    /// The policies that namespaces of leases with these labels need.
+    pub fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
+        std::iter::once(TENANT).chain(Self::of_labels(guests))
+    }
+
+    /// The policies that read these labels, by either delivery.
+    pub(crate) fn of_labels(guests: &GuestLabels) -> impl Iterator<Item = Self> {
+        let class = guests.runtime_class.is_some().then_some(RUNTIME_CLASS);
+        class.into_iter().chain(guests.void_devices.then_some(VOID_DEVICES))
+    }
+
+    /// Its name, which is also that of its binding.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// The file that has it.
+    #[must_use]
+    pub const fn manifest(self) -> &'static str {
+        self.manifest
+    }
+
+    /// Why the objects in the cluster do not protect, if so.
+    fn problem(
+        self,
+        policy: Option<&ValidatingAdmissionPolicy>,
+        binding: Option<&ValidatingAdmissionPolicyBinding>,
+    ) -> Option<String> {
+        let Some(policy) = policy else { return Some("it is absent".to_owned()) };
+        let annotations = policy.metadata.annotations.as_ref();
+        let version = annotations.and_then(|annotations| annotations.get(VERSION_ANNOTATION));
+        if version.and_then(|version| version.parse::<u64>().ok()).is_none_or(|version| version < self.version) {
+            let found = version.map_or("none", String::as_str);
+            return Some(format!("its annotation {VERSION_ANNOTATION} is {found:?}, not {} or more", self.version));
+        }
+        let spec = policy.spec.clone().unwrap_or_default();
+        if spec.failure_policy.as_deref() == Some("Ignore") {
+            return Some("its failurePolicy is Ignore, not Fail".to_owned());
+        }
+        let Some(binding) = binding.and_then(|binding| binding.spec.as_ref()) else {
+            return Some("its binding is absent".to_owned());
+        };
+        let denies = binding.validation_actions.iter().flatten().any(|action| action == "Deny");
+        if binding.policy_name.as_deref() != Some(self.name) || !denies {
+            return Some(format!("its binding does not deny by the policy {}", self.name));
+        }
+        None
+    }
+}
+
+/// Checks policies of one cluster.
+pub struct GuestPolicies {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    /// When each was found.
+    found: Mutex<BTreeMap<&'static str, Duration>>,
+}
+
+impl fmt::Debug for GuestPolicies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestPolicies").finish_non_exhaustive()
+    }
+}
+
+impl GuestPolicies {
+    /// Checks those of the cluster behind `client`.
+    #[must_use]
+    pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
+        Self { client, clock, found: Mutex::default() }
+    }
+
+    /// Checks that a policy is there and denies.
+    ///
+    /// # Errors
+    /// A permanent error that names the file to apply, or a temporary one if the API server does not answer.
+    pub async fn check(&self, policy: GuestPolicy) -> Result<(), DeliveryError> {
+        let mut found = self.found.lock().await;
+        let now = self.clock.elapsed();
+        if found.get(policy.name).is_some_and(|at| now.saturating_sub(*at) < FOUND_AGE) {
+            return Ok(());
+        }
+        found.remove(policy.name);
+        let problem = match self.problem(policy).await {
+            Ok(None) => {
+                found.insert(policy.name, now);
+                return Ok(());
+            }
+            Ok(Some(problem)) => problem,
+            Err(DeliveryError::Permanent { message, .. }) => message,
+            Err(temporary) => return Err(temporary),
+        };
+        Err(DeliveryError::permanent(
+            "admission-policy",
+            format!("the admission policy {} {}: {problem}; apply {}", policy.name, policy.effect, policy.manifest),
+        ))
+    }
+
+    async fn problem(&self, of: GuestPolicy) -> Result<Option<String>, DeliveryError> {
+        let policies = Api::<ValidatingAdmissionPolicy>::all(self.client.clone());
+        let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(self.client.clone());
+        let policy = call_opt(&format!("read policy {}", of.name), policies.get(of.name)).await?;
+        let binding = call_opt(&format!("read the binding of policy {}", of.name), bindings.get(of.name)).await?;
+        Ok(of.problem(policy.as_ref(), binding.as_ref()))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+
+    /// Each policy with its file and the digest of its version.
+    const SHIPPED: [(GuestPolicy, &str, &str); 4] = [
+        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "cfac7a41892e"),
+        (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
+        (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
+        (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
+    ];
+
+    fn document<'a>(manifest: &'a str, kind: &str, name: &str) -> &'a str {
+        let (kind, name) = (format!("kind: {kind}\n"), format!("  name: {name}\n"));
+        let is_it = |document: &&str| document.contains(&kind) && document.contains(&name);
+        manifest.split("\n---\n").find(is_it).unwrap()
+    }
+
+    fn shipped(policy: GuestPolicy, manifest: &str) -> (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding) {
+        let [policy, binding] = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+            .map(|kind| document(manifest, kind, policy.name));
+        (serde_saphyr::from_str(policy).unwrap(), serde_saphyr::from_str(binding).unwrap())
+    }
+
+    /// Of the text without comments.
+    fn digest_of(document: &str) -> String {
+        let lines: Vec<&str> = document.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+        hex::encode(Sha256::digest(lines.join("\n")))[..12].to_owned()
+    }
+
+    #[test]
+    fn a_changed_policy_has_another_version() {
+        for (policy, manifest, digest) in SHIPPED {
+            let (shipped, binding) = shipped(policy, manifest);
+            assert_eq!(policy.problem(Some(&shipped), Some(&binding)), None);
+            let version = &shipped.metadata.annotations.as_ref().unwrap()[VERSION_ANNOTATION];
+            assert_eq!(*version, policy.version.to_string(), "{}", policy.name);
+            assert_eq!(
+                digest_of(document(manifest, "ValidatingAdmissionPolicy", policy.name)),
+                digest,
+                "{} has changed: write the new digest here; if the old one was released, raise its version here and in \
+                 {} too",
+                policy.name,
+                policy.manifest
+            );
+        }
+    }
+
+    #[test]
+    fn a_policy_that_does_not_protect_is_told_by_its_reason() {
+        let (policy, binding) = shipped(TENANT, SHIPPED[0].1);
+        let problem = |policy: &ValidatingAdmissionPolicy, binding: &ValidatingAdmissionPolicyBinding| {
+            TENANT.problem(Some(policy), Some(binding)).unwrap_or_default()
+        };
+        assert_eq!(TENANT.problem(None, Some(&binding)).as_deref(), Some("it is absent"));
+        assert_eq!(TENANT.problem(Some(&policy), None).as_deref(), Some("its binding is absent"));
+        for (version, is_refused) in [(None, true), (Some("0"), true), (Some("x"), true), (Some("2"), false)] {
+            let mut policy = policy.clone();
+            let versions = version.map(|version| (VERSION_ANNOTATION.to_owned(), version.to_owned()));
+            policy.metadata.annotations = Some(versions.into_iter().collect());
+            assert_eq!(problem(&policy, &binding).contains("not 1 or more"), is_refused, "{version:?}");
+        }
+        let mut lenient = policy.clone();
+        lenient.spec.as_mut().unwrap().failure_policy = Some("Ignore".to_owned());
+        assert!(problem(&lenient, &binding).contains("Ignore"));
+        let mut mute = binding.clone();
+        mute.spec.as_mut().unwrap().validation_actions = Some(vec!["Warn".to_owned(), "Audit".to_owned()]);
+        let mut of_another = binding;
+        of_another.spec.as_mut().unwrap().policy_name = Some("another".to_owned());
+        for binding in [mute, of_another] {
+            assert!(problem(&policy, &binding).contains("does not deny"));
+        }
+    }
+
+    #[test]
+    fn settings_need_the_policies_that_enforce_them() {
+        let names = |guests: &GuestLabels| GuestPolicy::required(guests).map(GuestPolicy::name).collect::<Vec<_>>();
+        assert_eq!(names(&GuestLabels::default()), ["comity-tenant"]);
+        let all = GuestLabels { runtime_class: Some("gvisor".to_owned()), void_devices: true };
+        assert_eq!(names(&all), ["comity-tenant", "comity-runtime-class", "comity-void-devices"]);
+    }
+}
