@@ -59,11 +59,11 @@ enum Action {
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
-    /// On a node other than the gateway: leads its pods to the gateway.
+    /// On other nodes than the gateway: leads their pods to it.
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
-    /// For the cluster's owner: installs the agent's admission webhooks.
+    /// For the cluster's owner: installs the admission webhooks.
     #[command(subcommand)]
     Webhook(WebhookAction),
 }
