@@ -250,7 +250,11 @@ async fn an_idle_node_serves_the_next_lease(setting: &Setting, origin: &LiqoOrig
     origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-9") }).await.unwrap();
     origin.ready(LeaseId(9)).await.unwrap();
     eprintln!("lease-9 has the node of lease-7 after {:?}", began.elapsed());
-    assert_eq!(lease_taints().await, [("lease-9".to_owned(), "NoSchedule".to_owned())]);
+    // Liqo copies the taint to the node, which was ready before.
+    eventually("the node is lease-9's", async || {
+        lease_taints().await == [("lease-9".to_owned(), "NoSchedule".to_owned())]
+    })
+    .await;
     let error = origin.accept(&peer(), &SliceRequest { slice: "lease-7".into(), ..request("lease-10") }).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("still belongs to lease-9"), "{error}");
