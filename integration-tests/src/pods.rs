@@ -163,7 +163,8 @@ impl Pods {
         if cluster == ORIGIN {
             volumes(real, &["agent"]).await?;
         }
-        let rights = ["rbac.yaml", "tenant-role.yaml", "admission.yaml"].map(|file| deploy().join("agent").join(file));
+        let files = ["rbac.yaml", "tenant-role.yaml", "admission.yaml", "webhook.yaml"];
+        let rights = files.map(|file| deploy().join("agent").join(file));
         let mut apply = vec!["apply"];
         for file in &rights {
             apply.extend(["-f", file.to_str().context("paths of tests are text")?]);
@@ -173,7 +174,8 @@ impl Pods {
         real.kubectl(&["label", "namespace", AGENT_NAMESPACE, level]).await?;
 
         let token = self.invite(cluster).await?;
-        self.agent_of(real, "agent/netstack", FABRIC_PORT, Some(token)).await
+        self.agent_of(real, "agent/netstack", FABRIC_PORT, Some(token)).await?;
+        self.webhooks(cluster, real).await
     }
 
     /// Installs an agent beside Liqo with the three commands of docs/install.md.
@@ -184,9 +186,14 @@ impl Pods {
         let token = self.invite(cluster).await?;
         real.kubectl(&["label", "node", &real.node_name(), "comity.dev/gateway=true"]).await?;
         self.agent_of(real, "liqo", GATEWAY_PORT, Some(token)).await?;
-        let at = if cluster == ORIGIN { Where::Origin } else { Where::Donor };
-        install_webhooks(self.clusters(), at, real, &self.federation().dir().join("agent.yaml")).await?;
+        self.webhooks(cluster, real).await?;
         agent_rolled_out(real).await
+    }
+
+    /// Installs the webhooks with the configuration that the last agent got.
+    async fn webhooks(&self, cluster: &str, real: &RealCluster) -> Result<()> {
+        let at = if cluster == ORIGIN { Where::Origin } else { Where::Donor };
+        install_webhooks(self.clusters(), at, real, &self.federation().dir().join("agent.yaml")).await
     }
 
     /// Invites a cluster; returns the file with its join token.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, apply_admission, until};
-use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
+use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, KubectlError, Needs, SimulatedNode};
 use serde_json::json;
 
 use crate::OrLogs as _;
@@ -84,7 +84,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
 
     nothing_else_is_allowed(&origin, &leased).await;
 
-    succeed(&donor, &cleaning_pod(&donor, &unused).await).await;
+    succeed(&donor, &cleaning_pod(&donor, &unused).await).await.unwrap();
     let idle = federation.lease_in(&unused, "ended", PATIENCE).await.or_logs(&federation);
     assert_eq!((&idle["endReason"], &idle["message"]), (&json!("idle"), &json!("no work used it for 10s")), "{idle}");
     let used = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
@@ -96,7 +96,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     let pod = cleaning_pod(&donor, &lease).await;
     let waits = federation.comity(&["lease", "show", &lease]).await.or_logs(&federation);
     assert_eq!(waits["state"], "ending", "its node is not clean: {waits}");
-    succeed(&donor, &pod).await;
+    succeed(&donor, &pod).await.unwrap();
     federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(&federation);
     let refused =
         origin.kubectl_as(&leased, &["get", "pods", "--request-timeout=5s"], "").await.unwrap_err().to_string();
@@ -128,7 +128,18 @@ async fn gpus_that_local_work_took_are_not_lent(federation: &mut Federation, don
         donor.kubectl_with_input(&["apply", "-f", "-"], &local).await.unwrap();
     }
     federation.restart_ended_agents().unwrap();
-    let refused = federation.lease_in(&lease, "ended", PATIENCE).await.or_logs(federation);
+    let cleaning = format!("comity.dev/lease={lease}");
+    let refused = until("the refused lease to end", PATIENCE, async || {
+        // An agent that had begun to prepare the lease cleans its node.
+        let pods = donor.kubectl(&["-n", "comity-clean", "get", "pods", "-l", &cleaning, "-o", "name"]).await?;
+        for pod in pods.lines().filter_map(|line| line.strip_prefix("pod/")) {
+            succeed(donor, pod).await?;
+        }
+        let seen = federation.comity(&["lease", "show", &lease]).await?;
+        Ok((seen["state"] == "ended").then_some(seen))
+    })
+    .await
+    .or_logs(federation);
     let message = refused["message"].as_str().unwrap_or_default();
     assert!(message.starts_with("ncc-main: local work holds GPUs") && message.ends_with("(local-use)"), "{refused}");
     assert_eq!(refused["endReason"], "donor-failed", "{refused}");
@@ -149,10 +160,10 @@ async fn cleaning_pod(donor: &ControlPlane, lease: &str) -> String {
     .unwrap()
 }
 
-async fn succeed(donor: &ControlPlane, pod: &str) {
+async fn succeed(donor: &ControlPlane, pod: &str) -> Result<(), KubectlError> {
     let patch = r#"{"status": {"phase": "Succeeded"}}"#;
     let args = ["-n", "comity-clean", "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch];
-    donor.kubectl(&args).await.unwrap();
+    donor.kubectl(&args).await.map(drop)
 }
 
 async fn the_token_dies(origin: &ControlPlane, direct: &Path, federation: &Federation) {
