@@ -35,6 +35,8 @@ pub use device::{Device, Node};
 pub use donor_verdict::DonorVerdict;
 pub use explanation_view::{Explanation, QueuePosition};
 pub use lease_view::Lease;
+#[cfg(test)]
+pub(crate) use lease_view::lease_at_centre;
 pub use list::{List, Row};
 pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
 pub use peering_view::Peering;

@@ -282,6 +282,25 @@ impl Answer for Lease {
     }
 }
 
+/// A lease of three GPUs on the donor "centre".
+#[cfg(test)]
+pub(crate) fn lease_at_centre(id: &str, state: v1::LeaseState) -> Lease {
+    let gpus = v1::GpuDemand {
+        class: "frontier".to_owned(),
+        count: 3,
+        share: Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) }),
+        ..v1::GpuDemand::default()
+    };
+    let placement = v1::Placement { donor: "centre".to_owned(), ..v1::Placement::default() };
+    Lease::from(v1::Lease {
+        id: id.to_owned(),
+        state: state.into(),
+        gpus: Some(gpus),
+        placement: Some(placement),
+        ..v1::Lease::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

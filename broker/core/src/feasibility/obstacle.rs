@@ -10,8 +10,19 @@ use crate::model::placement::Placement;
 use crate::model::time::Timestamp;
 use crate::state::offered::lendable;
 
-/// Nodes or parts that a reason lists by name; the rest is counted.
-pub(crate) const MAX_NAMED: usize = 3;
+/// Nodes or parts that a reason lists by name.
+const MAX_NAMED: usize = 3;
+
+/// The first parts by name, and the number of the others.
+pub(crate) fn named(parts: impl Iterator<Item = String>) -> String {
+    let mut named: Vec<String> = parts.collect();
+    let rest = named.len().saturating_sub(MAX_NAMED);
+    named.truncate(MAX_NAMED);
+    if rest > 0 {
+        named.push(format!("and {rest} more"));
+    }
+    named.join(", ")
+}
 
 const LOCAL_RESERVE: &str = "local-reserve";
 

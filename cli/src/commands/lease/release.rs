@@ -59,25 +59,11 @@ fn consequence(lease: &Lease) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::lease_at_centre;
 
     #[test]
     fn only_a_lease_that_ends_is_asked_about() {
-        let of = |state: v1::LeaseState| {
-            let gpus = v1::GpuDemand {
-                class: "frontier".to_owned(),
-                count: 3,
-                share: Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) }),
-                ..v1::GpuDemand::default()
-            };
-            let placement = v1::Placement { donor: "centre".to_owned(), ..v1::Placement::default() };
-            consequence(&Lease::from(v1::Lease {
-                id: "lease-7".to_owned(),
-                state: state.into(),
-                gpus: Some(gpus),
-                placement: Some(placement),
-                ..v1::Lease::default()
-            }))
-        };
+        let of = |state| consequence(&lease_at_centre("lease-7", state));
         let asked = "lease-7 (3 frontier on centre) ends, and everything that runs there stops";
         for state in [v1::LeaseState::Placed, v1::LeaseState::Active, v1::LeaseState::Reclaiming] {
             assert_eq!(of(state).as_deref(), Some(asked));

@@ -87,23 +87,7 @@ fn consequence(request: &str, leases: &[Lease]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lease(id: &str, state: v1::LeaseState) -> Lease {
-        let gpus = v1::GpuDemand {
-            class: "frontier".to_owned(),
-            count: 3,
-            share: Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) }),
-            ..v1::GpuDemand::default()
-        };
-        let placement = v1::Placement { donor: "centre".to_owned(), ..v1::Placement::default() };
-        Lease::from(v1::Lease {
-            id: id.to_owned(),
-            state: state.into(),
-            gpus: Some(gpus),
-            placement: Some(placement),
-            ..v1::Lease::default()
-        })
-    }
+    use crate::views::lease_at_centre as lease;
 
     #[test]
     fn only_leases_that_end_are_asked_about() {

@@ -181,7 +181,7 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
 }
 
-/// Node `n` with two GPUs, of which the last ones are in local use.
+/// Node `n` with two GPUs. Local work uses the last ones.
 fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
     let device = |local_use_milli| v1::Device {
         resource_name: "nvidia.com/gpu".into(),

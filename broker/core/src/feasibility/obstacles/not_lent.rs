@@ -6,7 +6,7 @@ use comity_types::{ClusterId, NodeId};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Cure, MAX_NAMED, Obstacle, check_reserve, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, named, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
 use crate::state::usable::Usable;
@@ -41,17 +41,11 @@ pub(crate) fn not_lent(
     let lending = snapshot.clone().with_usable(&instead);
     let Fit::Fits { placement, .. } = fit(&lending, donor, wanted, &mut MigValues::default()) else { return None };
     check_reserve(&lending, donor, &placement).ok()?;
-    let used: Vec<&NodeId> = placement.nodes.keys().filter(|id| cordoned.contains(id)).collect();
-    let mut named: Vec<String> =
-        used.iter().take(MAX_NAMED).map(|id| format!("node {id}, which is cordoned")).collect();
-    let rest = used.len().saturating_sub(MAX_NAMED);
-    if rest > 0 {
-        named.push(format!("and {rest} more"));
-    }
+    let used = placement.nodes.keys().filter(|id| cordoned.contains(id));
     let reason = format!(
         "{donor} has room for {now} of {least} shares of class {} now, and for all of them if this were lent: {}",
         wanted.class,
-        named.join(", ")
+        named(used.map(|id| format!("node {id}, which is cordoned")))
     );
     Some(obstacle(Cure::Waiting, "not-lent", reason, "wait until its owner lends it again"))
 }

@@ -6,7 +6,7 @@ use comity_types::{ClusterId, NodeId};
 
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Fit, Wanted, fit};
-use crate::feasibility::obstacle::{Cure, MAX_NAMED, Obstacle, check_reserve, obstacle};
+use crate::feasibility::obstacle::{Cure, Obstacle, check_reserve, named, obstacle};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::health::NodeHealth;
 use crate::model::inventory::Node;
@@ -39,15 +39,10 @@ pub(crate) fn unhealthy(
     let Fit::Fits { placement, .. } = fit(&well, donor, wanted, &mut MigValues::default()) else { return None };
     // Healed capacity may still belong to the donor's reserve.
     check_reserve(&well, donor, &placement).ok()?;
-    let rest = parts.len().saturating_sub(MAX_NAMED);
-    let mut named: Vec<String> = parts.iter().take(MAX_NAMED).map(|(words, _)| words.clone()).collect();
-    if rest > 0 {
-        named.push(format!("and {rest} more"));
-    }
     let reason = format!(
         "{donor} has room for {now} of {least} shares of class {} now, and for all of them if this were healthy: {}",
         wanted.class,
-        named.join(", ")
+        named(parts.iter().map(|(words, _)| words.clone()))
     );
     // A quarantine ends by itself.
     Some(match parts.iter().map(|(_, until)| *until).collect::<Option<Vec<_>>>() {
