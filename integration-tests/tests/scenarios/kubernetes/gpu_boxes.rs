@@ -199,11 +199,11 @@ pub(crate) async fn failures_are_counted(
 /// A lease whose GPUs all fail moves to the donor's other node with its request. Its pod stays until the work is saved.
 pub(crate) async fn a_lease_moves_off_failed_gpus(on: &GpuNode<'_>, clusters: &Arc<RealClusters>) {
     let (federation, donor) = (on.federation, on.donor);
-    donor.set_gpus(2, &GpuBox::whole(Board::L40s, 4)).await.or_logs(federation);
+    donor.set_gpus(2, &GpuBox::whole(Board::L40s, 2)).await.or_logs(federation);
     until("both nodes to offer their L40S", PATIENCE, async || {
         let nodes = offered_nodes(federation, on.cluster).await?;
         let offered = nodes.iter().flat_map(|(_, devices)| devices).filter(|device| device.contains("L40S")).count();
-        ensure!(offered == 8, "{nodes:?}");
+        ensure!(offered == 6, "{nodes:?}");
         Ok(Some(()))
     })
     .await
@@ -214,8 +214,8 @@ pub(crate) async fn a_lease_moves_off_failed_gpus(on: &GpuNode<'_>, clusters: &A
     let before = lease.started("moving").await.or_logs(federation);
 
     let began = Instant::now();
-    let node = if lease.node == on.id { 1 } else { 2 };
-    for gpu in 0..4 {
+    let (node, gpus) = if lease.node == on.id { (1, 4) } else { (2, 2) };
+    for gpu in 0..gpus {
         donor.report_xid(node, gpu, XID).or_logs(federation);
     }
     until("the lease to be reclaimed", PATIENCE, async || {
@@ -240,7 +240,7 @@ pub(crate) async fn a_lease_moves_off_failed_gpus(on: &GpuNode<'_>, clusters: &A
     federation.lease_in(&lease.id, "ended", PATIENCE).await.or_logs(federation);
     federation.comity(&["lease", "release", "--yes", &next]).await.or_logs(federation);
     federation.lease_in(&next, "ended", PATIENCE).await.or_logs(federation);
-    donor.set_gpus(node, &GpuBox::whole(Board::L40s, 4)).await.or_logs(federation);
+    donor.set_gpus(node, &GpuBox::whole(Board::L40s, gpus)).await.or_logs(federation);
 }
 
 /// Waits until the broker counts `expected` of all `total` devices as unhealthy.
