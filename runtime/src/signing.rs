@@ -20,10 +20,12 @@ use zeroize::Zeroizing;
 
 use crate::atomic_file::{self, FileError, PRIVATE};
 use crate::entropy::Entropy;
-use crate::spiffe::ClusterName;
+use crate::spiffe::{ClusterName, SpiffeId};
 
 const TEXT_PREFIX: &str = "ed25519:";
 const SIGNED_PREFIX: &[u8] = b"comity-signed-v1\0";
+/// Purpose of the signature with which a member asks for a new certificate.
+const RENEWAL_DOMAIN: &str = "renew-csr";
 const VOUCHER_PREFIX: &[u8] = b"comity-voucher-v1\0";
 /// PKCS #8 of an Ed25519 key up to the key's 32 bytes (RFC 8410, section 7).
 const PKCS8_PREFIX: &[u8] =
@@ -120,6 +122,11 @@ impl IdentityKey {
         IdentitySignature(self.0.sign(&signed_message(domain, parts)).to_bytes())
     }
 
+    /// Signs the request of a member for a new certificate.
+    pub fn sign_renewal(&self, member: &SpiffeId, csr_der: &[u8]) -> IdentitySignature {
+        self.sign(RENEWAL_DOMAIN, &[member.to_string().as_bytes(), csr_der])
+    }
+
     /// Signs, with an institution's key, a voucher that `key` is the identity key of `cluster`.
     pub fn vouch(&self, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
         IdentitySignature(self.0.sign(&voucher_message(cluster, key)).to_bytes())
@@ -159,6 +166,19 @@ impl IdentityPublicKey {
     /// [`SigningError::Signature`].
     pub fn verify(&self, domain: &str, parts: &[&[u8]], signature: &IdentitySignature) -> Result<(), SigningError> {
         self.verify_message(&signed_message(domain, parts), signature)
+    }
+
+    /// Verifies a signature of [`IdentityKey::sign_renewal`].
+    ///
+    /// # Errors
+    /// [`SigningError::Signature`].
+    pub fn verify_renewal(
+        &self,
+        member: &SpiffeId,
+        csr_der: &[u8],
+        signature: &IdentitySignature,
+    ) -> Result<(), SigningError> {
+        self.verify(RENEWAL_DOMAIN, &[member.to_string().as_bytes(), csr_der], signature)
     }
 
     /// Verifies, with an institution's key, a voucher of [`IdentityKey::vouch`].
@@ -294,6 +314,19 @@ mod tests {
         // The documented bytes, so that vouchers can be made with other tools.
         let message = [b"comity-voucher-v1\0ethz\0".as_slice(), cluster_key.as_bytes()].concat();
         institution.public().verify_message(&message, &voucher).unwrap();
+    }
+
+    #[test]
+    fn a_renewal_holds_for_its_member_and_request_only_and_no_join_stands_in_for_it() {
+        let ethz: SpiffeId = "spiffe://dev.test/cluster/ethz".parse().unwrap();
+        let signature = key(1).sign_renewal(&ethz, b"csr");
+        key(1).public().verify_renewal(&ethz, b"csr", &signature).unwrap();
+        let epfl: SpiffeId = "spiffe://dev.test/cluster/epfl".parse().unwrap();
+        assert!(key(1).public().verify_renewal(&epfl, b"csr", &signature).is_err());
+        assert!(key(1).public().verify_renewal(&ethz, b"other", &signature).is_err());
+        assert!(key(2).public().verify_renewal(&ethz, b"csr", &signature).is_err());
+        let join = key(1).sign("join-csr", &[b"csr"]);
+        assert!(key(1).public().verify_renewal(&ethz, b"csr", &join).is_err());
     }
 
     #[test]
