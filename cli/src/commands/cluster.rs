@@ -4,12 +4,14 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
+mod evict;
 mod invite;
 
+pub use evict::ClusterEvictArgs;
 pub use invite::ClusterInviteArgs;
 
 use super::completions::known_ids;
-use super::listings;
+use crate::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
@@ -39,6 +41,8 @@ pub enum ClusterCommand {
     /// Show one member cluster
     #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
+    /// Evict a cluster: void its certificates, and end its part
+    Evict(ClusterEvictArgs),
 }
 
 /// `comity cluster show`.
@@ -58,6 +62,7 @@ impl ClusterCommand {
         let mut client = FederationServiceClient::new(session.channel()?);
         match self {
             Self::Invite(args) => args.run(session).await,
+            Self::Evict(args) => session.print(&args.run(session).await?),
             Self::List(watch) => {
                 let (channel, consistency) = (session.channel()?, session.consistency());
                 watch.show(session, ChangeSource::Stream, || listings::clusters(&channel, consistency)).await

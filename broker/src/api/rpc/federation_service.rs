@@ -15,9 +15,9 @@ use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind};
 use comity_types::ClusterId;
 use tonic::Request;
 
-use self::certificates::{parse_csr, parse_signature};
 use crate::api::authorize::{Rpc, may_invite};
 use crate::api::caller::Caller;
+use crate::api::convert::csr::{parse_csr, parse_signature};
 use crate::api::convert::{cluster, rights};
 use crate::api::invitation::Lifetimes;
 use crate::api::paging::Page;

@@ -1,7 +1,5 @@
 //! What follows when a cluster takes no further part: its leases and peerings end without its word.
 
-use std::collections::BTreeSet;
-
 use comity_types::{ClusterId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
@@ -11,11 +9,6 @@ use crate::model::revocation::LeaseTreatment;
 use crate::state::State;
 use crate::state::notice::notice;
 use crate::state::transition::Transition;
-
-/// Leases that a set of clusters borrows or lends, and that have not ended.
-pub(crate) fn leases_of_all(state: &State, clusters: &[ClusterId]) -> BTreeSet<LeaseId> {
-    clusters.iter().flat_map(|cluster| state.leases_of(cluster)).map(|(id, _)| id).collect()
-}
 
 /// Waiting requests of an origin.
 pub(crate) fn waiting_at(state: &State, origin: &ClusterId) -> Vec<RequestId> {
@@ -33,9 +26,8 @@ impl Transition<'_> {
             }
             cluster.connected = false;
         });
-        for lease in leases_of_all(self.state(), std::slice::from_ref(cluster)) {
-            self.treat_lease(lease, treatment);
-        }
+        let leases: Vec<LeaseId> = self.state().leases_of(cluster).map(|(id, _)| id).collect();
+        leases.into_iter().for_each(|id| self.treat_lease(id, treatment));
         let peerings: Vec<PeeringId> = self.state().peerings_of(cluster).map(|(id, _)| id).collect();
         peerings.into_iter().for_each(|id| self.close_if_revoked(id));
     }

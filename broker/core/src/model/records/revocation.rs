@@ -4,6 +4,7 @@
 //! the count and voids the subject's certificates of earlier generations. So no clock decides whether a certificate is
 //! void, and one that was being issued during a revocation is void as well.
 
+use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
 use crate::model::time::Timestamp;
@@ -44,9 +45,9 @@ pub struct Exclusion {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevocationEffects {
     /// Clusters that take no further part.
-    pub clusters: Vec<comity_types::ClusterId>,
-    /// Their leases, of both sides, that have not ended.
-    pub leases: Vec<comity_types::LeaseId>,
-    /// Waiting requests that are cancelled.
-    pub requests: Vec<comity_types::RequestId>,
+    pub clusters: Vec<ClusterId>,
+    /// Number of their leases, of both sides, that have not ended.
+    pub leases: usize,
+    /// Number of waiting requests that are cancelled.
+    pub requests: usize,
 }

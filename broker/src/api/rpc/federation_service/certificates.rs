@@ -7,7 +7,7 @@ use comity_core::refusal::Code;
 use comity_core::{Command, Refusal, ReplyBody, State, Timestamp};
 use comity_proto::v1;
 use comity_runtime::ca::{CaError, CsrDer};
-use comity_runtime::signing::{IdentityPublicKey, IdentitySignature};
+use comity_runtime::signing::IdentityPublicKey;
 use comity_runtime::spiffe::{SpiffeId, SpiffeKind};
 use comity_types::ClusterId;
 use tonic::Request;
@@ -16,6 +16,7 @@ use super::FederationHandlers;
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::caller_life::CallerLife;
+use crate::api::convert::csr::{parse_csr, parse_signature};
 use crate::api::rpc_error::RpcError;
 use crate::context::complete;
 use crate::group::Consistency;
@@ -140,21 +141,6 @@ fn check_proof(registered: &str, id: &SpiffeId, csr: &CsrDer, proof: &[u8]) -> R
             "is not the registered identity key's signature over the id and the CSR",
             "renew with the agent that joined; for another one, use `comity cluster invite --replace`",
         )
-    })
-}
-
-pub(super) fn parse_signature(field: &str, bytes: &[u8]) -> Result<IdentitySignature, Refusal> {
-    IdentitySignature::from_bytes(bytes).map_err(|_| {
-        let size = format!("{} bytes", bytes.len());
-        Refusal::invalid(field, size, "is not an Ed25519 signature", "send its 64 bytes")
-    })
-}
-
-pub(super) fn parse_csr(der: Vec<u8>) -> Result<CsrDer, Refusal> {
-    let bytes = der.len();
-    CsrDer::new(der).map_err(|_| {
-        let remedy = format!("send at most {} bytes", CsrDer::MAX_BYTES);
-        Refusal::invalid("csr_der", format!("{bytes} bytes"), "is too large", remedy)
     })
 }
 

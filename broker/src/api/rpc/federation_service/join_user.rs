@@ -7,9 +7,9 @@ use comity_runtime::spiffe::{SpiffeId, SpiffeKind};
 use tonic::Request;
 
 use super::FederationHandlers;
-use super::certificates::parse_csr;
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
+use crate::api::convert::csr::parse_csr;
 use crate::api::invitation::Lifetimes;
 use crate::api::rpc_error::RpcError;
 use crate::api::{idempotency, invitation};

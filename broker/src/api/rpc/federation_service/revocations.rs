@@ -109,8 +109,8 @@ impl FederationHandlers {
             command = name,
             caller = caller.name(),
             clusters = ?effects.clusters,
-            leases = effects.leases.len(),
-            requests = effects.requests.len(),
+            leases = effects.leases,
+            requests = effects.requests,
             "revocation"
         );
         Ok(effects)
@@ -134,7 +134,7 @@ fn treatment(leases: i32) -> Result<LeaseTreatment, Refusal> {
 fn effects_to_proto(effects: RevocationEffects) -> v1::RevocationEffects {
     v1::RevocationEffects {
         clusters: effects.clusters.iter().map(ToString::to_string).collect(),
-        leases: effects.leases.iter().map(ToString::to_string).collect(),
-        requests: effects.requests.iter().map(ToString::to_string).collect(),
+        leases: u32::try_from(effects.leases).unwrap_or(u32::MAX),
+        requests: u32::try_from(effects.requests).unwrap_or(u32::MAX),
     }
 }

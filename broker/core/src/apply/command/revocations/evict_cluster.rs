@@ -4,7 +4,7 @@ use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
 use super::check_caller;
-use crate::apply::consequences::exclusions::{leases_of_all, waiting_at};
+use crate::apply::consequences::exclusions::waiting_at;
 use crate::model::actor::Actor;
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::{Code, Refusal};
@@ -45,8 +45,8 @@ impl EvictCluster {
         }
         Ok(RevocationEffects {
             clusters: vec![self.cluster.clone()],
-            leases: leases_of_all(state, std::slice::from_ref(&self.cluster)).into_iter().collect(),
-            requests: waiting_at(state, &self.cluster),
+            leases: state.leases_of(&self.cluster).count(),
+            requests: waiting_at(state, &self.cluster).len(),
         })
     }
 
@@ -63,7 +63,8 @@ impl EvictCluster {
         let invites: Vec<String> = invites.map(|(hash, _)| hash.clone()).collect();
         invites.iter().for_each(|hash| transition.remove_invite(hash));
         transition.withdraw_offer(&self.cluster);
-        transition.cancel_waiting(&effects.requests, &format!("cluster {} was evicted", self.cluster));
+        let requests = waiting_at(transition.state(), &self.cluster);
+        transition.cancel_waiting(&requests, &format!("cluster {} was evicted", self.cluster));
         transition.withdraw_cluster(&self.cluster, self.leases);
         Ok(ReplyBody::Revoked(effects))
     }

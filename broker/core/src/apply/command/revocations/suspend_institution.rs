@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, InstitutionId};
+use comity_types::{ClusterId, InstitutionId, LeaseId};
 use serde::{Deserialize, Serialize};
 
 use super::check_caller;
-use crate::apply::consequences::exclusions::leases_of_all;
 use crate::model::actor::Actor;
 use crate::model::limits::MAX_SUSPENSIONS;
 use crate::model::refusal::{Code, Refusal};
@@ -56,27 +55,38 @@ impl SuspendInstitution {
                 "resume one with `comity institution resume`, or evict its clusters",
             ));
         }
-        let owned = policy.bundle.enrollable_clusters().filter(|(_, owner)| *owner == name.as_str());
+        let (clusters, leases) = self.members(state);
+        Ok(RevocationEffects { clusters, leases: leases.len(), requests: 0 })
+    }
+
+    /// The institution's clusters, by policy or as they joined; their leases, and those of its tenants elsewhere.
+    fn members(&self, state: &State) -> (Vec<ClusterId>, BTreeSet<LeaseId>) {
+        let name = &self.institution;
+        let policy = state.policy.iter();
+        let owned = policy.flat_map(|record| record.bundle.enrollable_clusters());
+        let owned = owned.filter(|(_, owner)| *owner == name.as_str());
         let owned: BTreeSet<&str> = owned.map(|(cluster, _)| cluster).collect();
         let is_theirs = |id: &&ClusterId| {
             let joined_for = state.clusters.get(*id).map(|cluster| &cluster.institution);
             owned.contains(id.as_str()) || joined_for == Some(name)
         };
         let clusters: Vec<ClusterId> = state.clusters.keys().filter(is_theirs).cloned().collect();
-        let mut leases = leases_of_all(state, &clusters);
+        let mut leases: BTreeSet<LeaseId> =
+            clusters.iter().flat_map(|cluster| state.leases_of(cluster)).map(|(id, _)| id).collect();
         leases.extend(state.live_leases().filter(|(_, lease)| lease.institution == *name).map(|(id, _)| id));
-        Ok(RevocationEffects { clusters, leases: leases.into_iter().collect(), requests: Vec::new() })
+        (clusters, leases)
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let effects = self.effects(transition.state(), transition.actor())?;
+        let (clusters, leases) = self.members(transition.state());
         transition.insert_suspension(self.institution.clone());
-        for cluster in &effects.clusters {
+        for cluster in &clusters {
             transition.withdraw_cluster(cluster, self.leases);
         }
-        // Those that its tenants have at clusters of other institutions.
-        for lease in &effects.leases {
-            transition.treat_lease(*lease, self.leases);
+        // Among them those that its tenants have at clusters of other institutions.
+        for lease in leases {
+            transition.treat_lease(lease, self.leases);
         }
         Ok(ReplyBody::Revoked(effects))
     }
