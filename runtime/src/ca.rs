@@ -242,7 +242,7 @@ impl CertificateAuthority {
     }
 
     /// Creates a key and issues its certificate in generation 0: for brokers, whose certificates no revocation voids,
-    /// and for the users of a federation that has revoked nobody.
+    /// and for users who were never revoked.
     ///
     /// # Errors
     /// Like [`issue`](Self::issue).
@@ -253,23 +253,8 @@ impl CertificateAuthority {
         validity: Duration,
         now: SystemTime,
     ) -> Result<IdentityPem, CaError> {
-        self.new_identity_in(0, id, hosts, validity, now)
-    }
-
-    /// Creates a key and issues its certificate in a generation.
-    ///
-    /// # Errors
-    /// Like [`issue`](Self::issue).
-    pub fn new_identity_in(
-        &self,
-        generation: u64,
-        id: &SpiffeId,
-        hosts: &[HostName],
-        validity: Duration,
-        now: SystemTime,
-    ) -> Result<IdentityPem, CaError> {
         let request = KeyAndCsr::generate()?;
-        let issued = self.issue(&request.csr, id, hosts, validity, now, generation)?;
+        let issued = self.issue(&request.csr, id, hosts, validity, now, 0)?;
         Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
     }
 

@@ -116,9 +116,7 @@ impl Rpc {
             | Self::InviteUser
             | Self::SuspendInstitution
             | Self::ResumeInstitution => &[Admin],
-            Self::InviteCluster | Self::EvictCluster => &[Operator, Admin],
-            // A broker's certificate helps a lone maintainer whose key was stolen.
-            Self::RevokeUser => &[Operator, Admin, Broker],
+            Self::InviteCluster | Self::EvictCluster | Self::RevokeUser => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }
     }

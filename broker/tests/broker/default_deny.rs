@@ -324,7 +324,7 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     );
     // A broker's certificate may name broker operators.
     let broker = let_through(&federation.channel(&broker_identity(&federation.ca()))).await;
-    assert_eq!(broker, expected(&[&["RevokeUser", "WhoAmI", "CheckPolicy", "ApplyPolicy", "GetPolicy", "GetRaftStatus"]]));
+    assert_eq!(broker, expected(&[&["WhoAmI", "CheckPolicy", "ApplyPolicy", "GetPolicy", "GetRaftStatus"]]));
     // Nothing of all that changed the state but the three invitations that an admin may make.
     assert_eq!(federation.revision().await, revision + 3);
     let cluster = federation.join("ncc-main").await;

@@ -33,7 +33,6 @@ const REVOKE_USER_EXAMPLES: &str = "\
 Examples:
   comity user revoke alice
   comity user revoke alice --yes                in a script: do not ask
-  comity --identity DATA/identity user revoke alice   with a broker's certificate, on its machine
 
 All certificates and open invitations of alice are void: within seconds her watches and calls end on
 every broker, and none is renewed. Requests and leases are the tenant's and stay. Her roles stay, too,

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
-use crate::identity::{CertificateFacts, parse_chain};
+use crate::identity::{CertificateFacts, TlsIdentity, parse_chain};
 use crate::spiffe::ClusterName;
 
 const VALIDITY: Duration = Duration::from_secs(3600);
@@ -65,12 +65,11 @@ fn serials_differ_for_the_same_key() {
 #[test]
 fn a_certificate_carries_its_generation() {
     let ca = authority();
-    let generation_in = |generation| {
-        let pem = ca.new_identity_in(generation, &cluster(), &[], VALIDITY, SystemTime::now()).unwrap();
-        TlsIdentity::from_pem(&pem).unwrap().generation()
-    };
+    let request = KeyAndCsr::generate().unwrap();
     for generation in [0, 1, 4_711, (1 << 62) - 1] {
-        assert_eq!(generation_in(generation), generation);
+        let issued = ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now(), generation).unwrap();
+        let chain = parse_chain("chain", &issued.chain_pem).unwrap();
+        assert_eq!(CertificateFacts::of(&chain[0]).unwrap().generation, generation);
     }
     let first = ca.new_identity(&cluster(), &[], VALIDITY, SystemTime::now()).unwrap();
     assert_eq!(TlsIdentity::from_pem(&first).unwrap().generation(), 0);

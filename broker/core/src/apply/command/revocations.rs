@@ -11,8 +11,7 @@ use crate::model::actor::Actor;
 use crate::model::refusal::{Code, Refusal};
 use crate::state::State;
 
-/// Refuses a caller whom the policy in force does not let do this. The API alone decides before the first bundle, and
-/// about brokers: their certificate proves access to the authority's key.
+/// Refuses a caller whom the policy in force does not let do this. Before the first bundle, the API alone decides.
 fn check_caller(
     state: &State,
     actor: &Actor,
@@ -21,8 +20,7 @@ fn check_caller(
     remedy: &str,
 ) -> Result<(), Refusal> {
     let (Some(record), Actor::User(caller)) = (&state.policy, actor) else { return Ok(()) };
-    let brokers = format!("spiffe://{}/broker/", record.bundle.federation.spec.trust_domain);
-    if caller.starts_with(&brokers) || record.bundle.roles_of(caller).federation_admin || may(&record.bundle, caller) {
+    if record.bundle.roles_of(caller).federation_admin || may(&record.bundle, caller) {
         return Ok(());
     }
     Err(Refusal::new(Code::PermissionDenied, format!("{caller} may not {what}"), remedy))

@@ -46,7 +46,7 @@ impl RevokeUser {
         if *actor == Actor::User(id) {
             // Somebody who can make new tokens is left.
             let reason = format!("{user} would revoke the certificate of this call");
-            let remedy = "let another maintainer do it, or use a broker's certificate on its machine";
+            let remedy = "let another maintainer do it; a new one can be named on a broker's machine";
             return Err(Refusal::new(Code::WrongState, reason, remedy).at("user", user));
         }
         let kept = |at| state.log_time.since(at).0 < REVOCATION_KEPT_MS;
