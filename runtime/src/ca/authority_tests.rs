@@ -135,7 +135,7 @@ fn saved_once_with_mode_0600_and_loaded_again() {
     assert_eq!(loaded.root_sha256(), ca.root_sha256());
     assert_eq!(loaded.trust_domain(), &domain());
     let identity = loaded.new_identity(&cluster(), &[], VALIDITY, SystemTime::now()).unwrap();
-    crate::identity::TlsIdentity::from_pem(&identity).unwrap();
+    TlsIdentity::from_pem(&identity).unwrap();
     assert!(authority().save(home.path()).is_err());
     assert_eq!(CertificateAuthority::load(home.path()).unwrap().root_sha256(), ca.root_sha256());
     assert!(!format!("{ca:?}").contains("PRIVATE"));
