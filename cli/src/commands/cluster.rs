@@ -11,8 +11,8 @@ pub use evict::ClusterEvictArgs;
 pub use invite::ClusterInviteArgs;
 
 use super::completions::known_ids;
-use crate::listings;
 use crate::failure::Failure;
+use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
 use crate::views::Cluster;
