@@ -110,11 +110,9 @@ fn judge(
             Ok(Some(PeerRecord { since_ms: known.since_ms, refused, ..fresh(shown) }))
         }
         _ if is_same_key => Ok(None),
-        _ => Err(ContinuityError::Changed {
-            cluster: cluster(),
-            known: known.identity_key,
-            shown: remote.identity_key,
-        }),
+        _ => {
+            Err(ContinuityError::Changed { cluster: cluster(), known: known.identity_key, shown: remote.identity_key })
+        }
     }
 }
 

@@ -82,13 +82,7 @@ fn is_set_up(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
     snapshot.is_live && lease.state.is_some_and(LeaseState::is_held)
 }
 
-fn admit(
-    snapshot: &Snapshot<'_>,
-    lease: &Lease,
-    bound: BoundPeering,
-    ledger: &mut Ledger<'_>,
-    steps: &mut Vec<Step>,
-) {
+fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
     let is_known = snapshot.records.donors.contains_key(&lease.id);
     if !snapshot.is_live || (!is_known && lease.fencing_token <= snapshot.records.fence) {
         // Unknown, and older than a lease that was admitted: it ended here before.
@@ -137,13 +131,7 @@ fn may_prepare(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering) -> 
     snapshot.policy.check_parties(lease.origin.as_str(), institution.name()).map(|()| true)
 }
 
-fn serve(
-    snapshot: &Snapshot<'_>,
-    lease: &Lease,
-    record: &DonorRecord,
-    bound: &BoundPeering,
-    steps: &mut Vec<Step>,
-) {
+fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &BoundPeering, steps: &mut Vec<Step>) {
     let mut ends_at_ms = match lease.expires_at_ms {
         // Not active yet: the term begins within the hold.
         0 => lease.hold_until_ms.saturating_add(lease.term_ms),

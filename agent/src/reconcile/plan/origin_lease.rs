@@ -76,13 +76,7 @@ fn open(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering, steps: &mu
     }
 }
 
-fn accept(
-    snapshot: &Snapshot<'_>,
-    lease: &Lease,
-    record: &OriginRecord,
-    bound: &BoundPeering,
-    steps: &mut Vec<Step>,
-) {
+fn accept(snapshot: &Snapshot<'_>, lease: &Lease, record: &OriginRecord, bound: &BoundPeering, steps: &mut Vec<Step>) {
     let (Some(credential), Some(tunnel)) = (&record.credential, snapshot.live.tunnels.get(&bound.peering())) else {
         return;
     };
