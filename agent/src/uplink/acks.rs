@@ -38,6 +38,11 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
             change.change_donor(*lease, |record| record.clean_acked = true);
             change.change_origin(*lease, |record| record.clean_acked = true);
         }
+        // The broker ends the lease now and waits for its end here, also if it once knew of that and was restored since.
+        ReportKey::LeaseFailed(lease) => {
+            change.change_donor(*lease, |record| record.clean_acked = false);
+            change.change_origin(*lease, |record| record.clean_acked = false);
+        }
         ReportKey::Closed(peering) if !refused || is_unknown(ack) => {
             if let Some(v1::agent_message::Body::PeeringReport(report)) = &outgoing.message.body {
                 change.put_closed(*peering, report.epoch);
@@ -53,7 +58,6 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
         | ReportKey::Ready(_)
         | ReportKey::Checkpointed(_)
         | ReportKey::Use(_)
-        | ReportKey::LeaseFailed(_)
         | ReportKey::EnvelopeAck(..) => {}
     }
     Some(outgoing.key.clone())

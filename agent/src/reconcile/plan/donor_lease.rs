@@ -71,8 +71,11 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'
                 steps.push(ReopenLease { lease: Box::new(lease.clone()) }.into());
             }
         }
-        // It ended here; a broker that says otherwise lags, or was restored from an older state.
-        Some(record) if record.ended => {}
+        // A broker that says otherwise was restored from an older state, or lies. An honest one learns of it so.
+        Some(record) if record.ended => {
+            let message = "it ended here before, and does not return; request a new lease".to_owned();
+            steps.extend(snapshot.is_live.then(|| refuse(lease, "lease-ended", message)));
+        }
         _ => admit(snapshot, lease, bound, ledger, steps),
     }
 }
