@@ -71,7 +71,7 @@ fn is_unknown(ack: &v1::Ack) -> bool {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_agent_state::record::OriginRecord;
+    use comity_agent_state::record::{DonorRecord, OriginRecord};
     use comity_agent_state::store::Store;
     use comity_proto::v1::agent_message::Body;
     use comity_types::{Delivery, LeaseId};
@@ -103,5 +103,22 @@ mod tests {
             let again = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
             assert_eq!(again, None, "a second acknowledgement finds nothing");
         }
+    }
+
+    #[tokio::test]
+    async fn after_a_failure_the_end_is_reported_again() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        store
+            .update(|change| {
+                let ended = DonorRecord::new(LeaseId(1), 1, Delivery::Namespace);
+                change.put_donor(DonorRecord { removed: true, ended: true, clean_acked: true, ..ended });
+                change.send(ReportKey::LeaseFailed(LeaseId(1)), Body::LeaseReport(v1::LeaseReport::default()));
+            })
+            .await
+            .unwrap();
+        let id = *store.records().outbox.keys().next().unwrap();
+        store.update(move |change| settle(change, &ack(id, None))).await.unwrap();
+        assert!(!store.records().donors[&LeaseId(1)].clean_acked);
     }
 }

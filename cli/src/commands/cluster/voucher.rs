@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn parsed(words: &[&str]) -> VoucherCommand {
-        VoucherLine::try_parse_from([&["voucher"], words].concat()).expect("parsed").voucher
+        VoucherLine::try_parse_from([&["voucher"][..], words].concat()).expect("parsed").voucher
     }
 
     #[test]
@@ -247,13 +247,14 @@ mod tests {
             ["--cluster", cluster, "--institution", institution, "--identity-key", identity.as_str()]
         };
         let file = file.to_str().expect("UTF-8");
-        let create = [&["create"], &subject("ncc-main", "national-centre")[..], &["--signing-key", file]].concat();
+        let create = [&["create"][..], &subject("ncc-main", "national-centre")[..], &["--signing-key", file]].concat();
         let VoucherCommand::Create(create) = parsed(&create) else { panic!("create") };
         let made = create.create().expect("made");
         assert_eq!(made.signed_by.to_string(), signing);
         let voucher = made.voucher.to_string();
         let checked = |cluster, institution, key: &str| {
-            let words = [&["check", voucher.as_str()], &subject(cluster, institution)[..], &["--key", key]].concat();
+            let words =
+                [&["check", voucher.as_str()][..], &subject(cluster, institution)[..], &["--key", key]].concat();
             let VoucherCommand::Check(check) = parsed(&words) else { panic!("check") };
             check.check()
         };

@@ -56,11 +56,13 @@ impl Kind for OpenPsk {
         let (key, envelope) = (ReportKey::Proof(peering, epoch), envelope.key.clone());
         let (claimed, now_ms) = (self.expected.institution.clone(), clock.unix_ms());
         let update = store.update(move |change| {
-            continuity::note(change, &remote, &claimed, now_ms)?;
-            change.put_peering(record);
-            note_opened(change, &envelope);
-            change.send(key, Body::Envelope(proof));
-            Ok(())
+            let noted = continuity::note(change, &remote, &claimed, now_ms);
+            if noted.is_ok() {
+                change.put_peering(record);
+                note_opened(change, &envelope);
+                change.send(key, Body::Envelope(proof));
+            }
+            noted
         });
         match update.await? {
             Ok(()) => Ok(()),

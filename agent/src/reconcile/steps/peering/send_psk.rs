@@ -51,10 +51,12 @@ impl Kind for SendPsk {
         let (key, claimed, now_ms) =
             (ReportKey::Psk(peering, epoch), self.expected.institution.clone(), clock.unix_ms());
         let update = store.update(move |change| {
-            continuity::note(change, &remote, &claimed, now_ms)?;
-            change.put_peering(record);
-            change.send(key, Body::Envelope(envelope));
-            Ok(())
+            let noted = continuity::note(change, &remote, &claimed, now_ms);
+            if noted.is_ok() {
+                change.put_peering(record);
+                change.send(key, Body::Envelope(envelope));
+            }
+            noted
         });
         match update.await? {
             Ok(()) => Ok(()),
