@@ -121,7 +121,7 @@ impl IdentityKey {
         IdentitySignature(self.0.sign(&signed_message(domain, parts)).to_bytes())
     }
 
-    /// Signs, with a key of `institution`, a voucher: `cluster` belongs to the institution, and `key` is its identity key.
+    /// Signs, with a key of `institution`, a voucher: `cluster` is the institution's, and `key` is its identity key.
     pub fn vouch(&self, institution: &str, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
         self.sign(VOUCHER_DOMAIN, &voucher_parts(institution, cluster, key))
     }

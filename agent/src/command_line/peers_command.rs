@@ -18,8 +18,8 @@ pub(super) enum PeersAction {
     List(Box<ListPeers>),
     /// Trusts another identity key of a cluster, which was refused because the agent knows another one.
     ///
-    /// Ask the operators of that cluster for the key first (comity-agent identity-key prints it there), and not by way of
-    /// the broker. With the key that is known already, the refused one is dropped.
+    /// Ask the operators of that cluster for the key first (comity-agent identity-key prints it there), and not by way
+    /// of the broker. With the key that is known already, the refused one is dropped.
     Accept(Box<AcceptPeer>),
     /// Forgets a cluster: its next identity key counts as its first.
     Forget(Box<ForgetPeerArgs>),
@@ -106,7 +106,8 @@ fn text(peers: &[PeerRecord]) -> String {
         text.push_str(&format!("{:width$}  {}  {trust}  {institution}\n", peer.cluster, peer.identity_key));
         if let Some(refused) = peer.refused {
             text.push_str(&format!(
-                "{:width$}  {}  refused: accept it, or keep the one above, with comity-agent peers accept {} --key KEY\n",
+                "{:width$}  {}  refused: accept it, or keep the one above, with comity-agent peers accept {} \
+                 --key KEY\n",
                 "", refused.identity_key, peer.cluster
             ));
         }

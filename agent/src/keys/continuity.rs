@@ -10,9 +10,9 @@ use comity_runtime::IdentityPublicKey;
 pub enum ContinuityError {
     /// The cluster has another one.
     #[error(
-        "cluster {cluster} shows identity key {shown}, and this agent knows it by {known}: somebody may impersonate it. \
-         If its operators confirm the new key, run `comity-agent peers accept {cluster} --key {shown}` here, or give it \
-         a voucher"
+        "cluster {cluster} shows identity key {shown}, and this agent knows it by {known}: somebody may impersonate \
+         it. If its operators confirm the new key, run `comity-agent peers accept {cluster} --key {shown}` here, or \
+         give it a voucher"
     )]
     Changed {
         /// The cluster.

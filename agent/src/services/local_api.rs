@@ -1,6 +1,6 @@
-//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status`, `GET /v1/devices`,
-//! `GET /v1/leases/{id}/kubeconfig`, and the other clusters below `/v1/peers`. Whoever may open the socket (mode 0600) may
-//! read the kubeconfigs, and decides which identity keys count.
+//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status`,
+//! `GET /v1/devices`, `GET /v1/leases/{id}/kubeconfig`, and the other clusters below `/v1/peers`. Whoever may open the
+//! socket (mode 0600) may read the kubeconfigs, and decides which identity keys count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

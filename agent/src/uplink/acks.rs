@@ -38,7 +38,7 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
             change.change_donor(*lease, |record| record.clean_acked = true);
             change.change_origin(*lease, |record| record.clean_acked = true);
         }
-        // The broker ends the lease now and waits for its end here, also if it once knew of that and was restored since.
+        // The broker ends the lease now and waits for its end here, also if it was restored and once knew of that end.
         ReportKey::LeaseFailed(lease) => {
             change.change_donor(*lease, |record| record.clean_acked = false);
             change.change_origin(*lease, |record| record.clean_acked = false);

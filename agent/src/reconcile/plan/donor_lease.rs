@@ -20,9 +20,9 @@ const REPORTED_IDLE: Duration = Duration::from_secs(5);
 
 /// How far a fencing token may lie above the highest admitted one.
 ///
-/// Tokens of a donor grow by one for each lease, and by 2^20 when a broker group is recovered from a backup. So this is
-/// 64 recoveries, or 67 million leases that this agent never saw. Without a bound, one lease with the largest token would
-/// make every later lease look outdated.
+/// Tokens of a donor grow by one for each lease, and by 2^20 when a broker group is recovered from a backup. So this
+/// is 64 recoveries, or 67 million leases that this agent never saw. Without a bound, one lease with the largest token
+/// would make every later lease look outdated.
 const MAX_TOKEN_STEP: u64 = 1 << 26;
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
@@ -124,9 +124,9 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &m
     }
 }
 
-/// Whether the lease may get its first objects here: its origin's institution is known as well as it has to be, and may
-/// borrow. At its admission the origin's voucher may not have been there yet.
-fn may_prepare(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering) -> Result<bool, String> {
+/// Whether the lease may get its objects and its first credential: its origin's institution is known as well as it has
+/// to be, and may borrow. When it was admitted, the origin's voucher may not have been there yet.
+fn may_begin(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering) -> Result<bool, String> {
     let institution = bound.institution();
     if snapshot.require_vouchers && matches!(institution, Institution::Claimed(_)) {
         return Ok(false);
@@ -152,12 +152,14 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &B
         }
         ends_at_ms = ends_at_ms.min(limit);
     }
-    if record.namespace.is_none() {
-        match may_prepare(snapshot, lease, bound) {
+    if record.sealed.is_none() {
+        match may_begin(snapshot, lease, bound) {
             Ok(true) => {}
             Ok(false) => return,
             Err(message) => return steps.push(refuse(lease, "local-policy", message)),
         }
+    }
+    if record.namespace.is_none() {
         let ready = match record.delivery {
             Delivery::Namespace => ExchangeState::Ready,
             Delivery::VirtualNode => exchange_state(snapshot, bound.peering()),

@@ -1,8 +1,8 @@
 //! The donor's own arithmetic: what a placement takes, recomputed from this cluster's inventory and from the leases
 //! that it admitted itself. The broker's count is never taken over.
 //!
-//! It accepts what the broker accepts on a fresh offer. Health, cordons and local pods may have changed since the offer,
-//! so they are left to the broker and to [`local_use`](super::local_use).
+//! It accepts what the broker accepts on a fresh offer. Health, cordons and local pods may have changed since the
+//! offer, so they are left to the broker and to [`local_use`](super::local_use).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,8 +224,8 @@ fn cut_slots(device: &Device, share: &DeviceShare, placement: &Placement) -> Res
 /// Whether the node has the virtual functions.
 fn check_functions(node: &Node, part: &NodePlacement) -> Result<(), Objection> {
     for wanted in &part.functions {
-        let network = node.rdma.iter().find(|network| network.resource == wanted.resource);
-        let there = network.map_or(0, |network| network.functions);
+        let networks = node.rdma.iter().filter(|network| network.resource == wanted.resource);
+        let there = networks.fold(0_u32, |sum, network| sum.saturating_add(network.functions));
         if wanted.count > there {
             return Err(disagrees(format!(
                 "takes {} of {} on node {}, which has {there}",

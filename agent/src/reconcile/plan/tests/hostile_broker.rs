@@ -55,8 +55,11 @@ impl Sim {
 }
 
 fn admits(sim: &Sim, lease: LeaseId) -> bool {
-    let admits = |step: &Step| matches!(step, Step::Lease(LeaseStep::AdmitLease(AdmitLease { lease: admitted, .. })) if *admitted == lease);
-    sim.plan().iter().any(admits)
+    let admitted = |step: Step| match step {
+        Step::Lease(LeaseStep::AdmitLease(AdmitLease { lease, .. })) => Some(lease),
+        _ => None,
+    };
+    sim.plan().into_iter().filter_map(admitted).any(|admitted| admitted == lease)
 }
 
 /// The peering for which the plan seals a credential.
@@ -151,8 +154,8 @@ fn broker_swaps_donor_under_origin() {
     assert_eq!((sim.refusals(), sim.serves()), (vec![(LEASE, "lease-rebound")], false));
 }
 
-/// The step that verifies bundles refuses another key (see the tests of `keys::continuity`); whatever is in the records,
-/// no credential follows it.
+/// The step that verifies bundles refuses another key (see the tests of `keys::continuity`). Whatever is in the
+/// records, no credential follows it.
 #[test]
 fn broker_swaps_identity_key_between_epochs() {
     let other_key = comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(2)).public();
