@@ -8,6 +8,7 @@ mod join_command;
 mod node_command;
 mod node_logs;
 mod output_format;
+mod peers_command;
 mod read_devices_command;
 mod run_command;
 mod settings;
@@ -26,6 +27,7 @@ use doctor_command::DoctorArgs;
 use failure::{Failure, USAGE};
 use join_command::JoinArgs;
 use node_command::NodeSettings;
+use peers_command::PeersAction;
 use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
 use webhook_command::WebhookAction;
@@ -59,6 +61,9 @@ enum Action {
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
+    /// Other clusters and their identity keys: list, accept, forget.
+    #[command(subcommand)]
+    Peers(PeersAction),
     /// On other nodes than the gateway: leads their pods to it.
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
@@ -128,6 +133,7 @@ async fn act(action: Action) -> Result<(), Failure> {
             Ok(())
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
+        Action::Peers(action) => peers_command::act(action).await,
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
         Action::Webhook(action) => webhook_command::act(action).await,

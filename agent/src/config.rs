@@ -7,6 +7,7 @@ mod data;
 mod liqo_settings;
 mod mig_section;
 mod pending_section;
+mod pins_section;
 mod rdma;
 mod standby_settings;
 #[cfg(test)]
@@ -24,7 +25,7 @@ use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
+use comity_runtime::{BrokerEndpoints, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,7 @@ pub use usage_settings::UsageSettings;
 use address::is_host_port;
 
 use crate::enrollment::token_source::JoinTokenSource;
+use crate::keys::pins::{InstitutionPin, Pins};
 use crate::mig::mig_settings::MigSettings;
 use crate::observe::{LocalReserve, RdmaResource};
 
@@ -158,8 +160,10 @@ pub struct Config {
     pub join_token_file: Option<JoinTokenSource>,
     /// The institution's signature over this agent's identity key, "ed25519:BASE64", if the federation requires one.
     pub voucher: Option<IdentitySignature>,
-    /// Pinned keys of institutions, so that no broker can swap a cluster's keys: names and "ed25519:BASE64".
-    pub pinned_institution_keys: BTreeMap<String, Vec<IdentityPublicKey>>,
+    /// Pinned keys of institutions, by institution, so that no broker can swap a cluster's keys.
+    pub pinned_institutions: BTreeMap<String, InstitutionPin>,
+    /// Whether this cluster peers only with clusters that a pinned institution vouches for.
+    pub require_vouchers: bool,
     /// The Kubernetes cluster. Either this or `inventoryFile`.
     pub kubernetes: Option<KubernetesConfig>,
     /// The inventory file of a host without Kubernetes. Either this or `kubernetes`.
@@ -204,7 +208,8 @@ impl Default for Config {
             brokers: Vec::new(),
             join_token_file: None,
             voucher: None,
-            pinned_institution_keys: BTreeMap::new(),
+            pinned_institutions: BTreeMap::new(),
+            require_vouchers: false,
             kubernetes: None,
             inventory_file: None,
             sharing: LocalPolicy::default(),
@@ -283,6 +288,7 @@ impl Config {
         if self.sharing.placeholder_image.trim().is_empty() {
             checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
         }
+        pins_section::check(&self.pins(), &mut checks);
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);
@@ -317,6 +323,12 @@ impl Config {
             checks.refuse("log.filter", &self.log.filter, error.to_string());
         }
         Ok(checks.finish()?)
+    }
+
+    /// Pinned institutions, and whether vouchers are required.
+    #[must_use]
+    pub fn pins(&self) -> Pins {
+        Pins { institutions: self.pinned_institutions.clone(), require_vouchers: self.require_vouchers }
     }
 
     /// Labels of guests' namespaces. Policies demand `void` devices only where the webhook adds them.

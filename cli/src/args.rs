@@ -66,7 +66,7 @@ pub enum Command {
     /// Federations that you have logged in to: list, choose
     #[command(subcommand)]
     Context(context::ContextCommand),
-    /// Member clusters: invite, list, show
+    /// Member clusters: invite, list, show, voucher
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
     /// Users: invite

@@ -45,7 +45,7 @@ pub use join_token::JoinToken;
 pub use process::shutdown::Shutdown;
 pub use process::{help, memory, shutdown};
 pub use secret::{Secret, SecretBytes, SecretString};
-pub use signing::{IdentityKey, IdentityPublicKey, IdentitySignature};
+pub use signing::{IdentityKey, IdentityPublicKey, IdentitySignature, SigningError};
 pub use spiffe::{ClusterName, SpiffeId, SpiffeKind, TrustDomain, UserName};
 pub use telemetry::{LogFormat, TelemetryConfig, TelemetryGuard};
 pub use tls::{BrokerChannel, BrokerEndpoints, ClientTls, KnownBrokers, PeerInfo, ServerTls, connect, incoming};

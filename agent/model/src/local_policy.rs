@@ -94,7 +94,7 @@ impl Default for LocalPolicy {
 pub struct LeaseTerms<'a> {
     /// Cluster that borrows.
     pub origin: &'a str,
-    /// Its institution; empty if the broker did not say.
+    /// Its institution: that of its voucher; without one, as the broker says.
     pub institution: &'a str,
     /// Thousandths of GPUs.
     pub milli: u64,
@@ -113,22 +113,7 @@ impl LocalPolicy {
         if !self.enabled {
             return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
         }
-        let named = |list: &BTreeSet<String>, name: &str| list.contains(name);
-        if named(&self.denied_origins, terms.origin) || !allowed(&self.allowed_origins, terms.origin) {
-            return Err(format!(
-                "this cluster does not lend to cluster {} (sharing.allowedOrigins, sharing.deniedOrigins)",
-                terms.origin
-            ));
-        }
-        if named(&self.denied_institutions, terms.institution)
-            || !allowed(&self.allowed_institutions, terms.institution)
-        {
-            return Err(format!(
-                "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, \
-                 sharing.deniedInstitutions)",
-                terms.institution
-            ));
-        }
+        self.check_parties(terms.origin, terms.institution)?;
         if let Some(most) = self.max_lent_gpus {
             let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
@@ -145,6 +130,25 @@ impl LocalPolicy {
             return Err(format!(
                 "a term of {} ms is requested, this cluster lends for at most {most} ms (sharing.maxLeaseSeconds)",
                 terms.term_ms
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks whether a cluster and its institution may borrow.
+    ///
+    /// # Errors
+    /// As those of [`check`](Self::check).
+    pub fn check_parties(&self, origin: &str, institution: &str) -> Result<(), String> {
+        if self.denied_origins.contains(origin) || !allowed(&self.allowed_origins, origin) {
+            return Err(format!(
+                "this cluster does not lend to cluster {origin} (sharing.allowedOrigins, sharing.deniedOrigins)"
+            ));
+        }
+        if self.denied_institutions.contains(institution) || !allowed(&self.allowed_institutions, institution) {
+            return Err(format!(
+                "this cluster does not lend to institution {institution:?} (sharing.allowedInstitutions, \
+                 sharing.deniedInstitutions)"
             ));
         }
         Ok(())

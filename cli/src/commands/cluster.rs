@@ -5,8 +5,10 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
 mod invite;
+mod voucher;
 
 pub use invite::ClusterInviteArgs;
+pub use voucher::VoucherCommand;
 
 use super::completions::known_ids;
 use super::listings;
@@ -39,6 +41,9 @@ pub enum ClusterCommand {
     /// Show one member cluster
     #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
+    /// Vouchers: an institution's signatures of its clusters' identity keys
+    #[command(subcommand)]
+    Voucher(VoucherCommand),
 }
 
 /// `comity cluster show`.
@@ -53,9 +58,8 @@ impl ClusterCommand {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`] of the call, or if standard output cannot be written.
+    /// [`Failure`] of the call or of a voucher, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = FederationServiceClient::new(session.channel()?);
         match self {
             Self::Invite(args) => args.run(session).await,
             Self::List(watch) => {
@@ -65,9 +69,11 @@ impl ClusterCommand {
             Self::Show(args) => {
                 let request =
                     v1::GetClusterRequest { cluster: args.cluster.clone(), consistency: session.consistency() };
+                let mut client = FederationServiceClient::new(session.channel()?);
                 let response = call(client.get_cluster(request)).await?;
                 session.print(&Cluster::from(response.cluster.unwrap_or_default()))
             }
+            Self::Voucher(command) => command.run(session),
         }
     }
 }

@@ -35,6 +35,7 @@ use comity_agent_state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMes
 use comity_types::{Delivery, PeeringId, PeeringState, Side};
 
 use super::{Snapshot, Step};
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::steps::liqo::{
     LiqoAdmit, LiqoAnswer, LiqoChallenge, LiqoIdentity, LiqoMint, LiqoNetwork, LiqoRemove,
 };
@@ -147,8 +148,9 @@ fn wanting<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord) -> impl Iter
         Side::Donor => snapshot.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
         Side::Origin => lease.origin.as_str() == snapshot.cluster,
     };
+    let is_bound = |lease: &&Lease| BoundPeering::of(snapshot.binding(), lease, keys.side).is_ok();
     let over_it = |lease: &&Lease| lease.peering == keys.peering && lease.delivery == Delivery::VirtualNode;
-    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.is_wanted()).filter(ours)
+    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.is_wanted()).filter(ours).filter(is_bound)
 }
 
 fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {

@@ -146,13 +146,13 @@ impl FederationHandlers {
             .read(Consistency::Stale, |state| {
                 let bundle = &state.policy.as_ref()?.bundle;
                 let institution = bundle.institution_of_cluster(joining.cluster.as_str())?;
-                Some(bundle.institutions.get(institution)?.spec.signing_keys.clone())
+                Some((institution.to_owned(), bundle.institutions.get(institution)?.spec.signing_keys.clone()))
             })
-            .await?
-            .unwrap_or_default();
+            .await?;
+        let (institution, keys) = keys.unwrap_or_default();
         let good = |key: &[u8; 32]| {
             IdentityPublicKey::from_bytes(key)
-                .and_then(|key| key.verify_voucher(&joining.name, &joining.identity, voucher))
+                .and_then(|key| key.verify_voucher(&institution, &joining.name, &joining.identity, voucher))
                 .is_ok()
         };
         if keys.is_empty() || keys.iter().any(good) {
@@ -161,8 +161,8 @@ impl FederationHandlers {
         Err(Refusal::invalid(
             "voucher",
             "",
-            "is not a signature by a key of the cluster's institution",
-            "let the institution sign this cluster's identity key again, or add its key to the Institution document",
+            &format!("is not a voucher of institution {institution} for this cluster and its identity key"),
+            "let the institution make it again (comity cluster voucher create), or add its key to the Institution document",
         )
         .into())
     }

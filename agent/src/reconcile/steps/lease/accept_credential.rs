@@ -11,6 +11,7 @@ use comity_agent_state::store::Store;
 
 use super::report;
 use super::terms::{held_credential, origin_lease};
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::live::LiveLease;
 use crate::reconcile::parts::{Borrowed, Connected, Deliveries, Parts};
 use crate::reconcile::steps::epoch;
@@ -22,6 +23,8 @@ use crate::reconcile::steps::kind::Kind;
 pub struct AcceptCredential {
     /// The lease.
     pub lease: Box<Lease>,
+    /// Its peering.
+    pub bound: BoundPeering,
 }
 
 impl Kind for AcceptCredential {
@@ -40,9 +43,9 @@ impl Kind for AcceptCredential {
     }
 
     async fn run(&self, Parts { store, tunnels, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease } = self;
+        let Self { lease, bound } = self;
         let (credential, held) = held_credential(store, lease.id)?;
-        let handle = tunnels.peer(lease.peering).ok_or(StepError::Gone("the tunnel"))?;
+        let handle = tunnels.peer(bound.peering()).ok_or(StepError::Gone("the tunnel"))?;
         let tunnel_epoch = u32::try_from(handle.epoch()).unwrap_or(u32::MAX);
         // A forward into an older tunnel is dropped; its port is bound again below.
         let kept = connections.remove(lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch);
@@ -65,7 +68,7 @@ impl AcceptCredential {
         deliveries: &Deliveries,
         grant: &VirtualNodeGrant,
     ) -> Result<Borrowed, StepError> {
-        let peer = epoch::liqo_peer(store, self.lease.peering)?;
+        let peer = epoch::liqo_peer(store, self.bound.peering())?;
         let node = deliveries.virtual_nodes()?.origin.accept(&peer, &origin_lease(&self.lease), grant).await?;
         // The reachability of the tunnel depends on it.
         let (id, kept) = (self.lease.id, Some(node.clone()));
