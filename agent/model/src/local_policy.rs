@@ -110,25 +110,7 @@ impl LocalPolicy {
     /// # Errors
     /// A sentence for the operator of the other cluster, naming the setting behind it.
     pub fn check(&self, terms: &LeaseTerms<'_>) -> Result<(), String> {
-        if !self.enabled {
-            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
-        }
-        let named = |list: &BTreeSet<String>, name: &str| list.contains(name);
-        if named(&self.denied_origins, terms.origin) || !allowed(&self.allowed_origins, terms.origin) {
-            return Err(format!(
-                "this cluster does not lend to cluster {} (sharing.allowedOrigins, sharing.deniedOrigins)",
-                terms.origin
-            ));
-        }
-        if named(&self.denied_institutions, terms.institution)
-            || !allowed(&self.allowed_institutions, terms.institution)
-        {
-            return Err(format!(
-                "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, \
-                 sharing.deniedInstitutions)",
-                terms.institution
-            ));
-        }
+        self.check_peer(terms.origin, terms.institution)?;
         if let Some(most) = self.max_lent_gpus {
             let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
@@ -150,6 +132,28 @@ impl LocalPolicy {
         Ok(())
     }
 
+    /// Checks whether leases of a cluster could be admitted at all; otherwise it gets no tunnel.
+    ///
+    /// # Errors
+    /// A sentence for the operator of the other cluster, naming the setting behind it.
+    pub fn check_peer(&self, origin: &str, institution: &str) -> Result<(), String> {
+        if !self.enabled {
+            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
+        }
+        if self.denied_origins.contains(origin) || !is_allowed(&self.allowed_origins, origin) {
+            return Err(format!(
+                "this cluster does not lend to cluster {origin} (sharing.allowedOrigins, sharing.deniedOrigins)"
+            ));
+        }
+        if self.denied_institutions.contains(institution) || !is_allowed(&self.allowed_institutions, institution) {
+            return Err(format!(
+                "this cluster does not lend to institution {institution:?} (sharing.allowedInstitutions, \
+                 sharing.deniedInstitutions)"
+            ));
+        }
+        Ok(())
+    }
+
     /// Longest time a lease may last here, in milliseconds.
     #[must_use]
     pub fn max_lease_ms(&self) -> Option<u64> {
@@ -157,7 +161,8 @@ impl LocalPolicy {
     }
 }
 
-fn allowed(list: &BTreeSet<String>, name: &str) -> bool {
+/// Whether a list of allowed names has this one; an empty list has all.
+pub(crate) fn is_allowed(list: &BTreeSet<String>, name: &str) -> bool {
     list.is_empty() || list.contains(name)
 }
 

@@ -4,7 +4,7 @@ use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_agent_liqo::network::GatewaySettings;
 use comity_agent_model::settings::SettingChecks;
 use comity_types::is_dns_label;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 use super::address::is_host_port;
@@ -63,8 +63,12 @@ pub struct LiqoSettings {
     /// each other without a fabric. With `network: liqo` only this cluster's fabric counts, and only for donors' API
     /// servers.
     pub require_tun: bool,
-    /// Allowed pod CIDRs of other clusters; empty: any that this cluster does not use.
+    /// Where pods of other clusters keep their own addresses. Others are remapped, with `fabric.mode: tun` and
+    /// `webhook`, or refused.
     pub peer_networks: Vec<Ipv4Net>,
+    /// Where API servers of donors may have addresses: this cluster's connections to them lead into the tunnel. Empty:
+    /// nowhere, so that this cluster borrows no virtual nodes.
+    pub peer_api_servers: Vec<IpNet>,
     /// How borrowers authenticate; existing peerings keep their method.
     pub authentication: LiqoAuthentication,
     /// With `authentication: token`: rotation period in seconds. A token lives half as long again, at least ten
@@ -89,6 +93,7 @@ impl Default for LiqoSettings {
             api_server: String::new(),
             require_tun: true,
             peer_networks: Vec::new(),
+            peer_api_servers: Vec::new(),
             authentication: LiqoAuthentication::default(),
             token_rotation_seconds: 2_400,
             same_namespace_names: false,
@@ -119,6 +124,14 @@ impl LiqoSettings {
             if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
                 checks.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
             }
+        }
+        if self.peer_api_servers.len() > MAX_PEER_NETWORKS {
+            let count = self.peer_api_servers.len();
+            checks.refuse("liqo.peerApiServers", count, format!("name at most {MAX_PEER_NETWORKS}"));
+        }
+        if let Some(bad) = self.peer_api_servers.iter().find(|network| network.addr() != network.network()) {
+            let reason = format!("bits are set behind the prefix; write {}", bad.trunc());
+            checks.refuse("liqo.peerApiServers", bad, reason);
         }
         if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < MIN_POD_CIDR_PREFIX) {
             let reason = format!(

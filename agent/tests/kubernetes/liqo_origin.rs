@@ -81,6 +81,7 @@ fn request(id: &str) -> SliceRequest {
         slice: id.into(),
         resources: resources.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
         target_namespace: "team-a".into(),
+        tenant: "vision".into(),
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     let credential = donor.credential(&lease("lease-4")).await.unwrap();
     let state = cluster.dir.path().join("origin");
     std::fs::create_dir(&state).unwrap();
-    let origin = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
+    let origin = OriginSecret::open(cluster.agent.clone(), &state, "").unwrap();
     let wanted = origin_lease("lease-4", "comity-leases");
     let server = cluster.api_address().to_string();
 
@@ -46,17 +46,34 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     assert_eq!(quota, "comity-lease-4");
     assert!(cluster.plane().kubectl_as(&path, &["get", "pods", "-n", "default"], "").await.is_err());
 
+    let refused = async |namespace: &str| {
+        let refused = origin.accept(&origin_lease("lease-5", namespace), &credential, &server).await.unwrap_err();
+        match refused {
+            DeliveryError::Permanent { code, message } => (code, message),
+            other => panic!("{other}"),
+        }
+    };
+    // A namespace of nobody, then of another tenant.
+    assert_eq!(refused("elsewhere").await.0, "no-target-namespace");
+    assert_eq!(refused("research").await.0, "foreign-target-namespace");
+    let label = async |label: &str| {
+        cluster.plane().kubectl(&["label", "--overwrite", "namespace", "research", label]).await.unwrap();
+    };
+    label("comity.dev/tenant=speech").await;
+    assert_eq!(refused("research").await.0, "foreign-target-namespace");
+
     // A namespace in which the agent has no rights: one clear sentence.
-    let error = origin.accept(&origin_lease("lease-5", "research"), &credential, &server).await.unwrap_err();
-    assert!(matches!(&error, DeliveryError::Permanent { code: "kubernetes-forbidden", .. }), "{error}");
-    assert!(error.to_string().contains("deploy/agent/rbac.yaml"), "{error}");
+    label("comity.dev/tenant=vision").await;
+    let (code, message) = refused("research").await;
+    assert!(code == "kubernetes-forbidden" && message.contains("deploy/agent/rbac.yaml"), "{code} {message}");
+    label("comity.dev/tenant-").await;
 
     donor.remove(LeaseId(4)).await.unwrap();
     let error = origin.probe(&wanted, &credential, cluster.api_address()).await.unwrap_err().to_string();
     assert!(error.contains("401") || error.contains("403"), "{error}");
 
     // After a restart it still knows its own objects.
-    let again = OriginSecret::open(cluster.agent.clone(), &state).unwrap();
+    let again = OriginSecret::open(cluster.agent.clone(), &state, "").unwrap();
     assert_eq!(again.list().await.unwrap().into_iter().collect::<Vec<_>>(), [LeaseId(4)]);
     again.remove(LeaseId(4)).await.unwrap();
     again.remove(LeaseId(4)).await.unwrap();

@@ -32,6 +32,8 @@ pub struct SliceRequest {
     pub resources: BTreeMap<String, String>,
     /// The namespace whose pods the lease is for.
     pub target_namespace: String,
+    /// The lease's tenant, to whom that namespace must belong.
+    pub tenant: String,
 }
 
 /// The slice of a lease, or an idle one.
