@@ -281,6 +281,7 @@ impl Agent {
             crash_points: crash_points.into(),
             desired: desired.clone(),
             policy: config.sharing,
+            borrowing: config.borrowing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
             lent: platform.lent,

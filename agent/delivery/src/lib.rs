@@ -12,6 +12,7 @@ mod kubeconfig;
 mod lease_nodes;
 mod lease_sharing;
 pub mod namespace;
+mod namespace_clients;
 mod node_cleaner;
 pub mod origin_file;
 pub mod origin_secret;
@@ -20,7 +21,9 @@ pub mod virtual_node;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::gpu_demand::GpuDemand;
@@ -152,6 +155,9 @@ pub trait OriginDelivery: Send + Sync {
         credential: &'a ApiCredential,
         server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>>;
+
+    /// The pods that may use the lease's port; `None` where there are no pods.
+    fn clients(&self, lease: &OriginLease) -> Option<Arc<dyn ClientCheck>>;
 
     /// Checks that the donor's API answers through the fabric with this credential.
     ///

@@ -9,9 +9,11 @@ mod ledger;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};
+use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
 use comity_agent_model::target_namespace::{DEFAULT_TARGET_NAMESPACE, NamespaceUse, TENANT_LABEL};
@@ -23,6 +25,7 @@ use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 
 use self::ledger::Ledger;
+use crate::namespace_clients::NamespaceClients;
 use crate::{Accepted, ApiCredential, OriginDelivery, OriginLease, kubeconfig, probe};
 
 /// Label with the lending cluster.
@@ -154,6 +157,10 @@ impl OriginDelivery for OriginSecret {
         server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
         Box::pin(self.write(lease, credential, server))
+    }
+
+    fn clients(&self, lease: &OriginLease) -> Option<Arc<dyn ClientCheck>> {
+        Some(Arc::new(NamespaceClients::new(self.api.client(), lease.namespace())))
     }
 
     fn probe<'a>(

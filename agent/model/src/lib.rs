@@ -6,6 +6,7 @@
 pub mod api_port;
 pub mod boot_time;
 pub mod borrowing_policy;
+pub mod client_check;
 pub mod delivery_error;
 pub mod desired;
 pub mod desired_state;

@@ -11,6 +11,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lent::LentLeases;
+use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::nodes::Nodes;
 use comity_agent_model::object_id::ObjectId;
@@ -54,8 +55,10 @@ pub struct Executor {
     pub crash_points: Arc<[CrashPoint]>,
     /// Desired states.
     pub desired: watch::Receiver<Update>,
-    /// The cluster's own limits.
+    /// The cluster's own limits on lending.
     pub policy: LocalPolicy,
+    /// The cluster's own limits on borrowing.
+    pub borrowing: BorrowingPolicy,
     /// Outage grace in milliseconds, as the broker last said.
     pub outage_grace_ms: watch::Receiver<u64>,
     /// Asks the uplink for a fresh desired state.
@@ -194,6 +197,7 @@ impl Executor {
             network: self.parts.member.network.as_ref(),
             service: &service,
             policy: &self.policy,
+            borrowing: &self.borrowing,
             nodes: nodes.as_ref().map(|nodes| nodes.as_slice()),
             now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),

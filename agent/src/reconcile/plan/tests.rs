@@ -5,6 +5,7 @@
 mod carry_out;
 mod converge;
 mod fixtures;
+mod double_opt_in;
 mod leases;
 mod liqo_exchanges;
 mod peerings;
@@ -47,6 +48,7 @@ struct Sim {
     records: Records,
     live: Live,
     policy: LocalPolicy,
+    borrowing: BorrowingPolicy,
     nodes: Option<Vec<v1::Node>>,
     endpoints: Vec<String>,
     network: v1::ClusterNetwork,
@@ -67,6 +69,7 @@ impl Sim {
             records: Records::default(),
             live: Live::default(),
             policy: LocalPolicy::default(),
+            borrowing: BorrowingPolicy::default(),
             nodes: Some(Vec::new()),
             endpoints: Vec::new(),
             network: network(1),
@@ -111,6 +114,7 @@ impl Sim {
             network: Some(&self.network),
             service: &self.service,
             policy: &self.policy,
+            borrowing: &self.borrowing,
             nodes: self.nodes.as_deref(),
             now_ms: self.now_ms,
             outage_grace_ms: 60_000,
