@@ -381,7 +381,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
         assert!(error.contains("10.81.0.0/16") && error.contains("10.81.0.0/24"), "{error}");
     });
 
-    drop((exposure, forward, forwarded));
+    drop((exposure, on_loopback, on_pods, forwarded));
     at_origin(&mut || assert!(origin.remove_peer("tun-test")));
     let routes = ip(&format!("-n {} route show dev comity0", net.name("go")));
     let addresses = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));

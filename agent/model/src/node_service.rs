@@ -1,5 +1,6 @@
 //! Whether this cluster can lend and borrow virtual nodes now.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use comity_types::Delivery;
@@ -33,8 +34,8 @@ pub struct NodeService {
     pub needs_tun: bool,
     /// Networks in which other clusters' pods keep their addresses.
     pub peer_networks: Vec<Ipv4Net>,
-    /// Networks in which donors' API servers may have addresses.
-    pub peer_api_servers: Vec<IpNet>,
+    /// Networks in which the API server of each donor may have its address, by the donor's name.
+    pub peer_api_servers: BTreeMap<String, Vec<IpNet>>,
     /// Whether other pod networks of other clusters, and those that overlap with this cluster's, are remapped; otherwise
     /// what to set for that.
     pub remaps: Result<(), String>,
@@ -50,7 +51,7 @@ impl NodeService {
             authentication: Authentication::default(),
             needs_tun: true,
             peer_networks: Vec::new(),
-            peer_api_servers: Vec::new(),
+            peer_api_servers: BTreeMap::new(),
             remaps: Err(reason.to_owned()),
         }
     }
@@ -60,13 +61,15 @@ impl NodeService {
     ///
     /// # Errors
     /// A sentence with the address and the remedy.
-    pub fn check_api_server(&self, api: SocketAddr) -> Result<(), String> {
+    pub fn check_api_server(&self, donor: &str, api: SocketAddr) -> Result<(), String> {
         let address = api.ip().to_canonical();
-        if self.peer_api_servers.iter().any(|network| network.contains(&address)) {
+        let listed = self.peer_api_servers.get(donor).map(Vec::as_slice).unwrap_or_default();
+        if listed.iter().any(|network| network.contains(&address)) {
             return Ok(());
         }
         Err(format!(
-            "its API server has the address {api}, which is in none of liqo.peerApiServers; add {} there if that is right",
+            "its API server has the address {api}, which is in none of its networks in liqo.peerApiServers; if that is \
+             right, set liqo.peerApiServers: {{{donor}: [{}]}}",
             IpNet::from(address)
         ))
     }

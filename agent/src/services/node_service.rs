@@ -390,7 +390,7 @@ mod tests {
                 authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: Vec::new(),
-                peer_api_servers: Vec::new(),
+                peer_api_servers: std::collections::BTreeMap::new(),
                 remaps: Ok(()),
             };
             let (publish, mut service) = watch::channel(service);

@@ -124,7 +124,7 @@ fn impossible(snapshot: &Snapshot<'_>, keys: &PeeringRecord) -> Option<String> {
     if snapshot.service.needs_tun && !remote.network.tun && !remote.network.liqo_network {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
-    let checked = remote.network.check(snapshot.network, snapshot.service, keys.side);
+    let checked = remote.network.check(cluster, snapshot.network, snapshot.service, keys.side);
     checked.err().map(|reason| format!("cluster {cluster}: {reason}"))
 }
 

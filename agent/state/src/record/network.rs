@@ -33,12 +33,18 @@ impl RemoteNetwork {
         self.api_server.parse().ok()
     }
 
-    /// Checks whether packets for this network may be routed into the tunnel by this side: its claims of addresses in
+    /// Checks whether packets for this network, that of `cluster`, may be routed into the tunnel by this side: its claims of addresses in
     /// this cluster would take over traffic. A name of its API server is checked once it is resolved.
     ///
     /// # Errors
     /// The conflict, and the remedy.
-    pub fn check(&self, own: Option<&v1::ClusterNetwork>, service: &NodeService, side: Side) -> Result<(), String> {
+    pub fn check(
+        &self,
+        cluster: &str,
+        own: Option<&v1::ClusterNetwork>,
+        service: &NodeService,
+        side: Side,
+    ) -> Result<(), String> {
         let own_cidrs = own_cidrs(own);
         if let Some(cidr) = self.pod_cidrs.first().filter(|_| self.liqo_network) {
             return Err(format!(
@@ -69,7 +75,7 @@ impl RemoteNetwork {
             ));
         }
         match side {
-            Side::Origin => service.check_api_server(api),
+            Side::Origin => service.check_api_server(cluster, api),
             // A donor opens no connections to an origin's API server.
             Side::Donor => Ok(()),
         }
@@ -91,6 +97,8 @@ fn own_cidrs(own: Option<&v1::ClusterNetwork>) -> Vec<Ipv4Net> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn remote(cidr: &str, api: &str) -> RemoteNetwork {
@@ -101,7 +109,7 @@ mod tests {
     fn service(remaps: Result<(), String>) -> NodeService {
         NodeService {
             peer_networks: vec!["10.0.0.0/8".parse().unwrap()],
-            peer_api_servers: vec!["192.0.2.0/24".parse().unwrap()],
+            peer_api_servers: [("north".to_owned(), vec!["192.0.2.0/24".parse().unwrap()])].into(),
             remaps,
             ..NodeService::none("a test")
         }
@@ -118,7 +126,7 @@ mod tests {
     #[test]
     fn nobody_takes_over_addresses_of_this_cluster() {
         let (own, fixed) = (own(), service(Err("set fabric.mode: tun".into())));
-        let check = |cidr, api| remote(cidr, api).check(Some(&own), &fixed, Side::Origin);
+        let check = |cidr, api| remote(cidr, api).check("north", Some(&own), &fixed, Side::Origin);
         assert_eq!(check("10.45.0.0/16", "192.0.2.2:6443"), Ok(()));
         assert_eq!(check("10.45.0.0/16", "api.example.org:6443"), Ok(()));
         for (cidr, api, reason) in [
@@ -133,27 +141,29 @@ mod tests {
         }
         // What is not listed, or overlaps, is remapped where that is possible.
         for cidr in ["192.168.0.0/16", "10.44.7.0/24"] {
-            assert_eq!(remote(cidr, "192.0.2.2:6443").check(Some(&own), &service(Ok(())), Side::Origin), Ok(()));
+            assert_eq!(remote(cidr, "192.0.2.2:6443").check("north", Some(&own), &service(Ok(())), Side::Origin), Ok(()));
         }
         let unlisted = NodeService { peer_networks: Vec::new(), ..service(Err("set fabric.mode: tun".into())) };
-        assert!(remote("10.45.0.0/16", "").check(None, &unlisted, Side::Donor).is_err(), "no list allows nothing");
+        assert!(remote("10.45.0.0/16", "").check("north", None, &unlisted, Side::Donor).is_err(), "no list allows nothing");
         let both = RemoteNetwork { liqo_network: true, ..remote("10.45.0.0/16", "") };
-        assert!(both.check(Some(&own), &fixed, Side::Origin).unwrap_err().contains("Liqo's gateways"));
+        assert!(both.check("north", Some(&own), &fixed, Side::Origin).unwrap_err().contains("Liqo's gateways"));
     }
 
     #[test]
     fn donor_api_server_names_third_party_address() {
         let (own, service) = (own(), service(Ok(())));
         for third_party in ["10.0.0.20:5432", "169.254.169.254:80", "[2001:db8::20]:443", "198.51.100.7:6443"] {
-            let error = remote("10.45.0.0/16", third_party).check(Some(&own), &service, Side::Origin).unwrap_err();
+            let error = remote("10.45.0.0/16", third_party).check("north", Some(&own), &service, Side::Origin).unwrap_err();
             assert!(error.contains(third_party) && error.contains("liqo.peerApiServers"), "{error}");
         }
         // A mapped address is the IPv4 address that it stands for.
-        assert!(service.check_api_server("[::ffff:10.0.0.20]:5432".parse().unwrap()).is_err());
-        assert_eq!(service.check_api_server("[::ffff:192.0.2.9]:6443".parse().unwrap()), Ok(()));
+        assert!(service.check_api_server("north", "[::ffff:10.0.0.20]:5432".parse().unwrap()).is_err());
+        assert_eq!(service.check_api_server("north", "[::ffff:192.0.2.9]:6443".parse().unwrap()), Ok(()));
+        // Nor the address of another donor.
+        assert!(remote("10.45.0.0/16", "192.0.2.9:6443").check("west", Some(&own), &service, Side::Origin).is_err());
         // A donor opens no connections to its origin.
-        assert_eq!(remote("10.45.0.0/16", "198.51.100.7:6443").check(Some(&own), &service, Side::Donor), Ok(()));
-        let none = NodeService { peer_api_servers: Vec::new(), ..service };
-        assert!(remote("10.45.0.0/16", "192.0.2.2:6443").check(Some(&own), &none, Side::Origin).is_err());
+        assert_eq!(remote("10.45.0.0/16", "198.51.100.7:6443").check("north", Some(&own), &service, Side::Donor), Ok(()));
+        let none = NodeService { peer_api_servers: BTreeMap::new(), ..service };
+        assert!(remote("10.45.0.0/16", "192.0.2.2:6443").check("north", Some(&own), &none, Side::Origin).is_err());
     }
 }

@@ -35,12 +35,11 @@ impl MessageStep for LiqoIdentity {
     async fn work(exchange: &mut Exchange<'_>) -> Result<Option<Sent>, StepError> {
         let params = exchange::read::<IdentityParams>(&mut exchange.record.identity)?;
         let network = api_address::resolved(exchange.keys.side, &exchange.remote).await;
-        let own = exchange.member.network.as_ref();
+        let (own, cluster) = (exchange.member.network.as_ref(), exchange.remote.cluster.as_str());
         // The plan checked an address; a name leads to one only here.
-        network.check(own, &exchange.service, exchange.keys.side).map_err(|reason| {
-            let text = format!("cluster {}: {reason}", exchange.remote.cluster);
-            DeliveryError::permanent("donor-api-address", text)
-        })?;
+        network
+            .check(cluster, own, &exchange.service, exchange.keys.side)
+            .map_err(|reason| DeliveryError::permanent("donor-api-address", format!("cluster {cluster}: {reason}")))?;
         let api_server = exchange.remote.network.api_server.as_str();
         exchange.nodes.origin.accept_identity(&exchange.record.peer(), api_server, &params).await?;
         exchange.record.done = true;

@@ -96,7 +96,7 @@ async fn tunnel_routes(
     remote: &RemoteKeys,
 ) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
     let network = api_address::resolved(side, remote).await;
-    if let Err(reason) = network.check(member.network.as_ref(), service, side) {
+    if let Err(reason) = network.check(&remote.cluster, member.network.as_ref(), service, side) {
         tracing::warn!(cluster = remote.cluster, reason, "no pods are routed to this cluster");
         return (Vec::new(), None);
     }
