@@ -74,7 +74,7 @@ impl LiqoOrigin {
         // The namespace's offer depends on the slice alone, so it is written while the donor grants that.
         tokio::try_join!(
             waiting.until(&slices, name, |slice| granted(slice, &request.resources, denial)),
-            self.offer_to_namespace(&request.target_namespace, None),
+            self.offer_to_namespace(&request.target_namespace, &request.tenant),
         )?;
         let before = found.as_ref().and_then(|found| found.annotations().get(objects::TARGET_LABEL));
         if let Some(before) = before.filter(|before| **before != request.target_namespace) {
