@@ -131,8 +131,11 @@ async fn a_lease_is_a_node(setting: &Setting, origin: &LiqoOrigin) {
     for wanted in ["--enable-apiserver-support=false", "--secret-reflection-type=AllowList"] {
         assert!(arguments.iter().any(|argument| argument == wanted), "{arguments:?}");
     }
-    assert_eq!(arguments.iter().rfind(|argument| argument.starts_with("--secret-reflection-type")).unwrap(),
-        "--secret-reflection-type=AllowList", "the last one counts");
+    assert_eq!(
+        arguments.iter().rfind(|argument| argument.starts_with("--secret-reflection-type")).unwrap(),
+        "--secret-reflection-type=AllowList",
+        "the last one counts"
+    );
     only_allowed_secrets_are_reflected(setting).await;
 }
 
@@ -184,8 +187,7 @@ async fn broker_invents_lease_for_foreign_namespace(setting: &Setting, origin: &
         namespaces.patch("team-b", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
     };
     label(None).await;
-    let request =
-        SliceRequest { target_namespace: "team-b".into(), tenant: "speech".into(), ..request("lease-6") };
+    let request = SliceRequest { target_namespace: "team-b".into(), tenant: "speech".into(), ..request("lease-6") };
     let refused = origin.accept(&peer(), &request).await.unwrap_err();
     assert!(matches!(refused, DeliveryError::Permanent { code: "namespace-not-opted-in", .. }), "{refused}");
     let refused = offload(setting, "team-b", "speech").await.unwrap_err();

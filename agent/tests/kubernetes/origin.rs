@@ -5,6 +5,8 @@ use comity_agent_model::delivery_error::DeliveryError;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
 
 use crate::cluster::{Cluster, lease, refusal};
 
@@ -66,6 +68,23 @@ pub(crate) async fn a_kubeconfig_secret_opens_the_lease(cluster: &Cluster) {
     label("comity.dev/tenant=vision").await;
     let (code, message) = refused("research").await;
     assert!(code == "kubernetes-forbidden" && message.contains("deploy/agent/rbac.yaml"), "{code} {message}");
+    // Whoever has the agent's token can write no other tenant's kubeconfig there, even with the right to Secrets.
+    let kubectl = async |args: &[&str]| cluster.plane().kubectl(args).await.unwrap();
+    let role = ["-n", "research", "create", "role", "secrets", "--verb=get,create,patch", "--resource=secrets"];
+    kubectl(&role).await;
+    let account = "--serviceaccount=comity-system:comity-agent";
+    kubectl(&["-n", "research", "create", "rolebinding", "secrets", "--role=secrets", account]).await;
+    let of_tenant = |tenant: &str| {
+        let metadata = json!({ "name": "comity-lease-5", "labels": { "comity.dev/tenant": tenant } });
+        serde_json::from_value::<Secret>(json!({ "metadata": metadata })).unwrap()
+    };
+    let there = Api::<Secret>::namespaced(cluster.agent.client(), "research");
+    let (code, message) = refusal(there.create(&PostParams::default(), &of_tenant("speech")).await);
+    assert!(code == 422 && message.contains("only into namespaces of the lease's tenant"), "{code} {message}");
+    there.create(&PostParams::default(), &of_tenant("vision")).await.unwrap();
+    for args in [["secret", "comity-lease-5"], ["rolebinding", "secrets"], ["role", "secrets"]] {
+        kubectl(&["-n", "research", "delete", args[0], args[1]]).await;
+    }
     label("comity.dev/tenant-").await;
 
     donor.remove(LeaseId(4)).await.unwrap();

@@ -17,9 +17,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
 use super::quota;
+use crate::DonorLease;
 use crate::lease_nodes::is_counted_by_node;
 use crate::lease_sharing::LeaseSharing;
-use crate::DonorLease;
 
 /// Label with the borrowing cluster.
 const ORIGIN_LABEL: &str = "comity.dev/origin";

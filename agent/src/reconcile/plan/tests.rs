@@ -4,8 +4,8 @@
 
 mod carry_out;
 mod converge;
-mod fixtures;
 mod double_opt_in;
+mod fixtures;
 mod leases;
 mod liqo_exchanges;
 mod peerings;

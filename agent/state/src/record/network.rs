@@ -141,10 +141,16 @@ mod tests {
         }
         // What is not listed, or overlaps, is remapped where that is possible.
         for cidr in ["192.168.0.0/16", "10.44.7.0/24"] {
-            assert_eq!(remote(cidr, "192.0.2.2:6443").check("north", Some(&own), &service(Ok(())), Side::Origin), Ok(()));
+            assert_eq!(
+                remote(cidr, "192.0.2.2:6443").check("north", Some(&own), &service(Ok(())), Side::Origin),
+                Ok(())
+            );
         }
         let unlisted = NodeService { peer_networks: Vec::new(), ..service(Err("set fabric.mode: tun".into())) };
-        assert!(remote("10.45.0.0/16", "").check("north", None, &unlisted, Side::Donor).is_err(), "no list allows nothing");
+        assert!(
+            remote("10.45.0.0/16", "").check("north", None, &unlisted, Side::Donor).is_err(),
+            "no list allows nothing"
+        );
         let both = RemoteNetwork { liqo_network: true, ..remote("10.45.0.0/16", "") };
         assert!(both.check("north", Some(&own), &fixed, Side::Origin).unwrap_err().contains("Liqo's gateways"));
     }
@@ -153,7 +159,8 @@ mod tests {
     fn donor_api_server_names_third_party_address() {
         let (own, service) = (own(), service(Ok(())));
         for third_party in ["10.0.0.20:5432", "169.254.169.254:80", "[2001:db8::20]:443", "198.51.100.7:6443"] {
-            let error = remote("10.45.0.0/16", third_party).check("north", Some(&own), &service, Side::Origin).unwrap_err();
+            let error =
+                remote("10.45.0.0/16", third_party).check("north", Some(&own), &service, Side::Origin).unwrap_err();
             assert!(error.contains(third_party) && error.contains("liqo.peerApiServers"), "{error}");
         }
         // A mapped address is the IPv4 address that it stands for.
@@ -162,7 +169,10 @@ mod tests {
         // Nor the address of another donor.
         assert!(remote("10.45.0.0/16", "192.0.2.9:6443").check("west", Some(&own), &service, Side::Origin).is_err());
         // A donor opens no connections to its origin.
-        assert_eq!(remote("10.45.0.0/16", "198.51.100.7:6443").check("north", Some(&own), &service, Side::Donor), Ok(()));
+        assert_eq!(
+            remote("10.45.0.0/16", "198.51.100.7:6443").check("north", Some(&own), &service, Side::Donor),
+            Ok(())
+        );
         let none = NodeService { peer_api_servers: BTreeMap::new(), ..service };
         assert!(remote("10.45.0.0/16", "192.0.2.2:6443").check("north", Some(&own), &none, Side::Origin).is_err());
     }

@@ -14,9 +14,9 @@ use comity_types::{PeeringId, Side};
 use ipnet::Ipv4Net;
 
 use crate::reconcile::parts::{Member, Parts};
-use crate::reconcile::steps::{api_address, epoch};
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
+use crate::reconcile::steps::{api_address, epoch};
 
 /// Brings the tunnel up; the donor exposes its API in it.
 #[derive(Clone, Debug, PartialEq)]
