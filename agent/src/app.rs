@@ -282,6 +282,7 @@ impl Agent {
             desired: desired.clone(),
             policy: config.sharing,
             reserve: config.reserve,
+            borrowing: config.borrowing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
             lent: platform.lent,

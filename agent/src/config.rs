@@ -2,6 +2,7 @@
 
 mod access;
 mod address;
+mod borrowing_section;
 mod canary_settings;
 mod data;
 mod liqo_settings;
@@ -19,6 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
+use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
@@ -170,6 +172,8 @@ pub struct Config {
     pub inventory_file: Option<PathBuf>,
     /// Limits on lending.
     pub sharing: LocalPolicy,
+    /// Limits on borrowing.
+    pub borrowing: BorrowingPolicy,
     /// Capacity reserved for local work.
     pub reserve: LocalReserve,
     /// Resources that count virtual functions of RDMA networks, each with its network and the Gbit/s of one function.
@@ -213,6 +217,7 @@ impl Default for Config {
             kubernetes: None,
             inventory_file: None,
             sharing: LocalPolicy::default(),
+            borrowing: BorrowingPolicy::default(),
             reserve: LocalReserve::default(),
             rdma: Vec::new(),
             mig: MigSettings::default(),
@@ -289,6 +294,7 @@ impl Config {
             checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
         }
         pins_section::check(&self.pins(), &mut checks);
+        borrowing_section::check(&self.borrowing, &mut checks);
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);

@@ -1,5 +1,5 @@
 //! The admission policies that hold guests to their leases. Without them only quotas, Pod Security and RBAC would, so
-//! the donor makes no namespace of a lease.
+//! the donor makes no namespace of a lease. And those that hold an origin's pods and namespaces to its leases.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ const VERSION_ANNOTATION: &str = "comity.dev/version";
 /// How long a policy that was found counts as found.
 const FOUND_AGE: Duration = Duration::from_secs(30);
 
-/// An admission policy that guests need, with a binding of the same name.
+/// An admission policy that leases need, with a binding of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPolicy {
     name: &'static str,
@@ -61,7 +61,26 @@ pub(crate) const HAMI: GuestPolicy = GuestPolicy {
     version: 1,
 };
 
+/// Pods on virtual nodes of an origin.
+const VIRTUAL_NODES: GuestPolicy = GuestPolicy {
+    name: "comity-virtual-nodes",
+    manifest: "deploy/agent/liqo-origin.yaml",
+    effect: "keeps pods of other namespaces off virtual nodes",
+    version: 1,
+};
+
+/// Namespaces of an origin that run on virtual nodes.
+const OFFLOADING: GuestPolicy = GuestPolicy {
+    name: "comity-offloading",
+    manifest: "deploy/agent/liqo-origin.yaml",
+    effect: "keeps namespaces here that did not opt in, or are another tenant's",
+    version: 1,
+};
+
 impl GuestPolicy {
+    /// The policies that a cluster needs to borrow virtual nodes.
+    pub const OF_ORIGINS: [Self; 2] = [VIRTUAL_NODES, OFFLOADING];
+
     /// The policies that namespaces of leases with these labels need.
     pub fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
         std::iter::once(TENANT).chain(Self::of_labels(guests))
@@ -177,11 +196,13 @@ mod tests {
     use super::*;
 
     /// Each policy with its file and the digest of its version.
-    const SHIPPED: [(GuestPolicy, &str, &str); 4] = [
+    const SHIPPED: [(GuestPolicy, &str, &str); 6] = [
         (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "cfac7a41892e"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
+        (VIRTUAL_NODES, include_str!("../../../deploy/agent/liqo-origin.yaml"), "db1848e087ea"),
+        (OFFLOADING, include_str!("../../../deploy/agent/liqo-origin.yaml"), "bef7b3ac969e"),
     ];
 
     fn document<'a>(manifest: &'a str, kind: &str, name: &str) -> &'a str {

@@ -110,10 +110,7 @@ impl LocalPolicy {
     /// # Errors
     /// A sentence for the operator of the other cluster, naming the setting behind it.
     pub fn check(&self, terms: &LeaseTerms<'_>) -> Result<(), String> {
-        if !self.enabled {
-            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
-        }
-        self.check_parties(terms.origin, terms.institution)?;
+        self.check_peer(terms.origin, terms.institution)?;
         if let Some(most) = self.max_lent_gpus {
             let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
@@ -135,17 +132,20 @@ impl LocalPolicy {
         Ok(())
     }
 
-    /// Checks whether a cluster and its institution may borrow.
+    /// Checks whether leases of a cluster could be admitted at all; otherwise it gets no tunnel.
     ///
     /// # Errors
-    /// As those of [`check`](Self::check).
-    pub fn check_parties(&self, origin: &str, institution: &str) -> Result<(), String> {
-        if self.denied_origins.contains(origin) || !allowed(&self.allowed_origins, origin) {
+    /// A sentence for the operator of the other cluster, naming the setting behind it.
+    pub fn check_peer(&self, origin: &str, institution: &str) -> Result<(), String> {
+        if !self.enabled {
+            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
+        }
+        if self.denied_origins.contains(origin) || !is_allowed(&self.allowed_origins, origin) {
             return Err(format!(
                 "this cluster does not lend to cluster {origin} (sharing.allowedOrigins, sharing.deniedOrigins)"
             ));
         }
-        if self.denied_institutions.contains(institution) || !allowed(&self.allowed_institutions, institution) {
+        if self.denied_institutions.contains(institution) || !is_allowed(&self.allowed_institutions, institution) {
             return Err(format!(
                 "this cluster does not lend to institution {institution:?} (sharing.allowedInstitutions, \
                  sharing.deniedInstitutions)"
@@ -161,7 +161,8 @@ impl LocalPolicy {
     }
 }
 
-fn allowed(list: &BTreeSet<String>, name: &str) -> bool {
+/// Whether a list of allowed names has this one; an empty list has all.
+pub(crate) fn is_allowed(list: &BTreeSet<String>, name: &str) -> bool {
     list.is_empty() || list.contains(name)
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
@@ -54,10 +55,12 @@ pub struct Executor {
     pub crash_points: Arc<[CrashPoint]>,
     /// Desired states.
     pub desired: watch::Receiver<Update>,
-    /// The cluster's own limits.
+    /// The cluster's own limits on lending.
     pub policy: LocalPolicy,
     /// Capacity of each node that is not lent.
     pub reserve: LocalReserve,
+    /// The cluster's own limits on borrowing.
+    pub borrowing: BorrowingPolicy,
     /// Outage grace in milliseconds, as the broker last said.
     pub outage_grace_ms: watch::Receiver<u64>,
     /// Asks the uplink for a fresh desired state.
@@ -198,6 +201,7 @@ impl Executor {
             policy: &self.policy,
             reserve: self.reserve,
             require_vouchers: self.parts.member.pins.require_vouchers,
+            borrowing: &self.borrowing,
             nodes: nodes.as_ref().map(|nodes| nodes.as_slice()),
             now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),

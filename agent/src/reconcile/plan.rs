@@ -10,6 +10,7 @@
 //! A plan has no memory: the same inputs give the same steps after a restart at any point, and an empty plan when all
 //! is done. It never takes anything down because the broker is silent before the lease's end and the outage grace.
 
+mod borrowing;
 mod donor_lease;
 mod lease_end;
 mod liqo_exchange;
@@ -20,6 +21,7 @@ mod placement_check;
 
 use std::collections::BTreeSet;
 
+use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
@@ -63,12 +65,14 @@ pub struct Snapshot<'a> {
     pub network: Option<&'a v1::ClusterNetwork>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub service: &'a NodeService,
-    /// Own limits.
+    /// Own limits on lending.
     pub policy: &'a LocalPolicy,
     /// Capacity of each node that is not lent.
     pub reserve: LocalReserve,
     /// Whether every cluster needs a voucher of a pinned institution.
     pub require_vouchers: bool,
+    /// Own limits on borrowing.
+    pub borrowing: &'a BorrowingPolicy,
     /// This cluster's nodes now; `None` until they are known.
     pub nodes: Option<&'a [v1::Node]>,
     /// Wall-clock time in milliseconds since 1970.

@@ -104,7 +104,7 @@ impl Prepared {
         if !settings.enabled {
             return Ok(Self::none("liqo.enabled is not set"));
         }
-        let origin = LiqoOrigin::new(api.client(), origin_settings(settings));
+        let origin = LiqoOrigin::new(api.client(), origin_settings(config));
         // Before the check, because this corrects a value that the check refuses.
         if let Err(error) = origin.ensure_virtual_kubelet_options().await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
@@ -145,6 +145,7 @@ impl Prepared {
             },
             needs_tun: settings.require_tun,
             peer_networks: settings.peer_networks.clone(),
+            peer_api_servers: settings.peer_api_servers.clone(),
             remaps: check_remapping(config),
         });
         let applied = network.liqo_network.then(|| liqo_network.clone());
@@ -240,8 +241,10 @@ async fn follow_health(
     }
 }
 
-fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
+fn origin_settings(config: &Config) -> OriginSettings {
+    let settings = &config.liqo;
     OriginSettings {
+        default_tenant: config.burst.default_tenant.clone(),
         liqo_namespace: settings.namespace.clone(),
         agent_namespace: settings.agent_namespace.clone(),
         pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
@@ -387,6 +390,7 @@ mod tests {
                 authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: Vec::new(),
+                peer_api_servers: std::collections::BTreeMap::new(),
                 remaps: Ok(()),
             };
             let (publish, mut service) = watch::channel(service);

@@ -8,6 +8,7 @@ use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::lease_id::{
     DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, namespace_name,
 };
+use comity_agent_model::target_namespace::TENANT_LABEL;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec};
@@ -16,9 +17,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
 use super::quota;
+use crate::DonorLease;
 use crate::lease_nodes::is_counted_by_node;
 use crate::lease_sharing::LeaseSharing;
-use crate::{DonorLease, TENANT_LABEL};
 
 /// Label with the borrowing cluster.
 const ORIGIN_LABEL: &str = "comity.dev/origin";

@@ -68,7 +68,7 @@ impl Deliveries {
         }
     }
 
-    /// Networks that other clusters' pods may have addresses in, in their own clusters; empty: any.
+    /// Networks in which other clusters' pods keep their addresses.
     pub(crate) fn peer_networks(&self) -> Vec<Ipv4Net> {
         self.node_service.borrow().peer_networks.clone()
     }

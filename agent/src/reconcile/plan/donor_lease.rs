@@ -131,7 +131,7 @@ fn may_begin(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering) -> Re
     if snapshot.require_vouchers && matches!(institution, Institution::Claimed(_)) {
         return Ok(false);
     }
-    snapshot.policy.check_parties(lease.origin.as_str(), institution.name()).map(|()| true)
+    snapshot.policy.check_peer(lease.origin.as_str(), institution.name()).map(|()| true)
 }
 
 fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &BoundPeering, steps: &mut Vec<Step>) {

@@ -125,15 +125,8 @@ fn impossible(snapshot: &Snapshot<'_>, keys: &PeeringRecord) -> Option<String> {
     if snapshot.service.needs_tun && !remote.network.tun && !remote.network.liqo_network {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
-    let checked = remote.network.check(snapshot.network, &snapshot.service.peer_networks);
-    let overlap = || {
-        let overlap = remote.network.overlap(snapshot.network)?;
-        let remedy = snapshot.service.remaps.as_ref().err()?;
-        Some(format!(
-            "{overlap}; {remedy}, so that it is remapped here, or give one of the clusters another pod network"
-        ))
-    };
-    checked.err().or_else(overlap).map(|reason| format!("cluster {cluster}: {reason}"))
+    let checked = remote.network.check(cluster, snapshot.network, snapshot.service, keys.side);
+    checked.err().map(|reason| format!("cluster {cluster}: {reason}"))
 }
 
 fn failure<'a>(snapshot: &Snapshot<'_>, record: &'a LiqoRecord) -> Option<&'a str> {

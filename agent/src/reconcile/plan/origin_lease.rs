@@ -8,7 +8,7 @@ use comity_types::{Delivery, Side};
 
 use super::lease_end::{TakeDown, ends, refusal, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
-use super::{Snapshot, Step};
+use super::{Snapshot, Step, borrowing};
 use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::envelope::CREDENTIAL;
 use crate::reconcile::live::LiveLease;
@@ -28,6 +28,12 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>
         // An outage outlasted the lease and its grace, and the donor will not seal a credential for it again.
         let message = "the credential was destroyed when the outage grace ended; ask for a new lease".to_owned();
         steps.push(refuse(lease, "credential-lost", message));
+        return;
+    }
+    if let Some(reason) = borrowing::obstacle(snapshot, lease, &bound, record.map(AsRef::as_ref)) {
+        if snapshot.is_live {
+            steps.push(refuse(lease, "local-policy", reason));
+        }
         return;
     }
     if lease.delivery == Delivery::VirtualNode && !lease.origin_ready {

@@ -4,6 +4,7 @@
 
 mod carry_out;
 mod converge;
+mod double_opt_in;
 mod fixtures;
 mod hostile_broker;
 mod leases;
@@ -51,6 +52,7 @@ struct Sim {
     policy: LocalPolicy,
     reserve: LocalReserve,
     require_vouchers: bool,
+    borrowing: BorrowingPolicy,
     nodes: Option<Vec<v1::Node>>,
     endpoints: Vec<String>,
     network: v1::ClusterNetwork,
@@ -74,6 +76,7 @@ impl Sim {
             reserve: LocalReserve::default(),
             require_vouchers: false,
             nodes: Some(two_gpus([0, 0])),
+            borrowing: BorrowingPolicy::default(),
             endpoints: Vec::new(),
             network: network(1),
             service: NodeService {
@@ -81,7 +84,8 @@ impl Sim {
                 borrows: Ok(()),
                 authentication: Authentication::default(),
                 needs_tun: true,
-                peer_networks: Vec::new(),
+                peer_networks: vec!["10.0.0.0/8".parse().unwrap()],
+                peer_api_servers: [("other".to_owned(), vec!["192.0.2.0/24".parse().unwrap()])].into(),
                 remaps: Err("name a network in fabric.tun.remap".to_owned()),
             },
             is_live: true,
@@ -118,6 +122,7 @@ impl Sim {
             policy: &self.policy,
             reserve: self.reserve,
             require_vouchers: self.require_vouchers,
+            borrowing: &self.borrowing,
             nodes: self.nodes.as_deref(),
             now_ms: self.now_ms,
             outage_grace_ms: 60_000,

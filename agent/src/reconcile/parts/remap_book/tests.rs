@@ -36,6 +36,7 @@ async fn place(book: &RemapBook, cluster: &str) -> String {
         cluster,
         networks: &networks,
         endpoints: &[],
+        listed: &[],
         own: &[],
         chosen: &[],
         taken: &[],

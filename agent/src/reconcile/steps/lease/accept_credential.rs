@@ -2,10 +2,12 @@
 //! writes a kubeconfig for it; a virtual node is requested from the donor's Liqo.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_delivery::{ApiCredential, Credential, VirtualNodeGrant};
 use comity_agent_fabric::{FabricError, LocalForward, PeerHandle, forward_local};
+use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::store::Store;
 
@@ -13,7 +15,7 @@ use super::report;
 use super::terms::{held_credential, origin_lease};
 use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::live::LiveLease;
-use crate::reconcile::parts::{Borrowed, Connected, Deliveries, Parts};
+use crate::reconcile::parts::{Borrowed, Connected, Deliveries, Parts, PortClients};
 use crate::reconcile::steps::epoch;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
@@ -107,10 +109,14 @@ impl AcceptCredential {
         let lease = self.lease.id;
         let port = store.records().origins.get(&lease).and_then(|record| record.local_port).unwrap_or(0);
         let bind = |port| SocketAddr::from((deliveries.access.listen, port));
-        match forward_local(handle, bind(port), server_port).await {
+        let clients: Arc<dyn ClientCheck> = Arc::new(PortClients {
+            networks: deliveries.access.clients.clone(),
+            pods: deliveries.origin.clients(&origin_lease(&self.lease)),
+        });
+        match forward_local(handle, bind(port), server_port, Arc::clone(&clients)).await {
             Err(FabricError::LocalBind { source, .. }) if port != 0 => {
                 tracing::warn!(%lease, port, %source, "the lease's port is in use; the lease gets another one");
-                forward_local(handle, bind(0), server_port).await
+                forward_local(handle, bind(0), server_port, clients).await
             }
             other => other,
         }
