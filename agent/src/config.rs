@@ -75,6 +75,8 @@ pub struct KubernetesConfig {
     pub kubeconfig: Option<PathBuf>,
     /// Its context; absent: the current one.
     pub context: Option<String>,
+    /// Whether the cluster lends although no admission policy restricts this agent's user: see `docs/install.md`.
+    pub unrestricted: bool,
 }
 
 /// Settings of the fabric.
@@ -283,6 +285,7 @@ impl Config {
         if self.sharing.placeholder_image.trim().is_empty() {
             checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
         }
+        self.sharing.egress.check(&mut checks);
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);

@@ -1,5 +1,5 @@
-//! The admission policies that hold guests to their leases. Without them only quotas, Pod Security and RBAC would, so
-//! the donor makes no namespace of a lease.
+//! The admission policies that hold guests to their leases, and this agent to its task. Without them only quotas, Pod
+//! Security and RBAC would, so the donor makes no namespace of a lease.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +14,12 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Val
 use kube::{Api, Client};
 use tokio::sync::Mutex;
 
+use crate::agent_restriction;
+
 /// Annotation of a policy: its version, a number.
 const VERSION_ANNOTATION: &str = "comity.dev/version";
+/// Key of the check of the agent itself; no policy of guests has this name.
+const AGENT: &str = "comity-agent";
 /// How long a policy that was found counts as found.
 const FOUND_AGE: Duration = Duration::from_secs(30);
 
@@ -117,6 +121,8 @@ impl GuestPolicy {
 pub struct GuestPolicies {
     client: Client,
     clock: Arc<dyn Clock>,
+    /// Whether the agent itself must be restricted, too.
+    restricts_agent: bool,
     /// When each was found.
     found: Mutex<BTreeMap<&'static str, Duration>>,
 }
@@ -131,7 +137,29 @@ impl GuestPolicies {
     /// Checks those of the cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
-        Self { client, clock, found: Mutex::default() }
+        Self { client, clock, restricts_agent: true, found: Mutex::default() }
+    }
+
+    /// Whether an agent that no policy restricts may lend (`kubernetes.unrestricted`).
+    #[must_use]
+    pub fn with_unrestricted_agent(self, is_accepted: bool) -> Self {
+        Self { restricts_agent: !is_accepted, ..self }
+    }
+
+    /// Checks that a policy restricts this agent, unless the owner accepted that none does.
+    ///
+    /// # Errors
+    /// A permanent error with the remedy, or a temporary one if the API server does not answer.
+    pub async fn check_agent(&self) -> Result<(), DeliveryError> {
+        let mut found = self.found.lock().await;
+        let now = self.clock.elapsed();
+        let is_recent = found.get(AGENT).is_some_and(|at| now.saturating_sub(*at) < FOUND_AGE);
+        if self.restricts_agent && !is_recent {
+            found.remove(AGENT);
+            agent_restriction::check(self.client.clone()).await?;
+            found.insert(AGENT, now);
+        }
+        Ok(())
     }
 
     /// Checks that a policy is there and denies.

@@ -6,6 +6,7 @@
 
 mod credential;
 pub mod echo;
+mod agent_restriction;
 mod guest_policies;
 mod https;
 mod kubeconfig;

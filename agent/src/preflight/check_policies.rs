@@ -13,7 +13,14 @@ const POLICIES_CHECK: &str = "policies";
 
 /// Whether this cluster may lend: without its policies the agent prepares no lease.
 pub(super) async fn check(client: &Client, config: &Config, list: &mut CheckList) {
-    let policies = GuestPolicies::new(client.clone(), Arc::new(SystemClock::new()));
+    let is_accepted = config.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.unrestricted);
+    let policies =
+        GuestPolicies::new(client.clone(), Arc::new(SystemClock::new())).with_unrestricted_agent(is_accepted);
+    if let Err(error) = policies.check_agent().await {
+        let remedy = "to lend, run the agent as ServiceAccount comity-agent, and kubectl apply -f deploy/agent/admission.yaml";
+        list.push(Check::warning(POLICIES_CHECK, format!("this cluster can borrow only: {error}"), remedy));
+        return;
+    }
     let mut names = Vec::new();
     for policy in GuestPolicy::required(&config.guest_labels()) {
         names.push(policy.name());

@@ -80,6 +80,9 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     let policies =
         Api::<NetworkPolicy>::namespaced(cluster.admin(), "comity-lease-2").list(&ListParams::default()).await.unwrap();
     assert_eq!(policies.items.len(), 1);
+    let spec = policies.items[0].spec.clone().unwrap();
+    assert_eq!(spec.policy_types.unwrap(), ["Ingress", "Egress"]);
+    assert_eq!(spec.egress.unwrap().len(), 3, "its own pods, DNS, and public addresses");
     assert!(donor.list().await.unwrap().contains(&LeaseId(2)));
 }
 
@@ -250,7 +253,7 @@ async fn a_tenant_stays_inside(tenant: Client) {
     let accounts = Api::<ServiceAccount>::default_namespaced(tenant.clone());
     assert_eq!(refusal(accounts.create_token_request("comity-tenant", &create, &TokenRequest::default()).await).0, 403);
     let policies = Api::<NetworkPolicy>::default_namespaced(tenant.clone());
-    assert_eq!(refusal(policies.delete("comity-no-ingress", &DeleteParams::default()).await).0, 403);
+    assert_eq!(refusal(policies.delete("comity-lease", &DeleteParams::default()).await).0, 403);
     let quotas = Api::<ResourceQuota>::default_namespaced(tenant.clone());
     assert!(quotas.get("gpus").await.is_ok());
     assert_eq!(refusal(quotas.delete("gpus", &DeleteParams::default()).await).0, 403);

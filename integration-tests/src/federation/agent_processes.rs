@@ -102,7 +102,10 @@ fn agent_config(agent: &Agent, state: &Path, token: &Path, log: &str) -> Result<
     let Agent { spec, fabric_port, .. } = agent;
     let (state, token, address) = (utf8(state)?, utf8(token)?, &spec.place.address);
     let inventory = match &spec.inventory {
-        InventorySource::Kubernetes(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", utf8(kubeconfig)?),
+        InventorySource::Kubernetes(kubeconfig) => {
+            format!("kubernetes:\n  kubeconfig: {}\n  unrestricted: true\n", utf8(kubeconfig)?)
+        }
+        InventorySource::AsAgent(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", utf8(kubeconfig)?),
         InventorySource::File(file) => format!("inventoryFile: {}\n", utf8(file)?),
     };
     let (mode, more) = (spec.fabric_mode, &spec.more);

@@ -1,4 +1,5 @@
-//! Writes and watches the admission policies, and publishes whether they are in force. Otherwise nothing may be lent.
+//! Watches the admission policies, writes the grants that they read, and publishes whether they are in force. Otherwise
+//! nothing may be lent. The agent has no right to write a policy: the cluster's owner restores one that is missing.
 
 mod seen_objects;
 
@@ -21,7 +22,8 @@ use tokio::time::Instant;
 
 use super::grants::Grants;
 use super::pace::Pace;
-use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
+use super::policies::{PART_LABEL, POLICIES_MANIFEST, PolicySettings, grants_object, params_name, policy_objects};
+use super::rights::DONOR_MANIFEST;
 use seen_objects::{SeenObjects, is_as_wanted, kind, text};
 
 /// API servers look for changed policies once a second, and then compile them.
@@ -43,18 +45,26 @@ pub struct PolicyKeeper {
 }
 
 impl PolicyKeeper {
-    /// Begins to write and watch. Must be called within a tokio runtime.
+    /// Begins to watch, and to write the grants; `liqo_id` is this cluster's own. Must be called within a tokio runtime.
     #[must_use]
-    pub fn start(client: Client, settings: PolicySettings, grants: watch::Receiver<Arc<Grants>>) -> Self {
+    pub fn start(
+        client: Client,
+        settings: PolicySettings,
+        liqo_id: &str,
+        grants: watch::Receiver<Arc<Grants>>,
+    ) -> Self {
         let (publish, health) = watch::channel(Err("the admission policies have not been checked yet".to_owned()));
         let (publish_in_force, in_force) = watch::channel(Arc::default());
         let keeping = Keeping {
             client,
+            policies: policy_objects(&settings),
             settings,
+            liqo_id: liqo_id.to_owned(),
             publish,
             publish_in_force,
             seen: SeenObjects::default(),
             listed: BTreeSet::new(),
+            is_awaited: false,
             in_effect_at: None,
             pace: Pace::default(),
         };
@@ -83,12 +93,17 @@ impl Drop for PolicyKeeper {
 struct Keeping {
     client: Client,
     settings: PolicySettings,
+    liqo_id: String,
+    /// Policies and bindings, as they should be.
+    policies: Vec<Value>,
     publish: watch::Sender<Health>,
     publish_in_force: watch::Sender<Arc<Grants>>,
     seen: SeenObjects,
     /// Kinds whose list has been read.
     listed: BTreeSet<&'static str>,
-    /// When the policies written last take effect.
+    /// Whether a policy was missing or differed when last looked at.
+    is_awaited: bool,
+    /// When policies that were applied just now take effect.
     in_effect_at: Option<Instant>,
     pace: Pace,
 }
@@ -146,57 +161,49 @@ impl Keeping {
             Err(error) => {
                 tracing::warn!(kind, %error, "a watch of the admission policies failed and restarts");
                 if self.publish.borrow().is_err() {
-                    let text = format!("cannot watch {kind}: {error}; apply deploy/agent/liqo-donor.yaml");
+                    let text = format!("cannot watch {kind}: {error}; apply {DONOR_MANIFEST}");
                     self.publish.send_modify(|health| *health = Err(text));
                 }
             }
         }
     }
 
-    /// Compares, logs differences and corrects them. Returns the time of the next attempt, if one is needed.
+    /// Compares, logs differences, and writes the grants. Returns the time of the next attempt, if one is needed.
     async fn settle(&mut self, grants: &Grants) -> Option<Instant> {
-        let wanted = policy_objects(&self.settings, grants);
-        self.seen.note_agreement(&wanted);
-        let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.seen.holds(object)).collect();
-        if wrong.is_empty() {
-            self.report_healthy(grants);
-            return None;
+        let wrong: Vec<String> =
+            self.policies.iter().filter(|object| !self.seen.holds(object)).map(|object| name(object)).collect();
+        if !wrong.is_empty() {
+            (self.is_awaited, self.in_effect_at) = (true, None);
+            let command = "comity-agent liqo-policies | kubectl apply -f -";
+            self.report_unhealthy(format!(
+                "missing or different: {}; apply {POLICIES_MANIFEST} as this cluster's owner ({command}): the agent may \
+                 not write policies",
+                wrong.join(", ")
+            ));
+        } else if std::mem::take(&mut self.is_awaited) {
+            self.in_effect_at = Some(Instant::now() + TAKES_EFFECT);
         }
-        let broken: Vec<String> =
-            wrong.iter().filter(|object| !self.seen.is_our_own_change(object)).map(|object| name(object)).collect();
-        if !broken.is_empty() {
-            self.report_broken(&broken);
-        }
-        if let Some(due) = self.pace.due().filter(|due| *due > Instant::now() && !broken.is_empty()) {
-            return Some(due);
-        }
-        if !broken.is_empty() {
-            self.pace.attempt(Instant::now());
-        }
-        for object in wrong {
-            if let Err(error) = self.write(object).await {
-                let text = format!("cannot write {}: {error}; apply deploy/agent/liqo-donor.yaml", name(object));
-                self.report_unhealthy(text);
+        let terms = grants_object(&self.settings, &self.liqo_id, grants);
+        self.seen.note_agreement(&terms);
+        if !self.seen.holds(&terms) {
+            let is_altered = !self.seen.is_our_own_change(&terms);
+            if let Some(due) = self.pace.due().filter(|due| is_altered && *due > Instant::now()) {
+                return Some(due);
+            }
+            if is_altered {
+                tracing::warn!(name = params_name(), "the ConfigMap of the grants is missing or altered; it is written");
+                self.pace.attempt(Instant::now());
+            }
+            if let Err(error) = self.write(&terms).await {
+                self.report_unhealthy(format!("cannot write {}: {error}; apply {DONOR_MANIFEST}", name(&terms)));
                 self.pace.attempt(Instant::now());
                 return self.pace.due();
             }
         }
-        if self.in_effect_at.is_none() {
+        if wrong.is_empty() {
             self.report_healthy(grants);
         }
         None
-    }
-
-    fn report_broken(&self, broken: &[String]) {
-        let names = broken.join(", ");
-        if self.seen.was_complete() {
-            return self.report_unhealthy(format!("missing or altered: {names}; they are being restored"));
-        }
-        let text = format!("not written yet: {names}");
-        if *self.publish.borrow() != Err(text.clone()) {
-            tracing::info!(objects = names, "this agent's admission policies are missing or differ; they are written");
-            self.publish.send_modify(|health| *health = Err(text));
-        }
     }
 
     fn report_unhealthy(&self, text: String) {
@@ -232,7 +239,8 @@ impl Keeping {
 
     /// Applies the object; replaces it if fields that somebody else added remain.
     async fn write(&mut self, wanted: &Value) -> Result<(), CallError> {
-        let api = self.api(wanted);
+        let namespace = &self.settings.agent_namespace;
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource(TERMS));
         let name = text(wanted, "/metadata/name");
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let mut written = within_limit(api.patch(name, &parameters, &Patch::Apply(wanted))).await?;
@@ -243,20 +251,9 @@ impl Keeping {
             let parameters = creating();
             written = within_limit(api.replace(name, &parameters, &whole)).await?;
         }
-        tracing::info!(kind = kind(wanted), name, "wrote an object of the admission policies");
-        if kind(wanted) != TERMS {
-            self.in_effect_at = Some(Instant::now() + TAKES_EFFECT);
-        }
+        tracing::info!(name, "wrote the grants of the admission policies");
         self.seen.note_write(wanted, version(&written), content(&written));
         Ok(())
-    }
-
-    fn api(&self, wanted: &Value) -> Api<DynamicObject> {
-        let resource = resource(kind(wanted));
-        match wanted.pointer("/metadata/namespace").and_then(Value::as_str) {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
-        }
     }
 }
 

@@ -8,9 +8,8 @@ use comity_agent_delivery::{GuestPolicies, NodeLender, VirtualNodeDonor};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::Grants;
 use comity_agent_liqo::donor::{
-    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings, pod_metrics,
+    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, pod_metrics,
 };
-use comity_agent_liqo::own_user_name;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
@@ -38,13 +37,11 @@ pub(super) async fn start(
 ) -> Result<DonorSide, DeliveryError> {
     let client = api.client();
     let liqo_id = own.network.liqo_cluster_id.as_str();
-    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, liqo_id);
-    policies.liqo_namespace.clone_from(&config.liqo.namespace);
-    policies.same_names = config.liqo.same_namespace_names;
-    let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
+    let keeper = PolicyKeeper::start(client.clone(), config.liqo.policies(), liqo_id, grants.clone());
     let settings = DonorSettings::new(liqo_id, api.target(), &own.network.api_server, api.ca_pem());
     let liqo = LiqoDonor::new(client.clone(), settings);
-    let guests = GuestPolicies::new(client.clone(), Arc::clone(own.clock));
+    let is_accepted = config.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.unrestricted);
+    let guests = GuestPolicies::new(client.clone(), Arc::clone(own.clock)).with_unrestricted_agent(is_accepted);
     let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force())
         .with_guest_labels(config.guest_labels(), guests);
     let lender = if config.webhook.is_some() { lender.with_webhook() } else { lender };

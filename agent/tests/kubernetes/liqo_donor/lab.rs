@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_liqo::donor::{
-    ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicySettings,
-    check_installation,
+    ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicyKeeper,
+    PolicySettings, check_installation,
 };
 use comity_agent_liqo::{LiqoPeer, PeerCredential, own_user_name, quota, resource_slice};
 use comity_agent_model::forward_target::ForwardTarget;
@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 
 use super::consumer::{Consumer, Key};
 
+/// The policies that the owner applies.
+pub(crate) const POLICIES: &str = include_str!("../../../../deploy/agent/liqo-policies.yaml");
 const MANIFESTS: [&str; 4] = [
     include_str!("../../../../deploy/agent/rbac.yaml"),
     include_str!("../../../../deploy/agent/tenant-role.yaml"),
@@ -121,8 +123,13 @@ impl Lab {
         &self.clusters.donor
     }
 
-    pub(crate) fn policy_settings(&self) -> PolicySettings {
-        PolicySettings::new(AGENT, "comity-system", "donor")
+    pub(crate) fn keep_policies(&self) -> PolicyKeeper {
+        PolicyKeeper::start(self.agent.clone(), PolicySettings::default(), "donor", self.grants.subscribe())
+    }
+
+    /// Applies the policies, as this cluster's owner does.
+    pub(crate) async fn apply_policies(&self) {
+        self.donor().kubectl_with_input(&["apply", "-f", "-"], POLICIES).await.unwrap();
     }
 
     pub(crate) fn slices(&self) -> Api<DynamicObject> {

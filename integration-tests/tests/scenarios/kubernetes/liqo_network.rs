@@ -31,6 +31,8 @@ async fn cluster(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> (ControlP
     for namespace in ["comity-system", "lab"] {
         plane.kubectl(&["create", "namespace", namespace]).await.unwrap();
     }
+    let policies = include_str!("../../../../deploy/agent/liqo-policies.yaml");
+    plane.kubectl_with_input(&["apply", "-f", "-"], policies).await.unwrap();
     (plane, controllers)
 }
 

@@ -3,7 +3,7 @@
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 
 use super::cel::{list, quoted, refuse};
-use super::{MatchCondition, Policy, PolicySettings, Validation};
+use super::{MatchCondition, Namespaces, Policy, PolicySettings, Validation};
 use super::{container_resources, visible_devices};
 use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
 
@@ -16,6 +16,9 @@ const MAX_NAMESPACES: u32 = 100;
 const MAX_GRACE_SECONDS: u32 = 3_600;
 /// Namespace names that no consumer gets, even if namespaces keep their names.
 const RESERVED_NAMES: &str = "^(default|kube-.*|liqo|liqo-.*|comity-.*|openshift-.*)$";
+
+/// This cluster's own Liqo id, among the grants.
+const OWN_ID: &str = "'liqo-id'";
 
 /// Operations of consumers that the policies judge.
 const WRITES: &[&str] = &["CREATE", "UPDATE"];
@@ -34,7 +37,9 @@ fn slice_status(settings: &PolicySettings) -> Policy {
             ("offloading.liqo.io", vec!["namespacemaps/status", "shadowpods/status"]),
         ],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables: Vec::new(),
         validations: vec![Validation {
@@ -111,7 +116,9 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
         name: super::POLICY_NAMES[1],
         resources: vec![("authentication.liqo.io", vec!["resourceslices", "renews"])],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
@@ -152,8 +159,8 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
     let mut validations = vec![
         refuse("variables.tenantNamespace", "'only a tenant namespace holds NamespaceMaps'"),
         refuse(
-            &format!("object.metadata.name == {}", quoted(&settings.liqo_id)),
-            &format!("'the NamespaceMap for this cluster is called ' + {}", quoted(&settings.liqo_id)),
+            &format!("{OWN_ID} in variables.data && object.metadata.name == variables.data[{OWN_ID}]"),
+            &format!("'the NamespaceMap for this cluster is called ' + variables.data[{OWN_ID}]"),
         ),
         names,
         refuse(
@@ -170,7 +177,9 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
         name: super::POLICY_NAMES[2],
         resources: vec![("offloading.liqo.io", vec!["namespacemaps"])],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
@@ -214,7 +223,9 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
         name: super::POLICY_NAMES[3],
         resources: vec![("offloading.liqo.io", vec!["shadowpods"])],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
@@ -388,10 +399,39 @@ fn objects(settings: &PolicySettings) -> Policy {
             ("offloading.liqo.io", vec!["namespacemaps", "shadowpods", "shadowendpointslices"]),
         ],
         operations: WRITES,
-        consumer_namespaces_only: true,
+        namespaces: Namespaces::OfConsumers,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
+    }
+}
+
+/// Only the agent writes the grants.
+pub(super) fn grants(settings: &PolicySettings) -> Policy {
+    let agent = quoted(&settings.agent_user());
+    Policy {
+        name: super::POLICY_NAMES[6],
+        resources: vec![("", vec!["configmaps"])],
+        operations: WRITES,
+        namespaces: Namespaces::Named(settings.agent_namespace.clone()),
+        object_name: Some(super::params_name()),
+        reads_grants: false,
+        condition: MatchCondition {
+            name: "not-the-agent",
+            expression: format!(
+                "!(request.userInfo.username == {agent} || (has(request.userInfo.groups) && 'system:masters' in \
+                 request.userInfo.groups))"
+            ),
+        },
+        variables: Vec::new(),
+        validations: vec![Validation {
+            holds: "false".to_owned(),
+            message: "'the leases in force are written by this cluster\\'s agent, not by ' + request.userInfo.username"
+                .to_owned(),
+            reason: "Forbidden",
+        }],
     }
 }
 
@@ -433,7 +473,7 @@ pub(super) fn common_variables() -> Vec<(&'static str, String)> {
 fn exempt(settings: &PolicySettings) -> MatchCondition {
     let liqo = &settings.liqo_namespace;
     let mut users = vec![
-        settings.agent_user.clone(),
+        settings.agent_user(),
         format!("system:serviceaccount:{liqo}:liqo-controller-manager"),
         format!("system:serviceaccount:{liqo}:liqo-crd-replicator"),
         "system:kube-controller-manager".to_owned(),
