@@ -326,7 +326,8 @@ impl Config {
     #[must_use]
     pub fn guest_labels(&self) -> GuestLabels {
         let void_devices = self.sharing.void_devices && self.webhook.is_some();
-        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices }
+        let always_pull = self.sharing.always_pull_images;
+        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
     }
 
     /// Checks where the inventory comes from.

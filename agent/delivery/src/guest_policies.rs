@@ -49,6 +49,14 @@ const RUNTIME_CLASS: GuestPolicy = GuestPolicy {
     version: 1,
 };
 
+/// Images of guests are pulled with their own credentials.
+const ALWAYS_PULL: GuestPolicy = GuestPolicy {
+    name: "comity-always-pull",
+    manifest: "deploy/agent/admission.yaml",
+    effect: "keeps pods from images that nodes hold for the donor's own (sharing.alwaysPullImages)",
+    version: 1,
+};
+
 /// Containers that request no GPU get none.
 const VOID_DEVICES: GuestPolicy = GuestPolicy {
     name: "comity-void-devices",
@@ -74,7 +82,8 @@ impl GuestPolicy {
     /// The policies that read these labels, by either delivery.
     pub(crate) fn of_labels(guests: &GuestLabels) -> impl Iterator<Item = Self> {
         let class = guests.runtime_class.is_some().then_some(RUNTIME_CLASS);
-        class.into_iter().chain(guests.void_devices.then_some(VOID_DEVICES))
+        let pull = guests.always_pull.then_some(ALWAYS_PULL);
+        class.into_iter().chain(guests.void_devices.then_some(VOID_DEVICES)).chain(pull)
     }
 
     /// Its name, which is also that of its binding.
@@ -205,9 +214,10 @@ mod tests {
     use super::*;
 
     /// Each policy with its file and the digest of its version.
-    const SHIPPED: [(GuestPolicy, &str, &str); 4] = [
+    const SHIPPED: [(GuestPolicy, &str, &str); 5] = [
         (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "cfac7a41892e"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
+        (ALWAYS_PULL, include_str!("../../../deploy/agent/admission.yaml"), ""),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
     ];
@@ -278,7 +288,8 @@ mod tests {
     fn settings_need_the_policies_that_enforce_them() {
         let names = |guests: &GuestLabels| GuestPolicy::required(guests).map(GuestPolicy::name).collect::<Vec<_>>();
         assert_eq!(names(&GuestLabels::default()), ["comity-tenant"]);
-        let all = GuestLabels { runtime_class: Some("gvisor".to_owned()), void_devices: true };
-        assert_eq!(names(&all), ["comity-tenant", "comity-runtime-class", "comity-void-devices"]);
+        let all = GuestLabels { runtime_class: Some("gvisor".to_owned()), void_devices: true, always_pull: true };
+        let wanted = ["comity-tenant", "comity-runtime-class", "comity-void-devices", "comity-always-pull"];
+        assert_eq!(names(&all), wanted);
     }
 }

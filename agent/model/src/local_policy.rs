@@ -34,6 +34,9 @@ pub struct LocalPolicy {
     /// Whether containers of other clusters' pods that request no NVIDIA GPU must have `NVIDIA_VISIBLE_DEVICES=void`.
     /// The agent's webhook sets it; without the section `webhook` nothing demands it.
     pub void_devices: bool,
+    /// Whether containers of other clusters' pods must have `imagePullPolicy: Always`. Otherwise they run any image that
+    /// a node keeps, also one that only the cluster's own pods may pull. The agent's webhook sets it.
+    pub always_pull_images: bool,
     /// Which networks pods of other clusters reach besides public addresses.
     pub egress: GuestEgress,
     /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
@@ -114,6 +117,7 @@ impl Default for LocalPolicy {
             max_lease_seconds: None,
             runtime_class: None,
             void_devices: true,
+            always_pull_images: true,
             egress: GuestEgress::default(),
             hold: false,
             placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),

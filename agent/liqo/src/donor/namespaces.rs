@@ -8,7 +8,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::patching;
 use comity_agent_kubernetes::failure_log::FailureLog;
-use comity_agent_model::guest_labels::{GuestLabels, VOID_DEVICES_LABEL};
+use comity_agent_model::guest_labels::GuestLabels;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::Patch;
@@ -90,8 +90,8 @@ impl Labeller {
         let value = |key: &str| labels.get(key).map(String::as_str);
         let level = (!value(ENFORCE).is_some_and(|level| LEVELS.contains(&level))).then_some((ENFORCE, LEVELS[0]));
         let others = self.guests.labels().into_iter().filter(|(label, wanted)| value(label) != Some(wanted));
-        let is_void = value(VOID_DEVICES_LABEL) == Some("true");
-        let outdated = (is_void && !self.guests.void_devices).then_some((VOID_DEVICES_LABEL, "false"));
+        let switches = self.guests.switches().into_iter();
+        let outdated = switches.filter(|(label, on)| !on && value(label) == Some("true")).map(|(label, _)| (label, "false"));
         level.into_iter().chain(others).chain(outdated).collect()
     }
 }
@@ -113,7 +113,7 @@ async fn label(namespace: Arc<PartialObjectMeta<Namespace>>, labeller: Arc<Label
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_agent_model::guest_labels::RUNTIME_CLASS_LABEL;
+    use comity_agent_model::guest_labels::{ALWAYS_PULL_LABEL, RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
     use http::{Method, Request, Response};
     use http_body_util::BodyExt as _;
     use kube::client::Body;
@@ -180,7 +180,7 @@ mod tests {
     async fn the_runtime_class_is_set_wherever_it_differs() {
         let labeller = |class: Option<&str>| Labeller {
             namespaces: Api::all(client(mpsc::unbounded_channel().0)),
-            guests: GuestLabels { runtime_class: class.map(str::to_owned), void_devices: false },
+            guests: GuestLabels { runtime_class: class.map(str::to_owned), ..GuestLabels::default() },
         };
         let namespace = |labels: Value| -> PartialObjectMeta<Namespace> {
             serde_json::from_value(json!({ "metadata": { "name": "guest", "labels": labels } })).unwrap()
@@ -190,6 +190,12 @@ mod tests {
         assert!(labeller(Some("runc")).missing(&labelled).is_empty() && labeller(None).missing(&labelled).is_empty());
         let void = namespace(json!({ ENFORCE: "baseline", VOID_DEVICES_LABEL: "true" }));
         assert_eq!(labeller(None).missing(&void), BTreeMap::from([(VOID_DEVICES_LABEL, "false")]));
+        let pulls = Labeller {
+            guests: GuestLabels { always_pull: true, ..GuestLabels::default() },
+            ..labeller(None)
+        };
+        let expected = BTreeMap::from([(VOID_DEVICES_LABEL, "false"), (ALWAYS_PULL_LABEL, "true")]);
+        assert_eq!(pulls.missing(&void), expected);
         let bare = namespace(json!({}));
         assert_eq!(labeller(Some("gvisor")).missing(&bare).len(), 2);
         let tenant = namespace(json!({ TENANT_NAMESPACE_LABEL: "true" }));
