@@ -42,9 +42,7 @@ pub(crate) async fn check(client: Client) -> Result<(), DeliveryError> {
              ServiceAccount comity-agent of namespace comity-system (a kubeconfig with a token of it will do), and apply \
              deploy/agent/admission.yaml; or accept that by kubernetes.unrestricted: true",
         )),
-        Answer::Unclear(reason) => {
-            Err(DeliveryError::temporary("see whether a policy restricts this agent", reason))
-        }
+        Answer::Unclear(reason) => Err(DeliveryError::temporary("see whether a policy restricts this agent", reason)),
     }
 }
 

@@ -4,9 +4,9 @@
 //! implementation issues a credential that reaches beyond its lease's namespace, or removes what the caller did not
 //! name.
 
+mod agent_restriction;
 mod credential;
 pub mod echo;
-mod agent_restriction;
 mod guest_policies;
 mod https;
 mod kubeconfig;

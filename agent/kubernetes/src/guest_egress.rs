@@ -42,7 +42,10 @@ pub fn egress_rules(own: Vec<NetworkPolicyPeer>, settings: &GuestEgress) -> Vec<
     let outside: Vec<NetworkPolicyPeer> = public.chain(allowed).collect();
     let rule = |to: Vec<NetworkPolicyPeer>| NetworkPolicyEgressRule { to: Some(to), ports: None };
     // A rule without places would allow all.
-    [rule(own), dns(), rule(outside)].into_iter().filter(|rule| rule.to.as_ref().is_some_and(|to| !to.is_empty())).collect()
+    [rule(own), dns(), rule(outside)]
+        .into_iter()
+        .filter(|rule| rule.to.as_ref().is_some_and(|to| !to.is_empty()))
+        .collect()
 }
 
 /// A place of pods in namespaces with these labels.

@@ -26,7 +26,10 @@ impl GuestLabels {
     #[must_use]
     pub fn labels(&self) -> BTreeMap<&'static str, &str> {
         let class = self.runtime_class.as_deref().map(|class| (RUNTIME_CLASS_LABEL, class));
-        class.into_iter().chain(self.switches().into_iter().filter(|(_, on)| *on).map(|(label, _)| (label, "true"))).collect()
+        class
+            .into_iter()
+            .chain(self.switches().into_iter().filter(|(_, on)| *on).map(|(label, _)| (label, "true")))
+            .collect()
     }
 
     /// The labels that are "true" or not, and whether they are.

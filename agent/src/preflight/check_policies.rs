@@ -17,7 +17,8 @@ pub(super) async fn check(client: &Client, config: &Config, list: &mut CheckList
     let policies =
         GuestPolicies::new(client.clone(), Arc::new(SystemClock::new())).with_unrestricted_agent(is_accepted);
     if let Err(error) = policies.check_agent().await {
-        let remedy = "to lend, run the agent as ServiceAccount comity-agent, and kubectl apply -f deploy/agent/admission.yaml";
+        let remedy =
+            "to lend, run the agent as ServiceAccount comity-agent, and kubectl apply -f deploy/agent/admission.yaml";
         list.push(Check::warning(POLICIES_CHECK, format!("this cluster can borrow only: {error}"), remedy));
         return;
     }

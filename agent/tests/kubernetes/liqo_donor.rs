@@ -266,7 +266,10 @@ async fn the_agent_cannot_weaken_the_policies(lab: &Lab) {
             bindings.delete(name, &DeleteParams::default()).await.map(drop),
         ];
         for result in refused {
-            assert!(result.is_err_and(|error| matches!(error, kube::Error::Api(status) if status.code == 403)), "{name}");
+            assert!(
+                result.is_err_and(|error| matches!(error, kube::Error::Api(status) if status.code == 403)),
+                "{name}"
+            );
         }
     }
     // Another account with the right to write ConfigMaps of the agent's namespace grants nothing to consumers.

@@ -79,6 +79,8 @@ impl Member {
                 // The user's own kubeconfig, which no policy restricts.
                 let kubeconfig = Some(path.to_owned());
                 config.kubernetes = Some(KubernetesConfig { kubeconfig, context: None, unrestricted: true });
+                // Its nodes may have images that no registry has.
+                config.sharing.always_pull_images = false;
             }
             None => {
                 let file = state.join("inventory.yaml");

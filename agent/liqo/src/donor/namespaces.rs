@@ -91,7 +91,8 @@ impl Labeller {
         let level = (!value(ENFORCE).is_some_and(|level| LEVELS.contains(&level))).then_some((ENFORCE, LEVELS[0]));
         let others = self.guests.labels().into_iter().filter(|(label, wanted)| value(label) != Some(wanted));
         let switches = self.guests.switches().into_iter();
-        let outdated = switches.filter(|(label, on)| !on && value(label) == Some("true")).map(|(label, _)| (label, "false"));
+        let outdated =
+            switches.filter(|(label, on)| !on && value(label) == Some("true")).map(|(label, _)| (label, "false"));
         level.into_iter().chain(others).chain(outdated).collect()
     }
 }
@@ -190,10 +191,7 @@ mod tests {
         assert!(labeller(Some("runc")).missing(&labelled).is_empty() && labeller(None).missing(&labelled).is_empty());
         let void = namespace(json!({ ENFORCE: "baseline", VOID_DEVICES_LABEL: "true" }));
         assert_eq!(labeller(None).missing(&void), BTreeMap::from([(VOID_DEVICES_LABEL, "false")]));
-        let pulls = Labeller {
-            guests: GuestLabels { always_pull: true, ..GuestLabels::default() },
-            ..labeller(None)
-        };
+        let pulls = Labeller { guests: GuestLabels { always_pull: true, ..GuestLabels::default() }, ..labeller(None) };
         let expected = BTreeMap::from([(VOID_DEVICES_LABEL, "false"), (ALWAYS_PULL_LABEL, "true")]);
         assert_eq!(pulls.missing(&void), expected);
         let bare = namespace(json!({}));

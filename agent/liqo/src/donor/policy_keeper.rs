@@ -191,7 +191,10 @@ impl Keeping {
                 return Some(due);
             }
             if is_altered {
-                tracing::warn!(name = params_name(), "the ConfigMap of the grants is missing or altered; it is written");
+                tracing::warn!(
+                    name = params_name(),
+                    "the ConfigMap of the grants is missing or altered; it is written"
+                );
                 self.pace.attempt(Instant::now());
             }
             if let Err(error) = self.write(&terms).await {

@@ -403,6 +403,17 @@ fn pods() -> Vec<Attempt> {
             "volumes may only be of these kinds",
             in_pod("volumes", json!([{ "name": "n", "nfs": { "server": "10.0.0.1", "path": "/" } }])),
         ),
+        open(
+            "a volume of the donor's, for one pod",
+            "claims of a consumer get new volumes",
+            in_pod(
+                "volumes",
+                json!([{ "name": "v", "ephemeral": { "volumeClaimTemplate": { "spec": {
+                    "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+                    "storageClassName": "", "volumeName": "donor-data",
+                } } } }]),
+            ),
+        ),
         open("a privileged container", "privileged containers", in_container("securityContext", privileged.clone())),
         open(
             "a privileged init container",
@@ -473,6 +484,25 @@ fn objects() -> Vec<Attempt> {
             "somebody else's address",
             "no external IPs",
             service(|object| object["spec"]["externalIPs"] = json!(["10.0.0.1"])),
+        ),
+        open(
+            "a name at the donor's gateway",
+            "makes no Ingresses",
+            plain("Ingress", |object| {
+                object["apiVersion"] = json!("networking.k8s.io/v1");
+                let backend = json!({ "service": { "name": "greedy", "port": { "number": 80 } } });
+                object["spec"] = json!({ "defaultBackend": backend });
+            }),
+        ),
+        open(
+            "a volume of the donor's",
+            "claims of a consumer get new volumes",
+            plain("PersistentVolumeClaim", |object| {
+                object["spec"] = json!({
+                    "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+                    "storageClassName": "", "volumeName": "donor-data",
+                });
+            }),
         ),
         open(
             "a namespace that never ends",

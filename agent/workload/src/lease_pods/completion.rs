@@ -229,6 +229,22 @@ mod tests {
     }
 
     #[test]
+    fn images_that_a_node_keeps_are_pulled_again() {
+        let spec = json!({
+            "containers": [{ "name": "a", "imagePullPolicy": "IfNotPresent" }, { "name": "b", "imagePullPolicy": "Never" }],
+            "initContainers": [{ "name": "c" }],
+        });
+        let pulled = completed(&terms(&[(ALWAYS_PULL_LABEL, "true")], &[]), spec.clone());
+        for container in
+            pulled["containers"].as_array().into_iter().chain(pulled["initContainers"].as_array()).flatten()
+        {
+            assert_eq!(container["imagePullPolicy"], "Always", "{container}");
+        }
+        let kept = completed(&terms(&[(ALWAYS_PULL_LABEL, "false")], &[]), spec);
+        assert_eq!(kept["containers"][1]["imagePullPolicy"], "Never");
+    }
+
+    #[test]
     fn shares_of_hami_get_their_limits() {
         let share = [
             ("comity.dev/hami-gpumem", "4077"),

@@ -311,6 +311,15 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             &format!("'volumes may only be of these kinds: {}'", VOLUMES.join(", ")),
         ),
         refuse(
+            &format!(
+                "!has(variables.pod.volumes) || variables.pod.volumes.all(volume, !has(volume.ephemeral) || \
+                 !has(volume.ephemeral.volumeClaimTemplate) || (!has(volume.ephemeral.volumeClaimTemplate.spec.volumeName) \
+                 && {}))",
+                of_new_volume("volume.ephemeral.volumeClaimTemplate.spec")
+            ),
+            "'claims of a consumer get new volumes: no volumeName, no selector, no empty storageClassName'",
+        ),
+        refuse(
             "variables.containers.all(container, !has(container.securityContext) || \
              !has(container.securityContext.privileged) || !container.securityContext.privileged)",
             "'privileged containers are not offered'",
@@ -369,6 +378,7 @@ fn objects(settings: &PolicySettings) -> Policy {
             .to_owned(),
         ),
         ("isService", "request.resource.resource == 'services'".to_owned()),
+        ("isClaim", "request.resource.resource == 'persistentvolumeclaims'".to_owned()),
     ]);
     let mut validations = vec![
         refuse(
@@ -383,7 +393,22 @@ fn objects(settings: &PolicySettings) -> Policy {
         ),
     ];
     validations.push(visible_devices::in_data());
+    // By name, by selector or by an empty class a claim would get a volume that this cluster made for its own. Who binds a
+    // claim later is no consumer.
+    validations.push(refuse(
+        &format!(
+            "!variables.isConsumer || !variables.isClaim || ((has(object.spec.volumeName) ? object.spec.volumeName : '') \
+             == (request.operation == 'UPDATE' && has(oldObject.spec.volumeName) ? oldObject.spec.volumeName : '') && {})",
+            of_new_volume("object.spec")
+        ),
+        "'claims of a consumer get new volumes: no volumeName, no selector, no empty storageClassName'",
+    ));
     if !settings.exposed_services {
+        // Ingresses lead into endpoints that the consumer chooses, also to addresses of this cluster's own.
+        validations.push(refuse(
+            "!variables.isConsumer || request.resource.resource != 'ingresses'",
+            "'a consumer makes no Ingresses on this cluster: they would open it to the outside'",
+        ));
         validations.push(refuse(
             "!variables.isConsumer || !variables.isService || !has(object.spec.type) || object.spec.type in ['', \
              'ClusterIP', 'ExternalName']",
@@ -406,6 +431,11 @@ fn objects(settings: &PolicySettings) -> Policy {
         variables,
         validations,
     }
+}
+
+/// Whether a claim's spec selects no volume that exists.
+fn of_new_volume(spec: &str) -> String {
+    format!("!has({spec}.selector) && !(has({spec}.storageClassName) && {spec}.storageClassName == '')")
 }
 
 /// Only the agent writes the grants.
