@@ -9,6 +9,7 @@
 //! count as consumers.
 
 mod cel;
+mod consumer_objects;
 mod container_resources;
 mod expressions;
 mod pods;
@@ -101,7 +102,8 @@ impl Default for PolicySettings {
 /// compared.
 #[must_use]
 pub fn policy_objects(settings: &PolicySettings) -> Vec<Value> {
-    let all = expressions::all(settings).into_iter().chain([pods::pod(), expressions::grants(settings)]);
+    let others = [consumer_objects::objects(settings), pods::pod(), consumer_objects::grants(settings)];
+    let all = expressions::all(settings).into_iter().chain(others);
     all.flat_map(|policy| [policy.object(), policy.binding(settings)]).collect()
 }
 

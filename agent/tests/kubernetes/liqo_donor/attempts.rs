@@ -165,6 +165,21 @@ fn service(change: impl FnOnce(&mut Value)) -> Act {
     })
 }
 
+fn ingress() -> Act {
+    plain("Ingress", |object| {
+        object["apiVersion"] = json!("networking.k8s.io/v1");
+        object["spec"] = json!({ "defaultBackend": { "service": { "name": "greedy", "port": { "number": 80 } } } });
+    })
+}
+
+/// A claim's spec that names a volume.
+fn donors_volume() -> Value {
+    let amounts = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } });
+    let mut spec = json!({ "storageClassName": "", "volumeName": "donor-data" });
+    spec.as_object_mut().unwrap().extend(amounts.as_object().unwrap().clone());
+    spec
+}
+
 fn open(name: &'static str, refusal: &'static str, act: Act) -> Attempt {
     Attempt { name, open: true, refusal, act }
 }
@@ -408,10 +423,7 @@ fn pods() -> Vec<Attempt> {
             "claims of a consumer get new volumes",
             in_pod(
                 "volumes",
-                json!([{ "name": "v", "ephemeral": { "volumeClaimTemplate": { "spec": {
-                    "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
-                    "storageClassName": "", "volumeName": "donor-data",
-                } } } }]),
+                json!([{ "name": "v", "ephemeral": { "volumeClaimTemplate": { "spec": donors_volume() } } }]),
             ),
         ),
         open("a privileged container", "privileged containers", in_container("securityContext", privileged.clone())),
@@ -485,24 +497,11 @@ fn objects() -> Vec<Attempt> {
             "no external IPs",
             service(|object| object["spec"]["externalIPs"] = json!(["10.0.0.1"])),
         ),
-        open(
-            "a name at the donor's gateway",
-            "makes no Ingresses",
-            plain("Ingress", |object| {
-                object["apiVersion"] = json!("networking.k8s.io/v1");
-                let backend = json!({ "service": { "name": "greedy", "port": { "number": 80 } } });
-                object["spec"] = json!({ "defaultBackend": backend });
-            }),
-        ),
+        open("a name at the donor's gateway", "makes no Ingresses", ingress()),
         open(
             "a volume of the donor's",
             "claims of a consumer get new volumes",
-            plain("PersistentVolumeClaim", |object| {
-                object["spec"] = json!({
-                    "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
-                    "storageClassName": "", "volumeName": "donor-data",
-                });
-            }),
+            plain("PersistentVolumeClaim", |object| object["spec"] = donors_volume()),
         ),
         open(
             "a namespace that never ends",

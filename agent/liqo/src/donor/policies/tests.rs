@@ -62,7 +62,7 @@ fn each_policy_has_a_binding_that_denies() {
 #[test]
 fn only_the_agent_writes_the_grants() {
     let settings = PolicySettings { agent_namespace: "ours".into(), ..PolicySettings::default() };
-    let policy = expressions::grants(&settings).object();
+    let policy = consumer_objects::grants(&settings).object();
     let condition = policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
     assert!(condition.starts_with("!(request.userInfo.username == 'system:serviceaccount:ours:comity-agent' ||"));
     assert_eq!(policy["spec"]["validations"][0]["expression"], "false");
