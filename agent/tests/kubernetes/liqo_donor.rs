@@ -1,5 +1,7 @@
 //! Lending through real Liqo, with only the rights of `deploy/agent/`, to a consumer that tries to get more.
 
+#[path = "liqo_donor/attempt.rs"]
+mod attempt;
 #[path = "liqo_donor/attempts.rs"]
 mod attempts;
 #[path = "liqo_donor/consumer.rs"]
@@ -22,7 +24,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::cluster::{PATIENCE, eventually};
-use attempts::{ATTEMPTS, Attempt};
+use attempt::Attempt;
+use attempts::ATTEMPTS;
 use lab::{Lab, POD_NAMESPACE, TENANT_NAMESPACE};
 
 pub(crate) async fn lending_through_liqo() {
