@@ -1,6 +1,5 @@
 //! One attempt of a consumer, how it is made and undone.
 
-use comity_agent_liqo::resource_slice;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
