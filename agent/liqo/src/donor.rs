@@ -16,6 +16,7 @@
 mod class_controller;
 mod csr;
 mod grants;
+mod guest_network;
 mod installation;
 mod namespaces;
 mod pace;
@@ -33,8 +34,9 @@ mod tenant_removal;
 pub use class_controller::ClassController;
 pub use csr::{slice_user, tenant_subject_is};
 pub use grants::{Grant, Grants, MAX_GRANTS};
+pub use guest_network::PeerNetworks;
 pub use installation::{Installation, InstallationSettings, check_installation};
-pub use namespaces::NamespaceKeeper;
+pub use namespaces::{GuestNamespaces, NamespaceKeeper};
 pub use peer_account::Minted;
 pub use policies::{POLICIES_MANIFEST, POLICY_NAMES, PolicySettings, policy_manifest};
 pub use policy_keeper::PolicyKeeper;

@@ -18,6 +18,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -56,6 +57,7 @@ pub(crate) async fn lending_through_liqo() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     println!("{} attempts refused", ATTEMPTS.len());
     honest_use_works(&lab, &consumer).await;
+    guests_reach_no_private_network(&lab).await;
     nothing_is_lent_without_each_policy(&lab, &keeper).await;
     the_agent_cannot_weaken_the_policies(&lab).await;
     a_lease_that_ends_is_over(&lab, &consumer, &keeper).await;
@@ -189,6 +191,17 @@ async fn writes_by_others_are_reverted(lab: &Lab, consumer: &consumer::Consumer)
         quotas.items.iter().any(|quota| quota.data["spec"]["resources"]["nvidia.com/gpu"] == "2")
     })
     .await;
+}
+
+/// Before any pod was let in.
+async fn guests_reach_no_private_network(lab: &Lab) {
+    let policies = Api::<NetworkPolicy>::namespaced(lab.admin.clone(), POD_NAMESPACE);
+    let spec = policies.get("comity-egress").await.unwrap().spec.unwrap();
+    assert_eq!(spec.policy_types.unwrap(), ["Egress"]);
+    let blocks: Vec<_> = spec.egress.unwrap().into_iter().filter_map(|rule| rule.to).flatten().collect();
+    let public = blocks.iter().filter_map(|peer| peer.ip_block.as_ref()).find(|block| block.cidr == "0.0.0.0/0");
+    let closed = public.unwrap().except.clone().unwrap();
+    assert!(["10.0.0.0/8", "169.254.0.0/16"].iter().all(|network| closed.contains(&(*network).to_owned())));
 }
 
 async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {

@@ -8,7 +8,8 @@ use comity_agent_delivery::{GuestPolicies, NodeLender, VirtualNodeDonor};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::Grants;
 use comity_agent_liqo::donor::{
-    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, pod_metrics,
+    ClassController, DonorSettings, GuestNamespaces, Installation, LiqoDonor, NamespaceKeeper, PeerNetworks,
+    PolicyKeeper, pod_metrics,
 };
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
@@ -25,6 +26,7 @@ pub(super) struct OwnCluster<'a> {
     pub(super) installation: &'a Result<Installation, String>,
     pub(super) salt: &'a NodeSalt,
     pub(super) clock: &'a Arc<dyn Clock>,
+    pub(super) peer_networks: watch::Receiver<Option<Arc<PeerNetworks>>>,
 }
 
 /// Starts the donor's side. An invalid installation prevents lending, but not the removal of earlier leases.
@@ -57,7 +59,13 @@ pub(super) async fn start(
         }
         None => pod_metrics::remove_registration(&client).await,
     }
-    let (stop, guests) = (shutdown.token(), config.guest_labels());
+    let guests = GuestNamespaces {
+        labels: config.guest_labels(),
+        egress: config.sharing.egress.clone(),
+        networks: own.peer_networks,
+        has_liqo_network: own.network.liqo_network,
+    };
+    let stop = shutdown.token();
     shutdown.spawn(async move {
         // The policies stay in the cluster when this task ends: existing grants remain under them.
         let _keeper = keeper;
