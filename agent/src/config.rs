@@ -16,7 +16,9 @@ mod usage_settings;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use comity_agent_delivery::GuestPolicies;
 use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::local_policy::LocalPolicy;
@@ -24,7 +26,7 @@ use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
+use comity_runtime::{BrokerEndpoints, Clock, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
@@ -328,6 +330,13 @@ impl Config {
         let void_devices = self.sharing.void_devices && self.webhook.is_some();
         let always_pull = self.sharing.always_pull_images;
         GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
+    }
+
+    /// The check of the policies that lending needs.
+    #[must_use]
+    pub fn guest_policies(&self, client: kube::Client, clock: Arc<dyn Clock>) -> GuestPolicies {
+        let is_accepted = self.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.unrestricted);
+        GuestPolicies::new(client, clock).with_unrestricted_agent(is_accepted)
     }
 
     /// Checks where the inventory comes from.

@@ -171,6 +171,20 @@ impl GuestPolicies {
         Ok(())
     }
 
+    /// Checks all that a namespace of a lease needs; returns the policies of guests.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), of the first that does not protect.
+    pub async fn check_all(&self, guests: &GuestLabels) -> Result<Vec<&'static str>, DeliveryError> {
+        self.check_agent().await?;
+        let mut names = Vec::new();
+        for policy in GuestPolicy::required(guests) {
+            self.check(policy).await?;
+            names.push(policy.name);
+        }
+        Ok(names)
+    }
+
     /// Checks that a policy is there and denies.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
-use crate::guest_policies::{self, GuestPolicies, GuestPolicy};
+use crate::guest_policies::{self, GuestPolicies};
 use crate::lease_nodes::LeaseNodes;
 use crate::lease_sharing::LeaseSharing;
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
@@ -115,9 +115,9 @@ impl NamespaceDelivery {
         let devices = self.device_names().await?;
         let metadata = |name: &str| objects::metadata(lease, name);
         let sharing = self.nodes.sharing(lease).await?;
-        self.policies.check_agent().await?;
-        for policy in GuestPolicy::required(&self.guests).chain(sharing.hami().map(|_| guest_policies::HAMI)) {
-            self.policies.check(policy).await?;
+        self.policies.check_all(&self.guests).await?;
+        if sharing.hami().is_some() {
+            self.policies.check(guest_policies::HAMI).await?;
         }
         let quota = quota::resource_quota(lease, &sharing, &devices, metadata)?;
         self.nodes.open_to(lease).await?;

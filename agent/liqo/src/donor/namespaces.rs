@@ -207,7 +207,12 @@ mod tests {
                 let answer = if is_patch {
                     let name = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
                     patches.send((name.clone(), serde_json::from_slice(&body)?)).map_err(std::io::Error::other)?;
-                    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
+                    match name.as_str() {
+                        POLICY_NAME => json!({
+                            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name },
+                        }),
+                        _ => json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }),
+                    }
                 } else {
                     let item = |name: &str, labels: Value| {
                         json!({

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use comity_agent_delivery::{GuestPolicies, NodeLender, VirtualNodeDonor};
+use comity_agent_delivery::{NodeLender, VirtualNodeDonor};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::Grants;
 use comity_agent_liqo::donor::{
@@ -42,8 +42,7 @@ pub(super) async fn start(
     let keeper = PolicyKeeper::start(client.clone(), config.liqo.policies(), liqo_id, grants.clone());
     let settings = DonorSettings::new(liqo_id, api.target(), &own.network.api_server, api.ca_pem());
     let liqo = LiqoDonor::new(client.clone(), settings);
-    let is_accepted = config.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.unrestricted);
-    let guests = GuestPolicies::new(client.clone(), Arc::clone(own.clock)).with_unrestricted_agent(is_accepted);
+    let guests = config.guest_policies(client.clone(), Arc::clone(own.clock));
     let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force())
         .with_guest_labels(config.guest_labels(), guests);
     let lender = if config.webhook.is_some() { lender.with_webhook() } else { lender };
