@@ -39,7 +39,7 @@ pub use installation::{Installation, InstallationSettings, check_installation};
 pub use namespaces::{GuestNamespaces, NamespaceKeeper};
 pub use peer_account::Minted;
 pub use policies::{POLICIES_MANIFEST, POLICY_NAMES, PolicySettings, policy_manifest};
-pub use policy_keeper::PolicyKeeper;
+pub use policy_keeper::{PolicyKeeper, missing_policies};
 
 use std::time::Duration;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use comity_agent_liqo::donor::missing_policies;
 use comity_runtime::SystemClock;
 use comity_runtime::checks::{Check, CheckList};
 use kube::Client;
@@ -9,6 +10,7 @@ use kube::Client;
 use crate::config::Config;
 
 const POLICIES_CHECK: &str = "policies";
+const LIQO_POLICIES_CHECK: &str = "liqo-policies";
 
 /// Whether this cluster may lend: without its policies the agent prepares no lease.
 pub(super) async fn check(client: &Client, config: &Config, list: &mut CheckList) {
@@ -21,4 +23,21 @@ pub(super) async fn check(client: &Client, config: &Config, list: &mut CheckList
             "to lend, apply the file that it names with kubectl, as this cluster's owner",
         ),
     });
+    if config.liqo.enabled {
+        list.push(liqo_policies(client, config).await);
+    }
+}
+
+/// Whether it may lend virtual nodes.
+async fn liqo_policies(client: &Client, config: &Config) -> Check {
+    let remedy = "to lend virtual nodes, comity-agent liqo-policies | kubectl apply -f -, as this cluster's owner";
+    match missing_policies(client, &config.liqo.policies()).await {
+        Ok(missing) if missing.is_empty() => {
+            Check::ok(LIQO_POLICIES_CHECK, "clusters that borrow virtual nodes are held to their leases")
+        }
+        Ok(missing) => {
+            Check::warning(LIQO_POLICIES_CHECK, format!("missing or different: {}", missing.join(", ")), remedy)
+        }
+        Err(error) => Check::warning(LIQO_POLICIES_CHECK, error.to_string(), remedy),
+    }
 }

@@ -49,7 +49,7 @@ pub(crate) async fn lending_through_liqo() {
         health.as_ref().is_err_and(|reason| reason.contains(POLICIES_MANIFEST) && reason.contains("comity-liqo-pod"))
     })
     .await;
-    lab.apply_policies().await;
+    lab.restore_policies().await;
     wait_for(&mut keeper.health(), "the policies are in force", |health| health.is_ok()).await;
     for attempt in ATTEMPTS.iter() {
         wrong.extend(with_policies(&lab, &consumer, attempt).await);
@@ -257,7 +257,7 @@ async fn nothing_is_lent_without_each_policy(lab: &Lab, keeper: &PolicyKeeper) {
         let seen = tokio::time::timeout(PATIENCE, health.changed()).await;
         assert!(seen.is_ok_and(|result| result.is_ok()), "nothing was said of kubectl {args:?}");
         assert!(health.borrow_and_update().is_err(), "kubectl {args:?}");
-        lab.apply_policies().await;
+        lab.restore_policies().await;
         wait_for(&mut health, "the owner's policies are in force again", |health| health.is_ok()).await;
     }
     lab.donor().kubectl(&["-n", "comity-system", "delete", "configmap", "comity-liqo-grants"]).await.unwrap();

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::{CallError, within_limit};
-use comity_agent_kubernetes::call::{FIELD_MANAGER, creating};
+use comity_agent_kubernetes::call::{FIELD_MANAGER, call, creating};
+use comity_agent_model::delivery_error::DeliveryError;
 use futures::{Stream, StreamExt as _};
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
@@ -35,6 +36,32 @@ const TERMS: &str = "ConfigMap";
 type Health = Result<(), String>;
 /// An event of a watch, with the kind of its object.
 type WatchEvent = (&'static str, watcher::Result<Event<DynamicObject>>);
+
+/// Policies and bindings of this cluster that are missing, or differ from what these settings need.
+///
+/// # Errors
+/// [`DeliveryError`].
+pub async fn missing_policies(client: &Client, settings: &PolicySettings) -> Result<Vec<String>, DeliveryError> {
+    let mut seen = SeenObjects::default();
+    for kind in [POLICY, BINDING] {
+        let objects = Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
+        let ours = ListParams::default().labels(&ours());
+        for object in call(&format!("list objects of kind {kind}"), objects.list(&ours)).await?.items {
+            seen.remember((kind.to_owned(), object.name_any()), version(&object), content(&object));
+        }
+    }
+    Ok(wrong_ones(&seen, &policy_objects(settings)))
+}
+
+/// Names of the wanted objects that are not as they should be.
+fn wrong_ones(seen: &SeenObjects, wanted: &[Value]) -> Vec<String> {
+    wanted.iter().filter(|object| !seen.holds(object)).map(name).collect()
+}
+
+/// Selector of the policies and bindings.
+fn ours() -> String {
+    format!("{}={}", PART_LABEL.0, PART_LABEL.1)
+}
 
 /// The task that keeps the policies; ends when this is dropped.
 #[derive(Debug)]
@@ -130,7 +157,7 @@ impl Keeping {
     }
 
     fn watches(&self) -> impl Stream<Item = WatchEvent> + Send + use<> {
-        let labels = format!("{}={}", PART_LABEL.0, PART_LABEL.1);
+        let labels = ours();
         let ours = |kind: &'static str| {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
             watcher::watcher(api, watcher::Config::default().labels(&labels))
@@ -170,14 +197,12 @@ impl Keeping {
 
     /// Compares, logs differences, and writes the grants. Returns the time of the next attempt, if one is needed.
     async fn settle(&mut self, grants: &Grants) -> Option<Instant> {
-        let wrong: Vec<String> =
-            self.policies.iter().filter(|object| !self.seen.holds(object)).map(|object| name(object)).collect();
+        let wrong = wrong_ones(&self.seen, &self.policies);
         if !wrong.is_empty() {
             (self.is_awaited, self.in_effect_at) = (true, None);
-            let command = "comity-agent liqo-policies | kubectl apply -f -";
             self.report_unhealthy(format!(
-                "missing or different: {}; apply {POLICIES_MANIFEST} as this cluster's owner ({command}): the agent may \
-                 not write policies",
+                "missing or different: {}; as this cluster's owner run kubectl apply, and kubectl replace, -f \
+                 {POLICIES_MANIFEST}: the agent may not write policies",
                 wrong.join(", ")
             ));
         } else if std::mem::take(&mut self.is_awaited) {

@@ -131,9 +131,11 @@ impl Lab {
         PolicyKeeper::start(self.agent.clone(), PolicySettings::default(), "donor", self.grants.subscribe())
     }
 
-    /// Applies the policies, as this cluster's owner does.
-    pub(crate) async fn apply_policies(&self) {
-        self.donor().kubectl_with_input(&["apply", "-f", "-"], POLICIES).await.unwrap();
+    /// Applies the policies, as this cluster's owner does, and removes what others added to them.
+    pub(crate) async fn restore_policies(&self) {
+        for verb in ["apply", "replace"] {
+            self.donor().kubectl_with_input(&[verb, "-f", "-"], POLICIES).await.unwrap();
+        }
     }
 
     pub(crate) fn slices(&self) -> Api<DynamicObject> {
