@@ -13,8 +13,9 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// Pause between two looks at the policies.
+/// Pauses between two looks at the policies: while they protect, and while one does not.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+const REPAIR_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Whether namespaces can be lent, or why not; followed as long as the agent runs.
 pub async fn namespaces(
@@ -31,9 +32,10 @@ pub async fn namespaces(
     let (clock, stop) = (Arc::clone(clock), shutdown.token());
     shutdown.spawn(async move {
         loop {
+            let pause = if publish.borrow().is_ok() { LOOK_INTERVAL } else { REPAIR_INTERVAL };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = clock.sleep(LOOK_INTERVAL) => {}
+                () = clock.sleep(pause) => {}
             }
             look(&policies, &labels, &publish).await;
         }

@@ -306,3 +306,51 @@ fn name(object: &Value) -> String {
 fn content(object: &DynamicObject) -> Value {
     ["spec", "data"].iter().find_map(|part| object.data.get(*part)).cloned().unwrap_or_default()
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server with these policies and bindings.
+    fn client(objects: Vec<Value>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_of_bindings = request.uri().path().ends_with("bindings");
+            let kind = if is_of_bindings { BINDING } else { POLICY };
+            let found = objects.iter().filter(|object| text(object, "/kind") == kind);
+            let list = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}List"), "metadata": {},
+                "items": found.collect::<Vec<_>>(),
+            });
+            let answer = Response::builder().body(Body::from(list.to_string().into_bytes()));
+            async move { answer.map_err(std::io::Error::other) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn the_owner_is_told_which_policy_is_missing_older_or_changed() {
+        let settings = PolicySettings::default();
+        let missing = async |objects| missing_policies(&client(objects), &settings).await.unwrap();
+        let shipped = policy_objects(&settings);
+        assert!(missing(shipped.clone()).await.is_empty());
+        assert_eq!(missing(Vec::new()).await.len(), shipped.len());
+        let others = PolicySettings { same_names: true, ..PolicySettings::default() };
+        assert_eq!(missing(policy_objects(&others)).await, ["ValidatingAdmissionPolicy comity-liqo-namespacemap"]);
+        for (at, path, value) in [
+            (0, "/spec/failurePolicy", json!("Ignore")),
+            (0, "/spec/validations/0/expression", json!("true")),
+            (0, "/spec/matchConditions/0/expression", json!("false")),
+            (1, "/spec/validationActions", json!(["Audit"])),
+            (1, "/spec/policyName", json!("another")),
+        ] {
+            let mut changed = shipped.clone();
+            *changed[at].pointer_mut(path).unwrap() = value;
+            assert_eq!(missing(changed).await, [name(&shipped[at])], "{path}");
+        }
+    }
+}
