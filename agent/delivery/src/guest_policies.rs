@@ -25,7 +25,7 @@ const FOUND_AGE: Duration = Duration::from_secs(30);
 
 /// An admission policy that guests need, with a binding of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestPolicy {
+pub(crate) struct GuestPolicy {
     name: &'static str,
     manifest: &'static str,
     effect: &'static str,
@@ -75,7 +75,7 @@ pub(crate) const HAMI: GuestPolicy = GuestPolicy {
 
 impl GuestPolicy {
     /// The policies that namespaces of leases with these labels need.
-    pub fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
+    fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
         std::iter::once(TENANT).chain(Self::of_labels(guests))
     }
 
@@ -84,18 +84,6 @@ impl GuestPolicy {
         let class = guests.runtime_class.is_some().then_some(RUNTIME_CLASS);
         let pull = guests.always_pull.then_some(ALWAYS_PULL);
         class.into_iter().chain(guests.void_devices.then_some(VOID_DEVICES)).chain(pull)
-    }
-
-    /// Its name, which is also that of its binding.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.name
-    }
-
-    /// The file that has it.
-    #[must_use]
-    pub const fn manifest(self) -> &'static str {
-        self.manifest
     }
 
     /// Why the objects in the cluster do not protect, if so.
@@ -189,7 +177,7 @@ impl GuestPolicies {
     ///
     /// # Errors
     /// A permanent error that names the file to apply, or a temporary one if the API server does not answer.
-    pub async fn check(&self, policy: GuestPolicy) -> Result<(), DeliveryError> {
+    pub(crate) async fn check(&self, policy: GuestPolicy) -> Result<(), DeliveryError> {
         let mut found = self.found.lock().await;
         let now = self.clock.elapsed();
         if found.get(policy.name).is_some_and(|at| now.saturating_sub(*at) < FOUND_AGE) {
@@ -300,7 +288,7 @@ mod tests {
 
     #[test]
     fn settings_need_the_policies_that_enforce_them() {
-        let names = |guests: &GuestLabels| GuestPolicy::required(guests).map(GuestPolicy::name).collect::<Vec<_>>();
+        let names = |guests: &GuestLabels| GuestPolicy::required(guests).map(|policy| policy.name).collect::<Vec<_>>();
         assert_eq!(names(&GuestLabels::default()), ["comity-tenant"]);
         let all = GuestLabels { runtime_class: Some("gvisor".to_owned()), void_devices: true, always_pull: true };
         let wanted = ["comity-tenant", "comity-runtime-class", "comity-void-devices", "comity-always-pull"];

@@ -32,7 +32,7 @@ use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
-pub use guest_policies::{GuestPolicies, GuestPolicy};
+pub use guest_policies::GuestPolicies;
 pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;
