@@ -217,9 +217,9 @@ mod tests {
 
     /// Each policy with its file and the digest of its version.
     const SHIPPED: [(GuestPolicy, &str, &str); 5] = [
-        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "cfac7a41892e"),
+        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "a9ed2e224e90"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
-        (ALWAYS_PULL, include_str!("../../../deploy/agent/admission.yaml"), ""),
+        (ALWAYS_PULL, include_str!("../../../deploy/agent/admission.yaml"), "12fc15033eb3"),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
     ];
